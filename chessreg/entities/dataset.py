@@ -449,7 +449,7 @@ def build_dataset_frames(inputs: Inputs, dataset: str, number: int) -> list[Boar
         called = names.read_name(session, "dataset", record.id) or record.id.hex[-6:]
     if thing == "position":
         columns = ["fen", "best", "played", "eval_before", "rating", "game", "ply", "action", "win_prob", "legal"]
-        (row,) = rows.take([number], rows.having(columns)).to_pylist()
+        (row,) = rows.take([number], columns).to_pylist()
         return [build_dataset_position_frame(row, f"{called} position {number}")]
     (row,) = rows.take([number], ["moves", "result", "white_elo", "black_elo"]).to_pylist()
     players = " – ".join("?" if row[side] is None else str(row[side]) for side in ("white_elo", "black_elo"))

@@ -22,7 +22,7 @@ from sqlalchemy import (
     true,
 )  # fmt: skip
 
-from chessreg.errors import BadInputError, ChessregError
+from chessreg.errors import ChessregError
 from chessreg.games.datasets.dataset import make_arrow_indices
 from chessreg.registry import names, tables
 from chessreg.registry.database import select_by_keys
@@ -454,7 +454,7 @@ class DatasetPages:
 
     def _read(self, part: int, places: Sequence[int]) -> list[Row]:
         id, name, games = self.parts[part]
-        read = games.take(list(places), games.having(DATASET_COLUMNS[games.content])).to_pylist()
+        read = games.take(list(places), DATASET_COLUMNS[games.content]).to_pylist()
         return [
             {
                 **row,
@@ -531,17 +531,14 @@ class ColumnReader:
             if field == "result":
                 return self._move(pa)
             field = {"plies": "ply", "text": "fen"}.get(field, "")
-        try:
-            return games.table([field], self.some).column(field).combine_chunks() if field else None
-        except BadInputError:  # of an earlier chessreg, without such a column
-            return None
+        return games.table([field], self.some).column(field).combine_chunks() if field else None
 
     def _move(self, pa: Any) -> Any:
         """Return the best or the evaluated move of each position."""
         import pyarrow.compute as pc
 
-        table = self.games.table(self.games.having(("best", "action")), self.some).combine_chunks()
-        return pc.coalesce(*(table.column(name) for name in table.column_names)).combine_chunks()
+        table = self.games.table(["best", "action"], self.some).combine_chunks()
+        return pc.coalesce(*table.columns).combine_chunks()
 
     def _rating(self, field: str, pa: Any) -> Any:
         """Return White's or Black's rating, derived from the side to move."""

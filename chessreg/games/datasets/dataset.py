@@ -243,10 +243,6 @@ class DatasetFile:
         """Return the same dataset, restricted to a part."""
         return type(self)(self.folder, part)
 
-    def having(self, columns: Sequence[str]) -> list[str]:
-        """Return the subset of `columns` present in the file (older files have fewer)."""
-        return [name for name in columns if name in self._file.schema_arrow.names]
-
     @cached_property
     def report(self) -> DatasetReport:
         """The contents of `dataset.json`."""

@@ -30,7 +30,7 @@ from chessreg.games.datasets.build import Progress, create_folder, find_duplicat
 from chessreg.games.datasets.build import identify_dataset as identity_of
 from chessreg.games.datasets.dataset import DatasetFile, DatasetReport, SourceFile, Verification
 from chessreg.games.datasets.reader import find_legal_moves
-from chessreg.games.datasets.reader_python import LegalMoves, describe_status
+from chessreg.games.datasets.reader_python import describe_status
 from chessreg.games.datasets.rows import Reject, Tally
 from chessreg.games.datasets.sources import BrokenStreamError, GameSource
 from chessreg.games.datasets.transcripts import TRANSCRIPT_COLUMN as TRANSCRIPT
@@ -111,15 +111,8 @@ class Positions(DatasetFile):
         mates = np.array([parse_mate(value) for value in values.tolist()], np.int64)
         return np.where(mates != 0, np.nan, values), mates
 
-    def legal(self, indices: Sequence[int] | np.ndarray) -> LegalMoves:
-        """Return the legal moves of the positions at rows."""
-        return find_legal_moves(self.fens(indices))
-
     def legal_counts(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return the number of legal moves at rows, int64 [n]; computed for datasets of version 1, which lack the
-        column."""
-        if not self.having(["legal"]):
-            return self.legal(indices).counts
+        """Return the number of legal moves at rows, int64 [n]."""
         return self.take(indices, ["legal"])["legal"].to_numpy().astype(np.int64)
 
     def games_of(self, games: Games) -> np.ndarray:
@@ -819,10 +812,7 @@ def verify_positions(folder: Path, *, sample: int = 200, seed: int = 0) -> Verif
     for row in positions.take(chosen, ["row", "fen", "best", "played", "position_hash"]).to_pylist():
         try:
             checked = _check_row(row["fen"], {name: row[name] for name in ("best", "played")})
-            four = checked.fen.rsplit(" ", 2)[0]
-            hashed = (
-                four if recorded.reader_version < 3 else _normalize_en_passant(four)
-            )  # as it was written, before version 3
+            hashed = _normalize_en_passant(checked.fen.rsplit(" ", 2)[0])
             if int.from_bytes(_hash_text(hashed), "little") != row["position_hash"]:
                 problems.append(f"position {row['row']} has a hash that is not that of its FEN")
         except _BadRowError as bad:

@@ -420,7 +420,7 @@ def test_moves_evaluations_and_games_are_read_as_arrays(tmp_path: Path) -> None:
     centipawns, mates = made.evaluations([0, 1, 2])
     assert mates.tolist() == [4, -1, 0]
     assert np.array_equal(centipawns, [np.nan, np.nan, 35], equal_nan=True)
-    assert made.legal([0]).counts.tolist() == made.legal_counts([0]).tolist() == [20]
+    assert made.legal_counts([0]).tolist() == [20]
     (tmp_path / "games.pgn").write_text(
         '[Site "https://lichess.org/none0000"]\n\n1. d4 *\n\n[Site "https://lichess.org/abcdefgh"]\n\n1. e4 e5 *\n'
     )
@@ -446,17 +446,6 @@ def test_a_position_is_one_however_its_square_en_passant_is_written(tmp_path: Pa
     assert (rows(tmp_path / "puzzles")[0]["fen"], Positions(tmp_path / "puzzles").position_hashes[0]) == (
         f"{told} - 0 1", hashes[0]
     )  # fmt: skip
-
-
-def test_positions_of_the_reader_before_verify_by_the_fields_as_they_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as before:
-        before.setattr(positions, "POSITION_READER_VERSION", 2)
-        before.setattr(positions, "_normalize_en_passant", lambda four: four)
-        text = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 1,,,,\n"
-        build_position_dataset([write(tmp_path, HEADER + text)], tmp_path / "made")
-    assert not verify_positions(tmp_path / "made").problems
 
 
 @pytest.mark.slow
