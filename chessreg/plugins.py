@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import platform
 import re
 import shlex
+import shutil
 import sys
 import traceback
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
@@ -74,6 +77,17 @@ def install_command(package: str) -> str:
     if importlib.util.find_spec("pip") is None:
         installer = ["uv", "pip", "install", "--python", sys.executable]
     return shlex.join([*installer, *(found[:1] or [package])])
+
+
+def format_system_install_command(package: str) -> str:
+    """Return the command that installs a system package here, or an empty text without a known package manager."""
+    if platform.system() == "Darwin":
+        return f"brew install {package}"
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    for program, verb in (("apt-get", "install"), ("dnf", "install"), ("zypper", "install"), ("pacman", "-S")):
+        if shutil.which(program):
+            return f"{sudo}{program} {verb} {package}"
+    return ""
 
 
 def describe_import_error(error: BaseException) -> str:

@@ -19,7 +19,7 @@ import click
 
 from chessreg.cli.base import Home, add_json_option, pass_home, print_output
 from chessreg.errors import ChessregError
-from chessreg.plugins import install_command
+from chessreg.plugins import format_system_install_command, install_command
 from store.errors import StoreError
 from store.files import describe_os_error
 
@@ -120,17 +120,6 @@ def run_checks(look: Callable[[Home], Iterator[Check]], home: Home) -> Iterator[
         yield Check(function.__name__.removeprefix("check_"), "broken", error.message, error.hint)
 
 
-def format_system_install_command(package: str, brew: str | None = None) -> str:
-    """Return the command that installs a system package here."""
-    if platform.system() == "Darwin":
-        return f"brew install {brew or package}"
-    sudo = "" if os.geteuid() == 0 else "sudo "
-    for program, verb in (("apt-get", "install"), ("dnf", "install"), ("zypper", "install"), ("pacman", "-S")):
-        if shutil.which(program):
-            return f"{sudo}{program} {verb} {package}"
-    return f"install {package}"
-
-
 def check_python(home: Home) -> Iterator[Check]:
     yield Check("python", "ok", platform.python_version())
     missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
@@ -153,11 +142,9 @@ def check_programs(home: Home) -> Iterator[Check]:
 
 def _check_program(name: str, absent: Literal["missing", "optional"], why: str) -> Check:
     path = shutil.which(name)
-    return (
-        Check(name, "ok", path)
-        if path
-        else Check(name, absent, f"not installed: {why}", format_system_install_command(name))
-    )
+    if path:
+        return Check(name, "ok", path)
+    return Check(name, absent, f"not installed: {why}", format_system_install_command(name) or f"install {name}")
 
 
 def check_registry(home: Home) -> Iterator[Check]:

@@ -24,7 +24,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import platform
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -38,6 +37,7 @@ import chess
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.engines.uci import UciProcess
 from chessreg.noise import Stream, uniform
+from chessreg.plugins import format_system_install_command
 
 ENGINE_OPTIONS: Mapping[str, int] = {"Threads": 1, "Hash": 16}
 """Options of every engine process, in addition to its Skill Level."""
@@ -258,15 +258,8 @@ def find_stockfish() -> Path:
 
 def format_stockfish_install_command() -> str:
     """Return the command or instruction that installs Stockfish on this system."""
-    sudo = "sudo " if hasattr(os, "geteuid") and os.geteuid() != 0 else ""
-    if platform.system() == "Darwin":
-        return "brew install stockfish"
-    for program, command in (("apt-get", "apt-get install stockfish"), ("dnf", "dnf install stockfish")):
-        if shutil.which(program):
-            return sudo + command
-    if shutil.which("pacman"):
-        return sudo + "pacman -S stockfish"
-    return "download it from https://stockfishchess.org/download and set CHESSREG_STOCKFISH to its path"
+    download = "download it from https://stockfishchess.org/download and set CHESSREG_STOCKFISH to its path"
+    return format_system_install_command("stockfish") or download
 
 
 @dataclass(frozen=True)

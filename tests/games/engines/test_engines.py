@@ -132,15 +132,13 @@ def test_stockfish_is_found_where_the_environment_says(monkeypatch: pytest.Monke
 
 def test_a_missing_stockfish_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHESSREG_STOCKFISH", raising=False)
-    monkeypatch.setattr(
-        "chessreg.games.engines.opponents.shutil.which", lambda name, path=None: "/x" if name == "apt-get" else None
-    )
-    monkeypatch.setattr("chessreg.games.engines.opponents.platform.system", lambda: "Linux")
+    monkeypatch.setattr("shutil.which", lambda name, path=None: "/x" if name == "apt-get" else None)
+    monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NotFoundError) as caught:
         find_stockfish()
     assert caught.value.hint == "sudo apt-get install stockfish"
-    monkeypatch.setattr("chessreg.games.engines.opponents.platform.system", lambda: "Darwin")
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
     with pytest.raises(NotFoundError) as caught:
         find_stockfish()
     assert caught.value.hint == "brew install stockfish"
