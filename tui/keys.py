@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 
 from textual.keys import _character_to_key
@@ -43,7 +42,9 @@ def load_keys() -> dict[str, str]:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise BadInputError(f"{file}: {error}") from error
-    keys = {name: parse_keys(file, name, text) for name, text in flatten_tables(values).items()}
+    from chessreg.runs.spec import flatten_settings  # imports pydantic
+
+    keys = {name: parse_keys(file, name, text) for name, text in flatten_settings(values).items()}
     names = {action.name for action in ACTIONS}
     if unknown := sorted(keys.keys() - names):
         raise BadInputError(f"{file}: there is no action {unknown[0]!r}", "chessreg tui --keys")
@@ -55,14 +56,6 @@ def load_keys() -> dict[str, str]:
     except ValueError as error:
         raise BadInputError(f"{file}: {error}", "give one of them another key") from error
     return keys
-
-
-def flatten_tables(values: Mapping[str, object], under: str = "") -> dict[str, object]:
-    """Return nested tables as dotted names."""
-    found: dict[str, object] = {}
-    for name, value in values.items():
-        found |= flatten_tables(value, f"{under}{name}.") if isinstance(value, Mapping) else {under + name: value}
-    return found
 
 
 def parse_keys(file: Path, name: str, text: object) -> str:

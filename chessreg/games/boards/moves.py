@@ -131,7 +131,8 @@ def compute_rights_after(packed: Sequence[bytes], boards: np.ndarray, offsets: n
 
 
 def mix_bits(values: np.ndarray) -> np.ndarray:
-    """Apply the finalizer of SplitMix64 in place and return it: every input bit affects every output bit."""
+    """Apply the finalizer of SplitMix64, a bijection of uint64 in which every input bit affects every output bit, in
+    place, and return the array."""
     values ^= values >> np.uint64(30)
     values *= np.uint64(0xBF58476D1CE4E5B9)
     values ^= values >> np.uint64(27)

@@ -27,18 +27,11 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 0xFFFFFFFFFFFFFFFF
 
 
-def _mix_bits(values: np.ndarray) -> np.ndarray:
-    """Return the finalizer of SplitMix64: a bijection of uint64 in which every input bit affects every output bit."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
 def hash_to_unit_interval(seed: int, hashes: np.ndarray) -> np.ndarray:
     """Return a number in [0, 1) for each hash, float64 [n], the same on every machine; `hashes` uint64 [n], any integer
     seed."""
-    key = _mix_bits(np.array([(seed * _GOLDEN + _GOLDEN) & _MASK], np.uint64))
-    return (_mix_bits(hashes.astype(np.uint64, copy=False) ^ key) >> np.uint64(11)) * 2.0**-53
+    key = moves.mix_bits(np.array([(seed * _GOLDEN + _GOLDEN) & _MASK], np.uint64))
+    return (moves.mix_bits(hashes.astype(np.uint64, copy=False) ^ key) >> np.uint64(11)) * 2.0**-53
 
 
 @dataclass(frozen=True)
