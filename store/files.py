@@ -355,15 +355,6 @@ def _read_holder(lock: Path) -> ProcessId | None:
         return None
 
 
-def clean_folder(tmp: Path, older_than: float = DAY_S) -> list[StagedPath]:
-    """Remove the paths that `list_stale` returns, and return them."""
-    stagings = list_stale(tmp, older_than)
-    with convert_os_errors("clean the staging folder"):
-        for staging in stagings:
-            remove_staging(staging.path)
-    return stagings
-
-
 def remove_staging(path: Path) -> None:
     """Remove a stale path. A lock is removed only if no process has taken it since."""
     if path.suffix == ".lock":

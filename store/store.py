@@ -149,4 +149,8 @@ class Store(ArtifactStore):
     def clean_staging(self, older_than: float = files.DAY_S) -> Sequence[files.StagedPath]:
         """Remove the paths that `stale_staging` returns, and return them."""
         self.require_writable()
-        return files.clean_folder(self.tmp, older_than)
+        stagings = files.list_stale(self.tmp, older_than)
+        with convert_os_errors("clean the staging folder"):
+            for staging in stagings:
+                files.remove_staging(staging.path)
+        return stagings
