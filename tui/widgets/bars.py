@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len
@@ -166,15 +166,22 @@ class KeyBar(Widget):
     actions: reactive[tuple[Action, ...]] = reactive(())
 
     def fitting(self) -> list[tuple[int, int, Action]]:
-        """Return (first cell, last cell + 1, action) for each action that fits."""
-        at, fitting = 1, []
-        for action in self.actions:
+        """Return (first cell, last cell + 1, action) for each action that fits. If not all fit, those of FOOTER_LAST
+        come last."""
+        fitting = self._place(self.actions)
+        if len(fitting) == len(self.actions):
+            return fitting
+        return self._place(sorted(self.actions, key=lambda action: action.method in FOOTER_LAST))
+
+    def _place(self, actions: Iterable[Action]) -> list[tuple[int, int, Action]]:
+        at, placed = 1, []
+        for action in actions:
             wide = cell_len(action.shown_key) + 1 + cell_len(action.short)
             if at + wide > self.size.width:
                 break
-            fitting.append((at, at + wide, action))
+            placed.append((at, at + wide, action))
             at += wide + 2
-        return fitting
+        return placed
 
     def render_line(self, y: int) -> Strip:
         key, word = self.get_component_rich_style("key-bar--key"), self.get_component_rich_style("key-bar--word")
@@ -189,7 +196,8 @@ class KeyBar(Widget):
                 self.app.simulate_key(action.keys.split(",")[0])
 
 
-FOOTER_FIRST = ("help", "quit", "back", "open", "export")  # in this order
+FOOTER_FIRST = ("help", "quit", "back", "open")  # in this order
+FOOTER_LAST = ("lineage", "meaning")  # where not all fit: less used than the export of a table
 
 
 def choose_footer_actions(actions: Sequence[Action]) -> tuple[Action, ...]:
@@ -197,9 +205,7 @@ def choose_footer_actions(actions: Sequence[Action]) -> tuple[Action, ...]:
     them."""
     named = [action for action in actions if action.short]
     everywhere = [
-        action
-        for action in named
-        if action.place in ("everywhere", "table", "result") and action.method in FOOTER_FIRST
+        action for action in named if action.place in ("everywhere", "table") and action.method in FOOTER_FIRST
     ]
     first = sorted(everywhere, key=lambda action: FOOTER_FIRST.index(action.method))
     return (*first, *(action for action in named if action not in first))
