@@ -103,7 +103,7 @@ def plain_way(network: FoldedModel, editor: Editor, chosen: list[State]) -> dict
                     move = encoding.parse(found[state.unit, name, sample], state.board)
                     assert move is not None
                     removed = remove_moving_piece(state, move)
-            edits = editor.edited.edits(condition.setting, [prompt], [removed])
+            edits = editor.edited.edits(condition, [prompt], [removed])
     return found
 
 
