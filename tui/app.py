@@ -23,6 +23,7 @@ from textual.widgets import Input
 from chessreg.terminal import is_printable
 from tui import show
 from tui.actions import EVERYWHERE, can_write, make_bindings
+from tui.board_colors import get_color_system
 from tui.database_worker import DatabaseWorker
 from tui.entries import ENTRIES, warm_up
 from tui.host import READ_ONLY_MESSAGE, Host
@@ -59,7 +60,7 @@ def read_last_seen(remembered: RememberedState) -> tuple[datetime, str]:
     """Return the time of the user's last visit to this registry, and a phrase for it."""
     with suppress(TypeError, ValueError):
         time = datetime.fromisoformat(remembered.get(LAST_SEEN_KEY))
-        return time, f"since you last looked, {show.format_local_time(time)}"
+        return time, f"since your last visit, {show.format_local_time(time)}"
     return datetime.now(UTC) - FIRST_NEWS_PERIOD, "in the last day"
 
 
@@ -195,7 +196,9 @@ class ChessregApp(Host):
         return BOARD_DARK
 
     def get_css_variables(self) -> dict[str, str]:
-        self.theme_variables = make_legible(super().get_css_variables(), self.current_theme)
+        self.theme_variables = make_legible(
+            super().get_css_variables(), self.current_theme, get_color_system(self.console.color_system)
+        )
         return self.theme_variables
 
     def on_load(self) -> None:
@@ -303,7 +306,7 @@ class ChessregApp(Host):
             self.changed()
             self.look_at_followed()
 
-    @work(group="take in")
+    @work(group="ingest")
     async def take_in(self, tell: bool = False) -> None:
         """Ingest waiting results, as every listing command does. Screens update at the next check for changes."""
 
@@ -315,7 +318,7 @@ class ChessregApp(Host):
             return
         self._taking_in = True
         try:
-            why_not = await self.database.ask("taking in results", look)
+            why_not = await self.database.ask("ingesting results", look)
         except Exception as error:  # an unreadable registry is reported by `look`
             self.log.warning(error)
             return
@@ -333,7 +336,7 @@ class ChessregApp(Host):
         if not ids:
             return
         try:
-            rows = await self.database.ask("looking at followed jobs", lambda session: list_ended_jobs(session, ids))
+            rows = await self.database.ask("reading followed jobs", lambda session: list_ended_jobs(session, ids))
         except Exception as error:  # an unreadable registry is reported by `look`
             self.log.warning(error)
             return
@@ -482,9 +485,9 @@ class ChessregApp(Host):
         lost = []
         if self.writes.waits:
             number = show.format_count(len(self.writes.waits), "change")
-            lost.append(f"{number} could not be written yet, which quitting loses.")
+            lost.append(f"{number} not written yet; quitting discards them.")
         if self.model.commands:
-            lost.append(f"Still at work, which quitting kills: {show.join_words(self.model.commands)}.")
+            lost.append(f"Still running; quitting kills: {show.join_words(self.model.commands)}.")
         if not lost:
             self.exit()
             return

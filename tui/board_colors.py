@@ -12,6 +12,10 @@ WHITE_CONTRAST = 4.5  # white pieces, signs and numbers on their square: WCAG 2.
 BLACK_CONTRAST = 3.0  # black pieces on their square: WCAG 2.2, 1.4.11
 CONTRAST_MARGIN = 0.04  # contrast lost by rounding colors to 8 bits
 COLOR_SYSTEMS = {"standard": ColorSystem.STANDARD, "windows": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT}
+SIXTEEN_COLORS = (  # of VGA, in ANSI order: dark shades, then bright ones
+    "#000000", "#aa0000", "#00aa00", "#aa5500", "#0000aa", "#aa00aa", "#00aaaa", "#aaaaaa",
+    "#555555", "#ff5555", "#55ff55", "#ffff55", "#5555ff", "#ff55ff", "#55ffff", "#ffffff",
+)  # fmt: skip
 # With 16 colors squares are black: white pieces are white, black ones yellow, and only marked squares have a color.
 BLACK, RED, BLUE = Color(0, 0, 0), Color(170, 0, 0), Color(0, 0, 170)
 PIECES_OF_16 = {"white": Color(255, 255, 255), "black": Color(255, 255, 85)}
@@ -82,11 +86,32 @@ def compute_color_distance(one: Color, other: Color) -> int:
 @cache
 def list_readable_256(white: Color, black: Color) -> tuple[Color, ...]:
     """Return the colors of the 256-color palette with the luminance that squares need."""
-    low, high = compute_luminance_range(to_256(white), to_256(black))
+    eight_bit = ColorSystem.EIGHT_BIT
+    low, high = compute_luminance_range(downgrade_color(white, eight_bit), downgrade_color(black, eight_bit))
+    return tuple(one for one in list_256() if low <= compute_luminance(one) <= high)
+
+
+@cache
+def list_256() -> tuple[Color, ...]:
+    """Return the colors of the 256-color palette that every terminal shows alike."""
     shown = (Color(*RichColor.from_ansi(number).get_truecolor()) for number in range(16, 256))
-    return tuple(one for one in dict.fromkeys(map(to_256, shown)) if low <= compute_luminance(one) <= high)
+    return tuple(dict.fromkeys(downgrade_color(one, ColorSystem.EIGHT_BIT) for one in shown))
 
 
-def to_256(color: Color) -> Color:
-    """Return the color that Rich sends to a terminal of 256 colors for this one."""
-    return Color(*RichColor.from_rgb(*color.rgb).downgrade(ColorSystem.EIGHT_BIT).get_truecolor())
+@cache
+def find_nearest_256(color: Color) -> Color:
+    """Return the nearest color of the 256-color palette. Rich would send one of another hue for many dark colors."""
+    return min(list_256(), key=lambda one: compute_color_distance(one, color))
+
+
+@cache
+def downgrade_color(color: Color, system: ColorSystem) -> Color:
+    """Return the color that Rich sends to a terminal of this color system instead of `color`."""
+    if system is ColorSystem.TRUECOLOR:
+        return color
+    sent = RichColor.from_rgb(*color.rgb).downgrade(system)
+    return (
+        Color.parse(SIXTEEN_COLORS[sent.number])
+        if sent.number is not None and sent.number < 16
+        else Color(*sent.get_truecolor())
+    )

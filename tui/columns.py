@@ -103,8 +103,8 @@ def compute_widths(columns: Sequence[TableColumn], rows: Iterable[Mapping[str, A
     """Return the width of each column: its widest cell, at most `widest` unless space is left.
 
     If `space` is too small, trailing detail columns move out of view first. Then the widest columns shrink, down to
-    their heading and `least`; numbers are never cut. If that is not enough, the last columns are reached by scrolling,
-    no column is cut for their sake, and columns of MIN_CUT_CELLS are not cut further.
+    their heading and `least`, names last; numbers are never cut. If that is not enough, the last columns are reached by
+    scrolling, and columns of MIN_CUT_CELLS are not cut further.
     """
     natural = [cell_len(column.heading) for column in columns]
     for row in rows:
@@ -135,7 +135,8 @@ def compute_widths(columns: Sequence[TableColumn], rows: Iterable[Mapping[str, A
         free = [place for place in range(kept) if wide[place] > floor[place]]
         if not free:
             break
-        wide[max(free, key=wide.__getitem__)] -= 1
+        less = [place for place in free if columns[place].role != "key"]  # names stay whole as long as possible
+        wide[max(less or free, key=wide.__getitem__)] -= 1
         over -= 1
     return wide
 

@@ -18,13 +18,20 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--read-only", is_flag=True, help="Change nothing: not even waiting results are taken in.")
-@click.option("--ascii", "letters", is_flag=True, help="Draw with ASCII alone, pieces as letters; LANG=C does too.")
-@click.option("--keys", "list_keys", is_flag=True, help="Print every action with its keys, in the format of keys.toml.")
-@click.option("--web", is_flag=True, help="Serve it to a browser instead of this terminal.")
-@click.option("--write", is_flag=True, help="With --web: let the page change things; else it is read-only.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="With --web: the address that it listens on.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="With --web: its port.")
+@click.option("--read-only", is_flag=True, help="Change nothing, and ingest no waiting results.")
+@click.option(
+    "--ascii",
+    "letters",
+    is_flag=True,
+    help="Use only ASCII characters, with pieces as letters; the default with LANG=C.",
+)
+@click.option("--keys", "list_keys", is_flag=True, help="Print all actions and their keys as a file to customize.")
+@click.option("--web", is_flag=True, help="Serve the terminal UI to a browser.")
+@click.option("--write", is_flag=True, help="With --web: allow changes; without it, the page is read-only.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="With --web: the address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="With --web: the port to listen on."
+)
 @pass_home
 def tui(
     home: Home, read_only: bool, letters: bool, list_keys: bool, web: bool, write: bool, host: str, port: int
@@ -47,7 +54,7 @@ def tui(
         click.echo(format_key_file(), nl=False)
         return
     if write and (read_only or not web):
-        raise BadInputError("--write lets a page of --web change things", "give it with --web and without --read-only")
+        raise BadInputError("--write needs --web, and contradicts --read-only", "chessreg tui --web --write")
     place, store_path = home.place, home.store_path
     if web:
         from tui.web import serve_pages

@@ -36,11 +36,9 @@ class ScreenEntry:
 
 
 ENTRIES: tuple[ScreenEntry, ...] = (
-    ScreenEntry("home", "1", "tui.screens.home:HomeScreen", "Go home: running and ended jobs", "chessreg status"),
+    ScreenEntry("home", "1", "tui.screens.home:HomeScreen", "Go home: active jobs and ended runs", "chessreg status"),
     ScreenEntry("jobs", "2", "tui.screens.jobs:JobsScreen", "Go to the jobs", "chessreg jobs"),
-    ScreenEntry(
-        "launch", "3", "tui.screens.launch:LaunchScreen", "Go to launching experiments", "chessreg launch --help"
-    ),
+    ScreenEntry("launch", "3", "tui.screens.launch:LaunchScreen", "Go to the launch form", "chessreg launch --help"),
     ScreenEntry("runs", "4", "tui.screens.runs:RunsScreen", "Go to the runs", "chessreg runs list"),
     ScreenEntry("boards", "5", "tui.screens.boards:BoardsScreen", "Go to the boards", "chessreg game list"),
     ScreenEntry("lab", "6", "tui.screens.lab:LabScreen", "Go to the lab", "chessreg lab"),
@@ -49,11 +47,7 @@ ENTRIES: tuple[ScreenEntry, ...] = (
 )
 
 
-LATE_MODULES = (
-    "chessreg.lab.answer",
-    "chessreg.queries.ask",
-    "tui.data.palette",
-)  # modules that screens import on first use
+LATE_MODULES = ("chessreg.queries.ask", "tui.data.palette")  # modules that screens import on first use
 
 
 def warm_up() -> threading.Thread:

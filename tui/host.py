@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tui.state import RememberedState
     from tui.widgets.board import Glyphs
 
-READ_ONLY_MESSAGE = "nothing is changed with --read-only"
+READ_ONLY_MESSAGE = "--read-only: nothing was changed"
 
 
 def find_command_error(errors: Sequence[str]) -> str:
@@ -94,7 +94,7 @@ class Host(App[Exception | None]):
     def refused_while_lost(self) -> bool:
         """Refuse to start a command while the registry cannot be read: it would create another registry there."""
         if self.lost:
-            self.notify("the registry cannot be read now: no command is begun on it", severity="warning")
+            self.notify("the registry cannot be read now, so no command is started", severity="warning")
         return self.lost
 
     def prompt(self, question: str, answered: Callable[[str | None], None]) -> None:
@@ -141,7 +141,7 @@ class Host(App[Exception | None]):
                 except RegistryError as error:
                     if not first.error:
                         self.notify(
-                            f"not written yet: {error.message}; it is tried again every 2 s, ^n shows it",
+                            f"not written yet: {error.message}; retried every 2 s, ^n shows it",
                             title=f"{first.what}: {first.change}", severity="warning",
                         )  # fmt: skip
                     first.error = error.message
@@ -184,7 +184,7 @@ class Host(App[Exception | None]):
         if isinstance(error, RegistryError):
             self.lost = True
             screen.stale = True  # type: ignore[attr-defined]  # it is read again once the registry is there
-        again = "; asked again every 2 s" if isinstance(error, RegistryError) else ""
+        again = "; retried every 2 s" if isinstance(error, RegistryError) else ""
         full = message + (f" ({hint}{again})" if hint else again)
         if not self.notices or self.notices[-1].message != full:
             self.notices.append(Notice(datetime.now(UTC), "", full, "error"))

@@ -70,7 +70,7 @@ def parse_keys(file: Path, name: str, text: object) -> str:
 
 def format_key_file() -> str:
     """Return a template for the key file: every action with its default keys, commented out."""
-    lines = [f"# {get_keys_path()}: take the # away to change a key; several stand with blanks between them"]
+    lines = [f"# {get_keys_path()}: remove the # to change a key; separate several keys with spaces"]
     place = ""
     for action in ACTIONS:
         if action.place != place:

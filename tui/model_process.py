@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chessreg import child
@@ -67,7 +67,7 @@ class ModelProcess:
         """Run a command of chessreg on the app's registry, in a process that ends with the app; return its status,
         stdout and stderr. Raises ModelProcessError in a read-only app."""
         if self._read_only:
-            raise ModelProcessError("no command is run with --read-only")
+            raise ModelProcessError("commands are not run with --read-only")
         command = shlex.join(["chessreg", *words])
         self.commands.append(command)
         try:
@@ -95,9 +95,7 @@ class ModelProcess:
             reply = await self._reply(number, question)
         if "answer" not in reply:
             raise ModelProcessError(reply["message"], reply["hint"])
-        from chessreg.lab.answer import LabAnswer
-
-        return LabAnswer.of_json(reply["answer"])
+        return await asyncio.to_thread(parse_answer, reply["answer"])
 
     async def _reply(self, number: int, question: LabPosition | StoredState) -> dict[str, Any]:
         from chessreg.lab.question import StoredState
@@ -113,10 +111,10 @@ class ModelProcess:
             answered = await process.stdout.readline()
         except (ConnectionError, ValueError) as error:
             await self.close()
-            raise ModelProcessError("the process that holds the model stopped answering", "r asks again") from error
+            raise ModelProcessError("the model's process stopped responding", "r runs it again") from error
         if not answered:
             await self.close()
-            raise ModelProcessError("the process that holds the model has ended", "r starts it again")
+            raise ModelProcessError("the model's process has ended", "r starts it again")
         reply: dict[str, Any] = json.loads(answered)
         return reply
 
@@ -129,3 +127,11 @@ class ModelProcess:
                 limit=MAX_ANSWER_BYTES, start_new_session=True,
             )  # fmt: skip
         return self._process
+
+
+def parse_answer(values: Mapping[str, Any]) -> LabAnswer:
+    """Return the answer that the process wrote as JSON. The first call imports NumPy, which takes 0.1 s: call it in a
+    thread."""
+    from chessreg.lab.answer import LabAnswer
+
+    return LabAnswer.of_json(values)

@@ -24,7 +24,7 @@ class OffLoopDatabase(Database):
 
     def require_there(self) -> None:
         if self.place.path is not None and not self.place.path.exists():
-            raise RegistryError(f"the registry {self.place.path} was deleted", "put back a copy, or quit")
+            raise RegistryError(f"the registry {self.place.path} was deleted", "restore a copy, or quit")
 
     @contextmanager
     def read(self) -> Iterator[SqlSession]:

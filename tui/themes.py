@@ -19,12 +19,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from rich.style import Style
+from textual.app import App
 from textual.color import BLACK, WHITE, Color, ColorParseError
 from textual.theme import Theme
 
 from chessreg.errors import BadInputError
 from chessreg.folders import get_config_folder
-from tui.board_colors import compute_contrast_ratio
+from tui.board_colors import ColorSystem, compute_contrast_ratio, downgrade_color, find_nearest_256, get_color_system
 
 # Squares dark enough for white pieces and light enough for black ones. User themes are adjusted to match.
 BOARD_DARK = {
@@ -57,6 +59,17 @@ THEMES = (
         variables={**BOARD_CONTRAST, "text-muted": "#d0d0d0", "selection": "#003a8c", "edge": "#ffffff"},
     ),
 )  # fmt: skip
+# With 16 colors every ground is black or white, and text has those of the 16 that are readable on it.
+SIXTEEN_DARK = {
+    **dict.fromkeys(("background", "surface", "panel", "selection", "warning-muted", "error-muted"), "#000000"),
+    "foreground": "#ffffff", "text-muted": "#aaaaaa", "edge": "#555555", "primary": "#55ffff", "secondary": "#aaaaaa",
+    "accent": "#ff55ff", "success": "#55ff55", "warning": "#ffff55", "error": "#ff5555",
+}  # fmt: skip
+SIXTEEN_LIGHT = {
+    **dict.fromkeys(("background", "surface", "panel", "selection", "warning-muted", "error-muted"), "#ffffff"),
+    "foreground": "#000000", "text-muted": "#555555", "edge": "#aaaaaa", "primary": "#0000aa", "secondary": "#555555",
+    "accent": "#aa00aa", "success": "#0000aa", "warning": "#aa0000", "error": "#aa0000",
+}  # fmt: skip
 DIM_SHARE = 0.75  # share of the text's color in dim text; the rest is the background's
 MIN_CONTRAST = 4.5  # minimum contrast of text with its background (WCAG 2, level AA)
 BACKGROUND_VARIABLES = ("background", "surface", "panel", "selection")
@@ -70,22 +83,35 @@ ON_COLOR = (  # texts on other backgrounds
 )  # fmt: skip
 
 
-def make_readable(text: Color, grounds: Sequence[Color], dim: float = 1.0) -> Color:
-    """Return `text`, or the nearest shade that is READABLE on each of the backgrounds, also when dimmed.
+def make_readable(
+    text: Color, grounds: Sequence[Color], dim: float = 1.0, system: ColorSystem = ColorSystem.TRUECOLOR
+) -> Color:
+    """Return `text`, or the nearest shade that is readable on each of the backgrounds, also when dimmed.
 
-    If no lighter or darker shade is readable, return white or black, whichever has more contrast.
+    Colors are compared as a terminal of this color system shows them. If no lighter or darker shade is readable, return
+    white or black, whichever has more contrast.
     """
-    worst = lambda color: min(compute_contrast_ratio(ground.blend(color, dim), ground) for ground in grounds)
+
+    def worst(color: Color) -> float:
+        return min(
+            compute_contrast_ratio(downgrade_color(ground.blend(color, dim), system), downgrade_color(ground, system))
+            for ground in grounds
+        )
+
     for step in range(11):
         for end in (WHITE, BLACK):
             shade = text.blend(end, step / 10)
+            shade = find_nearest_256(shade) if system is ColorSystem.EIGHT_BIT else shade
             if worst(shade) >= MIN_CONTRAST:
                 return shade
     return max((WHITE, BLACK), key=worst)
 
 
-def make_legible(variables: Mapping[str, str], theme: Theme) -> dict[str, str]:
-    """Return a theme's variables and chessreg's additions (selection, edge), with every text color readable.
+def make_legible(
+    variables: Mapping[str, str], theme: Theme, system: ColorSystem = ColorSystem.TRUECOLOR
+) -> dict[str, str]:
+    """Return a theme's variables and chessreg's additions (selection, edge), with every text color readable in a
+    terminal of this color system. With 16 colors, only whether the theme is dark counts.
 
     The ANSI themes are returned unchanged, because the terminal chooses their colors.
     """
@@ -93,25 +119,49 @@ def make_legible(variables: Mapping[str, str], theme: Theme) -> dict[str, str]:
     background = Color.parse(found["background"])
     if background.ansi is not None:
         return found
-    if "selection" not in theme.variables:
-        found["selection"] = background.blend(Color.parse(found["primary"]), 0.25).hex
-    if "edge" not in theme.variables:
-        found["edge"] = background.blend(Color.parse(found["foreground"]), 0.25).hex
-    if "text-muted" not in theme.variables:
-        found["text-muted"] = background.blend(Color.parse(found["foreground"]), 0.7).hex
-    for name in ("warning", "error"):
-        found[f"{name}-muted"] = background.blend(Color.parse(found[name]), 0.15).hex
+    if system is ColorSystem.STANDARD:
+        sixteen = SIXTEEN_DARK if theme.dark else SIXTEEN_LIGHT
+        found, colors, background = found | sixteen, sixteen, Color.parse(sixteen["background"])
+    else:
+        found |= complete_variables(found, theme, background)
+        colors = {of: getattr(theme, of, None) or found[of] for of in TEXT_VARIABLES.values()}
+    if system is ColorSystem.EIGHT_BIT:
+        for name in {*BACKGROUND_VARIABLES, *(ground for _, ground in ON_COLOR), "edge"}:
+            found[name] = find_nearest_256(Color.parse(found[name])).hex
+        background = Color.parse(found["background"])
     grounds = [Color.parse(found[name]) for name in BACKGROUND_VARIABLES]
     for name, of in TEXT_VARIABLES.items():
         also = [Color.parse(found[ground]) for text, ground in ON_COLOR if text == name]
         dim = DIM_SHARE if name == "foreground" else 1.0
-        found[name] = make_readable(Color.parse(getattr(theme, of, None) or found[of]), [*grounds, *also], dim).hex
-    found["block-cursor-foreground"] = make_readable(background, [Color.parse(found["primary"])]).hex
+        found[name] = make_readable(Color.parse(colors[of]), [*grounds, *also], dim, system).hex
+    found["block-cursor-foreground"] = make_readable(background, [Color.parse(found["primary"])], system=system).hex
     found |= {"scrollbar": found["edge"], "scrollbar-hover": found["text-muted"], "scrollbar-active": found["accent"]}
     found |= {f"scrollbar-background{state}": found["surface"] for state in ("", "-hover", "-active")}
     for name in ("accent", "warning"):  # backgrounds of text in the theme's background color
-        found[name] = make_readable(Color.parse(found[name]), [background]).hex
+        found[name] = make_readable(Color.parse(found[name]), [background], system=system).hex
     return found
+
+
+def complete_variables(variables: Mapping[str, str], theme: Theme, background: Color) -> dict[str, str]:
+    """Return the mixed colors of chessreg that a theme does not set itself."""
+    mixed = {
+        "selection": background.blend(Color.parse(variables["primary"]), 0.25).hex,
+        "edge": background.blend(Color.parse(variables["foreground"]), 0.25).hex,
+        "text-muted": background.blend(Color.parse(variables["foreground"]), 0.7).hex,
+    }
+    found = {name: color for name, color in mixed.items() if name not in theme.variables}
+    for name in ("warning", "error"):
+        found[f"{name}-muted"] = background.blend(Color.parse(variables[name]), 0.15).hex
+    return found
+
+
+def find_cursor_style(app: App[Any]) -> Style | None:
+    """Return the style of all text under the cursor with 16 colors: black on white, or the reverse in a light theme.
+    None with more colors, where the background alone shows the cursor."""
+    if get_color_system(app.console.color_system) is not ColorSystem.STANDARD:
+        return None
+    colors = SIXTEEN_DARK if app.current_theme.dark else SIXTEEN_LIGHT
+    return Style(color=colors["background"], bgcolor=colors["foreground"], bold=True)
 
 
 def load_themes() -> list[Theme]:

@@ -59,9 +59,9 @@ def serve_pages(registry: str, store_path: Path, options: Sequence[str], host: s
     ) -> web.StreamResponse:
         first = request.path.split("/")[1]
         if not secrets.compare_digest(first.encode(), token.encode()):
-            raise web.HTTPForbidden(text="open the URL that chessreg printed: it has a token", headers=HEADERS)
+            raise web.HTTPForbidden(text="open the URL that chessreg printed, which includes a token", headers=HEADERS)
         if not is_local_host(request.host, host) or not is_own_origin(request.headers.get("Origin"), request.host):
-            raise web.HTTPForbidden(text="only the page that is served here may ask", headers=HEADERS)
+            raise web.HTTPForbidden(text="only the page served here may send requests", headers=HEADERS)
         return await handler(request)
 
     class Guarded(Server):
@@ -74,7 +74,7 @@ def serve_pages(registry: str, store_path: Path, options: Sequence[str], host: s
             return outer
 
         async def on_startup(self, app: web.Application) -> None:
-            click.echo(f"{url}\nserves the terminal UI until Ctrl-C; who has this URL can use it")
+            click.echo(f"{url}\nserves the terminal UI until Ctrl-C; anyone with this URL can use it")
 
         async def handle_index(self, request: web.Request) -> web.Response:
             size = request.query.get("fontsize", "")
@@ -92,7 +92,7 @@ def serve_pages(registry: str, store_path: Path, options: Sequence[str], host: s
 
         async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
             if "Origin" not in request.headers:  # browsers always send Origin when opening a socket
-                raise web.HTTPForbidden(text="only the page that is served here may connect", headers=HEADERS)
+                raise web.HTTPForbidden(text="only the page served here may connect", headers=HEADERS)
             return await super().handle_websocket(request)
 
         def initialize_logging(self) -> None:
@@ -109,11 +109,11 @@ def serve_pages(registry: str, store_path: Path, options: Sequence[str], host: s
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "that is not an address"
-        raise BadInputError(f"cannot listen on {host}:{port}: {reason}", "--host and --port take others") from error
+        reason = getattr(error, "strerror", None) or "it is not an address"
+        raise BadInputError(f"cannot listen on {host}:{port}: {reason}", "choose another --host or --port") from error
     if not is_loopback(host):
         tunnel = f"ssh -L {port}:localhost:{port} {socket.gethostname()}"
-        click.echo(f"http is not encrypted: who listens on the way can take the URL; safer: {tunnel}", err=True)
+        click.echo(f"http is not encrypted: anyone on the network path can read the URL; safer: {tunnel}", err=True)
     os.environ |= child.build_child_environment() | {
         "CHESSREG_REGISTRY": registry,
         "CHESSREG_STORE": str(store_path),

@@ -15,7 +15,6 @@ from chessreg.queries.catalogue import Entry, Plot, find_entry, find_kind_file
 from chessreg.queries.engine import QueryAnswer, QueryEngine, hash_sql, open_shared_engine
 from chessreg.queries.result import QueryResult
 from chessreg.queries.scope import Filters, Scope, resolve_scope
-from chessreg.queries.summary import add_statistics, list_added_columns
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
@@ -50,6 +49,8 @@ def run_query(
     }
     answer = engine.answer(statements, question.parameters, timeout)
     if entry.title not in answer.made:
+        from chessreg.queries.summary import add_statistics  # NumPy is not loaded for a list of queries
+
         answer.made[entry.title] = add_statistics(entry, answer["table"], answer.tables.get("clusters"))
     table = answer.made[entry.title]
     if question.result_where:
@@ -250,6 +251,8 @@ class CatalogueQuestion:
     def place_where(self, text: str) -> None:
         """Apply --where to the finished table or, if it names other columns, to the rows behind the table."""
         condition = gate.check_condition(self.engine.parser(), text)
+        from chessreg.queries.summary import list_added_columns
+
         made = "".join(
             f', NULL::DOUBLE AS "{column}"' for s in self.entry.statistics for column in list_added_columns(s)
         )

@@ -20,6 +20,7 @@ import json
 import multiprocessing
 import os
 import pty
+import re
 import select
 import signal
 import sqlite3
@@ -56,6 +57,7 @@ WIDE, HIGH = 160, 48
 NOBODY = UUID(int=0)
 TIME = "%Y-%m-%d %H:%M:%S"
 MATCH = 10_000  # games of one
+STYLE = re.compile(rb"\x1b\[[0-9;:]*m")
 
 
 class Place(NamedTuple):
@@ -196,9 +198,9 @@ class Screen:
         os.close(worker)
 
     def until(self, word: str, seconds: float = 120.0) -> float:
-        """Seconds until the output has this word."""
+        """Seconds until the output has this word. Styles may change within it."""
         began, seen = time.perf_counter(), b""
-        while word.encode() not in seen:
+        while word.encode() not in STYLE.sub(b"", seen):
             if time.perf_counter() - began > seconds:
                 raise SystemExit(f"{word!r} did not come within {seconds} s")
             seen += self.read(0.5)

@@ -32,7 +32,7 @@ from chessreg.runs import transfer
 from chessreg.session import open_session
 from store import Store
 from store.errors import CorruptError
-from tui.data.result_rows import open_dataset_games
+from tui.data.dataset_rows import open_dataset_games
 
 COMMAND = [sys.executable, "-m", "chessreg.cli"]
 MOVES = ["e4 e5 Nf3 Nc6", "d4 d5 c4 e6", "c4 e5 g3", "e4 c5 Nf3 d6 d4", "Nf3 d5 g3", "e4 e6 d4 d5", "d4 Nf6 c4 g6"]

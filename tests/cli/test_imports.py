@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from chessreg.cli.root import run_command_line
+
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "tests" / "fixtures" / "demo" / "demo.zip"
 
@@ -106,3 +108,37 @@ def test_every_line_is_answered(reports: list[tuple[str, int, list[str]]]) -> No
 
 def test_only_commands_that_need_a_heavy_library_import_it(reports: list[tuple[str, int, list[str]]]) -> None:
     assert [(line, loaded) for line, _, loaded in reports if loaded][:1] == []
+
+
+HOME_SCREEN = """
+import asyncio, sys
+from pathlib import Path
+from tui.app import ChessregApp
+from tui.entries import import_screens
+from tui.registry import open_tui_session
+
+async def show_home(folder):
+    url = f"sqlite:///{folder / 'registry.db'}"
+    app = ChessregApp(lambda: open_tui_session(url, folder / "store"), url, start="home")
+    async with app.run_test(size=(120, 40)) as pilot:
+        while app.screen.at_home is None:
+            await pilot.pause(0.05)
+        import_screens()  # as the app does in the background
+        print("LOADED", *({"numpy", "torch", "pyarrow", "duckdb", "matplotlib"} & sys.modules.keys()))
+
+asyncio.run(show_home(Path(sys.argv[1])))
+"""
+
+
+def test_home_and_the_code_of_all_screens_load_no_heavy_library(tmp_path: Path) -> None:
+    """They stay in memory for days. A screen imports such a library where it first reads rows that need it."""
+    place = ["--registry", str(tmp_path / "registry.db"), "--store", str(tmp_path / "store")]
+    assert run_command_line([*place, "init"]) == 0
+    done = subprocess.run(
+        [sys.executable, "-c", HOME_SCREEN, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"},
+    )
+    assert done.stdout.splitlines()[-1] == "LOADED"

@@ -32,7 +32,7 @@ async def test_another_layer_of_the_same_position_is_read_by_keys_and_the_strip_
         screen = driver.screen
         assert isinstance(screen, BoardScreen)
         assert screen.boards is not None
-        assert screen.views[0].read, "a position that the probe reads wrongly"
+        assert screen.views[0].read, "a position that the probe misreads"
         press.told("see what a probe reads wrongly")
         layers, ply = list(screen.boards.layers), screen.frame
         assert layers == [0, 1, 2]

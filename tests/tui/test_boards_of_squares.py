@@ -117,7 +117,7 @@ async def test_boards_masses_and_heat_are_those_that_are_stored_and_e_opens_the_
                 shown = boards[f"after-{name}"].squares.frame
                 assert shown.fen == case.boards[name].board_fen()
                 assert list(shown.heat.values()) == pytest.approx(case.squares["edit"].tolist())
-            assert "x taken off" in driver.text
+            assert "x removed" in driver.text
             assert "next move begins there" in driver.text
         await driver.press("H", "tab")
         assert screen.state.condition == "random-0"

@@ -56,7 +56,7 @@ async def test_games_are_listed_with_color_opponent_and_score(drive, session: Se
         assert driver.head.split()[:4] == ["run", "game", "score", "result"]
         line = next(line for line in driver.lines if " plain " in line)
         assert line.strip("│› ").split()[:4] == ["plain", "0", "0", "0-1"]
-        assert "alike in all: color white · opponent random" in driver.text
+        assert "same in all rows: color white · opponent random" in driver.text
 
 
 async def test_a_game_is_evaluated_as_the_command_evaluates_it_and_the_strip_is_clicked(drive, world: Path) -> None:

@@ -144,7 +144,7 @@ async def test_a_lineage_is_the_tree_of_the_command_and_can_be_walked(drive, stu
         await driver.press("space")
         assert f"{len(labels(told['up'])) - 1} folded" in driver.text
         await driver.press("space", "tab")
-        assert "went into" not in "\n".join(driver.lines[3:-1])
+        assert "descendants" not in "\n".join(driver.lines[3:-1])
         await driver.find_row("probe board")
         await driver.press("L")
         assert "lineage of board" in driver.way

@@ -49,7 +49,7 @@ async def test_every_noun_has_its_list(drive, studied: Path, command: Any) -> No
         for row in command("cache", "list"):
             line = next(line for line in driver.lines if f" {row['name']} " in line)
             assert show.format_size(row["bytes"]) in line
-            assert f"alike in all: rows {row['rows']} " in driver.text
+            assert f"same in all rows: rows {row['rows']} " in driver.text
         await driver.press("tab", "tab")
         assert "[vectors 2]" in driver.text
         assert "random" in driver.text
@@ -98,7 +98,7 @@ async def test_norms_by_layer_and_cosines_are_those_of_the_vectors(drive, studie
         (other,) = near
         line = next(line for line in driver.lines if line.strip("│› ").startswith("1 "))
         assert f"{other['cosine']:+.4f}" in line
-        assert "alike in all: of control " in driver.text
+        assert "same in all rows: of control " in driver.text
         await driver.find_row("control")
         await driver.press("enter")
         assert isinstance(driver.screen, ThingScreen)
@@ -373,7 +373,7 @@ async def test_a_datasets_games_and_positions_are_looked_at_from_the_data_room(
         await driver.press("enter", "v")
         assert "dataset games › rows" in driver.way
         assert driver.head.split()[0] == "game"
-        assert "alike in all: result * · plies 40" in driver.text
+        assert "same in all rows: result * · plies 40" in driver.text
         await driver.press("tab", "slash")
         await driver.type("game<2")
         await driver.press("enter", "enter")

@@ -136,4 +136,4 @@ async def test_read_only_says_once_why_a_key_that_writes_does_nothing(drive: Any
         await driver.type("t*z")
         assert driver.notices == ""
         await driver.press("escape", key)
-        assert driver.notices == "nothing is changed with --read-only"
+        assert driver.notices == "--read-only: nothing was changed"

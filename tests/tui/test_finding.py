@@ -21,9 +21,10 @@ from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
 from chessreg.session import Session, open_session
 from tui.columns import TableColumn
+from tui.data.dataset_rows import open_dataset_games
 from tui.data.pages import PAGE_ROWS, JoinedPages, ListPages, Pages, count_rows_to
 from tui.data.query_answers import answer_select
-from tui.data.result_rows import list_results, make_result_columns, open_dataset_games
+from tui.data.result_rows import list_results, make_result_columns
 from tui.data.table_filter import View, make_conditions, make_json_field, make_mask, sort_indices
 from tui.screens.answers import AnswerScreen, build_answer_columns
 from tui.screens.boards import DATASET_GAME_COLUMNS, BoardScreen

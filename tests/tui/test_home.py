@@ -66,7 +66,7 @@ async def test_what_runs_and_what_has_ended_is_what_the_command_says(drive, queu
 async def test_enter_opens_the_job_tab_goes_to_what_ended_and_keys_suit_the_row(drive, queue: Any) -> None:
     async with drive(queue.folder, size=(120, 40), start="home") as driver:
         assert "x cancel" in driver.lines[-1]
-        assert "R try again" not in driver.lines[-1]
+        assert "R retry" not in driver.lines[-1]
         await driver.press("enter")
         assert isinstance(driver.screen, JobScreen)
         await driver.press("escape", "tab")
@@ -76,10 +76,10 @@ async def test_enter_opens_the_job_tab_goes_to_what_ended_and_keys_suit_the_row(
         place = next(n for n, row in enumerate(rows(driver, "ended")) if row["cause"] != "complete")
         ended.move(place)
         await driver.settle()
-        assert "R try again" in driver.lines[-1]
+        assert "R retry" in driver.lines[-1]
         ended.move(1 - place)
         await driver.settle()
-        assert "R try again" not in driver.lines[-1]
+        assert "R retry" not in driver.lines[-1]
         await driver.press("ctrl+l")
         assert isinstance(driver.screen, LaunchScreen)
 
@@ -96,8 +96,8 @@ async def test_news_are_what_ended_after_one_looked_last(drive, world: Path, ses
         assert isinstance(driver.screen, RunScreen)
     async with drive(size=(120, 40), start="home") as driver:
         assert not rows(driver, "ended")
-        assert "nothing has ended since" in driver.text
-        assert "since you last looked, 2026-01-02 03:04" in driver.text
+        assert "no run has ended since" in driver.text
+        assert "since your last visit, 2026-01-02 03:04" in driver.text
 
 
 def test_a_foreground_run_goes_on_and_its_end_is_news(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_a_job_that_failed_before_its_attempt_is_told(drive, tmp_path: Pat
         await driver.press("exclamation_mark")
         assert isinstance(driver.screen, JobScreen)
         await driver.press("v")
-        assert "its run has not begun" in driver.notices
+        assert "its run has not started" in driver.notices
 
 
 def texts(grid: tuple[Any, Any]) -> list[str]:
@@ -191,7 +191,7 @@ async def test_enter_on_a_machine_opens_its_page(drive, queue: Any) -> None:
         await driver.press("shift+tab", "enter")
         assert isinstance(driver.screen, MachineScreen)
         assert "processor" in driver.text
-        assert "Load, and the last minutes" in driver.text
+        assert "Load of the last minutes" in driver.text
         assert [row["state"] for row in rows(driver, "jobs")] == ["running", "running"]
         await driver.press("enter")
         assert isinstance(driver.screen, JobScreen)
@@ -329,3 +329,18 @@ def test_the_command_tells_people_the_same(queue: Any, tmp_path: Path, capsys: p
     assert run_command_line([*empty, "init"]) == 0
     assert run_command_line([*empty, "status"]) == 0
     assert "nothing runs" in capsys.readouterr().err
+
+
+async def test_tiles_have_three_lines_that_are_cut_with_a_mark(drive, studied: Path) -> None:
+    """Each tile shows its title, its number and a detail, at every size that has tiles."""
+    for size in ((100, 34), (120, 40), (200, 60)):
+        async with drive(studied, size=size, start="home") as driver:
+            screen = driver.screen
+            assert isinstance(screen, HomeScreen)
+            for number in range(1, 4):
+                screen.query_one("#last").update("\n".join(f"line {n} " + "of a long result " * 9 for n in (1, 2, 3)))
+                await driver.settle()
+                line = driver.lines[number]
+                assert f"line {number} of" in line
+                assert line.rstrip().endswith("…")
+                assert len(line) <= size[0]

@@ -125,7 +125,7 @@ async def test_a_job_in_a_clusters_queue_waits_and_the_screens_show_what_its_sch
         table = driver.screen.query_one(PageTable)
         assert [table.row(place)["name"] for place in (0, 1)] == ["runs", "waits"], "running jobs first"
         assert any("Slurm: Resources" in line and "starts in 1.0 s" in line for line in driver.lines)
-        assert "4 jobs · 1 running · 1 to start · 2 ended" in driver.text
+        assert "4 jobs · 1 running · 1 pending · 2 ended" in driver.text
         await driver.find_row("waits")
         await driver.press("enter")
         assert driver.lines[2].strip().startswith("waiting · ")
@@ -148,7 +148,7 @@ def test_a_job_is_found_by_the_end_of_its_ids(queue: Any) -> None:
 async def test_the_list_shows_state_progress_and_why(drive, queue: Any) -> None:
     async with drive(queue.folder, size=(200, 30)) as driver:
         await driver.go("jobs")
-        assert "5 jobs · 2 running · 1 to start · 2 ended" in driver.text
+        assert "5 jobs · 2 running · 1 pending · 2 ended" in driver.text
         (reduce,) = [line for line in driver.lines if "reduce" in line]
         assert "waits for 2 of 2" in reduce
         running = [line for line in driver.lines if "at the gate" in line]
@@ -326,7 +326,7 @@ async def test_a_change_of_jobs_on_a_locked_registry_is_told_as_not_done(drive, 
         await driver.find_row("broken")
         await driver.press("R")
         assert "not done: the registry is locked" in driver.notices
-        assert "asked again" not in driver.text
+        assert "retried" not in driver.text
 
 
 def test_a_share_is_rounded_down_but_not_by_the_last_bit_of_a_float() -> None:

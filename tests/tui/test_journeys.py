@@ -303,7 +303,7 @@ async def test_a_game_of_a_dataset_is_stepped_through(drive, world: Path) -> Non
             assert run_command_line([*place, "board", "games:3", "--ply", "2", "--json"]) == 0
         (told,) = json.loads(said.getvalue())["boards"]
         assert (told["fen"], told["title"]) == (screen.views[0].fen, screen.views[0].title)
-        assert "b beside" not in driver.lines[-1]
+        assert "c compare" not in driver.lines[-1]
         assert driver.screen.command() == "chessreg board a1b2c3:3 --ply 2"
         await driver.press("down")
         assert "games game 4" in driver.text

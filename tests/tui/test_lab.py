@@ -147,11 +147,11 @@ async def test_numbers_of_one_condition_never_stand_under_the_name_of_another(
         assert screen.state is not None
         assert screen.state.condition == "random-0"
         assert "random-0, game" in driver.text
-        assert "the model is being asked…; shown: edit" in driver.text
+        assert "running the model…; shown: edit" in driver.text
         monkeypatch.setattr(ModelProcess, "ask", ask)
         await driver.press("shift+tab", "tab")
         assert "random-0: " in driver.text
-        assert "being asked" not in driver.text
+        assert "running the model" not in driver.text
 
 
 @pytest.mark.usefixtures("near_model")

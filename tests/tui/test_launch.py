@@ -41,7 +41,7 @@ def test_every_kind_has_a_form_with_every_setting_at_its_default(name: str) -> N
     form = Form(found, name)
     checked = form.check()
     needed = {tag} if (tag := tag_of(found.spec)) else {one.key for one in form.fields if one.needed}
-    assert {key for key in checked.errors if checked.errors[key] == "it is needed"} == needed
+    assert {key for key in checked.errors if checked.errors[key] == "it is required"} == needed
     assert set(checked.errors) == needed
     assert bool(checked.general) == (name in SEVERAL)
     command, _ = command_of(["chessreg", "launch", name])
@@ -73,7 +73,7 @@ def test_a_variant_has_a_form_with_its_settings_alone(name: str, variant: str) -
         ("probe", {"cache": "c", "normalize_activations": "perhaps"}, {"normalize_activations": "yes or no"}),
         ("probe", {"cache": "c", "launch.shards": "0"}, {"launch.shards": "greater than or equal to 1"}),
         ("probe", {"cache": "c", "launch.name": "abcdef"}, {"launch.name": "looks like an id"}),
-        ("probe", {}, {"cache": "it is needed"}),
+        ("probe", {}, {"cache": "it is required"}),
         ("play", {"checkpoint": "m", "opponent": "deep-blue"}, {"opponent": "deep-blue"}),
         ("play", {"checkpoint": "m", "finished_openings": "keep"}, {"finished_openings": "has no effect"}),
     ],
@@ -183,13 +183,13 @@ async def test_a_form_is_filled_planned_and_launched_and_its_job_finishes(drive,
         await open_toy(driver)
         await typed(driver, "positions", "0")
         assert "! input should be greater than or equal to 1" in driver.text
-        assert "wrong: positions" in driver.text
+        assert "invalid: positions" in driver.text
         await typed(driver, "positions", "15")
         await typed(driver, "name", "checks")
         text = await planned(driver)
         assert "units     15" in text
         assert "rows      15 score" in text
-        assert "not known: never run" in text
+        assert "unknown: this kind has not run yet" in text
         assert driver.screen.command() == f"chessreg launch {TOY} --positions 15 --name checks"
         await driver.press("ctrl+l")
         assert isinstance(driver.screen, JobScreen)
@@ -197,7 +197,7 @@ async def test_a_form_is_filled_planned_and_launched_and_its_job_finishes(drive,
             await driver.until("complete", "15/15 units")
             assert "100 % · 15/15 units" in driver.text
             await driver.press("escape")
-            await driver.until("1 job · 0 running · 0 to start · 1 ended")
+            await driver.until("1 job · 0 running · 0 pending · 1 ended")
             (line,) = [line for line in driver.lines if " checks " in line]
             assert " complete " in line
             assert " 15/15 " in line
@@ -219,7 +219,7 @@ async def test_a_launch_on_a_locked_registry_is_told_as_not_done(drive, tmp_path
         monkeypatch.setattr(launch_form, "queue_form", locked)
         await driver.press("ctrl+l")
         assert "not done: the registry is locked" in driver.notices
-        assert "asked again" not in driver.text
+        assert "retried" not in driver.text
         assert isinstance(driver.screen, FormScreen)
 
 
@@ -229,7 +229,7 @@ async def test_a_second_key_while_it_is_launched_does_nothing(drive, tmp_path: P
     def slow(session: Any, form: Form, checked: Any) -> Any:
         begun.append(form)
         go.wait(60)
-        return None, "it is complete already"
+        return None, "it is already complete"
 
     async with drive(tmp_path, size=(120, 40)) as driver:
         await open_toy(driver)
@@ -252,7 +252,7 @@ async def test_a_reference_is_picked_and_the_plan_follows(drive) -> None:
         await driver.press("enter")
         screen = driver.screen
         assert isinstance(screen, FormScreen)
-        assert "needed: cache" in driver.text
+        assert "required: cache" in driver.text
         assert screen.row is not None
         assert screen.row.field.path == "cache"
         await driver.press("enter")
@@ -312,7 +312,7 @@ async def test_the_form_has_the_settings_of_the_variant_that_is_chosen(drive, tm
         assert isinstance(screen, FormScreen)
         assert screen.row.field.path == "architecture", "it is needed first"
         assert not {"attention", "packing"} & rows(screen)
-        assert "needed: architecture" in driver.text
+        assert "required: architecture" in driver.text
         await driver.press("space")
         await driver.once(lambda: "packing" in rows(screen) and screen.row is not None)
         assert screen.form.typed == {"architecture": "gpt2"}
@@ -401,11 +401,11 @@ async def test_words_that_no_setting_has_leave_none_and_names_come_first(drive, 
         await driver.type("zzz")
         await driver.press("enter")
         text = driver.text
-        assert "no setting has these words; Esc clears them" in text
+        assert "no setting matches the filter; Esc clears it" in text
         assert "› " not in text.replace("launch › probe", "")
         await driver.press("escape")
         text = driver.text
-        assert "no setting has these words" not in text
+        assert "no setting matches the filter" not in text
         assert driver.screen.form.kind.name == "probe"
         await driver.press("slash")
         assert driver.app.focused.value == "", "the words are gone, too"
@@ -439,7 +439,7 @@ async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(driv
         await driver.settle()
         await typed(driver, "cache", "cache-fit")
         await typed(driver, "epochs", "1|2|x")
-        assert "! is not a list" in driver.text or "wrong: epochs" in driver.text
+        assert "! is not a list" in driver.text or "invalid: epochs" in driver.text
         await typed(driver, "epochs", "1|2")
         await typed(driver, "seed", "0|1|2")
         await typed(driver, "name", "scan")
@@ -470,7 +470,7 @@ async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(driv
         assert "Launch 6 runs?" in driver.text
         await driver.press("n")
         await typed(driver, "seed", "|".join(map(str, range(60))))
-        assert "120 runs are more than a form may make (64)" in driver.text
+        assert "120 runs are more than a form can launch (64)" in driver.text
         checks, check = [], form.check
         form.check = lambda: checks.append(1) or check()
         pasted = "|".join(map(str, range(100_000, 100_100)))
@@ -481,8 +481,10 @@ async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(driv
         assert form.typed["seed"] == pasted
         assert len(checks) < len(pasted) / 2, "what is pasted is checked when it is whole"
         await driver.press("enter")
-        assert "not ready  200 runs are more than a form may make (64)" in driver.text, "also where one leaves at once"
-        assert "… y copies the whole" in driver.text
+        assert "not ready  200 runs are more than a form can launch (64)" in driver.text, (
+            "also where one leaves at once"
+        )
+        assert "… y copies all of it" in driver.text
 
 
 def test_a_grid_of_the_command_line_is_refused_in_one_line() -> None:
@@ -527,7 +529,7 @@ async def test_a_form_opens_the_run_that_is_complete_already(drive) -> None:
         assert "v run" not in driver.lines[-1]
         for name, text in (("cache", "cache-fit"), ("test_cache", "cache-test"), ("epochs", "1")):
             await typed(driver, name, text)
-        assert "complete already: nothing to do, v views it" in await planned(driver)
+        assert "already complete: v opens the run" in await planned(driver)
         await driver.press("v")
         assert isinstance(driver.screen, RunScreen)
         assert "board" in driver.way

@@ -16,10 +16,11 @@ from textual.theme import BUILTIN_THEMES, Theme
 from textual.widget import Widget
 
 import tui
-from tui.board_colors import compute_contrast_ratio
+from tui.board_colors import compute_contrast_ratio, downgrade_color
 from tui.columns import TableColumn, choose_state_tone, find_foldable, format_state
 from tui.data.pages import ListPages
 from tui.data.query_answers import align_intervals, compute_signs
+from tui.interval_bars import Estimate, make_interval_bars
 from tui.themes import (
     BACKGROUND_VARIABLES,
     BOARD_DARK,
@@ -30,24 +31,38 @@ from tui.themes import (
     THEMES,
     make_legible,
 )
+from tui.widgets.fields import FieldRow
 from tui.widgets.table import PageTable
 
 POOR = Theme(name="poor", primary="#303030", foreground="#444444", background="#333333", surface="#3a3a3a")
 ALL = [*THEMES, POOR, *(theme for name, theme in BUILTIN_THEMES.items() if not name.startswith("ansi"))]
 
 
-def variables(theme: Theme) -> dict[str, str]:
-    return make_legible({**BOARD_DARK, **theme.to_color_system().generate(), **theme.variables}, theme)
+SYSTEMS = (ColorSystem.TRUECOLOR, ColorSystem.EIGHT_BIT, ColorSystem.STANDARD)
 
 
+def variables(theme: Theme, system: ColorSystem = ColorSystem.TRUECOLOR) -> dict[str, str]:
+    return make_legible({**BOARD_DARK, **theme.to_color_system().generate(), **theme.variables}, theme, system)
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name.lower())
 @pytest.mark.parametrize("theme", ALL, ids=lambda theme: theme.name)
-def test_every_text_is_readable_on_every_background(theme: Theme) -> None:
-    colors = {name: Color.parse(color) for name, color in variables(theme).items() if name in NAMES}
+def test_every_text_is_readable_on_every_background(theme: Theme, system: ColorSystem) -> None:
+    """As a terminal of all, 256 or 16 colors shows it. A green sign or Δ is one of these texts."""
+    found = variables(theme, system)
+    colors = {name: Color.parse(color) for name, color in found.items() if name in NAMES}
+
+    def contrast(text: Color, ground: Color) -> float:
+        return compute_contrast_ratio(downgrade_color(text, system), downgrade_color(ground, system))
+
     for text, ground in [*((text, ground) for text in TEXT_VARIABLES for ground in BACKGROUND_VARIABLES), *ON_COLOR]:
-        assert compute_contrast_ratio(colors[text], colors[ground]) >= MIN_CONTRAST, (text, ground)
+        assert contrast(colors[text], colors[ground]) >= MIN_CONTRAST, (text, ground)
     for ground in BACKGROUND_VARIABLES:
         dim = colors[ground].blend(colors["foreground"], DIM_SHARE)
-        assert compute_contrast_ratio(dim, colors[ground]) >= MIN_CONTRAST, ("dim", ground)
+        assert contrast(dim, colors[ground]) >= MIN_CONTRAST, ("dim", ground)
+    if system is ColorSystem.STANDARD and theme.dark:
+        tones = [downgrade_color(colors[f"text-{name}"], system) for name in ("success", "warning", "error", "primary")]
+        assert len({*tones, colors["foreground"]}) == 5, "states have a color each"
 
 
 NAMES = {*TEXT_VARIABLES, *BACKGROUND_VARIABLES, *(name for pair in ON_COLOR for name in pair)}
@@ -152,7 +167,7 @@ async def test_empty_and_constant_columns_are_named_in_the_frame_until_a_later_p
         await pilot.pause()
         assert [column.field for column in table.shown_columns] == ["id", "name", "state", "elo", "edit", "when"]
         assert table.border_title == "Rows 7"
-        assert table.border_subtitle == "alike in all: policy legal"
+        assert table.border_subtitle == "same in all rows: policy legal"
         assert table._unfolded([{**ROWS[0], "same": "sampled"}])
         table.show(ListPages(ROWS[:2]), ROWS[:2], columns=COLUMNS)
         await pilot.pause()
@@ -192,3 +207,46 @@ def test_values_stand_below_values_and_only_a_difference_from_0_is_colored() -> 
     row = {"delta_score_low": 0.5, "delta_score_high": 2, "delta_loss_low": 0.1, "delta_loss_high": 2,
            "minus_random_low": -1, "minus_random_high": 2}  # fmt: skip
     assert compute_signs(row, ["score", "delta_score", "delta_loss", "minus_random"]) == {"c1": 1, "c2": -1, "c3": 0}
+
+
+def estimate_of(row: Any) -> Estimate:
+    return Estimate(1111 * row["id"], -98 - 100 * row["id"], 1111 * row["id"] + 18)
+
+
+async def test_an_interval_has_a_bar_where_there_is_room_and_filters_and_orders_ignore_it() -> None:
+    bars = make_interval_bars("elo", estimate_of, ROWS)
+    assert bars is not None
+    for size, drawn in (((119, 20), False), ((120, 20), False), ((170, 20), True)):
+        app = Tables()
+        async with app.run_test(size=size) as pilot:
+            table = app.query_one(PageTable)
+            table.show(ListPages(ROWS), ROWS, columns=COLUMNS, bars=bars)
+            await pilot.pause()
+            head, *lines = table_lines(table)
+            assert ("-2,000" in head and "8,000" in head) is drawn, head
+            assert all("●" in line for line in lines) is drawn
+            assert "»" not in head or not drawn, "no column makes room for bars"
+            assert [column.field for column in table.view.columns or table.columns].count("elo") == 1
+            if drawn:
+                places = [line.index("●") for line in lines]
+                assert places == sorted(set(places)), "a higher value is further right"
+                table.sort_by("elo", True)
+                await pilot.pause()
+                assert sum("▼" in column.heading for column in table.headed) == 1
+    assert make_interval_bars("elo", estimate_of, ROWS[:1]) is None, "one row has no scale"
+
+
+async def test_the_setting_with_the_focus_is_black_on_white_with_16_colors(drive: Any) -> None:
+    async with drive(size=(80, 24), start="launch") as driver:
+        await driver.press("enter")
+        await driver.once(lambda: driver.screen.query(FieldRow), "the form")
+        await driver.press("escape", "down") if driver.app.screen is not driver.screen else None
+        driver.app.console._color_system = ColorSystem.STANDARD
+        (row,) = (row for row in driver.screen.query(FieldRow) if row.has_focus)
+        text = row.render()
+        assert text.plain.startswith("› ")
+        assert text.spans == []
+        style = text.style.render("x", color_system=ColorSystem.STANDARD)
+        assert style == "\x1b[1;30;107mx\x1b[0m"
+        others = [row for row in driver.screen.query(FieldRow) if not row.has_focus]
+        assert all(row.render().spans and not row.render().plain.startswith("›") for row in others)

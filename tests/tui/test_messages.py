@@ -140,7 +140,7 @@ async def test_a_deleted_registry_says_so_in_every_room(drive: Any, own: Path) -
             await driver.press(room, "r")
             assert "was deleted" in driver.text
         await driver.press("S", "enter")
-        assert "no command is begun on it" in driver.notices, "it would make another in its place"
+        assert "no command is started" in driver.notices, "it would make another in its place"
         assert not (own / "registry.db").exists()
         (own / "away.db").rename(own / "registry.db")
         await driver.once(lambda: "was deleted" not in driver.text, "the registry again")

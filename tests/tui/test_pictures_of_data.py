@@ -24,7 +24,7 @@ def tabs(number: int) -> list[str]:
 
 def test_runs_sorted_and_marked(picture: Any) -> None:
     async def steps(driver: Any) -> None:
-        await driver.press(*["greater_than_sign"] * 5)
+        await driver.press(*["greater_than_sign"] * 4)
         await driver.stand_on("board", "longer", mark=True)
 
     picture(steps, "name ▲", "marked: board", "●")
@@ -71,7 +71,7 @@ def test_a_lineage(picture: Any) -> None:
         await driver.stand_on("edits")
         await driver.press("L")
 
-    picture(steps, "└── test_cache: cache cache-test", "lineage of edits", "made from")
+    picture(steps, "└── test_cache: cache cache-test", "lineage of edits", "inputs")
 
 
 def test_datasets(picture: Any) -> None:

@@ -49,7 +49,7 @@ def test_home_where_nothing_runs(picture: Any, session: Session) -> None:
     with session.database.read() as sql:
         rows = read.list_runs(sql)
     ended = [row["name"] for row in rows if row["state"] == "complete"]
-    words = f"{show.format_count(len(rows), 'run')} in all", "^l launches", "idle"
+    words = f"{show.format_count(len(rows), 'run')} in all", "^l launch", "idle"
     picture(steps, *words, *ended, start="home")
 
 
@@ -57,7 +57,7 @@ def test_jobs(picture: Any, queue: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("j", "j")
 
-    words = "5 jobs · 2 running · 1 to start · 2 ended", "2/4", "0/6", "12/12", "reduce"
+    words = "5 jobs · 2 running · 1 pending · 2 ended", "2/4", "0/6", "12/12", "reduce"
     picture(steps, *words, folder=queue.folder, start="jobs")
 
 
@@ -81,7 +81,7 @@ def test_a_form(picture: Any) -> None:
         await driver.find_row("Linear probes of the board")
         await driver.press("enter", "p", "pagedown", "pagedown", "pagedown")
 
-    picture(steps, "[preset paper]", "needed: cache", "batch_games             2", "--preset paper", start="launch")
+    picture(steps, "[preset paper]", "required: cache", "batch_games             2", "--preset paper", start="launch")
 
 
 @pytest.mark.trained

@@ -219,7 +219,7 @@ async def ask_without_end(driver: Any) -> None:
     driver.screen.query_one(SqlEditor).text = ENDLESS
     await driver.pilot.press("f5")
     async with asyncio.timeout(PATIENCE):
-        while getattr(driver.app.database.waiting(), "what", "") != "asking the SQL":
+        while getattr(driver.app.database.waiting(), "what", "") != "running the SQL":
             await asyncio.sleep(0.02)
 
 
@@ -443,7 +443,7 @@ async def test_what_is_offered_stands_at_the_cursor_narrows_and_is_taken_by_ente
         editor.text, editor.names = "SELECT op FROM game", {}
         editor.move_cursor((0, len("SELECT op")))
         await driver.press("tab")
-        assert driver.notices.endswith("the names of tables and columns are still being read")
+        assert driver.notices.endswith("names of tables and columns are still being read")
         await driver.press("tab")
         assert "opening_number" in driver.text, "they are read again where that failed"
         await driver.press("escape")

@@ -190,9 +190,9 @@ def test_zeros_are_not_printed_and_a_wrong_square_says_what_is_read_instead() ->
     )  # fmt: skip
     assert text(frame, 2, "letters").splitlines()[15].split() == ["b56"]
     named = {words: sign for sign, _, words in list_signs(frame, 2)}
-    assert named == {"read wrongly": "?", "read instead, %": "b56", "truth": "%"}
-    assert "read instead: b1 b 0.56" in list_legend(frame)
-    assert describe_square(frame, 1) == "b1: white knight, read wrongly: b 0.56, truth 0.300"
+    assert named == {"misread": "?", "read as, %": "b56", "truth": "%"}
+    assert "read as: b1 b 0.56" in list_legend(frame)
+    assert describe_square(frame, 1) == "b1: white knight, misread: b 0.56, truth 0.300"
     for value in (float("nan"), float("inf")):
         with pytest.raises(BadInputError, match="centipawns"):
             BoardFrame("", frame.squares, evaluation=value)

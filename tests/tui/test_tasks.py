@@ -122,10 +122,10 @@ async def test_a_game_is_set_beside_another_arms_where_they_part_at_80_by_24(dri
         assert isinstance(screen, PairScreen)
         assert screen.pair is not None
         parts = screen.pair.parts
-        assert f"alike for {parts} plies, then " in text
+        assert f"identical for {parts} plies, then " in text
         assert f"after ply {parts + 1} of " in text, "where the first that differs is played"
         assert screen.ply == parts + 1
-        assert "apart" in text
+        assert "diverged" in text
         assert all(len(line) <= 80 for line in text.splitlines())
 
 
@@ -233,7 +233,7 @@ async def test_the_games_of_an_arm_lead_to_the_ply_where_they_diverge(drive: Any
         await driver.type("games by termination")
         await press("enter", "enter", "enter", "enter", "c", "d")
         assert isinstance(driver.screen, PairScreen)
-        assert "apart" in driver.text
+        assert "diverged" in driver.text
         press.told("games of an arm and their divergence", 9)
 
 
@@ -343,7 +343,7 @@ async def test_the_other_tasks_take_few_keys(
         await words(press, "deep-board")
         await press("enter", "enter", "enter")
         assert isinstance(driver.screen, BoardScreen)
-        assert "read wrongly" in driver.text
+        assert "misread" in driver.text
         press.told("what a probe reads wrongly")
 
         press = Keys(driver)
@@ -387,7 +387,7 @@ async def test_the_other_tasks_take_few_keys(
         lab = driver.screen
         assert isinstance(lab, LabScreen)
         await press("question_mark")
-        assert "Edit more strongly" in driver.text
+        assert "Increase the scale" in driver.text
         press.told("help", 2)
 
     async with drive(queue.folder, size=(120, 40), start="home") as driver:

@@ -120,7 +120,7 @@ async def test_a_page_shows_the_app_and_its_keys_work(url: str) -> None:
             await until(ws, "games by termination: ")  # the line below the answer
             for key in ("w", "\x13"):  # a file of the table, a picture of the screen
                 await ws.send_str(json.dumps(["stdin", key]))
-                await until(ws, "nothing is changed with --read-only")
+                await until(ws, "--read-only: nothing was changed")
             print("a query in a browser: 4 keys beyond what is typed")
 
 
@@ -193,8 +193,8 @@ async def test_beyond_this_machine_there_is_a_token_too_and_names_are_checked(wo
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--write"], "--write lets a page of --web change things"),
-        (["--web", "--write", "--read-only"], "--write lets a page of --web change things"),
+        (["--write"], "--write needs --web"),
+        (["--web", "--write", "--read-only"], "--write needs --web"),
         (["--web", "--host", "no such host"], "cannot listen on no such host:8000"),
         (["--web", "--registry", "missing.db"], "does not exist"),
     ],

@@ -79,7 +79,7 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
     kind = find_kind_of_record(record, session.store.read_only)
     views = kind.board_views({k: v for k, v in whole.items() if k != "result_table"}, session.inputs)
     if not views:
-        raise NotFoundError(f"{run.kind} runs draw no boards", "i shows all fields of the row")
+        raise NotFoundError(f"{run.kind} runs have no boards", "i shows all fields of the row")
     if whole["result_table"] == "game":
         from chessreg.entities.game import read_stored_games
         from chessreg.games.boards.pgn import format_game
@@ -107,7 +107,7 @@ def describe_game(game: StoredGame) -> tuple[str, ...]:
     edit = "unedited" if game.intervention is None else describe_intervention(game.intervention)
     lines.append(f"{game.model} as {color.title()}, {edit}")
     if row.first_try_legal is not None:
-        lines.append(f"{row.first_try_legal} of {show.format_count(row.turns, 'turn', 'turns')} legal at the first try")
+        lines.append(f"{row.first_try_legal} of {show.format_count(row.turns, 'turn', 'turns')} legal on the first try")
     if row.adjudication_cp is not None:
         lines.append(f"evaluation at the end {format_evaluation(row.adjudication_cp)}")
     return tuple(lines)

@@ -129,4 +129,4 @@ def average_points(curve: Sequence[tuple[int, float]]) -> list[tuple[float, floa
 
 
 def make_empty_chart() -> Chart:
-    return Chart("no curves", "step", "", (Panel("none of these runs has a metric of several steps", ()),))
+    return Chart("no curves", "step", "", (Panel("no metric of these runs has several steps", ()),))

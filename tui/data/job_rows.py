@@ -218,7 +218,7 @@ def load_job(session: Session, job_id: UUID) -> JobView:
     with session.database.read() as sql:
         record = sql.get(Job, job_id)
         if record is None:
-            raise NotFoundError(f"there is no job {job_id.hex[-6:]}", "chessreg jobs")
+            raise NotFoundError(f"job {job_id.hex[-6:]} was not found", "chessreg jobs")
         full = status.read_full_row(sql, record)
         query = select(Job).where(Job.group_id == record.group_id, Job.run_id == record.run_id).order_by(Job.shard)
         shards = status.read_job_rows(sql, sql.scalars(query).all())

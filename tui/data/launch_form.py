@@ -180,7 +180,7 @@ class Form:
             return "changed" if differs else "given"
         if key in self.filled:
             return "preset"
-        return "needed" if self.by_key[key].needed else "default"
+        return "required" if self.by_key[key].needed else "default"
 
     # -- sweeps ---------------------------------------------------------------------------------------------------
 
@@ -218,11 +218,11 @@ class Form:
         runs = math.prod(map(len, swept.values()))
         if runs > MAX_SWEEP_RUNS:
             return FormCheck(
-                general=[f"{runs:,} runs are more than a form may make ({MAX_SWEEP_RUNS}): --sweep takes a file"]
+                general=[f"{runs:,} runs are more than a form can launch ({MAX_SWEEP_RUNS}); use --sweep with a file"]
             )
         for key, values in swept.items():
             if len(set(values)) < len(values) or not all(values):
-                return FormCheck(errors={key: "values with | between, each once"})
+                return FormCheck(errors={key: "values separated by |, each once"})
         if not swept:
             return self._check()
         cells = [(form, form._check()) for form in self.cells()]
@@ -269,7 +269,7 @@ class Form:
                 key = prefix + ".".join(part for part in complaint["loc"] if isinstance(part, str))
                 message = complaint["msg"].removeprefix("Value error, ")
                 if complaint["type"] == "missing":
-                    message = "it is needed"
+                    message = "it is required"
                 if key in self.by_key:
                     result.errors.setdefault(key, message[:1].lower() + message[1:])
                 else:
@@ -581,7 +581,7 @@ def queue_form(session: Session, form: Form, checked: FormCheck) -> tuple[UUID |
     ingest_fragments(session.database, session.store)
     group, planned = launch_orders(make_orders(form, checked), session.database, session.store)
     if group is None:
-        return None, {"complete": "it is complete already", "already_queued": "it is queued already"}.get(
+        return None, {"complete": "it is already complete", "already_queued": "it is already queued"}.get(
             planned[0].status, planned[0].status
         )
     Presence(session.store).start(session.database.reference)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-WAY_LABELS = {"up": "made from", "down": "went into"}
+WAY_LABELS = {"up": "inputs", "down": "descendants"}
 
 
 class Trees(NamedTuple):

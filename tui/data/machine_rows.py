@@ -92,7 +92,7 @@ def make_gpu_grid(
         TableColumn("memory", "memory", text=lambda row: format_meter(row["memory"], cells, row["memory_told"]),
                tone=get_memory_tone, whole=True),
         TableColumn("job", "job", widest=40, least=16, tone=get_job_tone),
-        TableColumn("ran", "runs for", right=True, text=lambda row: show.format_seconds(row["ran"])),
+        TableColumn("ran", "elapsed", right=True, text=lambda row: show.format_seconds(row["ran"])),
         TableColumn("left", "left", right=True, text=lambda row: show.format_seconds(row["left"])),
     )  # fmt: skip
     rows = [line for machine in sort_machines(machines) for line in make_gpu_lines(machine, going, history, cells)]
@@ -148,7 +148,7 @@ def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loa
                 "memory": compute_memory_share(gpu),
                 "memory_told": format_memory_gib(gpu),
                 "past": past.drawn(f"GPU {gpu['index']}", 12),
-                "job": "free" if not gpu["busy"] and (compute_memory_share(gpu) or 0.0) < 0.05 else "in use by others",
+                "job": "free" if not gpu["busy"] and (compute_memory_share(gpu) or 0.0) < 0.05 else "used by others",
             }
             | make_job_cells(jobs[:1])
         )

@@ -43,7 +43,7 @@ class ListPages:
 
 def refuse_narrowing(view: View) -> Pages:
     """Raise BadInputError: a replacement for `narrowed` in lists with a separate filter."""
-    raise BadInputError("this list is narrowed by the words above it")
+    raise BadInputError("use the filter above this list")
 
 
 class JoinedPages:

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from chessreg.entities.display import Chart, Panel, Point, Series
@@ -14,6 +15,7 @@ from chessreg.errors import BadInputError, ChessregError
 from tui.columns import Role
 from tui.data.pages import PAGE_ROWS, ListPages, Pages, Row
 from tui.data.table_filter import View, make_mask, sort_indices
+from tui.interval_bars import Estimate, IntervalBars, make_interval_bars
 
 if TYPE_CHECKING:
     from chessreg.games.boards.boardframe import BoardFrame
@@ -46,13 +48,13 @@ def parse_scope(scope_text: str) -> dict[str, Any]:
         elif name not in SCOPE_FIELDS or not colon:
             raise BadInputError(f"a scope has no {word!r}", f"it is {' '.join(SCOPE_GRAMMAR.split())}")
         elif not value:
-            raise BadInputError(f"{word} what?", f"it is {' '.join(SCOPE_GRAMMAR.split())}")
+            raise BadInputError(f"{word} needs a value", f"it is {' '.join(SCOPE_GRAMMAR.split())}")
         elif name in REPEATABLE_FIELDS:
             values.setdefault(name, []).append(value)
         else:
             values[name] = value
     if conditions and not conditions[0].strip():
-        raise BadInputError("where: what?", "for example where: color = 'white'")
+        raise BadInputError("where: needs a condition", "for example where: color = 'white'")
     return values | ({"where": conditions[0].strip()} if conditions else {})
 
 
@@ -129,6 +131,7 @@ class AnswerTable:
     roles: tuple[Role, ...] = ()  # of the columns; empty: texts
     aligned: frozenset[int] = frozenset()  # columns of values with intervals, which end and begin below each other
     signs: tuple[dict[str, int], ...] = ()  # of the differences in each row
+    bars: IntervalBars | None = None  # of the first value with an interval
 
 
 @dataclass(frozen=True)
@@ -264,7 +267,32 @@ def make_answer_table(title: str, result: QueryResult, wide: bool = False) -> An
         tuple(choose_column_role(result, name) for name in names),
         frozenset(n for n, name in enumerate(names) if name in result.intervals),
         tuple(compute_signs(row, names) for row in result.rows),
+        find_interval_bars(result, names),
     )
+
+
+def find_interval_bars(result: QueryResult, names: Sequence[str]) -> IntervalBars | None:
+    """Return the bars of the first column that has intervals, or None if no column has several."""
+    for place, name in enumerate(names):
+        if name in result.intervals:
+            estimates = [make_estimate(row, name) for row in result.rows]
+            bars = make_interval_bars(f"c{place}", partial(get_line_estimate, estimates), number_lines(len(estimates)))
+            if bars is not None:
+                return bars
+    return None
+
+
+def make_estimate(row: Row, name: str) -> Estimate | None:
+    """Return a value of a row with its interval, or None if the row has none."""
+    return None if row.get(name) is None else Estimate(row[name], row.get(f"{name}_low"), row.get(f"{name}_high"))
+
+
+def get_line_estimate(estimates: Sequence[Estimate | None], row: Row) -> Estimate | None:
+    return estimates[row["#"] - 1]
+
+
+def number_lines(count: int) -> list[Row]:
+    return [{"#": number} for number in range(1, count + 1)]
 
 
 def choose_column_role(result: QueryResult, name: str) -> Role:
@@ -539,5 +567,5 @@ def make_plot_chart(result: QueryResult, plot: Plot) -> Chart:
             ]
             series.append(Series(label, tuple(points)))
         panels.append(Panel(title, tuple(series)))
-    form: Literal["lines", "bars"] = "bars" if plot.form == "bars" else "lines"
+    form: Literal["lines", "bars"] = "bars" if plot.form in ("bars", "dots") else "lines"
     return Chart(plot.title, plot.x.replace("_", " "), format_heading(result, plot.y), tuple(panels), form)

@@ -134,7 +134,7 @@ def format_run_name(row: Row) -> str:
 RUN_COLUMNS = {
     "id": TableColumn("short", "id", text=lambda row: show.abbreviate_id(row["short"]), role="detail"),
     "name": TableColumn("name", "name", text=format_run_name, widest=28, least=12, role="key"),
-    "kind": TableColumn("kind", "kind", widest=16),
+    "kind": TableColumn("kind", "kind", widest=16, least=12),
     "state": TableColumn(
         "state",
         "state",
@@ -146,8 +146,8 @@ RUN_COLUMNS = {
     "result": TableColumn("result", "result", widest=40, least=14, role="value", split=" · "),
     "units": TableColumn("done", "units", right=True, text=format_units, role="detail"),
     "created": TableColumn("created_at", "created", least=16, role="detail"),
-    "machine": TableColumn("host", "machine", text=lambda row: show.format_host(row["host"]), widest=20),
-    "tries": TableColumn("attempts", "tries", right=True),
+    "machine": TableColumn("host", "machine", text=lambda row: show.format_host(row["host"]), widest=20, role="detail"),
+    "tries": TableColumn("attempts", "tries", right=True, role="detail"),
     "tags": TableColumn("tags", "tags", text=lambda row: " ".join(row["tags"])),
     "completed": TableColumn("completed_at", "completed", least=16, role="detail"),
     "starred": TableColumn("starred", "starred", text=lambda row: "★" if row["starred"] else ""),
@@ -157,20 +157,20 @@ RUN_COLUMNS = {
 }
 COLUMN_MEANINGS = {
     "id": "the end of the id",
-    "name": "its name; ★ starred, ⚑ pinned",
+    "name": "name; ★ starred, ⚑ pinned",
     "kind": "kind of experiment",
-    "state": "complete, partial or running; how a partial one ended; invalid or stale",
-    "result": "the first number that it came to",
-    "units": "units done of all",
-    "created": "when it was made",
-    "machine": "where it was tried last",
-    "tries": "attempts",
+    "state": "complete, partial or running; why a partial run ended; invalid or stale",
+    "result": "main result",
+    "units": "completed and total units",
+    "created": "creation time",
+    "machine": "machine of the last attempt",
+    "tries": "number of attempts",
     "tags": "tags",
-    "completed": "when its last unit was done",
-    "starred": "starred or not",
-    "notes": "what was noted last",
+    "completed": "completion time",
+    "starred": "★ if starred",
+    "notes": "latest note",
 }
-DEFAULT_COLUMNS = ("name", "kind", "state", "result", "units", "created", "machine", "tries", "tags", "id")
+DEFAULT_COLUMNS = ("name", "kind", "state", "result", "tags", "units", "created", "machine", "tries", "id")
 
 
 def make_run_column(key: str) -> TableColumn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -15,6 +16,7 @@ from chessreg.registry.measures import ClusterCount, build_game_points_sql
 from tui import show
 from tui.columns import TableColumn
 from tui.data.pages import Row
+from tui.interval_bars import Estimate, IntervalBars, make_interval_bars
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -27,6 +29,7 @@ class Summary(NamedTuple):
     columns: Sequence[TableColumn]
     rows: Sequence[Row]
     result_table: str = ""
+    bars: IntervalBars | None = None
 
 
 CONDITIONS_WITH_INTERVALS = 12  # of more, as in a sweep, the intervals would take seconds
@@ -46,6 +49,19 @@ def make_percent_column(field: str, heading: str) -> TableColumn:
         return f"{100 * row[field]:.2f}{show.format_interval(row.get(f'{field}_low'), row.get(f'{field}_high'))}"
 
     return TableColumn(field, heading, right=True, text=text, whole=True)
+
+
+def make_percent_bars(rows: Sequence[Row], *fields: str) -> IntervalBars | None:
+    """Return the bars of the first of these shares that several rows have."""
+    bars = (make_interval_bars(field, partial(make_percent_estimate, field), rows) for field in fields)
+    return next(filter(None, bars), None)
+
+
+def make_percent_estimate(field: str, row: Row) -> Estimate | None:
+    """Return a share of a row in percent, with its interval if it has one."""
+    if row.get(field) is None:
+        return None
+    return Estimate(100 * row[field], row.get(f"{field}_low"), row.get(f"{field}_high"))
 
 
 def make_count_column(field: str, heading: str) -> TableColumn:
@@ -75,9 +91,9 @@ def summarize_layers(sql: SqlSession, run_id: UUID) -> Summary:
     accuracies = [make_percent_column(split, f"{split} accuracy %") for split in splits]
     counts = [make_count_column(f"{split} n", f"{split} n") for split in splits]
     chosen = TableColumn("chosen", "", text=lambda row: row.get("chosen", ""))
-    return Summary(
-        "by layer", [make_count_column("layer", "layer"), *accuracies, chosen, *counts], list(layers.values()), "score"
-    )
+    columns = [make_count_column("layer", "layer"), *accuracies, chosen, *counts]
+    rows = list(layers.values())
+    return Summary("by layer", columns, rows, "score", make_percent_bars(rows, *reversed(splits)))
 
 
 def summarize_conditions(sql: SqlSession, run_id: UUID) -> Summary:
@@ -125,7 +141,7 @@ def summarize_conditions(sql: SqlSession, run_id: UUID) -> Summary:
         make_percent_column("mass_original", "legal mass on original %"),
         make_count_column("n", "trials"),
     ]
-    return Summary("by condition", columns, rows, "trial")
+    return Summary("by condition", columns, rows, "trial", make_percent_bars(rows, "legal_modified", "mass_modified"))
 
 
 def summarize_matches(sql: SqlSession, run_id: UUID) -> Summary:
@@ -156,21 +172,36 @@ def summarize_matches(sql: SqlSession, run_id: UUID) -> Summary:
         TableColumn("color", "color"),
         make_percent_column("score", "score %"),
         *(make_count_column(field, field) for field in ("games", "won", "drawn", "lost")),
-        make_percent_column("legal", "legal first tries %"),
+        make_percent_column("legal", "legal on first try %"),
     ]
-    return Summary("by match", columns, rows, "game")
+    return Summary("by match", columns, rows, "game", make_percent_bars(rows, "score"))
+
+
+def find_layers(sql: SqlSession, run_id: UUID) -> dict[int, int]:
+    """Return unit → layer of a run whose units are layers: by its scores, else by its outputs `layer-N`."""
+    score, output = tables.Score, tables.Output
+    scored = select(score.unit, func.min(score.layer)).where(score.run_id == run_id).group_by(score.unit)
+    found = {unit: layer for unit, layer in sql.execute(scored) if layer is not None}
+    if found:
+        return found
+    named = select(output.unit, output.name).where(output.run_id == run_id, output.name.startswith("layer-"))
+    layers = ((unit, name.removeprefix("layer-")) for unit, name in sql.execute(named))
+    return {unit: int(layer) for unit, layer in layers if layer.isdecimal()}
 
 
 def tabulate_metrics(sql: SqlSession, run_id: UUID) -> Summary:
-    """Return one row per unit and step and one column per metric; empty if there are more than MAX_METRIC_ROWS rows."""
+    """Return the metrics of a run, without rows if that would be too long a table.
+
+    A row for each layer or unit and each step, and a column for each metric. If all metrics have one unit and step, a
+    row for each metric.
+    """
     point = tables.MetricPoint
     its = point.run_id == run_id
     names = sql.scalars(select(point.name).where(its).distinct().order_by(point.name)).all()
     places = select(point.unit, point.step).where(its).distinct().subquery()
     if not names or (sql.scalar(select(func.count()).select_from(places)) or 0) > MAX_METRIC_ROWS:
         return Summary("metrics", [], [])
-    layer_of = dict(sql.execute(select(tables.Score.unit, func.min(tables.Score.layer)).where(
-        tables.Score.run_id == run_id).group_by(tables.Score.unit)).all())  # fmt: skip
+    layer_of = find_layers(sql, run_id)
     by_place: dict[tuple[int, int], dict[str, Any]] = {}
     for unit, step, name, value in sql.execute(
         select(point.unit, point.step, point.name, point.value).where(its).order_by(point.unit, point.step)
@@ -178,6 +209,13 @@ def tabulate_metrics(sql: SqlSession, run_id: UUID) -> Summary:
         row = by_place.setdefault((unit, step), {"unit": unit, "step": step, "layer": layer_of.get(unit)})
         row[f"metric {name}"] = value
     rows = list(by_place.values())
+    if len(rows) == 1:
+        listed = [{"name": name, "value": rows[0][f"metric {name}"]} for name in names]
+        listed_columns = [
+            TableColumn("name", "metric", widest=60, role="key"),
+            TableColumn("value", "value", right=True, role="value"),
+        ]
+        return Summary("metrics", listed_columns, listed)
     keys = [field for field in ("unit", "step") if len({row[field] for row in rows}) > 1]
     if len({row["layer"] for row in rows}) > 1:
         keys = ["layer", *(key for key in keys if key != "unit")]

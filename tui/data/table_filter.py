@@ -202,7 +202,7 @@ def make_conditions(view: View, expression: Callable[[str], Any], dialect: str) 
         fields = view.fields(term.field) if term.field else [column.field for column in view.columns]
         known = [sql for field in fields if (sql := expression(field)) is not None]
         if term.field and not known:
-            raise BadInputError(f"{term.field} cannot be filtered by", "it is worked out when it is shown")
+            raise BadInputError(f"{term.field} cannot be filtered", "it is computed for display only")
         parts = [part for sql in known if (part := make_condition(sql, term, dialect)) is not None]
         either = or_(*parts) if parts else false()
         found.append(not_(either) if term.absent else either)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 TOGGLE_MESSAGES = {"star": ("starred", "no longer starred"), "pin": ("pinned", "no longer pinned"),
-        "archive": ("archived", "back from the archive")}  # fmt: skip
+        "archive": ("archived", "no longer archived")}  # fmt: skip
 
 
 ChosenRows = tuple[str, dict[UUID, str]]  # the noun, and the labels of the selected rows by id

@@ -128,10 +128,11 @@ class ResultScreen(AppScreen):
     def show_answer(self, answer: AnswerTable, rows: Sequence[Row], keep: bool = False) -> None:
         """Show the first page of an answer and its notes."""
         self.result = answer.result
-        facts = [f"alike in all rows: {answer.same}"] if answer.same else []
+        facts = [f"same in all rows: {answer.same}"] if answer.same else []
         self.query_one(NotesPane).show(answer.notes, show.trim_provenance(answer.footer), facts)
         self.shown = answer, rows
-        self.table.show(answer.pages, rows, columns=self.columns_of(answer, rows), keep=keep)
+        columns = self.columns_of(answer, rows)
+        self.table.show(answer.pages, rows, columns=columns, keep=keep, bars=answer.bars)
 
     def columns_of(self, answer: AnswerTable, rows: Sequence[Row]) -> list[TableColumn]:
         columns = build_answer_columns(answer)
@@ -262,7 +263,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         await self.offer_words()
         question = self.scoped_question
         page = await self.ask(
-            f"asking {question.title}", lambda session: read_first_page(answer_question(session, question))
+            f"running {question.title}", lambda session: read_first_page(answer_question(session, question))
         )
         if page is not None:
             self.show(*page, question, keep=self._answered == question)
@@ -365,7 +366,7 @@ class RowsScreen(ResultScreen, BoardPreviewingScreen):
     async def fill(self) -> None:
         question, number = self.question, self.number
         page = await self.ask(
-            f"asking {question.title}", lambda session: read_first_page(list_rows_behind(session, question, number))
+            f"running {question.title}", lambda session: read_first_page(list_rows_behind(session, question, number))
         )
         if page is not None:
             answer, rows = page
@@ -482,7 +483,7 @@ class PlotScreen(FigureScreen):
             result = run_plot_query(session, question, plot)
             return result, make_plot_chart(result, plot), format_provenance(result)
 
-        figure = await self.ask(f"asking {question.title}", read)
+        figure = await self.ask(f"running {question.title}", read)
         if figure is not None:
             self.result, chart, footer = figure
             self.result_question, self.result_plot = question, plot

@@ -378,7 +378,7 @@ class AppScreen(Screen[None]):
             if view.sort:
                 table.sort_by(view.sort, not view.descending)
             else:
-                self.notify("the list is in its own order; > sorts by a column")
+                self.notify("the list is in its default order; > sorts by a column")
         elif view.sort in fields:
             place = fields.index(view.sort) + 1
             table.sort_by(fields[place] if place < len(fields) else "")

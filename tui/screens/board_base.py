@@ -288,7 +288,7 @@ class FourBoardsScreen(DrawingScreen):
                     listed.add(meaning)
                     line.append(" · " if line.plain else "").append_text(sign).append(f" {meaning}")
         if self.answer is not None and self.answer.clean.moves_modified:
-            words, wide = "=  legal on the target too", self.app.size.width - 2
+            words, wide = "=  also legal on the target", self.app.size.width - 2
             breaks = self.has_class("-row") and line.cell_len <= wide < line.cell_len + len(words) + 3
             line.append(("\n" if breaks else " · ") if line.plain else "").append(words)
         return line

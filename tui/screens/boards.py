@@ -22,12 +22,10 @@ from tui.data.pages import PAGE_ROWS, Pages, Row, count_rows_to
 from tui.data.result_rows import (
     DATASET_GAME,
     TABLE_TITLES,
-    DatasetPages,
     find_tables_with_boards,
     has_datasets,
     list_results,
     make_result_columns,
-    open_dataset_games,
 )
 from tui.screens.base import FieldsScreen
 from tui.screens.board_base import DrawingScreen
@@ -116,6 +114,8 @@ class BoardsScreen(BoardPreviewingScreen):
 
     def read(self, session: Session, result_table: str, number: int) -> BoardRows:
         """Return page `number` of a result table with boards, or of the first such table."""
+        from tui.data.dataset_rows import open_dataset_games
+
         there = find_tables_with_boards(session) + ([DATASET_GAME] if has_datasets(session) else [])
         if not there:
             return BoardRows([], "", None, 0, [])
@@ -168,12 +168,16 @@ class DatasetRowsScreen(BoardsScreen):
         self.dataset_id = dataset_id
 
     def read(self, session: Session, result_table: str, number: int) -> BoardRows:
+        from tui.data.dataset_rows import open_dataset_games
+
         pages = open_dataset_games(session, self.dataset_id)
         if not pages.parts:
             raise NotFoundError("the files of this dataset are not here", "chessreg pull")
         return read_board_page([DATASET_GAME], DATASET_GAME, pages, number)
 
     def columns(self, listed: BoardRows) -> Sequence[TableColumn]:
+        from tui.data.dataset_rows import DatasetPages
+
         assert isinstance(listed.pages, DatasetPages)
         return DATASET_POSITION_COLUMNS if listed.pages.parts[0][2].content == "positions" else DATASET_GAME_COLUMNS[1:]
 
@@ -419,7 +423,7 @@ class BoardScreen(DrawingScreen):
         """The meaning of the strip and its value at the current ply."""
         here = self.views[0]
         if here.doubts:
-            return f"squares read right, 0 to 64 · {here.squares_right} here"
+            return f"correctly read squares, 0 to 64 · {here.squares_right} here"
         value = here.evaluation
         return "White's chances, 0 to 1" + ("" if value is None else f" · {compute_white_share(value):.2f} here")
 
@@ -494,7 +498,7 @@ class BoardScreen(DrawingScreen):
         if further and not self.paired:
             self.go(further[0])
         elif not wrong:
-            self.notify("no illegal try here")
+            self.notify("no illegal attempt in this game")
 
     def action_go_to(self) -> None:
         if self.boards is not None and not self.paired:
@@ -632,7 +636,7 @@ def ask_ply(screen: DrawingScreen, last: int, go: Callable[[int], None]) -> None
         else:
             screen.notify(f"{text[:40]!r} is not a ply from 0 to {last}", severity="error")
 
-    screen.app.push_screen(Prompt("Go to ply", hint=f"0 to {last}. Enter goes there, Esc stays"), chosen)
+    screen.app.push_screen(Prompt("Go to ply", hint=f"0 to {last}. Enter goes there, Esc cancels"), chosen)
 
 
 PAIR_CHROME_LINES = 9  # bars, head, titles, legend, text under a board
@@ -728,12 +732,12 @@ class PairScreen(DrawingScreen):
     def head(self) -> str:
         assert self.pair
         pair = self.pair
-        alike = f"alike for {show.format_count(pair.parts or 0, 'ply', 'plies')}, then {pair.moves}"
-        parts = "the games are equal" if pair.parts is None else alike
+        alike = f"identical for {show.format_count(pair.parts or 0, 'ply', 'plies')}, then {pair.moves}"
+        parts = "the games are identical" if pair.parts is None else alike
         together = pair.parts is None or self.ply <= pair.parts
         ends = " and ".join(str(len(side.views) - 1) for side in pair.sides)
         more = f" · arm {pair.chosen + 1} of {len(pair.partners)}" if len(pair.partners) > 1 else ""
-        here = "together" if together else "apart"
+        here = "the same position" if together else "diverged"
         return f"{pair.partners[pair.chosen].arm}{more}\nafter ply {self.ply} of {ends}, {here} · {parts}"
 
     def on_resize(self, event: events.Resize) -> None:
@@ -773,7 +777,7 @@ class PairScreen(DrawingScreen):
         if self.pair is not None and self.pair.parts is not None:
             self.go(self.pair.parts + 1)
         elif self.pair is not None:
-            self.notify("the games are equal to the end")
+            self.notify("the games are identical")
 
     def action_illegal(self) -> None:
         if self.pair is None:
@@ -782,7 +786,7 @@ class PairScreen(DrawingScreen):
         if wrong:
             self.go(next((n for n in wrong if n > self.ply), wrong[0]))
         else:
-            self.notify("no illegal try in either game")
+            self.notify("no illegal attempt in either game")
 
     def action_limit(self) -> None:
         if self.pair is not None:

@@ -140,7 +140,7 @@ class CompareScreen(PartsScreen):
 
     def action_pin(self) -> None:
         if self.app.read_only:
-            self.notify("nothing is changed with --read-only", severity="warning")
+            self.notify("--read-only: nothing was changed", severity="warning")
         elif self.compared is not None and len(self.ids) > 1:
             id, label = self.baseline, self.compared.labels[0]
             self.app.write(

@@ -168,7 +168,7 @@ class EditScreen(FourBoardsScreen, StateScreen):
         where = state.boards[0].title.removeprefix("clean, ")
         if self.answer is None or self.answered != state.condition:
             shown = f"; shown: {self.answered}" if self.answer is not None else ""
-            return f"{state.condition}, {where} · the model is being asked…{shown}"
+            return f"{state.condition}, {where} · running the model…{shown}"
         answer = self.answer
         edited = ", ".join(map(str, answer.edited_layers))
         scales = ", ".join(f"{scale:g}" for scale in dict.fromkeys(answer.scales))

@@ -84,7 +84,7 @@ class FilesScreen(AppScreen):
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
-        yield PageTable(COLUMNS, id="files", empty="nothing here; - goes to the folder above")
+        yield PageTable(COLUMNS, id="files", empty="empty folder; - goes to the parent folder")
 
     def on_mount(self) -> None:
         last = Path(self.app.remembered.get(LAST_PATH_KEY, [""])[0])
@@ -146,7 +146,9 @@ class FilesScreen(AppScreen):
             self.go(path)
 
         here = os.path.join(self.folder, "")  # with a trailing slash
-        self.app.push_screen(Prompt("Path of a file to take, or of a folder to go to:", here, draft=draft), typed)
+        self.app.push_screen(
+            Prompt("Path of a file to choose, or of a folder to open:", here, draft=draft, replaced=True), typed
+        )
 
     def action_take(self) -> None:
         if (row := self.query_one(PageTable).current) is not None:

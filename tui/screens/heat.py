@@ -83,7 +83,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
             result = run_plot_query(session, question, plot)
             return result, make_plot_boards(result, plot), format_provenance(result)
 
-        read_boards = await self.ask(f"asking {question.title}", read)
+        read_boards = await self.ask(f"running {question.title}", read)
         if read_boards is None:
             return
         self.result, self.series, footer = read_boards

@@ -57,7 +57,7 @@ class HelpScreen(TextScreen):
                 if its == title:
                     table.add_row(Text(action.shown_keys), Text(action.text), Text(action.command))
             parts += [Text(title, style="bold underline"), table, Text()]
-        return Group(*parts, Text("At the right: the command that does or prints the same.", style="dim"))
+        return Group(*parts, Text("On the right: the equivalent command.", style="dim"))
 
 
 JUMP_LETTERS = "asdfghjklqwertyuiopzxcvbnm"
@@ -93,7 +93,7 @@ class Jump(ModalScreen[Widget | None]):
             label = Label(letter, classes="letter")
             label.absolute_offset = Offset(widget.region.x, widget.region.y)
             yield label
-        yield Label("a letter jumps there, Esc stays", id="told")
+        yield Label("a letter jumps there, Esc cancels", id="told")
 
     def on_mount(self) -> None:
         for label in self.query(".letter"):

@@ -92,7 +92,7 @@ def make_sign_column(field: str) -> TableColumn:
     return TableColumn(field, "", text=lambda row: TONE_SIGNS.get(tone(row), ""), tone=tone, role="key", least=1)
 
 
-NAME = TableColumn("name", "what", text=get_job_name, widest=28, least=12, role="key")
+NAME = TableColumn("name", "name", text=get_job_name, widest=28, least=12, role="key")
 KIND = TableColumn("kind", "kind", widest=16, role="detail")
 ACTIVE_COLUMNS = (
     make_sign_column("state"),
@@ -128,7 +128,7 @@ LOAD_SAMPLE_S = 5.0
 FIRST_COMMANDS = {"demo": ["demo"], "model": ["import", "checkpoint", "--reference", "--name", "reference"]}
 FIRST_KEYS = """
 
-The same from here:
+Or press a key here:
 
     D  the demo
     A  games or positions of a file
@@ -146,10 +146,13 @@ class HomeScreen(JobActionsScreen):
     AUTO_FOCUS = "#going"
     BINDINGS = make_bindings("home")
     DEFAULT_CSS = """
+    HomeScreen > #overview, HomeScreen #curves { text-wrap: nowrap; text-overflow: ellipsis; }
     HomeScreen > #tiles { height: 3; padding: 0 1; display: none; }
     HomeScreen.-high > #tiles { display: block; }
     HomeScreen.-high > #overview { display: none; }
-    HomeScreen .tile { width: 1fr; height: 3; margin-right: 1; padding: 0 1; background: $surface; color: $text-muted; }
+    HomeScreen .tile { width: 1fr; height: 3; margin-right: 1; padding: 0 1; background: $surface; color: $text-muted;
+        text-wrap: nowrap; text-overflow: ellipsis;
+    }
     HomeScreen #running { border-left: thick $text-primary; }
     HomeScreen #waiting { border-left: thick $text-secondary; }
     HomeScreen #failed { border-left: thick $text-error; }
@@ -205,9 +208,9 @@ class HomeScreen(JobActionsScreen):
         with Container(id="work"):
             with Vertical(id="left"):
                 yield PageTable(ACTIVE_COLUMNS, id="going", title="Running and waiting",
-                                empty="nothing runs: ^l launches an experiment")  # fmt: skip
+                                empty="no job is running: ^l launches an experiment")  # fmt: skip
                 yield Static("", id="curves", markup=False)
-            yield PageTable(ENDED_COLUMNS, id="ended", empty="nothing has ended since: 4 shows all runs, 2 all jobs")
+            yield PageTable(ENDED_COLUMNS, id="ended", empty="no run has ended since: 4 shows all runs, 2 all jobs")
 
     async def fill(self) -> None:
         since = self.app.since
@@ -275,8 +278,7 @@ class HomeScreen(JobActionsScreen):
         going = self.query_one("#going", PageTable)
         lines = max(2, len(self.at_home.going) + 1) + 2  # heading and frame
         narrow = min(lines, self.size.height // 4 + 1)
-        # do not leave half of a wide screen empty
-        idle = self.size.width >= WIDE_CELLS and not self.at_home.going and bool(self.at_home.ended)
+        idle = not self.at_home.going and bool(self.at_home.ended)  # leave no part of the screen empty
         going.display = not idle
         self.query_one("#left").display = not idle or bool(curves.plain)
         going.styles.height = None if self.size.width >= WIDE_CELLS else narrow
@@ -292,6 +294,7 @@ class HomeScreen(JobActionsScreen):
         columns, rows = make_gpu_grid(state.machines, state.going, self.history, self.size.width)
         if not self.has_class("-high") or self.size.width < WIDE_CELLS or len(rows) > most:
             columns, rows = make_machine_table(state.machines, state.going, self.size.width)
+        columns = [column for column in columns if any(column.of(row) for row in rows)]
         most = max(2, most) if self.has_class("-high") else 4
         table.show(ListPages(rows), rows[:PAGE_ROWS], columns=columns, keep=True)
         table.styles.height = min(len(rows), most) + 3
@@ -367,15 +370,15 @@ class HomeScreen(JobActionsScreen):
                 if yes:
                     self.begin(FIRST_COMMANDS["demo"])
 
-            self.app.push_screen(Confirm("Run the demo here? It takes all cores for some minutes."), answered)
+            self.app.push_screen(Confirm("Run the demo here? It uses all cores for a few minutes."), answered)
             return
 
         def chosen(path: str | None) -> None:
             if path is not None:
                 self.begin(["dataset", "add", os.path.expanduser(path), "--name", "games"])
 
-        hint = "PGN, CSV, Parquet or positions; compressed ones too. Enter adds it as `games`, Esc cancels"
-        self.app.push_screen(Prompt("Add games or positions from the file", hint=hint), chosen)
+        hint = "PGN, CSV, Parquet or positions, also compressed. Enter adds the file as `games`, Esc cancels"
+        self.app.push_screen(Prompt("Add games or positions from a file:", hint=hint), chosen)
 
     @work(group="begin")
     async def begin(self, command: list[str]) -> None:
@@ -399,7 +402,7 @@ class HomeScreen(JobActionsScreen):
     def update_overview(self) -> None:
         """Show the counts in tiles or in one line, and the command started here."""
         if self.at_home is not None and self.is_attached:
-            begun = f" · at work: chessreg {self.busy}" if self.busy else ""
+            begun = f" · running: chessreg {self.busy}" if self.busy else ""
             line = Text(format_home_overview(self.at_home) + begun, no_wrap=True, overflow="ellipsis")
             self.query_one("#overview", Static).update(line)
             newest = next((row for row in self.query_one("#ended", PageTable).source_rows if row.get("answer")), None)
@@ -433,7 +436,7 @@ def format_home_overview(state: HomeSnapshot) -> str:
     well = {how: ended.count(how) for how in ("complete", "cancelled", "interrupted")}
     counts = [
         f"{state.jobs['running'] + state.foreground:,} running",
-        f"{state.jobs['waiting']:,} to start",
+        f"{state.jobs['waiting']:,} pending",
         f"{well.pop('complete')} complete",
         f"{sum(row['failed'] for row in state.ended)} failed",
         *(f"{number} {how}" for how, number in well.items() if number),
@@ -465,7 +468,7 @@ def build_tiles(state: HomeSnapshot, newest: Row | None, since: str) -> dict[str
         "running": ("running", f"● {state.jobs['running'] + state.foreground:,}",
                     f"on {show.format_count(len(hosts), 'machine')}" if hosts
                     else "" if state.going else "^l launches"),
-        "waiting": ("to start", f"○ {state.jobs['waiting']:,}",
+        "waiting": ("pending", f"○ {state.jobs['waiting']:,}",
                     "" if soonest is None else f"next in {show.format_seconds(soonest)}"),
         "failed": ("failed", f"✗ {len(failed):,}", "! opens the log" if failed else since),
         "complete": ("complete", f"✓ {complete:,}", f"{show.format_count(state.counts['run'], 'run')} in all"),

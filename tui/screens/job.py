@@ -80,7 +80,9 @@ class JobScreen(JobActionsScreen, PartsScreen):
         yield Static("", id="summary", markup=False)
         yield PageTable(SHARD_COLUMNS, id="shards", title="Shards")
         yield PaneStrip()
-        yield FilterBar("words to find in the log; ) and ( go to the next and the one before", id="words", hides=False)
+        yield FilterBar(
+            "words to find in the log; ) goes to the next match, ( to the previous one", id="words", hides=False
+        )
         yield LogView(id="log")
         yield PageTable(id="part", empty="nothing yet")
 
@@ -266,7 +268,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         if there:
             self.app.open("run", job["run_id"], job["name"] or f"run {show.abbreviate_id(job['run_id'])}")
         elif there is not None:
-            self.notify("its run has not begun", severity="warning")
+            self.notify("its run has not started", severity="warning")
 
     def actions(self) -> list[Action]:
         offered = super().actions()

@@ -202,7 +202,7 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         yield FilterBar("state:running  kind:probe  on:slurm  machine:box1  tries>1  launch:3f2a1c  !word", id="filter",
                         offered=FILTER_SUGGESTIONS)  # fmt: skip
         yield Static(NO_JOBS_TEXT, id="nothing", markup=False)
-        empty = "no job fits these words; Esc in the filter (/) clears them"
+        empty = "no job matches the filter; / then Esc clears it"
         yield PageTable(COLUMNS, id="jobs", title="Jobs", empty=empty)
 
     async def fill(self) -> None:
@@ -277,5 +277,5 @@ def format_jobs_overview(page: JobPage) -> str:
     jobs_text = show.format_count(total, "job")
     if page.pages.count != total:
         jobs_text = f"{page.pages.count:,} of {jobs_text}"
-    states = [f"{counts['running']:,} running", f"{counts['waiting']:,} to start", f"{counts['ended']:,} ended"]
+    states = [f"{counts['running']:,} running", f"{counts['waiting']:,} pending", f"{counts['ended']:,} ended"]
     return f"{jobs_text} · {' · '.join(states)}"

@@ -57,7 +57,7 @@ class SquareBar(Static, can_focus=True):
         import chess
 
         self.update(
-            f"target, {chess.square_name(square)}: {changes or 'PNBRQK and pnbrqk put pieces, a dot takes them off'}"
+            f"target, {chess.square_name(square)}: {changes or 'PNBRQK and pnbrqk place pieces, a dot removes one'}"
         )
 
     def action_move(self, way: str) -> None:
@@ -283,7 +283,7 @@ class LabScreen(FourBoardsScreen):
             what = "the registry's strongest edit"
         parts = filter(None, [what, where, f"scale {self.scale:g}, {self.token_mask}"])
         edit = f"{tool.kind} {tool.name} · {' · '.join(parts)}" if tool else "no probe"
-        busy = (" · asking…" if self.answer else " · the model is being loaded…") if self.asking else ""
+        busy = (" · running the model…" if self.answer else " · loading the model…") if self.asking else ""
         return f"{self.choice.name} · {edit}{busy}\n{self.format_moves()}"
 
     def format_moves(self) -> str:
@@ -379,6 +379,12 @@ class LabScreen(FourBoardsScreen):
 
     def action_squares(self) -> None:
         """Edit squares of the target with keys."""
+        if not (self.choices and self.next_token and self.chosen_probe):
+            self.notify(
+                "the target board is only editable with a probe of a model whose tokens name squares or moves",
+                severity="warning",
+            )
+            return
         if self.cursor is None:
             taken = self.answer.square if self.answer is not None else None
             self.pick(next(reversed(self.changes), FIRST_SQUARE if taken is None else taken))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     TableColumn("name", "kind", widest=24, least=19),
-    TableColumn("summary", "what it does", widest=160, least=56),
+    TableColumn("summary", "description", widest=160, least=56),
     TableColumn("presets", "presets", widest=16, role="detail"),
     TableColumn("source", "from", widest=16, ends=True, role="detail"),
 )
@@ -63,7 +63,7 @@ class LaunchScreen(AppScreen):
 
     def body(self) -> ComposeResult:
         yield FilterBar("words of a kind's name or description", id="filter")
-        yield PageTable(COLUMNS, id="kinds", title="Kinds", empty="no kind of experiment has these words")
+        yield PageTable(COLUMNS, id="kinds", title="Kinds", empty="no kind of experiment matches the filter")
 
     def on_screen_resume(self) -> None:
         if self.is_mounted:
@@ -144,7 +144,7 @@ SETTING_PATTERN = re.compile(r"--([a-z][\w.-]*)")  # settings named in errors
 MAX_UNCONFIRMED_RUNS = 4
 MOUNT_BATCH_ROWS = 12
 PART_TITLES = {
-    "spec": "Settings: they decide the result",
+    "spec": "Settings that determine the result",
     "options": "Execution options: not part of the run's identity",
     "launch": "Launch",
 }
@@ -193,7 +193,7 @@ class FormScreen(AppScreen):
     def body(self) -> ComposeResult:
         yield PaneStrip()
         yield FilterBar("words of a setting's name or description", id="filter")
-        yield Static("no setting has these words; Esc clears them", id="none", markup=False)
+        yield Static("no setting matches the filter; Esc clears it", id="none", markup=False)
         with Container(id="parts"):
             yield FieldList(id="fields")
             with Container(id="side"):
@@ -258,7 +258,7 @@ class FormScreen(AppScreen):
 
     def go_to_needed(self, asks: bool) -> None:
         """Move to the first required setting and, if `asks`, open its picker."""
-        row = next((row for row in self.rows if self.form.source(row.field.key) == "needed"), None)
+        row = next((row for row in self.rows if self.form.source(row.field.key) == "required"), None)
         if row is not None:
             self.go(self.rows, self.rows.index(row))
             if asks and row.field.picked:
@@ -323,7 +323,7 @@ class FormScreen(AppScreen):
         for row in rows:
             key, field = row.field.key, row.field
             error, source = self.find_error(key), self.form.source(key)
-            if source == "needed" and error == "it is needed":
+            if source == "required" and error == "it is required":
                 error = ""  # the row already shows the word
             row.seen = FieldState(self.form.text(key), source, error, format_field_note(field))
 

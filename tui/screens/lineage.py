@@ -77,7 +77,7 @@ class LineageScreen(AppScreen):
             lineage_tree.count_distinct_descendants(trees.down),
         )
         self.query_one("#about", Static).update(
-            f"{self.called}: made from {show.format_count(up, 'thing')}, went into {show.format_count(down, 'thing')}"
+            f"{self.called}: {show.format_count(up, 'input')}, {show.format_count(down, 'descendant')}"
         )
         self.draw(keep)
 

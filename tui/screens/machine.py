@@ -25,7 +25,7 @@ JOB_COLUMNS = (
     STATE,
     TableColumn("gpu", "device", text=lambda row: "cpu" if row["gpu"] is None else f"GPU {row['gpu']}", role="key"),
     PROGRESS, PACE, UNITS, SHARD, WHY,
-    TableColumn("ran", "runs for", right=True, text=lambda row: show.format_seconds(row["ran"])),
+    TableColumn("ran", "elapsed", right=True, text=lambda row: show.format_seconds(row["ran"])),
 )  # fmt: skip
 
 
@@ -48,7 +48,9 @@ class MachineScreen(AppScreen):
     def body(self) -> ComposeResult:
         yield Static("", id="facts", markup=False)
         yield Static("", id="load", markup=False)
-        yield PageTable(JOB_COLUMNS, id="jobs", title="Works here", empty="nothing of this registry runs here")
+        yield PageTable(
+            JOB_COLUMNS, id="jobs", title="Jobs on this machine", empty="no job of this registry runs on this machine"
+        )
 
     async def fill(self) -> None:
         found = await self.ask("reading the machine", lambda session: read_machine(session, self.host))
@@ -77,7 +79,7 @@ class MachineScreen(AppScreen):
             for name, part, told in lines
         ]
         pane.update(Text("\n".join(drawn), no_wrap=True))
-        pane.border_title = "Load, and the last minutes"
+        pane.border_title = "Load of the last minutes"
 
     def command(self) -> str:
         return "chessreg machines"

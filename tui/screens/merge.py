@@ -34,9 +34,9 @@ CONFLICT_COLUMNS = (
     TableColumn("table_name", "what"),
     TableColumn("which", "which", widest=40, least=12),
     TableColumn("here", "here: kept", widest=50, least=20),
-    TableColumn("there", "there: kept separately", widest=50, least=20),
+    TableColumn("there", "there, not imported", widest=50, least=20),
 )
-READING_TEXT = "reading the other registry: the merge is tried in a transaction that is rolled back"
+READING_TEXT = "reading the other registry; nothing is written yet"
 
 
 def has_registry(path: Path) -> bool:
@@ -133,7 +133,7 @@ def format_merge_overview(other: str, preview: Mapping[str, Any]) -> str:
         show.format_count(new, "new run"),
         f"{show.format_count(more, 'run')} with more units",
         f"{preview['report']['results']:,} new results",
-        f"{preview['unchanged']:,} here already",
+        f"{preview['unchanged']:,} already here",
         f"{show.format_count(len(preview['conflicts']), 'conflict')}: local rows are kept"
         if preview["conflicts"]
         else "",

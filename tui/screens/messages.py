@@ -93,7 +93,7 @@ class MessagesScreen(AppScreen):
 
     def action_drop(self) -> None:
         if (write := self.chosen) is not None:
-            question = f"Drop this change of {write.what}: {write.change}? It has not been written."
+            question = f"Discard this change of {write.what}: {write.change}? It has not been written."
             self.app.push_screen(Confirm(question), partial(self._drop, write))
 
     def _drop(self, write: Write, yes: bool | None) -> None:

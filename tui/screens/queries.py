@@ -37,7 +37,7 @@ COLUMNS = (
     TableColumn("title", "query", least=30, role="key"),
     TableColumn("answered", "runs", text=lambda row: "✓" if row["answered"] else "none",
            tone=lambda row: "good" if row["answered"] else "detail"),
-    TableColumn("question", "what it answers", widest=90, least=44),
+    TableColumn("question", "question", widest=90, least=44),
     TableColumn("made_by", "from", least=18, role="detail"),
     TableColumn("paper", "paper", least=24, role="detail"),
     TableColumn("plots", "plots", widest=40, role="detail"),
@@ -59,7 +59,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
     def body(self) -> ComposeResult:
         yield FilterBar("words of a title, a question, an alias, a paper or a plot", id="filter")
         yield ScopeBar()
-        yield PageTable(COLUMNS, id="queries", title="Queries", empty="no query has these words")
+        yield PageTable(COLUMNS, id="queries", title="Queries", empty="no query matches the filter")
 
     async def fill(self) -> None:
         search_text: str = self.app.remembered.get(SEARCH_KEY, "")
@@ -70,7 +70,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
         if answer is not None:
             rows, wrong = answer
             if wrong and wrong != self._wrong:
-                self.notify(wrong, severity="warning", title="queries next to your kinds are left out")
+                self.notify(wrong, severity="warning", title="the queries of your kinds were left out")
             self._wrong = wrong
             table = self.query_one(PageTable)
             table.show(ListPages(rows), rows, columns=COLUMNS, keep=table.loaded and search_text == self._shown)
@@ -195,7 +195,7 @@ class SqlEditor(VimEditor):
         elif self.names:
             self.notify("no name begins with this")
         else:
-            self.notify("the names of tables and columns are still being read")
+            self.notify("names of tables and columns are still being read")
             self.post_message(self.Nameless())
 
     def offer(self, names: Sequence[str]) -> None:
@@ -337,7 +337,9 @@ class SqlScreen(ResultScreen):
             yield SqlEditor(self.app.remembered.get(LAST_SQL_KEY, EXAMPLE_SQL))
             yield PageTable(TREE_COLUMNS, id="tables", title="Tables", empty="", folds=False)
         yield OptionList(id="offered")
-        yield PageTable(id="rows", title="Rows", empty="F5 or ^r asks; Tab completes the names of tables and columns")
+        yield PageTable(
+            id="rows", title="Rows", empty="F5 or ^r runs the statement; Tab completes names of tables and columns"
+        )
         yield NotesPane()
 
     def on_mount(self) -> None:
@@ -351,7 +353,7 @@ class SqlScreen(ResultScreen):
         """Run the statement again. On the first call, load the names for completion."""
         if not self.table.loaded:
             self.table.show(ListPages([]), [])
-            self.query_one(NotesPane).show([], "not asked yet")
+            self.query_one(NotesPane).show([], "not run yet")
         await self.read_names()
         if self.statement and not self.stopped:
             await self.question()
@@ -455,11 +457,11 @@ class SqlScreen(ResultScreen):
         text = self.statement
         self.query_one(NotesPane).show([], "running … Esc stops it")
         page = await self.ask(
-            "asking the SQL", lambda session: read_first_page(query_answers.answer_select(session, text))
+            "running the SQL", lambda session: read_first_page(query_answers.answer_select(session, text))
         )
         if page is None:
             before = "Esc goes to the earlier rows" if self.table.count else "Esc leaves"
-            self.query_one(NotesPane).show([], f"not answered; {before}")
+            self.query_one(NotesPane).show([], f"not run; {before}")
             return
         answer, rows = page
         self.show_answer(answer, rows)

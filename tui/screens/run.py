@@ -16,6 +16,7 @@ from tui.columns import TableColumn
 from tui.data.pages import PAGE_ROWS, ListPages, Pages, Row
 from tui.data.result_rows import TABLE_TITLES, TABLES_WITH_BOARDS, count_result_rows, list_results, make_result_columns
 from tui.data.run_rows import ATTEMPT_COLUMNS, SETTING_COLUMNS, format_headline, format_run_state, format_units
+from tui.interval_bars import IntervalBars
 from tui.screens.annotate import AnnotatingScreen
 from tui.screens.base import PartsScreen
 from tui.screens.preview import BoardPreviewingScreen
@@ -39,6 +40,7 @@ class RunPane(NamedTuple):
     result_table: str = ""
     behind: str = ""
     rows: int | None = None
+    bars: IntervalBars | None = None
 
     @property
     def name(self) -> str:
@@ -54,7 +56,7 @@ class RunView(NamedTuple):
 INPUT_COLUMNS = (
     TableColumn("name", "setting"),
     TableColumn("reference", "input reference", widest=40),
-    TableColumn("source_run_id", "made by run"),
+    TableColumn("source_run_id", "produced by run"),
     TableColumn("digest", "digest", text=lambda row: row["digest"][:12]),
 )
 OUTPUT_COLUMNS = (
@@ -71,7 +73,8 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
     BINDINGS = make_bindings("run")
     DEFAULT_CSS = """
     RunScreen > #headline { height: auto; max-height: 2; padding: 0 1; text-style: bold; display: none; }
-    RunScreen > #summary { height: auto; max-height: 3; padding: 0 1; color: $text-muted; }
+    RunScreen > #summary { height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
+    RunScreen > #annotations { height: auto; max-height: 3; padding: 0 1; color: $text-muted; }
     """
 
     def __init__(self, run_id: UUID, called: str) -> None:
@@ -82,6 +85,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
     def body(self) -> ComposeResult:
         yield Static("", id="headline", markup=False)
         yield Static("", id="summary", markup=False)
+        yield Static("", id="annotations", markup=False)
         yield PaneStrip()
         yield PageTable(id="part", empty="this part is empty")
 
@@ -97,6 +101,9 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
         headline.display = bool(view.answer)
         headline.update(view.answer)
         self.query_one("#summary", Static).update(format_run_summary(view.run))
+        annotations = self.query_one("#annotations", Static)
+        annotations.update(format_annotations(view.run))
+        annotations.display = bool(format_annotations(view.run))
         strip = self.query_one(PaneStrip)
         names = [pane.name for pane in view.panes]
         place = next((n for n, pane in enumerate(view.panes) if before and pane.title == before.title), 0)
@@ -112,7 +119,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
             table = self.query_one(PageTable)
             here = keep and table.cursor < max(1, len(pane.first))
             table.set_title(pane.title)
-            table.show(pane.pages, pane.first, columns=pane.columns, keep=here)
+            table.show(pane.pages, pane.first, columns=pane.columns, keep=here, bars=pane.bars)
             chosen = next((place for place, row in enumerate(pane.first) if row.get("chosen")), 0)
             if chosen and not here:
                 table.move(chosen)
@@ -174,7 +181,10 @@ def read_run_view(session: Session, run_id: UUID) -> RunView:
         )
         answer = format_headline(sql, run_id)
         small, metrics = run_summary.summarize_run(sql, run_id), run_summary.tabulate_metrics(sql, run_id)
-    panes = [RunPane(s.title, s.columns, ListPages(s.rows), s.rows[:PAGE_ROWS], behind=s.result_table) for s in small]
+    panes = [
+        RunPane(s.title, s.columns, ListPages(s.rows), s.rows[:PAGE_ROWS], behind=s.result_table, bars=s.bars)
+        for s in small
+    ]
     alone = [pane for pane in panes if len(pane.first) == 1]  # the headline shows these single values
     panes = [pane for pane in panes if pane not in alone]
     for result_table, count in count_result_rows(session, run_id, result_tables or ()).items():
@@ -196,8 +206,8 @@ def read_run_view(session: Session, run_id: UUID) -> RunView:
     panes.append(RunPane("settings", SETTING_COLUMNS, ListPages(settings), settings[:PAGE_ROWS]))
     for title, its_columns, rows in (
         ("attempts", ATTEMPT_COLUMNS, run["tries"]),
-        ("read", INPUT_COLUMNS, run["inputs"]),
-        ("made", OUTPUT_COLUMNS, run["outputs"]),
+        ("inputs", INPUT_COLUMNS, run["inputs"]),
+        ("outputs", OUTPUT_COLUMNS, run["outputs"]),
     ):
         panes.append(RunPane(title, its_columns, ListPages(rows), rows[:PAGE_ROWS], rows=len(rows)))
     panes += alone
@@ -205,17 +215,22 @@ def read_run_view(session: Session, run_id: UUID) -> RunView:
 
 
 def format_run_summary(run: Mapping[str, Any]) -> Text:
-    """Return one or two lines: the run and its state, then its annotations."""
+    """Return one line about the run, the most important facts first."""
     facts = [
         f"{run['kind']} (version {run['version']})",
-        show.abbreviate_id(run["id"]),
         format_run_state(run),
         f"{format_units(run)} units",
         show.format_local_time(run["created_at"]),
         show.format_host(run["host"]),
+        f"id {show.abbreviate_id(run['id'])}",
     ]
     text = Text(" · ".join(filter(None, facts)))
     text.highlight_words([format_run_state(run)], style="bold")
+    return text
+
+
+def format_annotations(run: Mapping[str, Any]) -> str:
+    """Return the marks, tags and newest note of a run; empty if it has none."""
     annotations = [mark for mark in ("starred", "pinned", "archived") if run[mark]]
     if run["tags"]:
         annotations.append(f"tags {' '.join(run['tags'])}")
@@ -224,4 +239,4 @@ def format_run_summary(run: Mapping[str, Any]) -> Text:
     if run["conflicts"]:
         annotations.append(show.format_count(run["conflicts"], "conflicting row"))
     annotations += [f"note: {note}" for note in run["notes"][-1:]]
-    return text + Text("\n" + " · ".join(annotations)) if annotations else text
+    return " · ".join(annotations)

@@ -87,7 +87,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         yield FilterBar("kind:probe units>5 state:partial starred since:7d spec.seed:1 ~letters !word", id="filter",
                         offered=FILTER_SUGGESTIONS)  # fmt: skip
         yield Static("", id="nothing", markup=False)
-        empty = "no run fits these words; Esc in the filter (/) clears them"
+        empty = "no run matches the filter; / then Esc clears it"
         yield PageTable(self.headed(), id="runs", title="Runs", empty=empty)
 
     def on_mount(self) -> None:
@@ -194,12 +194,12 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         given = {path: value for path, value in settings.items() if describe_source(path, run["explicit"]) == "given"}
         known = {
             "result": answer, "kind": run["kind"], "state": run["state"], "units": format_units(run),
-            "tags": " ".join(run["tags"]), "notes": "\n".join(run["notes"]), "wrong": run["invalid"],
-            "made": ", ".join(output["name"] for output in run["outputs"][:8]),
+            "tags": " ".join(run["tags"]), "notes": "\n".join(run["notes"]), "invalid": run["invalid"],
+            "outputs": ", ".join(output["name"] for output in run["outputs"][:8]),
             "last message": next((one["message"] for one in reversed(run["tries"]) if one.get("message")), None),
         }  # fmt: skip
         return RowPreview(
-            Group(build_fields_table(known), Text(""), build_fields_table(given, "settings that were given")),
+            Group(build_fields_table(known), Text(""), build_fields_table(given, "given settings")),
             title=label_run(row),
         )
 
@@ -395,7 +395,7 @@ class ColumnsScreen(AppScreen):
         columns = (
             TableColumn("on", "shown"),
             TableColumn("key", "column", least=16),
-            TableColumn("meaning", "what it is", widest=60),
+            TableColumn("meaning", "meaning", widest=60),
         )
         yield PageTable(columns, id="columns", title="Columns", folds=False)
 
@@ -443,5 +443,5 @@ class ColumnsScreen(AppScreen):
 
 def describe_column(key: str) -> str:
     if key.startswith(run_rows.SPEC_PREFIX):
-        return "a setting of the run"
-    return "the last value of a metric" if key.startswith(run_rows.METRIC_PREFIX) else run_rows.COLUMN_MEANINGS[key]
+        return "setting of the run"
+    return "last value of the metric" if key.startswith(run_rows.METRIC_PREFIX) else run_rows.COLUMN_MEANINGS[key]

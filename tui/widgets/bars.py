@@ -79,7 +79,7 @@ class TopBar(Widget):
 
     def pieces(self) -> list[Piece]:
         """Return the pieces of the first line from left to right. They fill its width exactly."""
-        busy = f" at work: {self.at_work} " if self.at_work else ""
+        busy = f" running: {self.at_work} " if self.at_work else ""
         held = f" ! {self.held} not written: ^n " if self.held else busy
         told = Piece(held, "held" if self.held else "key", self.Chosen())
         home = Piece(" chessreg ", "key", self.Chosen(depth=0))

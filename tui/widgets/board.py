@@ -47,9 +47,9 @@ GLYPHS: dict[Glyphs, dict[str, str]] = {
     "letters": dict(zip("KQRBNPkqrbnp.", "KQRBNPkqrbnp.", strict=True)),
 }
 MARK_WORDS = {
-    "removed": "taken off",
+    "removed": "removed",
     "illegal": "illegal",
-    "wrong": "read wrongly",
+    "wrong": "misread",
     "target": "target",
     "from": "moves from",
     "to": "moves to",
@@ -176,7 +176,7 @@ CORNERS = (("▛", "▜"), ("▙", "▟"))  # of the cursor's square: top and bo
 
 
 def format_square_number(frame: BoardFrame, square: int) -> str:
-    """Return the text in the last line of a square, in percent: the wrongly read class, or the heat. Omit values that
+    """Return the text in the last line of a square, in percent: the misread class, or the heat. Omit values that
     round to zero. If heat is a probability of the truth, omit values that round to certainty."""
     if square in frame.read:
         return format_reading(*frame.read[square])
@@ -284,7 +284,7 @@ def list_legend(frame: BoardFrame) -> list[str]:
             named = " ".join(squares[:8]) + (f" and {len(squares) - 8} more" if len(squares) > 8 else "")
             lines.append(f"{sign} {MARK_WORDS.get(mark, mark)}: {named}")
     if frame.read:
-        lines.append(f"read instead: {format_readings(frame)}")
+        lines.append(f"read as: {format_readings(frame)}")
     for arrow, sign in number_arrows(frame):
         move = f"{chess.square_name(arrow.start)}-{chess.square_name(arrow.end)}"
         bar = "━" * max(1, round(10 * arrow.weight)) + " " if arrow.weight < 1 else ""
@@ -305,7 +305,7 @@ def list_signs(frame: BoardFrame, size: int) -> list[tuple[str, Shade | Literal[
     ]
     if frame.read and size > 1:
         empty = " (_ none)" if EMPTY in {reading.name for reading in frame.read.values()} else ""
-        used.append((format_reading(*next(iter(frame.read.values()))), "wrong", f"read instead, %{empty}"))
+        used.append((format_reading(*next(iter(frame.read.values()))), "wrong", f"read as, %{empty}"))
     if frame.heat is not None and any(frame.heat.values()):
         what = frame.heat_words or "heat"
         if not frame.doubts and frame.heat_range != (0.0, 1.0):
@@ -332,7 +332,7 @@ PIECE_NAMES = {"p": "pawn", "n": "knight", "b": "bishop", "r": "rook", "q": "que
 
 
 def describe_square(frame: BoardFrame, square: int) -> str:
-    """Return the contents of a square in words: `e4: white pawn, read wrongly: n 0.56, probability of the truth
+    """Return the contents of a square in words: `e4: white pawn, misread: n 0.56, probability of the truth
     0.120`."""
     import chess
 
@@ -343,7 +343,7 @@ def describe_square(frame: BoardFrame, square: int) -> str:
     if square in frame.marks and square not in frame.read:
         facts.append(MARK_WORDS.get(frame.marks[square], frame.marks[square]))
     if square in frame.read:
-        facts.append(f"read wrongly: {frame.read[square].name} {frame.read[square].probability:.2f}")
+        facts.append(f"misread: {frame.read[square].name} {frame.read[square].probability:.2f}")
     if frame.heat is not None and square in frame.heat:
         facts.append(f"{frame.heat_label or 'heat'} {frame.heat[square]:.3f}")
     moves = [arrow for arrow in frame.arrows if square in (arrow.start, arrow.end)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -15,33 +15,13 @@ from textual.widget import Widget
 
 from chessreg.entities.display import Chart, Panel, Point
 from tui.columns import fit_text
-
-if TYPE_CHECKING:
-    pass
-
-
-MAX_TICKS = 5
+from tui.interval_bars import MAX_TICKS, choose_ticks
 
 
 def find_value_range(points: Iterable[Point]) -> tuple[float, float]:
     """Return the lowest and the highest value, including intervals."""
     values = [v for p in points for v in (p.y, p.low, p.high) if v is not None and math.isfinite(v)]
     return (min(values), max(values)) if values else (0.0, 1.0)
-
-
-def choose_ticks(low: float, high: float, number: int = MAX_TICKS) -> list[float]:
-    """Return evenly spaced round numbers, from at or below `low` to at or above `high`.
-
-    >>> choose_ticks(0, 97), choose_ticks(0.31, 0.44)
-    ([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.3, 0.35, 0.4, 0.45])
-    """
-    if high <= low:
-        low, high = low - (abs(low) * 0.1 or 0.5), high + (abs(high) * 0.1 or 0.5)
-    rough = (high - low) / max(1, number)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * nice for nice in (1, 2, 2.5, 5, 10) if power * nice >= rough * (1 - 1e-9))
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(n * step, 12) for n in range(first, last + 1)]
 
 
 def format_ticks(values: Sequence[float]) -> list[str]:

@@ -19,6 +19,7 @@ from textual.widgets import Input
 from tui import show
 from tui.actions import make_bindings
 from tui.columns import fit_text
+from tui.themes import find_cursor_style
 
 if TYPE_CHECKING:
     from tui.data.launch_form import Field, Form, FormCheck, FormPlan
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 GUTTER_CELLS = 2
-SOURCE_CELLS = 9  # fits given, changed, default, preset, needed, and a gap
+SOURCE_CELLS = 9  # fits given, changed, default, preset, required, and a gap
 
 
 class FieldInput(Input):
@@ -156,7 +157,8 @@ class FieldRow(Horizontal, can_focus=True):
             text.append(fit_text(f"  {seen.note}", max(0, cells - cell_len(error))), style("field-row--note"))
         else:
             text.append(fit_text(seen.note, cells), style("field-row--note"))
-        return text
+        cursor_style = find_cursor_style(self.app) if here else None
+        return text if cursor_style is None else Text(text.plain, cursor_style, no_wrap=True, overflow="crop", end="")
 
     # -- typing ---------------------------------------------------------------------------------------------------
 
@@ -223,8 +225,8 @@ def format_field_note(field: Field) -> str:
 
 MAX_COMMAND_CHARS = 500
 PLAN_STATUS = {
-    "complete": "complete already: nothing to do, v views it",
-    "already_queued": "queued already",
+    "complete": "already complete: v opens the run",
+    "already_queued": "already queued",
 }
 
 
@@ -247,9 +249,9 @@ def describe_input(field: Field) -> str:
     if field.form == "reference":
         return f"a {field.noun.removeprefix('run:').replace('-', ' ')}"
     if field.form == "references":
-        return f"{field.noun.removeprefix('run:').replace('-', ' ')}s, with commas between"
+        return f"{field.noun.removeprefix('run:').replace('-', ' ')}s, separated by commas"
     if field.form == "list":
-        return "numbers such as 0,2,5-7" if field.type is int else "values with commas between"
+        return "numbers such as 0,2,5-7" if field.type is int else "values separated by commas"
     return field.form
 
 
@@ -257,13 +259,13 @@ def format_plan(form: Form, checked: FormCheck, outlook: FormPlan | None, wide: 
     """Return the plan in a few lines, or the reason why no plan is available yet, followed by the command."""
     text = Text()
     if not checked.right:
-        needed = [form.by_key[key].path for key in checked.errors if checked.errors[key] == "it is needed"]
-        wrong = [form.by_key[key].path for key in checked.errors if checked.errors[key] != "it is needed"]
+        needed = [form.by_key[key].path for key in checked.errors if checked.errors[key] == "it is required"]
+        wrong = [form.by_key[key].path for key in checked.errors if checked.errors[key] != "it is required"]
         problems = []
         if needed:
-            problems.append(f"needed: {', '.join(needed)}")
+            problems.append(f"required: {', '.join(needed)}")
         if wrong:
-            problems.append(f"wrong: {', '.join(wrong)}")
+            problems.append(f"invalid: {', '.join(wrong)}")
         text.append("not ready  ", style="bold")
         text.append("; ".join([*problems, *checked.general]))
     elif outlook is None:
@@ -281,13 +283,13 @@ def format_plan(form: Form, checked: FormCheck, outlook: FormPlan | None, wide: 
     text.append("$ ", style="dim")
     text.append(command[:MAX_COMMAND_CHARS])
     if len(command) > MAX_COMMAND_CHARS:
-        text.append("\n… y copies the whole", style="dim")
+        text.append("\n… y copies all of it", style="dim")
     return text
 
 
 def format_plan_facts(plan: Row, checked: FormCheck, wide: bool) -> Text:
     """Return units, rows, bytes and time, one per line if there is enough space."""
-    units = "not known before its inputs are made"
+    units = "unknown until its inputs exist"
     if plan["units"] is not None:
         units = f"{plan['units']:,}" + (
             f", {plan['missing']:,} missing" if plan["missing"] not in (None, plan["units"]) else ""
@@ -298,7 +300,7 @@ def format_plan_facts(plan: Row, checked: FormCheck, wide: bool) -> Text:
     time = (
         f"about {show.format_seconds(plan['seconds'])}{basis}"
         if plan["seconds"] is not None
-        else "not known: never run"
+        else "unknown: this kind has not run yet"
     )
     if plan["status"] == "complete":
         time = ""

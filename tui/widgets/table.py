@@ -19,7 +19,6 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tui.actions import TABLE, make_bindings
-from tui.board_colors import ColorSystem, get_color_system
 from tui.columns import (
     GAP_CELLS,
     MAX_MEASURED_CHARS,
@@ -32,6 +31,8 @@ from tui.columns import (
 )
 from tui.data.pages import PAGE_ROWS, JoinedPages, Pages, is_counted
 from tui.data.table_filter import View
+from tui.interval_bars import MAX_BAR_CELLS, MIN_BAR_CELLS, MIN_TERMINAL_CELLS, IntervalBars
+from tui.themes import find_cursor_style
 
 MAX_PAGES = 16  # pages in memory
 GUTTER_CELLS = 2
@@ -164,6 +165,8 @@ class PageTable(ScrollView, can_focus=True):
         self._asked: set[int] = set()
         self._held: Any = None  # id of the cursor's row during a reload
         self._folded: dict[str, str] = {}  # columns left out, with their constant text
+        self.bars: IntervalBars | None = None
+        self._bar: TableColumn | None = None  # the bars as a column, where there is room
         self._widths: list[int] = [len(column.heading) for column in self.columns]
         self._longest: dict[str, Mapping[str, Any]] = {}  # field → row of a later page with its longest number
         self.is_marked: Callable[[Mapping[str, Any]], bool] = lambda row: False  # whether a row is marked in the gutter
@@ -186,9 +189,10 @@ class PageTable(ScrollView, can_focus=True):
         columns: Sequence[TableColumn] | None = None,
         keep: bool = False,
         number: int = 0,
+        bars: IntervalBars | None = None,
     ) -> None:
         """Show these rows from the top. With `keep`, keep the cursor on its row. `first` is page `number` if already
-        read, which avoids flicker."""
+        read, which avoids flicker. `bars` are drawn next to their column where there is room."""
         if columns is not None:
             if {column.field for column in columns} != {column.field for column in self.columns}:
                 if self.view.active:
@@ -196,7 +200,7 @@ class PageTable(ScrollView, can_focus=True):
                 self.view = View()  # the filter referred to other columns
                 self._folded = {}
             self.columns = tuple(columns)
-        self.whole = source
+        self.whole, self.bars = source, bars
         if self.view.active and self._source is not None:
             self.narrow(keep)
             return
@@ -227,8 +231,12 @@ class PageTable(ScrollView, can_focus=True):
 
     @property
     def shown_columns(self) -> list[TableColumn]:
-        """Return the columns that are not left out."""
-        return [column for column in self.columns if column.field not in self._folded]
+        """Return the columns that are not left out, and the bars after their column."""
+        shown = [column for column in self.columns if column.field not in self._folded]
+        bar = self._bar
+        if bar is None:
+            return shown
+        return [one for column in shown for one in ([column, bar] if column.field == bar.field else [column])]
 
     def set_title(self, title: str) -> None:
         """Set the frame's title, with its first letter capitalized."""
@@ -249,7 +257,7 @@ class PageTable(ScrollView, can_focus=True):
         """The text below the table: the columns left out and the value of each."""
         headings = {column.field: column.heading.rstrip(" ▲▼") for column in self.columns}
         alike = [f"{headings[field]} {text}" for field, text in self._folded.items() if text and field in headings]
-        return f"alike in all: {' · '.join(alike)}" if alike else ""
+        return f"same in all rows: {' · '.join(alike)}" if alike else ""
 
     unread = "reading…"
 
@@ -387,8 +395,13 @@ class PageTable(ScrollView, can_focus=True):
 
     def _fit(self) -> None:
         rows = [*next(iter(self._pages.values()), ()), *self._longest.values()]
+        self._bar = None
         self._fold(rows)
         self._widths = compute_widths(self.headed, rows, self.room) if self.columns else []
+        spare = self.room - sum(self._widths) - GAP_CELLS * len(self._widths)
+        if self.bars is not None and self.app.size.width >= MIN_TERMINAL_CELLS and spare >= MIN_BAR_CELLS:
+            self._bar = self.bars.make_column(min(spare, MAX_BAR_CELLS))
+            self._widths = compute_widths(self.headed, rows, self.room)
         self._resize_virtual()
 
     def _fold(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -432,7 +445,9 @@ class PageTable(ScrollView, can_focus=True):
         """The visible columns, with an arrow on the sorted one."""
         arrow = "▼" if self.view.descending else "▲"
         return [
-            replace(column, heading=f"{column.heading} {arrow}") if column.field == self.view.sort else column
+            replace(column, heading=f"{column.heading} {arrow}")
+            if column.field == self.view.sort and column is not self._bar
+            else column
             for column in self.shown_columns
         ]
 
@@ -459,9 +474,9 @@ class PageTable(ScrollView, can_focus=True):
             return self._hinted(line.crop(0, seen), seen, head).extend_cell_length(width, head)
         place = y - 1 + self.scroll_offset.y
         if not self.count:
-            empty = "no row fits these words; Esc clears them" if self.whole is not self._source else self.empty
+            empty = "no row matches the filter; Esc clears it" if self.whole is not self._source else self.empty
             if self._source is not None and not is_counted(self._source):
-                empty = "looking on…"
+                empty = "searching…"
             text = (empty if self.loaded else self.unread) if y == min(2, self.size.height - 1) else ""
             return self._message(" " * GUTTER_CELLS + text)
         if place >= self.count:
@@ -473,14 +488,8 @@ class PageTable(ScrollView, can_focus=True):
         if row is None:
             return self._line(gutter + "…", [], style)
         line = self._line(gutter, [self._parts(column, row, style) for column in self.shown_columns], style)
-        few_colors = get_color_system(self.app.console.color_system) is ColorSystem.STANDARD
-        return self._reversed(line) if here and self.has_focus and few_colors else line
-
-    def _reversed(self, line: Strip) -> Strip:
-        """Return a line in black on white, or white on black in a light theme. With 16 colors, the cursor row's color
-        becomes a gray on which colored text is illegible."""
-        color, background = ("#000000", "#ffffff") if self.app.current_theme.dark else ("#ffffff", "#000000")
-        return Strip([Segment(line.text, Style(color=color, bgcolor=background, bold=True))], line.cell_length)
+        cursor_style = find_cursor_style(self.app) if here and self.has_focus else None
+        return line if cursor_style is None else Strip([Segment(line.text, cursor_style)], line.cell_length)
 
     def _message(self, text: str) -> Strip:
         """Return a line that shows a message instead of a row."""

@@ -10,7 +10,6 @@ from xml.sax.saxutils import escape
 
 import chess
 import chess.svg
-import numpy as np
 
 from chessreg.errors import BadInputError, report_write_errors
 from chessreg.games.boards.adjudication import LICHESS_MATE_CP, MATE_CP
@@ -19,6 +18,7 @@ from chessreg.terminal import make_visible
 from store.files import write_whole
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -203,6 +203,7 @@ def save_heatmaps(panels: Sequence[HeatPanel], path: Path, title: str = "", colu
 
 def draw_heatmaps(panels: Sequence[HeatPanel], title: str = "", columns: int = 2) -> Figure:
     """Return the figure that `save_heatmaps` saves. Squares whose value is NaN stay empty."""
+    import numpy as np
     from matplotlib.figure import Figure
 
     rows = -(-len(panels) // columns)
