@@ -40,7 +40,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "checkpoint": LazyCommand("chessreg.cli.checkpoint:checkpoint", "List, show and export models."),
         "import": LazyCommand("chessreg.cli.import_:import_", "Import checkpoints, probes, vectors and results."),
         "fetch": LazyCommand("chessreg.cli.import_:fetch", "Download published models, games and positions."),
-        "export": LazyCommand("chessreg.cli.transfer:export", "Write a checkpoint for other tools."),
+        "export": LazyCommand("chessreg.cli.transfer:export", "Write a checkpoint or runs for other tools."),
         "engine": LazyCommand("chessreg.cli.engine:engine", "List engines and the ladder of opponents."),
     },
     "Experiments": {

@@ -167,7 +167,7 @@ def print_preview(home: Home, preview: MergePreview) -> None:
 
 @click.group(cls=Group)
 def export() -> None:
-    """Write a checkpoint for other tools."""
+    """Write a checkpoint or runs for other tools."""
 
 
 @export.command()
@@ -199,3 +199,37 @@ def checkpoint(home: Home, reference: str, folder: Path, dtype: Any) -> None:
     print_output(
         home, {"folder": str(made.resolve()), "files": files, "bytes": sum(files.values())}, ["folder", "bytes"]
     )
+
+
+@export.command()
+@click.argument("words", metavar="[WORDS]", nargs=-1)
+@click.option(
+    "--to",
+    "place",
+    required=True,
+    metavar="TRACKER:PLACE",
+    help="mlflow:URI, wandb:FOLDER (offline), trackio:FOLDER or ro-crate:FOLDER.",
+)
+@click.option("--project", default="chessreg", show_default=True, help="Name of the project or experiment there.")
+@add_json_option
+@pass_home
+def runs(home: Home, words: tuple[str, ...], place: str, project: str) -> None:
+    """Write runs for another experiment tracker: settings, results with intervals, curves, artifacts and lineage.
+
+    WORDS are those of `chessreg runs list`; left out: all runs that are not archived. Each tracker's library has to be
+    installed. A run that is there is skipped. A RO-Crate is a new folder, with the result tables as Parquet.
+
+    \b
+    chessreg export runs --to mlflow:sqlite:///mlflow.db
+    chessreg export runs kind:probe --to wandb:./offline
+    chessreg export runs tag:paper --to ro-crate:./crate
+    """
+    from chessreg.tracking import export_records
+
+    open_with_waiting_results(home)
+    done = export_records(home.session(), place, " ".join(words), project)
+    if home.json:
+        print_output(home, done)
+    else:
+        text = f"{done['new']:,} of {done['runs']:,} runs are new in {place}, with {done['numbers']:,} numbers in all"
+        click.echo(text, err=True)

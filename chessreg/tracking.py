@@ -1,0 +1,356 @@
+"""Runs written for other experiment trackers: MLflow, Weights & Biases, Trackio and RO-Crate.
+
+The direction is one way. A record has a run's settings, execution options, code, machine, versions, results with 95 %
+intervals, curves, artifacts by digest, and lineage. Writers use the tracker's own library, which the user installs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from sqlalchemy import select
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.named import NameRegistry
+from chessreg.plugins import install_command
+from chessreg.queries.compare import Subject, compute_metrics, describe_reference, read_last_attempt, read_run_facts
+from chessreg.registry import lineage, read, run_filter, tables
+from chessreg.rows import to_plain
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session as SqlSession
+
+    from chessreg.registry.database import Database
+    from chessreg.session import Session
+
+RUN_TAG = "chessreg.run"  # holds the id of the run, by which a repeated export finds it
+MLFLOW_BATCH = 1000  # metrics per request, the server's limit
+MLFLOW_PARAMS = 100  # parameters per request, the server's limit
+MLFLOW_VALUE_CHARS = 6000  # of a parameter, the server's limit
+NOT_IN_MLFLOW = re.compile(r"[^/\w.\- :]")  # characters that MLflow refuses in the name of a metric
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run as other trackers store it.
+
+    `settings` maps dotted names to values; `facts` does so for execution options, code, machine and versions. `results`
+    maps a metric to its value, and `NAME low` and `NAME high` to the ends of its 95 % interval. `curves` maps a metric
+    to its (step, value) pairs. `inputs` and `outputs` list (name, reference, digest).
+    """
+
+    id: str
+    name: str
+    kind: str
+    state: str
+    began: datetime
+    ended: datetime | None
+    settings: dict[str, Any]
+    facts: dict[str, Any]
+    tags: tuple[str, ...]
+    notes: tuple[str, ...]
+    results: dict[str, float]
+    curves: dict[str, list[tuple[int, float]]]
+    inputs: list[tuple[str, str, str]]
+    outputs: list[tuple[str, str, str]]
+    lineage: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """The run's name with its kind if it has no name."""
+        return self.name or f"{self.kind} {self.id[-6:]}"
+
+    def numbers(self) -> int:
+        """Return the number of results and points of curves."""
+        return len(self.results) + sum(map(len, self.curves.values()))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the whole record as a JSON document."""
+        document: dict[str, Any] = to_plain(vars(self))
+        return document
+
+
+def collect_records(session: Session, words: str = "") -> list[RunRecord]:
+    """Return the records of the runs that match all `words` (as `chessreg runs list`), oldest first.
+
+    Raises NotFoundError if no run matches.
+    """
+    with session.database.read() as sql:
+        known = {row["id"]: row for row in read.list_runs(sql, kind=None, archived=False)}
+        fitting = [id for id in run_filter.find_runs(sql, words, "created", archived=False) if id in known]
+        if not fitting:
+            raise NotFoundError(f"no run matches {words!r}" if words else "there are no runs", "chessreg runs list")
+        subjects = [Subject(known[id]["name"] or id.hex[-6:], id) for id in fitting]
+        made = [read_record(sql, subject, known[subject.run_id]) for subject in subjects]
+    add_results(session.database, subjects, made)
+    return made
+
+
+def read_record(sql: SqlSession, subject: Subject, row: dict[str, Any]) -> RunRecord:
+    """Return the record of a run, without results."""
+    id = subject.run_id
+    facts = read_run_facts(sql, subject)
+    attempt = read_last_attempt(sql, id)
+    point, given, made = tables.MetricPoint, tables.RunInput, tables.Output
+    several = len(set(sql.scalars(select(point.unit).where(point.run_id == id)))) > 1
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for p in sql.scalars(select(point).where(point.run_id == id).order_by(point.name, point.unit, point.step)):
+        curves.setdefault(f"{p.name}, unit {p.unit}" if several else p.name, []).append((p.step, p.value))
+    inputs = sql.scalars(select(given).where(given.run_id == id).order_by(given.name, given.reference)).all()
+    outputs = sql.scalars(select(made).where(made.run_id == id).order_by(made.name)).all()
+    return RunRecord(
+        id=id.hex,
+        name=row["name"] or "",
+        kind=row["kind"],
+        state=row["state"],
+        began=attempt.started_at if attempt else row["created_at"],
+        ended=row["completed_at"],
+        settings=facts["settings"],
+        facts={
+            f"{group.replace(' ', '_')}.{key}": value
+            for group in ("execution options", "code", "machine", "versions")
+            for key, value in facts[group].items()
+        },
+        tags=tuple(row["tags"]),
+        notes=tuple(row["notes"]),
+        results={},
+        curves=curves,
+        inputs=[(i.name, str(describe_reference(sql, i.reference)), i.digest) for i in inputs],
+        outputs=[(o.name, f"run:{row['spec_hash']}/{o.name}", o.digest) for o in outputs],
+        lineage=repr(lineage.build_tree(sql, lineage.Node("run", id.hex), up=True)).splitlines(),
+    )
+
+
+def add_results(database: Database, subjects: Sequence[Subject], records: Sequence[RunRecord]) -> None:
+    """Add to each record the results of its run."""
+    for metric in compute_metrics(database, list(subjects)):
+        for value, record in zip(metric.values, records, strict=True):
+            for end, number in (("", value.value), (" low", value.low), (" high", value.high)):
+                if number is not None:
+                    record.results[metric.name + end] = number
+
+
+# -- writers ---------------------------------------------------------------------------------------------------------
+
+Writer = Callable[[Sequence[RunRecord], str, str, "Session"], int]
+"""Writes records to a place under the name of a project. Returns how many were new."""
+
+TRACKERS: NameRegistry[Writer] = NameRegistry("tracker", "mlflow, wandb, trackio, ro-crate")
+
+
+def export_records(session: Session, place: str, words: str = "", project: str = "chessreg") -> dict[str, Any]:
+    """Write runs to `TRACKER:PLACE`; return the numbers of runs, of new runs, and of results and points of curves.
+
+    Raises BadInputError for another format or if the tracker's library is not installed, NotFoundError if no run
+    matches `words`.
+    """
+    tracker, _, where = place.partition(":")
+    if not where:
+        raise BadInputError(f"{place!r} is not TRACKER:PLACE", f"the trackers are {', '.join(TRACKERS)}")
+    write = TRACKERS[tracker]
+    records = collect_records(session, words)
+    try:
+        new = write(records, where, project, session)
+    except ModuleNotFoundError as error:
+        package = PACKAGES.get(tracker, tracker)
+        if str(error.name).partition(".")[0] != package.partition("-")[0]:
+            raise
+        raise BadInputError(f"export to {tracker} needs the package {package}", install_command(package)) from None
+    return {"place": place, "runs": len(records), "new": new, "numbers": sum(r.numbers() for r in records)}
+
+
+PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb", "trackio": "trackio", "ro-crate": "rocrate"}
+
+
+@TRACKERS.named("mlflow")
+def write_mlflow(records: Sequence[RunRecord], where: str, project: str, session: Session) -> int:
+    """Write to an MLflow tracking URI, or to a folder. A run that is there is left as it is."""
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param, RunTag
+
+    client = MlflowClient(tracking_uri=where)
+    found = client.get_experiment_by_name(project)
+    experiment = found.experiment_id if found else client.create_experiment(project)
+    new = 0
+    for record in records:
+        if client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{record.id}'"):
+            continue
+        tags = {RUN_TAG: record.id, "chessreg.kind": record.kind, "chessreg.state": record.state}
+        tags |= {f"chessreg.{name}": format_value(value) for name, value in record.facts.items() if value is not None}
+        tags |= {"tags": ", ".join(record.tags)} if record.tags else {}
+        tags |= {"mlflow.note.content": "\n\n".join(record.notes)} if record.notes else {}
+        began = to_milliseconds(record.began)
+        ended = to_milliseconds(record.ended or record.began)
+        run = client.create_run(experiment, start_time=began, run_name=record.title).info.run_id
+        params = [Param(name, format_value(value)[:MLFLOW_VALUE_CHARS]) for name, value in record.settings.items()]
+        points = [Metric(name_for_mlflow(name), value, ended, 0) for name, value in record.results.items()]
+        points += [
+            Metric(f"curve/{name_for_mlflow(name)}", value, ended, step)
+            for name, curve in record.curves.items()
+            for step, value in curve
+        ]
+        for part in split_batches(params, MLFLOW_PARAMS):
+            client.log_batch(run, params=part)
+        for part in split_batches([RunTag(name, value) for name, value in tags.items()], MLFLOW_PARAMS):
+            client.log_batch(run, tags=part)
+        for part in split_batches(points, MLFLOW_BATCH):
+            client.log_batch(run, metrics=part)
+        client.log_dict(run, record.as_dict(), "chessreg.json")
+        client.set_terminated(run, "FINISHED" if record.state == "complete" else "FAILED", ended)
+        new += 1
+    return new
+
+
+@TRACKERS.named("wandb")
+def write_wandb(records: Sequence[RunRecord], where: str, project: str, session: Session) -> int:
+    """Write offline runs of W&B into a folder; `wandb sync` uploads them. A run that is there is left as it is."""
+    import wandb
+
+    folder = Path(where)
+    folder.mkdir(parents=True, exist_ok=True)
+    there = {path.name.rpartition("-")[2] for path in folder.glob("wandb/offline-run-*")}
+    new = 0
+    for record in records:
+        if record.id in there:
+            continue
+        run = wandb.init(
+            project=project, dir=folder, mode="offline", id=record.id, name=record.title, job_type=record.kind,
+            tags=list(record.tags), notes="\n\n".join(record.notes) or None, reinit="finish_previous",
+            config={**to_plain(record.settings), "chessreg": {"state": record.state, **to_plain(record.facts)}},
+            settings=wandb.Settings(
+                silent=True, console="off", x_disable_stats=True, x_disable_meta=True, x_save_requirements=False
+            ),
+        )  # fmt: skip
+        for name in record.curves:
+            run.define_metric(f"curve/{name}", step_metric=f"step/{name}")
+        for name, curve in record.curves.items():
+            for step, value in curve:
+                run.log({f"curve/{name}": value, f"step/{name}": step})
+        run.summary.update({**record.results, "inputs": record.inputs, "outputs": record.outputs})
+        run.summary["lineage"] = record.lineage
+        run.finish()
+        new += 1
+    return new
+
+
+@TRACKERS.named("trackio")
+def write_trackio(records: Sequence[RunRecord], where: str, project: str, session: Session) -> int:
+    """Write to Trackio's folder (its TRACKIO_DIR). A run that is there is left as it is."""
+    import os
+
+    os.environ["TRACKIO_DIR"] = str(Path(where).resolve())  # read when the library is imported
+    from trackio.sqlite_storage import SQLiteStorage
+
+    there = {config.get("chessreg", {}).get("run") for config in SQLiteStorage.get_all_run_configs(project).values()}
+    new = [record for record in records if record.id not in there]
+    for record in new:
+        facts = {"run": record.id, "kind": record.kind, "state": record.state, "tags": record.tags,
+                 "notes": record.notes, "inputs": record.inputs, "outputs": record.outputs, "lineage": record.lineage,
+                 **record.facts}  # fmt: skip
+        steps: dict[int, dict[str, float]] = {}
+        for name, curve in record.curves.items():
+            for step, value in curve:
+                steps.setdefault(step, {})[f"curve/{name}"] = value
+        points = [(0, dict(record.results)), *sorted(steps.items())]
+        SQLiteStorage.bulk_log(
+            project=project,
+            run=f"{record.title} {record.id[-6:]}" if record.name else record.title,
+            run_id=record.id,
+            metrics_list=[metrics for _, metrics in points],
+            steps=[step for step, _ in points],
+            timestamps=[record.began.isoformat()] * len(points),
+            config={**to_plain(record.settings), "chessreg": to_plain(facts)},
+        )
+    return len(new)
+
+
+@TRACKERS.named("ro-crate")
+def write_crate(records: Sequence[RunRecord], where: str, project: str, session: Session) -> int:
+    """Write a new folder: an RO-Crate with the result tables of the runs as Parquet and a JSON document for each run.
+
+    Each run is an action of the Process Run Crate profile. Raises BadInputError if the folder is not empty.
+    """
+    from rocrate.model import ContextEntity
+    from rocrate.rocrate import ROCrate
+
+    folder = Path(where)
+    if folder.exists() and any(folder.iterdir()):
+        raise BadInputError(f"{folder} is not empty", "give a new folder")
+    crate = ROCrate()
+    crate.name, crate.description = project, f"{len(records)} runs of chessreg, their settings, results and lineage"
+    profile = "https://w3id.org/ro/wfrun/process/0.5"
+    crate.root_dataset["conformsTo"] = crate.add(ContextEntity(crate, profile, {"@type": "CreativeWork"}))
+    software = crate.add(ContextEntity(crate, "#chessreg", {"@type": "SoftwareApplication", "name": "chessreg"}))
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [
+        crate.add_file(path, f"results/{path.name}", properties={"encodingFormat": "application/vnd.apache.parquet"})
+        for path in write_result_tables(session, records, folder / "results")
+    ]
+    for record in records:
+        path = folder / "runs" / f"{record.id}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(record.as_dict(), indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+        document = crate.add_file(path, f"runs/{path.name}", properties={"encodingFormat": "application/json"})
+        given = [
+            crate.add(ContextEntity(crate, f"#sha256-{digest}", {"@type": "Dataset", "name": reference}))
+            for _, reference, digest in record.inputs
+        ]
+        action = {"@type": "CreateAction", "name": record.title, "startTime": record.began.isoformat()}
+        if record.ended is not None:
+            action["endTime"] = record.ended.isoformat()
+        status = "Completed" if record.state == "complete" else "Failed"
+        action["actionStatus"] = f"http://schema.org/{status}ActionStatus"
+        made = crate.add(ContextEntity(crate, f"#run-{record.id}", action))
+        made["instrument"], made["object"], made["result"] = software, given, [document, *written]
+        crate.root_dataset.append_to("mentions", made)
+    crate.write(folder)
+    return len(records)
+
+
+def write_result_tables(session: Session, records: Sequence[RunRecord], folder: Path) -> list[Path]:
+    """Write the rows of the runs in each result table as Parquet; return the files."""
+    from chessreg.queries import run_sql
+    from chessreg.queries.render import write_result
+    from chessreg.registry.result_tables import RESULT_TABLES
+
+    ids = ", ".join(f"UUID '{UUID(record.id)}'" for record in records)
+    folder.mkdir(parents=True)
+    files = []
+    for table in RESULT_TABLES:
+        result = run_sql(session.database, f"SELECT * FROM {table} WHERE run_id IN ({ids}) ORDER BY ALL")
+        if len(result):
+            write_result(result, folder / f"{table}.parquet", "parquet")
+            files.append(folder / f"{table}.parquet")
+    return files
+
+
+def format_value(value: Any) -> str:
+    """Return a setting as one text: texts unchanged, everything else as JSON."""
+    plain = to_plain(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def name_for_mlflow(name: str) -> str:
+    """Return the name of a metric without the characters that MLflow refuses.
+
+    >>> name_for_mlflow("accuracy, test, layer 3")
+    'accuracy test layer 3'
+    """
+    return " ".join(NOT_IN_MLFLOW.sub(" ", name).split())
+
+
+def to_milliseconds(moment: datetime) -> int:
+    """Return milliseconds since 1970; times of the registry are UTC."""
+    return round(1000 * (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+
+
+def split_batches(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
+    """Yield parts of at most `size` items."""
+    return (items[start : start + size] for start in range(0, len(items), size))
