@@ -43,6 +43,8 @@ DARK = """<style>@media (prefers-color-scheme: dark) {
 text { fill: #e4e6eb !important }
 [style*="stroke: #000000"] { stroke: #c4c8d0 !important }
 [style*="fill: #ffffff"] { fill: #1e2129 !important }
+[style*="stroke: #0072b2"] { stroke: #56a8e0 !important }
+[style*="fill: #0072b2"] { fill: #56a8e0 !important }
 }</style>"""
 """Rules for a dark background. The figure has its own background, so that it is readable on any page."""
 
@@ -193,11 +195,11 @@ def skill_vectors() -> Iterator[Row]:
                 sign = "negative" if scale < 0 else "positive"
                 kind = "vector" if source == "contrastive" else "probe direction"
                 arm = f"{sign} {kind}, {opening.partition(':')[0]} openings"
-                yield {"arm": arm, "minus": "no edit"} | interval_of(
+                yield {"arm": arm, "minus": "minus no edit"} | interval_of(
                     "score", minus_unedited(source, layers, scale, opening)
                 )
                 for control in ("random", "shuffled"):
-                    name = "random directions" if control == "random" else "vectors of shuffled labels"
+                    name = "minus random directions" if control == "random" else "minus vectors of shuffled labels"
                     value = karvonen.beyond(layers, scale, control, opening, source)
                     yield {"arm": arm, "minus": name} | interval_of("score", value)
 

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from chessreg.api import Registry
 from chessreg.cli.root import root, run_command_line
 from chessreg.errors import ChessregError
 
-from .documents import PAGES, ROOT, Command, check_command, code_lines, commands, commands_in, inline_code
+from .documents import ELLIPSIS, PAGES, ROOT, Command, check_command, code_lines, commands, commands_in, inline_code
 
 README = (ROOT / "README.md").read_text()
 TEXTS = {str(path.relative_to(ROOT)): path.read_text() for path in PAGES}
@@ -217,6 +218,31 @@ def test_every_method_of_the_registry_exists(page):
     used = set(re.findall(r"\breg\.(\w+)\(", TEXTS[page]))
     assert used
     assert used <= set(dir(Registry))
+
+
+@pytest.mark.timeout(600)
+def test_the_queries_and_plots_of_the_pages_run(tmp_path, monkeypatch, capsys):
+    """On the small registry. Commands that name a run of another registry may report that it was not found."""
+    with zipfile.ZipFile(ROOT / "tests/fixtures/demo/demo.zip") as archive:
+        archive.extractall(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHESSREG_REGISTRY", str(next(tmp_path.rglob("registry.db"))))
+    asked = {
+        command.arguments
+        for page, text in TEXTS.items()
+        if page != "docs/extending.md"  # its example has a test of its own
+        for command in commands(text)
+        if command.arguments[0] in ("query", "plot")
+        and len(command.arguments) > 1
+        and ELLIPSIS not in command.arguments
+    }
+    assert len(asked) > 40
+    failed = []
+    for arguments in sorted(asked):
+        code, error = run_command_line(list(arguments)), capsys.readouterr().err
+        if code and not ("--run" in arguments and code == 3 and "was not found" in error):
+            failed.append(f"chessreg {' '.join(arguments)}: {error}")
+    assert not failed, "\n".join(failed)
 
 
 def test_the_example_of_a_kind_runs(tmp_path, monkeypatch, capsys):

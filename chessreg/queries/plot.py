@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".svg", ".png", ".pdf")
+MOST_LETTERS_OF_TICKS = 45  # of all labels below a panel of bars, which are rotated if they have more
 MARKERS = "osD^vP*X"
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 """Okabe and Ito's palette, which readers with any color vision can tell apart, with gray for its black."""
@@ -24,6 +25,7 @@ LINE_STYLES = ("-", "--", ":", "-.")
 PANEL_INCHES = (4.8, 3.6)  # inches
 MAX_PANELS_IN_ROW = 3
 DOTS_WIDTH_INCHES = 6.0  # with the labels of the rows
+TITLE_INCHES = 0.8  # with the label of the horizontal axis
 DOT_INCHES = 0.15  # height of a dot's line, in a row with one dot per series
 LEGEND_LETTER_INCHES = 0.08  # width of a legend's letter
 LEGEND_LINE_INCHES = 0.19  # height of a legend's line
@@ -50,8 +52,9 @@ def draw_figure(result: QueryResult, plot: Plot) -> Figure:
     lines_of_panels = -(-len(panels) // columns)
     width, height = PANEL_INCHES
     if plot.form == "dots":
-        width, height = DOTS_WIDTH_INCHES, 0.8 + DOT_INCHES * len(category_labels(rows, plot)) * (len(series) + 1)
-    figure = Figure(figsize=(width * columns, height * lines_of_panels), layout="constrained")
+        width, height = DOTS_WIDTH_INCHES, 0.3 + DOT_INCHES * len(list_category_labels(rows, plot)) * (len(series) + 1)
+    total_height = height * lines_of_panels + TITLE_INCHES * (plot.form == "dots")
+    figure = Figure(figsize=(width * columns, total_height), layout="constrained")
     grid = figure.subplots(lines_of_panels, columns, squeeze=False, sharex=plot.form == "dots", sharey=True).flatten()
     for axis in grid[len(panels) :]:
         axis.set_visible(False)
@@ -64,17 +67,17 @@ def draw_figure(result: QueryResult, plot: Plot) -> Figure:
             draw_single_values(axis, plot, parts, series)
         axis.set_title(title, fontsize="medium")
         if plot.form == "dots":
-            draw_dots(axis, result, plot, points, series, category_labels(rows, plot))
+            draw_dots(axis, result, plot, points, series, list_category_labels(rows, plot))
             if axis is axes[-1]:
-                axis.set_xlabel(axis_label(result, plot.y))
+                axis.set_xlabel(format_axis_label(result, plot.y))
             continue
         (draw_bars if plot.form == "bars" else draw_lines)(axis, result, plot, points, series)
-        axis.set_xlabel(axis_label(result, plot.x))
+        axis.set_xlabel(format_axis_label(result, plot.x))
         axis.grid(axis="y", alpha=0.3)
         mark_zero(axis, "y")
     if plot.form != "dots":
         for axis in axes[::columns]:
-            axis.set_ylabel(axis_label(result, plot.y))
+            axis.set_ylabel(format_axis_label(result, plot.y))
     if len(series) > 1:
         handles = {}
         for axis in axes:  # a panel may lack a series
@@ -83,7 +86,7 @@ def draw_figure(result: QueryResult, plot: Plot) -> Figure:
         labels = [label for label in series if label in handles]
         columns = int(figure.get_figwidth() / (LEGEND_LETTER_INCHES * max(map(len, labels)) + 0.5))
         lines_of_legend = -(-len(labels) // max(1, columns))
-        figure.set_figheight(height * lines_of_panels + LEGEND_LINE_INCHES * lines_of_legend)  # axes keep their height
+        figure.set_figheight(total_height + LEGEND_LINE_INCHES * lines_of_legend)  # axes keep their height
         handles_in_order = [handles[label] for label in labels]
         figure.legend(handles_in_order, labels, loc="outside lower center", ncols=max(1, columns), fontsize="small")
     title = plot.title[:1].upper() + plot.title[1:]
@@ -91,14 +94,14 @@ def draw_figure(result: QueryResult, plot: Plot) -> Figure:
     return figure
 
 
-def axis_label(result: QueryResult, name: str) -> str:
+def format_axis_label(result: QueryResult, name: str) -> str:
     """Return a column's name with its unit, such as `accuracy (%)`."""
     column = result.column(name)
     text, unit = name.replace("_", " "), column.unit
-    return f"{text} ({unit})" if unit and unit.lower() != text.lower() else text
+    return f"{text} ({unit})" if unit and unit.lower() not in (text.lower(), f"{text.lower()}s") else text
 
 
-def category_labels(rows: Sequence[Row], plot: Plot) -> list[str]:
+def list_category_labels(rows: Sequence[Row], plot: Plot) -> list[str]:
     """Return the values of the x column as labels, in order of appearance."""
     return list(dict.fromkeys(format_number(row[plot.x], 3) for row in rows))
 
@@ -111,7 +114,7 @@ def mark_zero(axis: Axes, direction: str) -> None:
 
 
 class HeatBoard(NamedTuple):
-    """A board of a `board` plot: its series, its panel, and its values by square (a1 = 0)."""
+    """A board of a `board` plot: its series, its panel with the column's name, and its values by square (a1 = 0)."""
 
     series: str
     panel: str
@@ -123,11 +126,12 @@ def build_heat_boards(result: QueryResult, plot: Plot) -> list[HeatBoard]:
     import chess
 
     rows = list_line_rows(result, plot)
-    boards = []
+    boards, name = [], plot.panels[0].replace("_", " ") if len(plot.panels) == 1 else ""
     for series, of_series in group_rows(rows, list_differing_columns(rows, plot.series)).items():
         for panel, here in group_rows(of_series, plot.panels).items():
             values = {chess.parse_square(row[plot.x]): float(row[plot.y]) for row in here}
-            boards.append(HeatBoard(series, panel, values))
+            title = panel if panel.startswith(name) else f"{name} {panel}"
+            boards.append(HeatBoard(series, title, values))
     return boards
 
 
@@ -145,14 +149,11 @@ def draw_heat_figure(result: QueryResult, plot: Plot) -> Figure:
 
     boards = build_heat_boards(result, plot)
     low, high = compute_heat_range(boards)
-    name = plot.panels[0] if len(plot.panels) == 1 else ""
     panels = []
     for board in boards:
         values = np.full(64, np.nan)
         values[list(board.values)] = list(board.values.values())
-        panels.append(
-            HeatPanel(" · ".join(filter(None, [board.series, f"{name} {board.panel}".strip()])), values, low, high)
-        )
+        panels.append(HeatPanel(" · ".join(filter(None, [board.series, board.panel])), values, low, high))
     return draw_heatmaps(panels, f"{plot.title}: {format_heading(result, plot.y)}", min(len(panels), 4))
 
 
@@ -176,12 +177,16 @@ def list_differing_columns(rows: Sequence[Row], names: Sequence[str]) -> list[st
 
 
 def group_rows(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row]]:
-    """Group rows by the values of these columns, in order of appearance."""
+    """Group rows by the values of these columns, in order of appearance. A number follows its column's name."""
+
+    def label(name: str, value: Any) -> str:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return f"{name.replace('_', ' ')} {format_number(value, 3)}" if is_number else format_number(value, 3)
+
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(", ".join(format_number(row[name], 3) for name in names if row[name] is not None), []).append(
-            row
-        )
+        labels = [label(name, row[name]) for name in names if row[name] is not None]
+        groups.setdefault(", ".join(labels), []).append(row)
     return groups
 
 
@@ -239,7 +244,7 @@ def draw_bars(
     axis: Axes, result: QueryResult, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str]
 ) -> None:
     """Draw groups of bars: one group per x in order of appearance, one bar per series."""
-    places = category_labels([row for rows in parts.values() for row in rows], plot)
+    places = list_category_labels([row for rows in parts.values() for row in rows], plot)
     width = 0.8 / len(series)
     for label, rows in parts.items():
         place = series.index(label)
@@ -253,8 +258,8 @@ def draw_bars(
             capsize=2,
             error_kw={"linewidth": 1},
         )
-    wide = max(map(len, places)) > 12
-    axis.set_xticks(range(len(places)), places, rotation=20 * wide, ha="right" if wide else "center")
+    is_wide = max(map(len, places)) > 12 or sum(map(len, places)) > MOST_LETTERS_OF_TICKS
+    axis.set_xticks(range(len(places)), places, rotation=30 * is_wide, ha="right" if is_wide else "center")
 
 
 def draw_dots(

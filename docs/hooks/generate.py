@@ -6,6 +6,7 @@ mkdocs-gen-files runs this file. Every page comes from what the program itself r
 
 from __future__ import annotations
 
+import inspect
 import re
 import tempfile
 import zipfile
@@ -42,6 +43,34 @@ def escape(text: Any) -> str:
     return str(text).replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
+def command_help(text: str) -> str:
+    """Return the help of a command as Markdown. Examples, and paragraphs that click does not wrap, are code."""
+    parts = []
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        if paragraph.startswith("\b"):
+            lines = paragraph.removeprefix("\b").strip()
+            parts.append(f"```text\n{lines}\n```")
+        elif paragraph.startswith("Example: "):
+            command = " ".join(paragraph.removeprefix("Example: ").split()).strip("`")
+            parts.append(f"Example:\n\n```text\n{command}\n```")
+        else:
+            parts.append(paragraph)
+    return "\n\n".join(parts)
+
+
+def command_docs(name: str, command: click.Command) -> Iterable[str]:
+    """Return a page of a command and its subcommands, with the options as `--help` prints them."""
+    pending = [command]
+    while pending:
+        each = pending.pop()
+        if each.help:
+            each.help = command_help(each.help)
+        if isinstance(each, click.Group):
+            context = click.Context(each)
+            pending += [found for sub in each.list_commands(context) if (found := each.get_command(context, sub))]
+    return make_command_docs(name, command, style="plain")
+
+
 def command_pages() -> None:
     context, index = click.Context(commands, info_name="chessreg"), ["# Commands", "", "| Command | |", "| --- | --- |"]
     for name in commands.list_commands(context):
@@ -53,7 +82,7 @@ def command_pages() -> None:
             index.append(f"| [chessreg run KIND](kinds.md) | {escape(short)} |")
             continue
         page = f"reference/commands/{name}.md"
-        write(page, make_command_docs(f"chessreg {name}", command, style="table"))
+        write(page, command_docs(f"chessreg {name}", command))
         index.append(f"| [chessreg {name}](commands/{name}.md) | {escape(short)} |")
     write("reference/commands.md", index)
 
@@ -67,8 +96,9 @@ def kind_pages() -> None:
     for name in run.list_commands(inner):
         command = run.get_command(inner, name)
         if command is not None:
-            write(f"reference/kinds/{name}.md", make_command_docs(f"chessreg run {name}", command, style="table"))
-            index.append(f"| [{name}](kinds/{name}.md) | {escape(command.get_short_help_str(120))} |")
+            short = command.get_short_help_str(120)
+            write(f"reference/kinds/{name}.md", command_docs(f"chessreg run {name}", command))
+            index.append(f"| [{name}](kinds/{name}.md) | {escape(short)} |")
     write("reference/kinds.md", index)
 
 

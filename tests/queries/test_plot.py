@@ -88,7 +88,7 @@ def test_dots_are_rows_with_a_horizontal_interval():
     assert axis.yaxis_inverted()  # the first row is on top
     assert axis.get_xlabel() == "difference (points)"
     first, second = axis.containers
-    assert [container.get_label() for container in axis.containers] == ["7", "4"]
+    assert [container.get_label() for container in axis.containers] == ["layer 7", "layer 4"]
     dots, (low, high), _ = first.lines
     assert dots.get_xdata().tolist() == [0.3, -0.1]
     assert low.get_xdata().tolist() == pytest.approx([0.2, -0.1])  # an unknown end has no whisker
@@ -101,6 +101,7 @@ def test_dots_are_rows_with_a_horizontal_interval():
 def test_panels_of_dots_have_the_same_rows_and_the_same_axis():
     wanted = Plot("pairs", "pair", "difference", form="dots", panels=("layer",))
     upper, lower = plot.draw_figure(differences(), wanted).axes
+    assert [upper.get_title(), lower.get_title()] == ["layer 7", "layer 4"]
     assert upper.get_xlim() == lower.get_xlim()
     assert len(upper.get_yticks()) == len(lower.get_yticks()) == 2
     assert [upper.get_xlabel(), lower.get_xlabel()] == ["", "difference (points)"]
@@ -120,6 +121,14 @@ def test_every_run_behind_a_mean_is_drawn():
     assert [1.0, 3.0, 2.0, 6.0] in drawn
     assert [2.0, 4.0] in drawn
     assert "small dots are single runs" in figure.get_suptitle()
+
+
+@pytest.mark.parametrize(("names", "is_rotated"), [(["a", "b"], False), (["Opp. Pawn"] * 13, True)])
+def test_labels_of_bars_that_would_overlap_are_rotated(names, is_rotated):
+    names = [f"{name} {number}" for number, name in enumerate(names)]
+    rows = QueryResult(pa.table({"name": names, "f1": [0.5] * len(names)}), {})
+    [axis] = plot.draw_figure(rows, Plot("f1", "name", "f1", form="bars")).axes
+    assert {bool(label.get_rotation()) for label in axis.get_xticklabels()} == {is_rotated}
 
 
 def test_many_panels_are_in_rows_of_three():

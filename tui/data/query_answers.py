@@ -529,14 +529,13 @@ def make_plot_boards(result: QueryResult, plot: Plot) -> list[BoardSeries]:
         if whole in (1.0, 100.0)
         else f"{format_heading(result, plot.y)}, share of {whole:.4g}"
     )
-    name = f"{plot.panels[0]} " if len(plot.panels) == 1 else ""
     series: dict[str, list[BoardFrame]] = {}
     means: dict[str, list[float]] = {}
     for board in boards:
         heat = {square: min(1.0, max(0.0, value / whole)) for square, value in board.values.items()}
         mean = sum(board.values.values()) / len(board.values)
         frame = BoardFrame(
-            f"{name}{board.panel}: mean {mean:.4g}", EMPTY * 64, heat=heat, heat_label=label,
+            f"{board.panel}: mean {mean:.4g}", EMPTY * 64, heat=heat, heat_label=label,
             heat_range=(max(0.0, low / whole), min(1.0, high / whole)),
         )  # fmt: skip
         series.setdefault(board.series, []).append(frame)
