@@ -309,7 +309,7 @@ def best_moves() -> Iterator[Row]:
 def differences_of_models() -> Iterator[Row]:
     for figure in junkin.figures():
         if found := re.fullmatch(r"(bidirectional minus causal|FEN causal minus PGN causal), (\S+ seed \d)(?:, (.+))?: "
-                                 r"best move, points", figure.quantity):  # fmt: skip
+                                 r"best move, of the legal ones, points", figure.quantity):  # fmt: skip
             name, size, equal = found.groups()
             if equal is not None:
                 name = f"positions minus games, {equal.partition(' (')[0]}"
