@@ -79,7 +79,7 @@ def draw_figure(result: QueryResult, plot: Plot) -> Figure:
         for axis in axes[::columns]:
             axis.set_ylabel(format_axis_label(result, plot.y))
     if len(series) > 1:
-        handles = {}
+        handles: dict[str, Any] = {}
         for axis in axes:  # a panel may lack a series
             for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
