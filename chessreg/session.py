@@ -91,8 +91,8 @@ class Session:
 
         `name` is added to the run's names.
 
-        The kind follows from the spec's class; `kind` is needed only for a kind of one's own file: its path, which
-        is then trusted (`runs.trust`), or the kind itself.
+        The kind follows from the spec's class; `kind` is needed only for a user's kind: the path of its file, which is
+        then trusted (`runs.trust`), or the kind itself.
         """
         from chessreg.registry import names
         from chessreg.runs import attempt

@@ -224,7 +224,7 @@ def make_cell_orders(
 
 
 def make_file_command(path: Path) -> click.Command:
-    """`chessreg launch job.toml`."""
+    """Return the command `chessreg launch FILE.toml`, which launches the runs that the file describes."""
 
     def go_file(**params: Any) -> None:
         home = click.get_current_context().find_object(Home)

@@ -108,7 +108,10 @@ def read_dataset_identity(folder: Path) -> str | None:
 
 
 def is_old(folder: Path, now: float) -> bool:
-    """Return whether the folder was last written long enough ago for its writer to have registered it."""
+    """Return whether the folder was last written more than an hour before `now` (Unix time in seconds).
+
+    Its writer then had enough time to register it.
+    """
     try:
         return folder.stat().st_mtime <= now - MIN_AGE_S
     except FileNotFoundError:

@@ -180,7 +180,7 @@ def open_other_registry(place: RegistryPlace, store: Store) -> Iterator[Database
 
 
 def check_merge_source(other: str) -> None:
-    """Raise as `merge` would if `other` holds neither a registry nor fragments."""
+    """Raise the errors of `merge_source` if `other` contains neither a registry nor fragments."""
     place, _ = find_merge_sources(other)
     if place is not None and migrations.read_schema_status(place).state != "behind":
         Database.open(place, create=False).close()

@@ -37,7 +37,7 @@ from ..fixtures.karvonen.figures import (
     texts,
     unpaired,
 )
-from ..fixtures.kept import beside
+from ..fixtures.kept import add_stored_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = re.sub(r"\s+", " ", (ROOT / "docs" / "results" / "karvonen.md").read_text()).replace("−", "-")
@@ -49,7 +49,7 @@ def test_a_slice_takes_the_place_of_its_own_rows_alone(name):
     of_one = [tuple(row[column] for column in OF_ONE[name]) for row in table.to_pylist()]
     first = pa.array([each == of_one[0] for each in of_one])
     slice_ = table.filter(first).slice(1)  # anew, with a row less
-    both = beside(slice_, FOLDER / f"{name}.parquet", OF_ONE[name])
+    both = add_stored_rows(slice_, FOLDER / f"{name}.parquet", OF_ONE[name])
     assert both.num_rows == table.num_rows - 1
     assert sorted(map(repr, both.to_pylist())) == sorted(
         map(repr, [*slice_.to_pylist(), *table.filter(pc.invert(first)).to_pylist()])

@@ -126,7 +126,7 @@ def test_sql_of_ones_own(type_, filled):
         (["elo", "--where", "1 = 1; DELETE FROM run"], 4, "--where is one SQL condition"),
         (["elo", "--since", "soon"], 4, "'soon' is not a date"),
         (["elo", "--output", "x.xls"], 4, ".xls"),
-        ([], 2, "--list shows what there is"),
+        ([], 2, "--list prints all queries"),
         (["elo", "--sql", "SELECT 1"], 2, "give the NAME of a query, or --sql"),
         (["--sql", "SELECT 1", "--tag", "x"], 2, "go with a named query"),
         (["elo", "--format", "xls"], 2, "xls"),

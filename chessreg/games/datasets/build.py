@@ -59,7 +59,7 @@ def build_dataset(
     games that `wanted` rejects and games whose move hash is in `exclude`: {input reference of a dataset: hashes uint64
     [n] of its games}. `salvage` keeps the complete games before a break in a stream.
 
-    Raises BadInputError, and leaves nothing behind, if the folder exists, a stream cannot be decoded to its end
+    Raises BadInputError, and leaves nothing behind, if the folder exists, a stream cannot be decoded completely
     (without `salvage`), a file is not a PGN, or no game is legal.
     """
     if not files:

@@ -33,7 +33,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file, or between concate
 
 
 class BrokenStreamError(Exception):
-    """Raised when a stream cannot be decoded to its end. The message is the reason."""
+    """Raised when a stream cannot be decoded completely. The message is the reason."""
 
 
 class _Decoder(Protocol):
@@ -97,7 +97,7 @@ class GameSource:
     def blocks(self) -> Iterator[bytes]:
         """Yield blocks of complete games.
 
-        Raises BrokenStreamError after the last block if the stream cannot be decoded to its end; `args[1]` of the
+        Raises BrokenStreamError after the last block if the stream cannot be decoded completely; `args[1]` of the
         exception is the text of the truncated game.
         """
         buffer = bytearray()

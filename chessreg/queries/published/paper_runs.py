@@ -219,7 +219,10 @@ class PaperComparison:
         return [f"{setting} {format_value_phrase(ours)}, the paper's {format_value_phrase(wanted)}"]
 
     def of_reference(self, setting: str, ours: Any, wanted: Any) -> list[str]:
-        """Return the differences of an input, or of several, from the paper's."""
+        """Return the differences between our inputs and the paper's, as one text each.
+
+        `ours` is a reference and `wanted` a selector, or both are lists of them.
+        """
         mine = ours if isinstance(ours, list | tuple) else [ours]
         theirs = wanted if isinstance(wanted, list) else [wanted]
         if len(theirs) == 1 and theirs[0].startswith("files:"):

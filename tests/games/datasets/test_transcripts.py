@@ -260,13 +260,13 @@ def test_what_is_no_such_file_is_refused_with_the_way_out(tmp_path: Path, monkey
         refused("open.csv", b'Result,transcript\n1-0,1.e4 e5\n1-0,"' + b"x" * (3 << 20), "a quote that is never closed")
     whole = bytearray(archive("a.csv"))
     whole[200] ^= 255
-    refused("flipped.zip", bytes(whole), "cannot be read to its end")
+    refused("flipped.zip", bytes(whole), "cannot be read completely")
 
 
 def test_a_break_inside_a_stream_keeps_what_came_before_when_asked(tmp_path: Path) -> None:
     packed = gzip.compress(table(complete(30)).encode())
     (tmp_path / "games.csv.gz").write_bytes(packed[: len(packed) * 2 // 3])
-    with pytest.raises(BadInputError, match="cannot be read to its end"):
+    with pytest.raises(BadInputError, match="cannot be read completely"):
         build_dataset([tmp_path / "games.csv.gz"], tmp_path / "made")
     report = build_dataset([tmp_path / "games.csv.gz"], tmp_path / "made", salvage=True)
     assert 5 < report.games < 30
