@@ -264,6 +264,33 @@ class Registry(Session):
         """
         return self.command("export", "checkpoint", reference, folder)
 
+    def export_cache(
+        self,
+        reference: str,
+        folder: str | Path,
+        format: Literal["datasets", "safetensors"] = "datasets",
+        *,
+        hook_points: Sequence[str] = (),
+    ) -> Any:
+        """Write activations as a new folder: a Hugging Face dataset, or safetensors. By default all hook points."""
+        words = ["--hook-points", ",".join(hook_points)] if hook_points else []
+        return self.command("cache", "export", reference, folder, "--format", format, *words)
+
+    def export_sae(
+        self,
+        reference: str,
+        folder: str | Path,
+        layout: Literal["saelens", "dictionary_learning"] = "saelens",
+        *,
+        layer: int | None = None,
+        hook_point: str | None = None,
+        expansion: int | None = None,
+    ) -> Any:
+        """Write the SAE that `sae` returns as a new folder that SAELens or dictionary_learning loads."""
+        choice = {"--layer": layer, "--hook-point": hook_point, "--expansion": expansion}
+        words = [word for flag, value in choice.items() if value is not None for word in (flag, value)]
+        return self.command("sae", "export", reference, folder, "--layout", layout, *words)
+
     def push(self, *references: str, to: str) -> Any:
         """Copy artifacts to the store `to`: a folder, a URL or a machine over ssh.
 
@@ -327,6 +354,24 @@ class Registry(Session):
             vocabulary=None if vocabulary is None else Path(vocabulary),
             given=UnrecordedSettings(heads, attention, predicts),
         ).id.hex
+
+    def import_sae(
+        self,
+        *folders: str | Path,
+        checkpoint: str,
+        name: str | None = None,
+        hook_points: Sequence[str] = (),
+    ) -> str:
+        """Import SAEs of one model from folders of SAELens or dictionary_learning and return the run's id, 32
+        hex digits.
+
+        `hook_points`: one for each folder, for folders that do not state theirs. Raises NotFoundError, and
+        BadInputError for a folder without an SAE, an SAE of another width, and an option that cannot be computed.
+        """
+        from chessreg.experiments.imported.saes import ImportedSaeSpec
+
+        spec = ImportedSaeSpec(checkpoint=checkpoint, folders=tuple(map(str, folders)), hook_points=tuple(hook_points))
+        return self.run(spec, name=name).run_id.hex
 
     def merge(self, other: str | Path) -> MergeReport:
         """Add the rows of another registry: its folder, file, URL or store. Return the numbers of added rows, and the

@@ -1,14 +1,19 @@
-"""The user's folders for settings, state and cache, and `~` in paths."""
+"""The user's folders for settings, state and cache, `~` in paths, and new folders that appear whole."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from platformdirs.unix import Unix
 
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, NotFoundError
+from store.files import convert_os_errors
 
 APPLICATION = Unix("chessreg", appauthor=False)  # the XDG folders on macOS too
 
@@ -65,3 +70,24 @@ def _get_folder(use: Literal["config", "state", "cache"]) -> Path:
         raise BadInputError(f"the settings folder is unknown: {message}", f"export HOME=… or {variable}=…")
     folder: Path = getattr(APPLICATION, f"user_{use}_path")
     return folder
+
+
+@contextlib.contextmanager
+def write_new_folder(folder: Path, action: str) -> Iterator[Path]:
+    """Yield an empty folder next to `folder`, which is renamed to it after the block. After an error it is removed.
+
+    `action` names the work in error messages. Raises BadInputError if the folder exists, NotFoundError if its parent is
+    missing, StoreError and DiskFullError.
+    """
+    if folder.exists():
+        raise BadInputError(f"{folder} exists already", "choose a folder name that does not exist")
+    if not folder.parent.is_dir():
+        raise NotFoundError(f"the folder {folder.parent} does not exist", f"mkdir -p {shlex.quote(str(folder.parent))}")
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    try:
+        with convert_os_errors(action, folder):
+            aside.mkdir()
+            yield aside
+            aside.rename(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

@@ -15,8 +15,8 @@ from chessreg.registry.place import RegistryPlace, resolve_place, resolve_store_
 
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
-    from chessreg.models.gated_sae import GatedSae
     from chessreg.models.language_model import LanguageModel
+    from chessreg.models.sparse_autoencoders import SparseAutoencoder
     from chessreg.queries.result import QueryResult
     from chessreg.runs.attempt import RunReport
     from chessreg.runs.inputs import Inputs
@@ -247,7 +247,7 @@ class Session:
 
     def sae(
         self, reference: str, layer: int | None = None, hook_point: str | None = None, expansion: int | None = None
-    ) -> GatedSae:
+    ) -> SparseAutoencoder:
         """Return a sparse autoencoder of an SAE run, which may have one per layer and expansion: `.encode(residual)`
         [..., features], `.decode(latents)` [..., d_model], `.W_dec` float32 [features, d_model] and its other
         parameters, as tensors."""

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -182,16 +182,16 @@ class ArtifactStore:
                 shutil.copyfile(source, folder / source.name)
             return self.publish(folder, expect)
 
-    def lend(self, source: Path, kind: str, name: str = "") -> str:
-        """Copy one file to the staging area under `name`, and return the digest that its artifact has or would have.
+    def lend(self, sources: Mapping[str, Path], kind: str) -> str:
+        """Copy files to the staging area under these names, and return the digest of an artifact of them.
 
         Only this process finds the artifact by that digest. `keep` publishes it.
         """
         import shutil
 
-        name = format_safe_path(name or source.name)
         with self.stage(kind) as folder:
-            shutil.copyfile(source, folder / name)
+            for name, source in sources.items():
+                shutil.copyfile(source, folder / format_safe_path(name))
             files = _list_entries(folder)
             digest = _digest_entries(files)
             if digest in self.lent or self._known(digest) is not None:

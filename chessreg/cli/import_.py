@@ -1,4 +1,4 @@
-"""`chessreg import`: import third-party checkpoints, probes, vectors and results."""
+"""`chessreg import`: import third-party checkpoints, probes, vectors, SAEs and results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.group("import", cls=Group)
 def import_() -> None:
-    """Import third-party checkpoints, probes, vectors and results."""
+    """Import third-party checkpoints, probes, vectors, SAEs and results."""
 
 
 @import_.command()
@@ -240,6 +240,50 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: An
     [run_id] = import_directions(home, ImportedVector, paths, name, settings)
     with home.session().database.read() as session:
         print_rows(home, load_entity("vector"), load_entity("vector").rows(session, run_id))
+
+
+@import_.command()
+@click.argument("folders", nargs=-1, required=True, metavar="FOLDER…", type=FilePath(path_type=Path))
+@click.option("--checkpoint", required=True, metavar="CHECKPOINT", help="The model whose activations the SAEs read.")
+@click.option(
+    "--name",
+    type=NameText(),
+    help="Name of the import, which commands accept as an SAE run. Left out: no name; use its id.",
+)
+@click.option(
+    "--hook-points",
+    type=Numbers(str),
+    help="Hook points of the SAEs, one for each folder, such as blocks.3.hook_resid_post. Left out: from the folders.",
+)
+@add_json_option
+@pass_home
+def sae(
+    home: Home, folders: tuple[Path, ...], checkpoint: str, name: str | None, hook_points: tuple[str, ...] | None
+) -> None:
+    """Import sparse autoencoders of one model, one folder each: SAELens' cfg.json and sae_weights.safetensors, or
+    dictionary_learning's config.json and ae.pt.
+
+    Architectures are standard, TopK, JumpReLU and gated; BatchTopK and Matryoshka SAEs are read with their threshold.
+    Commands accept the import as an SAE run. A normalization of the activations that the folder does not contain, and
+    any other option that changes an SAE's input or output, is refused by its name. So is a file that would execute
+    code.
+
+    \b
+    Example: chessreg import sae ./blocks.3.hook_resid_post --checkpoint reference --name theirs
+             chessreg import sae trainer_0/ --checkpoint mine --hook-points blocks.5.hook_resid_post
+    """
+    from chessreg.experiments.imported.directions import ImportedOptions
+    from chessreg.experiments.imported.saes import ImportedSaeSpec, read_imported_saes
+
+    spec = ImportedSaeSpec(checkpoint=checkpoint, folders=tuple(map(str, folders)), hook_points=hook_points or ())
+    session = home.adding(needs=[checkpoint], check=lambda: read_imported_saes(spec, list(folders), None))
+    row = session.inputs.checkpoint_row(session.inputs.reference("checkpoint", checkpoint))
+    read_imported_saes(spec, list(folders), row)  # messages name the user's folders; those of the run cannot
+    report = session.run(spec, ImportedOptions(file_names=", ".join(path.name for path in folders)), name=name)
+    if report.attempt_id is None:
+        print_known_import(f"these folders are imported-sae {report.run_id.hex[-6:]} already", name)
+    with session.database.read() as sql:
+        print_rows(home, load_entity("sae"), load_entity("sae").rows(sql, report.run_id.hex))
 
 
 def import_directions(

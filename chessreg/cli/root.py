@@ -38,7 +38,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             "chessreg.cli.dataset:dataset", "Add, fetch, generate, split and verify games and positions."
         ),
         "checkpoint": LazyCommand("chessreg.cli.checkpoint:checkpoint", "List, show and export models."),
-        "import": LazyCommand("chessreg.cli.import_:import_", "Import checkpoints, probes, vectors and results."),
+        "import": LazyCommand("chessreg.cli.import_:import_", "Import checkpoints, probes, vectors, SAEs and results."),
         "fetch": LazyCommand("chessreg.cli.import_:fetch", "Download published models, games and positions."),
         "export": LazyCommand("chessreg.cli.transfer:export", "Write a checkpoint or runs for other tools."),
         "engine": LazyCommand("chessreg.cli.engine:engine", "List engines and the ladder of opponents."),
@@ -59,10 +59,10 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
     "Results": {
         "query": LazyCommand("chessreg.cli.query:query", "Print the papers' tables, or the answer to a SQL query."),
         "plot": LazyCommand("chessreg.cli.query:plot", "Draw the papers' figures."),
-        "cache": LazyCommand(OF_NOUN, "List, show and verify activation caches.", "cache"),
+        "cache": LazyCommand("chessreg.cli.cache:cache", "List, show, verify and export activation caches."),
         "probe": LazyCommand(OF_NOUN, "List and show probes.", "probe"),
         "vector": LazyCommand(OF_NOUN, "List and show steering vectors.", "vector"),
-        "sae": LazyCommand(OF_NOUN, "List, show and verify sparse autoencoders.", "sae"),
+        "sae": LazyCommand("chessreg.cli.sae:sae", "List, show, verify and export sparse autoencoders."),
         "elo": LazyCommand("chessreg.cli.elo:elo", "Print Elo and a sequential test from wins, draws and losses."),
         "game": LazyCommand("chessreg.cli.game:game", "List, show and export games that were played."),
     },

@@ -360,14 +360,14 @@ def execute_run(
 ) -> None:
     """Run a spec with a progress line, then print the run's state."""
     from chessreg.cli.base import show_progress_line
-    from chessreg.runs.inputs import FILE_NOUNS, require_user_file
+    from chessreg.runs.inputs import FILE_NOUNS, list_user_files
     from chessreg.runs.resolve import iter_named_inputs
     from chessreg.runs.unfinished import list_states
 
     named = [(noun, reference) for _, noun, reference in iter_named_inputs(spec)]
     session = home.adding(
         needs=[reference for noun, reference in named if noun not in FILE_NOUNS],
-        check=lambda: [require_user_file(path) for noun, path in named if noun in FILE_NOUNS],
+        check=lambda: [list_user_files(noun, path) for noun, path in named if noun in FILE_NOUNS],
     )
     with show_progress_line(kind.name, quiet=as_json) as on_progress:
         report = session.run(spec, execution, kind=kind, name=name, explicit=explicit, on_progress=on_progress)

@@ -12,8 +12,11 @@ from pathlib import Path
 from chessreg import plugins
 from chessreg.encodings.base import Alignment, Encoding, Sites, Tokens
 from chessreg.encodings.fen77 import Fen77
+from chessreg.encodings.move_tokens import MOVES_FILE, MoveTokens
+from chessreg.encodings.move_tokens import PREFIX as MOVES
 from chessreg.encodings.pgn_char import PgnChar
-from chessreg.encodings.prompts import PREFIX, PromptEncoding
+from chessreg.encodings.prompts import ENCODING_FILES, PROMPT_FILE, PromptEncoding
+from chessreg.encodings.prompts import PREFIX as PROMPT
 from chessreg.encodings.uci_square import davis, lcb
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.named import NameRegistry, clip_text
@@ -26,6 +29,8 @@ __all__ = [
     "get_encoding",
     "get_phase_number",
     "get_phase_site",
+    "is_stored_encoding",
+    "list_encoding_files",
     "list_encodings",
     "register_encoding",
 ]
@@ -45,19 +50,31 @@ def list_encodings() -> list[str]:
 
 
 def get_encoding(name: str, folder: Path | None = None) -> Encoding:
-    """Return the encoding with this name. A prompt encoding (`prompt-…`) is read from `folder`, its checkpoint's
-    folder.
+    """Return the encoding with this name. An encoding of one checkpoint (`prompt-…`, `moves-…`) is read from `folder`,
+    the checkpoint's folder.
 
     Raises NotFoundError for an unknown name (the message lists the known ones, or the file here that failed to load)
-    and for a prompt encoding without `folder`.
+    and for an encoding of one checkpoint without `folder`.
     """
-    if name not in _encodings and not name.startswith(PREFIX) and _broken:
-        raise NotFoundError(f"no encoding is called {name!r}", "; ".join(_broken))
-    if not name.startswith(PREFIX):
+    if not is_stored_encoding(name):
+        if name not in _encodings and _broken:
+            raise NotFoundError(f"no encoding is called {name!r}", "; ".join(_broken))
         return _encodings[name]
     if folder is None:
         raise NotFoundError(f"{name} is the encoding of one checkpoint with its own tokenizer", "name that checkpoint")
-    return PromptEncoding.load(folder, name)
+    return PromptEncoding.load(folder, name) if name.startswith(PROMPT) else MoveTokens.load(folder, name)
+
+
+def is_stored_encoding(name: str) -> bool:
+    """Return whether an encoding belongs to one checkpoint, whose folder contains its files."""
+    return name.startswith((PROMPT, MOVES))
+
+
+def list_encoding_files(folder: Path) -> list[str]:
+    """Return the files of an encoding that a checkpoint's folder contains; none for a registered encoding."""
+    if (folder / PROMPT_FILE).is_file():
+        return list(ENCODING_FILES)
+    return [MOVES_FILE] if (folder / MOVES_FILE).is_file() else []
 
 
 def get_phase_number(name: str) -> int:

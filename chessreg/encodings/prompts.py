@@ -145,7 +145,7 @@ class PretrainedTokenizer:
         """
         path = folder / TOKENIZER_FILE
         tokenizer = _read_tokenizer(path)
-        configs = [_read_json_object(folder / name) for name in ("tokenizer_config.json", "config.json")]
+        configs = [read_json_object(folder / name) for name in ("tokenizer_config.json", "config.json")]
 
         def token(name: str) -> str | None:
             value = configs[0].get(f"{name}_token")
@@ -264,7 +264,7 @@ def _read_tokenizer(path: Path) -> Any:
         raise BadInputError(f"{path.name} is not a tokenizer: {reason}", hint) from error
 
 
-def _read_json_object(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; empty if the file is missing or holds anything else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -355,7 +355,7 @@ class PromptEncoding:
         """
         if not (folder / PROMPT_FILE).is_file():
             raise NotFoundError(f"{folder.name} holds no {PROMPT_FILE}", "import its weights with --encoding prompt")
-        record = _read_json_object(folder / PROMPT_FILE)
+        record = read_json_object(folder / PROMPT_FILE)
         try:
             settings = PromptSettings(**{field: record[field] for field in PromptSettings.__dataclass_fields__})
             tokenizer = PretrainedTokenizer(folder / TOKENIZER_FILE, **record["special"])

@@ -6,9 +6,11 @@ Position encodings have no such files: a tokenizer.json cannot pad fields to fix
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chessreg.encodings.move_tokens import MoveTokens
 from chessreg.encodings.pgn_char import PgnChar
 from chessreg.encodings.uci_square import UciSquare
 
@@ -22,33 +24,40 @@ SQUARE_OR_PIECE = r"[a-h][1-8]|[PNRBQKqrbn]|</?\w+>"
 def write_tokenizer_files(encoding: Encoding, folder: Path) -> list[str]:
     """Write tokenizer.json and tokenizer_config.json for an encoding of games; return the names of the files.
 
-    Texts are as in the encoding: `;1.e4 e5` in characters, `e2e4 e7e5` in squares with `<s>` in front. An unknown
-    character is an error, as in `encoding.encode`. Returns no names for other encodings.
+    Texts are as in the encoding: `;1.e4 e5` in characters, `e2e4 e7e5` in squares or moves, with the first token in
+    front. An unknown character is an error, as in `encoding.encode`. Returns no names for other encodings.
     """
     if isinstance(encoding, PgnChar):
         steps = {"pre_tokenizer": make_split_step(r"[\s\S]", "Isolated")}
         special: dict[str, str] = {}
-    elif isinstance(encoding, UciSquare):
-        spaces, tokens = make_split_step(r"\s+", "Removed"), make_split_step(SQUARE_OR_PIECE, "Isolated")
-        bos = encoding.vocabulary.index("<s>")
-        first = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    elif isinstance(encoding, UciSquare | MoveTokens):
+        if isinstance(encoding, MoveTokens):
+            special = {f"{name}_token": text for name, text in encoding.special.items()}
+            longest_first = sorted(encoding.vocabulary, key=len, reverse=True)
+            pattern = "|".join(map(re.escape, longest_first))
+        else:
+            special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+            pattern = SQUARE_OR_PIECE
+        spaces, tokens = make_split_step(r"\s+", "Removed"), make_split_step(pattern, "Isolated")
+        begin = special["bos_token"]
+        bos = encoding.vocabulary.index(begin)
+        first = {"SpecialToken": {"id": begin, "type_id": 0}}
         steps = {
             "pre_tokenizer": {"type": "Sequence", "pretokenizers": [spaces, tokens]},
             "post_processor": {
                 "type": "TemplateProcessing",
                 "single": [first, {"Sequence": {"id": "A", "type_id": 0}}],
                 "pair": [first, {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
-                "special_tokens": {"<s>": {"id": "<s>", "ids": [bos], "tokens": ["<s>"]}},
+                "special_tokens": {begin: {"id": begin, "ids": [bos], "tokens": [begin]}},
             },
         }
-        special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     else:
         return []
     vocabulary = {text: id for id, text in enumerate(encoding.vocabulary)}
     added = [
         {"id": vocabulary[text], "content": text, "single_word": False, "lstrip": False,
          "rstrip": False, "normalized": False, "special": True}
-        for text in special.values()
+        for text in dict.fromkeys(special.values())
     ]  # fmt: skip
     document: dict[str, Any] = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,

@@ -86,7 +86,7 @@ class GroupUnits(NamedTuple):
 
 
 class Caches(Entity):
-    """Activation caches: list, show, verify."""
+    """Activation caches: list, show, verify, export. `chessreg run cache` makes them."""
 
     table = tables.ActivationCache
     plural = "caches"

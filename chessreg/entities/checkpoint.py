@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -19,12 +18,12 @@ from chessreg.entities import register
 from chessreg.entities.base import Entity, Row, read_entity_row, read_entity_rows
 from chessreg.entities.display import Column, ShowOutput, Thing, format_annotations, list_facts
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.folders import write_new_folder
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import make_uuid
 from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs.inputs import Inputs, require_weights
-from store.files import convert_os_errors
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -476,27 +475,16 @@ def export_checkpoint(
     with database.read() as session:
         row = session.get_one(tables.Checkpoint, names.resolve_id(session, NOUN, reference))
         digest = require_weights(row, reference).artifact
-    if folder.exists():
-        raise BadInputError(f"{folder} exists already", "choose a folder name that does not exist")
-    if not folder.parent.is_dir():
-        raise NotFoundError(f"the folder {folder.parent} does not exist", f"mkdir -p {shlex.quote(str(folder.parent))}")
-    artifact = store.verify(digest)
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    try:
-        with convert_os_errors("export the checkpoint", folder):
-            aside.mkdir()
-            if dtype is None:
-                for file in list_checkpoint_files(artifact.path):
-                    shutil.copyfile(artifact.path / file, aside / file)
-            else:
-                write_rounded(artifact.path, aside, dtype, row.training_datasets)
-            if (name := read_info(aside).encoding) in encodings.list_encodings():
-                write_tokenizer_files(encodings.get_encoding(name), aside)
-            if card is not None:
-                (aside / "README.md").write_text(card, encoding="utf-8")
-            aside.rename(folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    with write_new_folder(folder, "export the checkpoint") as aside:
+        artifact = store.verify(digest)
+        if dtype is None:
+            for file in list_checkpoint_files(artifact.path):
+                shutil.copyfile(artifact.path / file, aside / file)
+        else:
+            write_rounded(artifact.path, aside, dtype, row.training_datasets)
+        write_tokenizer_files(encodings.get_encoding(read_info(aside).encoding, aside), aside)
+        if card is not None:
+            (aside / "README.md").write_text(card, encoding="utf-8")
     return folder
 
 

@@ -43,7 +43,8 @@ def format_brief_value(value: float | None) -> str:
 
 
 class Saes(Entity):
-    """Sparse autoencoders: list, show, verify. `chessreg run sae` makes them."""
+    """Sparse autoencoders: list, show, verify, export. `chessreg run sae` trains them, `chessreg import sae` imports
+    them."""
 
     table = tables.SaeRecord
     plural = "SAEs"
@@ -58,7 +59,7 @@ class Saes(Entity):
         Column("dead_fraction", "dead", "share"),
     )  # fmt: skip
     overview_columns = (*columns[2:4], Column("layers", "layers"), *columns[5:], Column("tags", "tags"))
-    none_yet = "no SAEs yet: chessreg run sae --cache CACHE"
+    none_yet = "no SAEs yet: chessreg run sae --cache CACHE, or chessreg import sae FOLDER"
     hidden = ("detail", "checkpoint_id", "statistics")
     list_help = "List the sparse autoencoders, one line per hook point and expansion, with their held-out metrics."
     show_help = "Show one sparse autoencoder: its input, its training and every metric with its interval."

@@ -1,5 +1,5 @@
 """A checkpoint on disk: a folder with config.json, model.safetensors and chessreg.json; for a model that reads prompts
-also tokenizer.json and prompt.json.
+also tokenizer.json and prompt.json; for a model with a vocabulary of moves also moves.json.
 
 The first two have Hugging Face's format if the architecture is one of theirs, and any other tool loads them.
 chessreg.json adds encoding, attention, head, residual convention and the origin of the weights, for which that format
@@ -139,18 +139,19 @@ def read_info(folder: Path) -> CheckpointInfo:
 def list_checkpoint_files(folder: Path) -> list[str]:
     """Return the files of a checkpoint's folder that belong to it.
 
-    They include the tokenizer only for a model that reads prompts; for other models it is made on export.
+    They include the files of an encoding that belongs to this checkpoint; a tokenizer for other programs is made on
+    export.
     """
-    from chessreg.encodings import prompts
+    from chessreg.encodings import list_encoding_files
 
-    return [CONFIG, WEIGHTS, INFO, *(prompts.ENCODING_FILES if (folder / prompts.PROMPT_FILE).is_file() else ())]
+    return [CONFIG, WEIGHTS, INFO, *list_encoding_files(folder)]
 
 
 def copy_encoding(source: Path, folder: Path) -> None:
-    """Copy the prompt encoding of one checkpoint's folder to another, if there is one."""
-    from chessreg.encodings import prompts
+    """Copy the encoding that belongs to one checkpoint's folder to another, if there is one."""
+    from chessreg.encodings import list_encoding_files
 
-    for name in set(list_checkpoint_files(source)) & set(prompts.ENCODING_FILES):
+    for name in list_encoding_files(source):
         shutil.copyfile(source / name, folder / name)
 
 

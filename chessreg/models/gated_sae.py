@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from chessreg.models.devices import set_tf32_products
+from chessreg.models.sparse_autoencoders import SparseAutoencoder
 
 NAMES = ("W_gate", "b_gate", "r_mag", "b_mag", "W_dec", "b_dec")
 CPU_ROWS = 256  # rows of a batch processed at once, so that intermediate results stay in a CPU core's cache
@@ -25,12 +25,14 @@ Precision = Literal["float32", "tf32", "bfloat16"]
 
 
 @dataclass(frozen=True)
-class GatedSae:
-    """The parameters of one autoencoder, float32. It reads residuals multiplied by `scale`.
+class GatedSae(SparseAutoencoder):
+    """The parameters of one gated autoencoder, float32.
 
-    W_gate [features, d_model]; b_gate, r_mag, b_mag [features]; b_dec [d_model]. W_dec [features, d_model] has the
-    decoder's columns as rows of unit norm: row i is the direction that latent i writes.
+    W_gate [features, d_model]; b_gate, r_mag, b_mag [features]. The rows of a trained W_dec have unit norm.
     """
+
+    architecture = "gated"
+    names = NAMES
 
     W_gate: Tensor
     b_gate: Tensor
@@ -39,6 +41,7 @@ class GatedSae:
     W_dec: Tensor
     b_dec: Tensor
     scale: float = 1.0
+    subtracts_bias: bool = True
 
     @classmethod
     def initial(cls, d_model: int, features: int, seed: int, scale: float = 1.0, device: str = "cpu") -> GatedSae:
@@ -49,37 +52,11 @@ class GatedSae:
         none_dec = torch.zeros(d_model, device=device)
         return cls(columns.clone(), none.clone(), none.clone(), none.clone(), columns, none_dec, scale)
 
-    @property
-    def d_model(self) -> int:
-        return self.W_gate.shape[1]
-
-    @property
-    def features(self) -> int:
-        return self.W_gate.shape[0]
-
-    def parameters(self) -> dict[str, Tensor]:
-        """Return the parameters by name."""
-        return {name: getattr(self, name) for name in NAMES}
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        """Return the stored arrays, float32."""
-        return {name: np.ascontiguousarray(value.cpu().numpy()) for name, value in self.parameters().items()}
-
     @torch.no_grad()
     def encode(self, residual: Tensor) -> Tensor:
-        """Return the latent code [..., features] of residuals [..., d_model] at the model's scale."""
-        u = (residual * self.scale - self.b_dec) @ self.W_gate.T
+        u = self.prepare(residual) @ self.W_gate.T
         magnitude = torch.relu(u * self.r_mag.exp() + self.b_mag)
         return torch.where(u + self.b_gate > 0, magnitude, 0.0)
-
-    @torch.no_grad()
-    def decode(self, latents: Tensor) -> Tensor:
-        """Return the residuals [..., d_model], at the model's scale, of latents [..., features]."""
-        return (latents @ self.W_dec + self.b_dec) / self.scale
-
-    def reconstruction(self, residual: Tensor) -> Tensor:
-        """Return residuals [..., d_model] encoded and decoded, float32."""
-        return self.decode(self.encode(residual))
 
 
 class Loss(dict[str, Tensor]):

@@ -172,6 +172,15 @@ def load_cache(inputs: Inputs, reference: str, field: str = "cache", pattern: st
     return CachedActivations(run, rows, array, count_layers(inputs, rows[0]), pattern)
 
 
+def load_any_cache(inputs: Inputs, reference: str) -> CachedActivations:
+    """Return the activations behind an input reference, opened at the pattern of their first hook point.
+
+    Raises the errors of `load_cache`.
+    """
+    groups: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(reference, "cache"))
+    return load_cache(inputs, reference, pattern=to_hook_pattern(groups[0].hook_points[0]))
+
+
 def require_registered(rows: Sequence[tables.ActivationCache], digests: Sequence[str]) -> None:
     """Raise CorruptError if the digest of a group differs from the registered one."""
     from store.errors import CorruptError

@@ -46,9 +46,11 @@ REFERENCE_FORMS = {  # accepted for a noun; other nouns are runs
     "results": ("sha256",),
     "probe-file": ("sha256",),
     "vector-file": ("sha256",),
+    "sae-folder": ("sha256",),
 }
 
-CONTENT_NOUNS = ("results", "probe-file", "vector-file")  # third-party files identified by content
+SAE_FOLDER = "sae-folder"
+CONTENT_NOUNS = ("results", "probe-file", "vector-file", SAE_FOLDER)  # third-party files identified by content
 FILE_NOUNS = ("book", *CONTENT_NOUNS)  # named by path
 IMPORTED_PREFIX = "imported-"  # prefix of kinds whose runs are accepted for another kind
 
@@ -94,6 +96,19 @@ def require_user_file(name: str) -> Path:
         raise NotFoundError(f"{path if is_folder else clip_text(name)} {what}")
     refuse_registry(path)
     return path
+
+
+def list_user_files(noun: str, name: str) -> dict[str, Path]:
+    """Return name in the artifact → path of the files that a user's path names for this noun.
+
+    Raises NotFoundError or BadInputError for a path without them.
+    """
+    if noun == SAE_FOLDER:
+        from chessreg.models.sae_files import list_sae_files
+
+        return {file: require_user_file(str(path)) for file, path in list_sae_files(expand_path(name)).items()}
+    path = require_user_file(name)
+    return {path.name if noun == "book" else noun: path}
 
 
 def require_weights(checkpoint: tables.Checkpoint, name: str) -> tables.Checkpoint:
@@ -179,13 +194,14 @@ class Inputs:
         """Return the reference of an opening book; `resolve.publish_user_files` publishes its bytes later."""
         from chessreg.games.boards.openings import Book
 
-        path = require_user_file(name)
-        Book.read(path).check()
-        return f"sha256:{self.store.lend(path, kind)}"
+        files = list_user_files(kind, name)
+        for path in files.values():
+            Book.read(path).check()
+        return f"sha256:{self.store.lend(files, kind)}"
 
     def _content_reference(self, kind: str, name: str) -> str:
-        """Return the reference of a file that is identified by its bytes alone."""
-        return f"sha256:{self.store.lend(require_user_file(name), kind, name=kind)}"
+        """Return the reference of files that are identified by their bytes alone."""
+        return f"sha256:{self.store.lend(list_user_files(kind, name), kind)}"
 
     def _run_reference(self, kind: str, name: str) -> str:
         """Return the reference of a run. `kind` is the required kind, or `run` for any."""
@@ -269,11 +285,11 @@ class Inputs:
         return row
 
     def encoding(self, reference: str) -> Encoding:
-        """Return the encoding of a checkpoint. For a model that reads prompts, its bytes must be available."""
-        from chessreg.encodings import get_encoding, prompts
+        """Return the encoding of a checkpoint. If the encoding belongs to it alone, its bytes must be available."""
+        from chessreg.encodings import get_encoding, is_stored_encoding
 
         name = self.checkpoint_row(reference).tokenizer
-        return get_encoding(name, self.checkpoint(reference)[1] if name.startswith(prompts.PREFIX) else None)
+        return get_encoding(name, self.checkpoint(reference)[1] if is_stored_encoding(name) else None)
 
     def dataset(self, reference: str, field: str = "dataset") -> tuple[Games, DatasetPart | None]:
         """Return the games of a dataset reference and the part that it names (None: all). BadInputError for

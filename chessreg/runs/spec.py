@@ -178,7 +178,7 @@ NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 YES, NO = "yes", "no"
 YES_NO_WORDS = {"yes": True, "true": True, "on": True, "y": True, "1": True, "no": False, "false": False, "off": False,
          "n": False, "0": False}  # fmt: skip
-FILE_NOUNS = ("book", "results", "probe-file", "vector-file")  # references to users' files
+FILE_NOUNS = ("book", "results", "probe-file", "vector-file", "sae-folder")  # references to users' files
 Form = Literal["text", "number", "yes or no", "choice", "list", "reference", "references"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import chess
 import chess.pgn
 import pytest
 
+from chessreg.encodings.move_tokens import MoveTokens, Spelling, iterate_boards, list_possible_moves
 from chessreg.errors import BadInputError
 from chessreg.games.boards.typed import play_sans
 from chessreg.games.datasets.build import build_dataset
 from chessreg.games.datasets.dataset import Games
+from chessreg.models.importers.game_check import read_sample_games
 
 GAMES = {
     "the start": "",
@@ -45,6 +48,25 @@ GAMES = {
         "Kb5 Nxb7 Rb8 Nc5 e5 dxe5 Kxc5 Qxg7 d4 Qxh6 f4 f3 Kc4 c3 dxc3 bxc3 Kxc3 e6 Rb2 Qg7+"
     ),
 }
+
+
+def list_moves_in_san() -> list[str]:
+    """Return every legal move in SAN on the boards of GAMES and of the bundled sample games."""
+    own = itertools.chain.from_iterable(boards(name) for name in GAMES)
+    positions = itertools.chain(own, iterate_boards(read_sample_games()))
+    return sorted({board.san(move) for board in positions for move in board.legal_moves})
+
+
+@functools.cache
+def make_move_tokens(spelling: Spelling) -> MoveTokens:
+    """Return an encoding of all moves in one spelling, with its tokens in an order of their own."""
+    if spelling.notation == "san":
+        texts = list_moves_in_san()
+    else:
+        written = (spelling.write_parts(*one, color) for color in chess.COLORS for one in list_possible_moves(color))
+        texts = sorted({text for parts in written for text in parts})
+    vocabulary = [*texts[::-1][:3], "<pad>", "<bos>", "<eos>", "<unk>", *texts[::-1][3:]]
+    return MoveTokens(vocabulary, spelling, {"bos": "<bos>", "eos": "<eos>", "pad": "<pad>", "unk": "<unk>"})
 
 
 class CharacterTable:

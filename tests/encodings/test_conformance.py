@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from chessreg.encodings import Alignment, Encoding, Tokens, get_encoding, list_encodings, register_encoding
+from chessreg.encodings.move_tokens import MoveTokens, Spelling, list_possible_moves
 from chessreg.encodings.prompts import PromptEncoding, PromptSettings
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.datasets.dataset import Games
-from tests.encodings.conftest import GAMES, CharacterTable, boards
+from tests.encodings.conftest import GAMES, CharacterTable, boards, make_move_tokens
 
 ALIGNMENTS = get_args(Alignment)
 
@@ -27,8 +28,17 @@ PROMPTS = {
 }
 
 
-@pytest.fixture(params=[*list_encodings(), *PROMPTS])
+MOVES = {
+    "token per move": Spelling("{from}{to}"),
+    "piece and squares": Spelling("{color}{piece} {from} {to}", " ({1})"),
+    "moves in SAN": Spelling("san"),
+}
+
+
+@pytest.fixture(params=[*list_encodings(), *PROMPTS, *MOVES])
 def one(request: pytest.FixtureRequest) -> Encoding:
+    if request.param in MOVES:
+        return make_move_tokens(MOVES[request.param])
     if request.param in PROMPTS:
         return PromptEncoding(CharacterTable.byte_level(0, bos=256, end=257, size=258), PROMPTS[request.param])
     return get_encoding(request.param)
@@ -179,7 +189,7 @@ def test_unknown_text_is_refused_in_one_line(one: Encoding, text: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("ids", [[1000], [-1], np.array([60_000])])
+@pytest.mark.parametrize("ids", [[100_000], [-1], np.array([60_000])])
 def test_an_id_outside_the_vocabulary_is_refused(one: Encoding, ids: Any) -> None:
     with pytest.raises(BadInputError, match="vocabulary"):
         one.decode(ids)
@@ -233,4 +243,6 @@ def test_every_legal_move_has_the_form_of_a_move_and_other_texts_have_not(one: E
     for wrong in (written[:-1], written + written[-1:] * 3):
         assert not fits(wrong, forms)
     whole_moves = sum(int(np.prod([len(place) for place in form])) for form in forms)
-    assert one.notation == "san" or whole_moves == 1968
+    with_pieces = isinstance(one, MoveTokens) and one.spelling.needs_board
+    possible = sum(1 for color in chess.COLORS for _ in list_possible_moves(color)) if with_pieces else 1968
+    assert one.notation == "san" or whole_moves == possible

@@ -18,9 +18,10 @@ from chessreg.cli.root import run_command_line
 from chessreg.registry import tables
 from chessreg.registry.run_state import read_complete_units
 from chessreg.runs import attempt, task
-from chessreg.runs.kind import find_kind, load_kinds
+from chessreg.runs.kind import load_kinds
 from chessreg.session import open_session
 from store import fragments
+from tests.kinds.examples import get_example
 
 KINDS = Path(__file__).parents[1] / "kinds"
 STOPPING = "play --stop"  # a match that ends when enough is known: its last units have no games
@@ -82,7 +83,7 @@ def fresh(pristine: Path, folder: Path) -> Path:
 def command_line(world: Path, name: str) -> list[str]:
     more = shlex.split(STOPS) if name == STOPPING else SMALLER.get(name, [])
     name = name.partition(" ")[0]
-    words = [*shlex.split(find_kind(name).example), *more]
+    words = [*get_example(name), *more]
     return ["--registry", str(world / "registry.db"), "--store", str(world / "store"), "run", name, *words]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import signal
 import time
@@ -20,12 +19,14 @@ from chessreg.runs.kind import find_kind, load_kinds
 from chessreg.runs.spec import describe_settings, list_setting_names, list_variants, tag_of
 
 from ..file_locks import HAS_PROC_LOCKS, holds_log, read_once, watched
+from .examples import get_example
 
 TOY = str(Path(__file__).parent / "toy_kind.py")
 EVERY = [*load_kinds(), TOY]
 COSTLY = {  # in `make slow`: they take long, or write as another kind does that is in `make test`
     "decoding", "edit-next-token", "engine-match", "finetune", "imported-aggregates", "imported-curves",
-    "imported-probe", "imported-vector", "move-quality", "play", "probe-apply", "sae", "token-legality", "vector-apply",
+    "imported-probe", "imported-sae", "imported-vector", "move-quality", "play", "probe-apply", "sae", "token-legality",
+    "vector-apply",
 }  # fmt: skip
 
 
@@ -71,7 +72,7 @@ def results(session, run_id) -> dict[str, int]:
 def test_every_kind_has_a_time_estimate_before_its_first_run(chessreg):
     bases = set()
     for name in load_kinds():
-        status, out, err = chessreg("run", name, *shlex.split(find_kind(name).example), "--dry-run", "--json")
+        status, out, err = chessreg("run", name, *get_example(name), "--dry-run", "--json")
         assert status == 0, err
         planned = json.loads(out)
         assert 0 < planned["seconds"] < 600, name
@@ -87,7 +88,7 @@ def test_a_kind_is_helped_planned_killed_resumed_reproduced_queried_and_drawn(
 ):
     session = world_session
     found = find_kind(name)
-    example = shlex.split(found.example)
+    example = get_example(name)
     assert example, f"kind {found.name} has no example"
 
     tag, variants = tag_of(found.spec), list_variants(found.spec)
@@ -162,7 +163,7 @@ def test_a_kind_runs_with_every_seed_that_it_takes(name, world, chessreg):
     found = find_kind(name)
     seeds = [setting.flag for setting in describe_settings(found.spec) if setting.path in ("seed", "opening_seed")]
     least = [f"{flag}={1 - 2**63}" for flag in seeds]
-    status, out, err = chessreg("run", name, *shlex.split(found.example), *least, "--json")
+    status, out, err = chessreg("run", name, *get_example(name), *least, "--json")
     assert status == 0, err
     assert json.loads(out)["state"] == "complete"
 
@@ -171,4 +172,4 @@ def test_a_kind_runs_with_every_seed_that_it_takes(name, world, chessreg):
 @pytest.mark.parametrize("name", EVERY)
 def test_no_column_depends_on_the_order_of_sets(name, pristine_world, tmp_path, reproduced_under_another_hash_seed):
     folder = Path(shutil.copytree(pristine_world, tmp_path / "world"))
-    reproduced_under_another_hash_seed(folder, name, *shlex.split(find_kind(name).example))
+    reproduced_under_another_hash_seed(folder, name, *get_example(name))

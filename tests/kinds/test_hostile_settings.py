@@ -18,6 +18,8 @@ from chessreg.registry import tables
 from chessreg.runs.kind import find_kind, load_kinds
 from chessreg.runs.spec import SettingField, describe_settings
 
+from .examples import get_example
+
 TOY = str(Path(__file__).parent / "toy_kind.py")
 SECONDS = 5  # of a processor, for one answer
 LONG = ",".join(map(str, range(1_000_000)))
@@ -66,7 +68,7 @@ def test_a_value_of_a_setting_is_planned_or_refused_in_one_line(name, every, wor
         for value in values if every or not values else [values[number % len(values)]]:
             capsys.readouterr()
             begun = time.process_time()
-            words = [*place, "run", name, *shlex.split(found.example), f"{setting.flag}={value}", "--dry-run"]
+            words = [*place, "run", name, *get_example(name), f"{setting.flag}={value}", "--dry-run"]
             status = run_command_line(words)
             took = time.process_time() - begun
             out, err = capsys.readouterr()

@@ -21,7 +21,7 @@ from chessreg.encodings import get_encoding
 from chessreg.encodings.uci_square import davis, lcb
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.checkpoint import CheckpointInfo, compute_checkpoint_digest, load_model, save_checkpoint
-from chessreg.models.importers import FORMATS, convert_checkpoint, register_format
+from chessreg.models.importers import FORMATS, check_import, convert_checkpoint, register_format
 from chessreg.models.importers import registry as importing
 from chessreg.models.importers.nanogpt import compute_gpt2_logits
 from chessreg.models.language_model import LanguageModel
@@ -405,3 +405,13 @@ def test_a_file_in_the_folder_is_a_format_that_is_asked_before_that_of_hugging_f
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     formats = ["fen_nanogpt", "huggingface", "mine", "nanogpt", "searchless_chess", "state_dict", "transformer_lens"]
     assert done.stdout == f"{formats} mine\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("model.onnx", "is an ONNX graph, which cannot be imported"), ("BT4.pb.gz", "is an lc0 network, which cannot")],
+)
+def test_a_format_that_no_import_reads_is_named(name: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"\x08\x08\x12\x07pytorch")
+    with pytest.raises(BadInputError, match=message):
+        check_import(tmp_path / name)

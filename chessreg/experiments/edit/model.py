@@ -39,7 +39,7 @@ from chessreg.steering.scale_rules import SCALE_RULES, RuleReading, apply_scale_
 
 if TYPE_CHECKING:
     from chessreg.models.decoding.session import DecodingSession
-    from chessreg.models.gated_sae import GatedSae
+    from chessreg.models.sparse_autoencoders import SparseAutoencoder
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
@@ -161,7 +161,7 @@ class PieceRemovals(EditedModel[EditSpec]):
         return load_probe(self.inputs, self.spec.probe, max(list_probed_layers(self.spec.probe, self.inputs)))
 
     @cached_property
-    def saes(self) -> dict[int, GatedSae]:
+    def saes(self) -> dict[int, SparseAutoencoder]:
         """The SAEs of the encode-decode control, by layer."""
         from chessreg.experiments.sae.stored import load_sae
 
@@ -173,7 +173,7 @@ class PieceRemovals(EditedModel[EditSpec]):
             from chessreg.experiments.sae.stored import build_output_name
 
             saes = [(layer, self.saes[layer]) for layer in condition.setting.layers]
-            names = [build_output_name(format_hook_point(layer), sae.features // sae.d_model) for layer, sae in saes]
+            names = [build_output_name(format_hook_point(layer), sae.features, sae.d_model) for layer, sae in saes]
             return condition.source, [f"{self.spec.sae}/{name}" for name in names]
         return super().origin(condition)
 

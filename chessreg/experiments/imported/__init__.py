@@ -1,9 +1,10 @@
-"""Kinds that import published results as runs: games, means and counts, training curves, probes and vectors."""
+"""Kinds that import published results as runs: games, means and counts, training curves, probes, vectors and SAEs."""
 
 from chessreg.experiments.imported.aggregates import ImportedAggregates
 from chessreg.experiments.imported.curves import ImportedCurves
 from chessreg.experiments.imported.directions import ImportedProbe, ImportedVector
 from chessreg.experiments.imported.games import ImportedGames
+from chessreg.experiments.imported.saes import ImportedSae
 from chessreg.experiments.imported.sweep import ImportedSweep
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "ImportedCurves",
     "ImportedGames",
     "ImportedProbe",
+    "ImportedSae",
     "ImportedSweep",
     "ImportedVector",
 ]

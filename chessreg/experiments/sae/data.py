@@ -20,7 +20,7 @@ from chessreg.models.devices import set_tf32_products
 from chessreg.models.hook_points import RESID_POST, get_hook_layer, list_hook_points
 from chessreg.noise import Stream, generator
 from chessreg.registry import tables
-from chessreg.runs.activations import load_cache
+from chessreg.runs.activations import load_any_cache
 
 if TYPE_CHECKING:
     import torch
@@ -160,7 +160,7 @@ class CacheRows:
     def __init__(self, spec: SaeSpec, origin: SaeOrigin, inputs: Inputs, device: str = "cpu") -> None:
         assert spec.cache is not None
         self.device = device
-        self.spec, self.cache = spec, load_cache(inputs, spec.cache, pattern=_find_any_pattern(inputs, spec.cache))
+        self.spec, self.cache = spec, load_any_cache(inputs, spec.cache)
         self.array = self.cache.array
         self.keep = np.isin(self.array.game, origin.places)
         if origin.exclude_special:
@@ -204,14 +204,6 @@ class CacheRows:
 
         tensor = torch.from_numpy(rows)
         return tensor if self.device == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
-
-
-def _find_any_pattern(inputs: Inputs, reference: str) -> str:
-    """Return a pattern of hook points that the cache has, to open it with."""
-    from chessreg.models.hook_points import to_hook_pattern
-
-    groups: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(reference, "cache"))
-    return to_hook_pattern(groups[0].hook_points[0])
 
 
 class ModelRows:

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chessreg.errors import BadInputError, DivergedError
-from chessreg.models.gated_sae import GatedSae
 from chessreg.models.hook_points import LN_FINAL, format_hook_point
+from chessreg.models.sparse_autoencoders import SparseAutoencoder
 from chessreg.noise import Stream, generator
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class SaeMeasurement:
 def measure_saes(
     model: LanguageModel,
     origin: SaeOrigin,
-    saes: Mapping[int, tuple[str, GatedSae]],
+    saes: Mapping[int, tuple[str, SparseAutoencoder]],
     means: Mapping[str, Tensor],
     boards: int,
     batch_games: int,
@@ -149,7 +149,7 @@ def measure_batch(
     origin: SaeOrigin,
     encoded: EncodedGames,
     items: np.ndarray,
-    saes: Mapping[int, tuple[str, GatedSae]],
+    saes: Mapping[int, tuple[str, SparseAutoencoder]],
     means: Mapping[str, Tensor],
     measured: Mapping[int, SaeMeasurement],
 ) -> None:

@@ -18,8 +18,8 @@ import torch
 from chessreg.errors import BadInputError
 from chessreg.experiments.sae.stored import read_sae, select_sae_rows
 from chessreg.games.datasets.labels import get_label
-from chessreg.models.gated_sae import GatedSae
 from chessreg.models.hook_points import format_hook_point, to_hook_pattern
+from chessreg.models.sparse_autoencoders import SparseAutoencoder
 from chessreg.registry import tables
 from chessreg.runs.activations import CachedActivations
 from chessreg.runs.fitted import FittedProbe, read_layer, read_probe_rows
@@ -73,7 +73,7 @@ class Features:
     For differences of means, the mean over the fitted rows is subtracted, so that the probe needs no bias.
     """
 
-    def __init__(self, source: str, saes: Mapping[int, GatedSae]) -> None:
+    def __init__(self, source: str, saes: Mapping[int, SparseAutoencoder]) -> None:
         """saes: layer → its autoencoder; empty for `means`."""
         self.source, self.saes = source, saes
         self.mean: dict[int, np.ndarray] = {}

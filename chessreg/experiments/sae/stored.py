@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.models.gated_sae import NAMES, GatedSae
-from chessreg.registry import tables
+from chessreg.folders import write_new_folder
+from chessreg.models.sae_files import ARCHITECTURES, Layout, write_sae_folder
+from chessreg.models.sparse_autoencoders import COMMON_SETTINGS, SparseAutoencoder
+from chessreg.registry import names, tables
 from chessreg.runs.fitted import read_layer
 
 if TYPE_CHECKING:
@@ -19,29 +22,32 @@ if TYPE_CHECKING:
 SAE_FILE = "sae.safetensors"
 
 
-def build_output_name(hook_point: str, expansion: int) -> str:
-    """Return the name of an autoencoder among its run's outputs."""
-    return f"{hook_point}.{expansion}x"
+def build_output_name(hook_point: str, features: int, d_model: int) -> str:
+    """Return the name of an autoencoder among its run's outputs.
+
+    >>> build_output_name("blocks.3.hook_resid_post", 384, 192), build_output_name("blocks.3.hook_resid_post", 64, 192)
+    ('blocks.3.hook_resid_post.2x', 'blocks.3.hook_resid_post.64')
+    """
+    return f"{hook_point}.{features}" if features % d_model else f"{hook_point}.{features // d_model}x"
 
 
-def read_sae_folder(folder: Path, scale: float, device: str = "cpu") -> GatedSae:
-    """Return the autoencoder in the artifact `folder`, which may be a third party's.
+def read_stored_sae(folder: Path, detail: Mapping[str, Any], device: str = "cpu") -> SparseAutoencoder:
+    """Return the autoencoder in the artifact `folder`, which may be a third party's. `detail` is that of its row.
 
     Raises BadInputError for a damaged file, shapes that do not agree, and NaN or infinite values.
     """
-    arrays = read_layer(folder / SAE_FILE, W_gate=2, b_gate=1, r_mag=1, b_mag=1, W_dec=2, b_dec=1)
-    features, width = arrays["W_gate"].shape
-    of_latents, matrix = (features,), (features, width)
-    shapes = dict(zip(NAMES, (matrix, of_latents, of_latents, of_latents, matrix, (width,)), strict=True))
-    for name, shape in shapes.items():
+    kind = ARCHITECTURES[detail["architecture"]]
+    arrays = read_layer(folder / SAE_FILE, **{name: len(shape) for name, shape in kind.list_shapes(1, 1).items()})
+    for name, shape in kind.list_shapes(*arrays["W_dec"].shape).items():
         if arrays[name].shape != shape:
             raise BadInputError(
-                f"{name} of the SAE has shape {list(arrays[name].shape)}, but its gate requires {list(shape)}"
+                f"{name} of the SAE has shape {list(arrays[name].shape)}, but W_dec requires {list(shape)}"
             )
         if not np.isfinite(arrays[name]).all():
             raise BadInputError(f"{name} of the SAE has NaN or infinite values")
-    tensors = {name: torch.from_numpy(arrays[name].astype(np.float32)).to(device) for name in NAMES}
-    return GatedSae(**tensors, scale=scale)
+    tensors = {name: torch.from_numpy(arrays[name].astype(np.float32)).to(device) for name in kind.names}
+    settings = {name: detail[name] for name in (*kind.settings, *COMMON_SETTINGS) if name in detail}
+    return kind(**tensors, **settings)
 
 
 def select_sae_rows(inputs: Inputs, reference: str, expansion: int | None = None) -> list[tables.SaeRecord]:
@@ -65,12 +71,19 @@ def load_sae(
     hook_point: str | None = None,
     expansion: int | None = None,
     device: str = "cpu",
-) -> GatedSae:
+) -> SparseAutoencoder:
     """Return the autoencoder of one layer or hook point, and of one expansion, of an SAE run; each may be left out if
     the run has only one.
 
     Raises NotFoundError for one that the run lacks, BadInputError if several match, and for a damaged file.
     """
+    return read_sae(inputs, reference, choose_sae_row(inputs, reference, layer, hook_point, expansion), device)
+
+
+def choose_sae_row(
+    inputs: Inputs, reference: str, layer: int | None, hook_point: str | None, expansion: int | None
+) -> tables.SaeRecord:
+    """Return the row of the autoencoder that `load_sae` returns. Raises its errors."""
     rows = select_sae_rows(inputs, reference, expansion)
     fitting = [row for row in rows if layer in (None, row.layer) and hook_point in (None, row.hook_point)]
     there = ", ".join(f"{row.hook_point} (layer {row.layer})" for row in rows)
@@ -81,13 +94,48 @@ def load_sae(
         raise BadInputError(
             f"this SAE run has {len(fitting)} SAEs that match", f"choose a layer or hook point: {there}"
         )
-    return read_sae(inputs, reference, fitting[0], device)
+    return fitting[0]
 
 
-def read_sae(inputs: Inputs, reference: str, row: tables.SaeRecord, device: str = "cpu") -> GatedSae:
+def export_sae(
+    inputs: Inputs,
+    reference: str,
+    folder: Path,
+    layout: Layout = "saelens",
+    layer: int | None = None,
+    hook_point: str | None = None,
+    expansion: int | None = None,
+) -> Path:
+    """Write the autoencoder that `load_sae` returns as a new folder of SAELens or dictionary_learning.
+
+    The weights have the type of the file that they were imported from, else float32. Returns the folder. Raises the
+    errors of `load_sae`, BadInputError if the folder exists or the layout does not have the architecture, and
+    NotFoundError if the parent folder is missing.
+    """
+    row = choose_sae_row(inputs, reference, layer, hook_point, expansion)
+    sae = read_sae(inputs, reference, row)
+    imported = row.detail.get("settings", {}).get("metadata") if layout == row.detail.get("layout") else None
+    with inputs.database.read() as session:
+        checkpoint = session.get_one(tables.Checkpoint, row.checkpoint_id)
+        name = names.read_name(session, "checkpoint", row.checkpoint_id) or row.checkpoint_id.hex[-6:]
+    metadata = imported or {
+        "hook_name": row.hook_point,
+        "layer": row.layer,
+        "model_name": name,
+        "context_size": checkpoint.block_size,
+        "prepend_bos": False,
+        "chessreg_run": row.run_id.hex,
+        "chessreg_unit": row.unit,
+    }
+    with write_new_folder(folder, "export the SAE") as aside:
+        write_sae_folder(sae, aside, layout, metadata, row.detail.get("dtype", "float32"))
+    return folder
+
+
+def read_sae(inputs: Inputs, reference: str, row: tables.SaeRecord, device: str = "cpu") -> SparseAutoencoder:
     """Return the autoencoder behind a row of the table `sae`."""
     located = inputs.locate_bytes(f"sae {row.hook_point}", reference, row.artifact, row.run_id)
-    sae = read_sae_folder(located.path, float(row.detail["scale"]), device)
+    sae = read_stored_sae(located.path, row.detail, device)
     if sae.d_model != row.detail["d_model"]:
         raise BadInputError(
             f"the SAE of {row.hook_point} has width {sae.d_model}, but its row has {row.detail['d_model']}"

@@ -216,7 +216,7 @@ def publish_sae(
         "overlap": shared,
     }
     meta |= {name: measured.statistics[name][0] for name in SHOWN_STATISTICS if name in measured.statistics}
-    with task.output(build_output_name(trainer.point, trainer.expansion), unit, "sae") as folder:
+    with task.output(build_output_name(trainer.point, sae.features, sae.d_model), unit, "sae") as folder:
         save_file(sae.tensors(), folder / SAE_FILE)
         (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True), encoding="utf-8")
     task.record(

@@ -14,6 +14,7 @@ import chess
 
 from chessreg.encodings import Encoding, list_encodings
 from chessreg.encodings import get_encoding as encoding_named
+from chessreg.encodings.move_tokens import MoveTokens
 from chessreg.encodings.prompts import PromptEncoding
 from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line
 from chessreg.models.checkpoint import INFO, CheckpointInfo, compute_checkpoint_digest, read_info, save_checkpoint
@@ -111,8 +112,8 @@ def convert_checkpoint(
     `encoding` defaults to that of the format, of a folder saved by chessreg, or of the vocabulary, else pgn-char-32.
     `vocabulary` is a file or folder with the order of the tokens, for a checkpoint that has none next to it; `given`
     are settings that the file does not record. The format is recognized by content unless named. Tokens are brought
-    into the encoding's order. Nothing is written unless the conversion's logits agree with an independent forward pass
-    over the raw weights. A pickle that would execute code is refused.
+    into the encoding's order. No weights are written unless the conversion's logits agree with an independent forward
+    pass over the raw weights. A pickle that would execute code is refused.
 
     Raises NotFoundError for a missing path, BadInputError for an unknown or damaged format, wrong shapes or vocabulary,
     and NaN.
@@ -124,9 +125,13 @@ def convert_checkpoint(
     chosen = recognize_format(source, format)
     written, rows = resolve_encoding(source, encoding or chosen.encoding_of(source), vocabulary)
 
+    if isinstance(written, PromptEncoding | MoveTokens):
+        folder.mkdir(parents=True, exist_ok=True)
+        written.save(folder)
+
     def loss(model: Network) -> float | None:
         own = reorder_tokens(model, fit_rows(written, rows, model, path, named=encoding is not None))
-        return measure_loss_on_games(LanguageModel(own, CheckpointInfo.of(own, written.name)))
+        return measure_loss_on_games(LanguageModel(own, CheckpointInfo.of(own, written.name), folder=folder))
 
     try:
         imported = chosen.read(dataclasses.replace(source, loss=loss))
@@ -144,8 +149,6 @@ def convert_checkpoint(
         model, written.name, residual=imported.residual, tokens_seen=imported.tokens_seen, source=origin
     )
     save_checkpoint(model, folder, info)
-    if isinstance(written, PromptEncoding):
-        written.save(folder)
     games = check_on_games(LanguageModel(model, info, folder.name, folder))
     return ImportReport(
         chosen.name, folder, info, compute_checkpoint_digest(folder), difference, compared, games, imported.remarks
@@ -186,7 +189,7 @@ def resolve_encoding(
     token_texts = find_vocabulary(source, vocabulary)
     if token_texts is None:
         return encoding or encoding_named("pgn-char-32"), None
-    written, rows = match_encoding(token_texts, encoding)
+    written, rows = match_encoding(token_texts, encoding, vocabulary or path)
     if ours and rows.is_reordered:
         raise BadInputError(
             f"{path.name}/{token_texts.file} has the tokens of {written.name} in a different order from that in {INFO}",

@@ -33,6 +33,9 @@ MAX_PLAIN_VALUES = 100_000
 NPZ_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE_ERRORS, OSError, MemoryError, zipfile.BadZipFile, zlib.error)
 MAX_UNPACKED_FACTOR = 100  # relative to the size of a compressed file of arrays
 
+UNSUPPORTED_SUFFIXES = {".onnx": "an ONNX graph", ".pb.gz": "an lc0 network"}
+"""Ends of the names of files that no import reads. Their content has no mark that would identify it."""
+
 STATE_DICTS = ("state_dict", "model_state_dict", "model")
 """Keys under which training scripts store a state dict. Lightning uses the first."""
 WRAPPERS = frozenset({"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
@@ -119,6 +122,8 @@ def open_checkpoint(path: Path, given: UnrecordedSettings = NONE_GIVEN) -> Check
         return CheckpointSource(path, arrays, given)
     if not path.is_file():
         raise BadInputError(f"{path} is neither a file nor a folder")
+    if found := next((kind for suffix, kind in UNSUPPORTED_SUFFIXES.items() if path.name.endswith(suffix)), None):
+        raise BadInputError(f"{path.name} is {found}, which cannot be imported", "save the weights with torch.save")
     if is_npz(path):
         return CheckpointSource(path, read_npz(path), given)
     return CheckpointSource(path, read_safetensors(path) if is_safetensors(path) else read_torch_file(path), given)

@@ -19,14 +19,19 @@ from typing import Any
 import chess
 
 from chessreg.encodings import Encoding, get_encoding, list_encodings
+from chessreg.encodings.move_tokens import MoveTokens, find_move_tokens
+from chessreg.encodings.prompts import read_json_object
 from chessreg.encodings.uci_square import UciSquare
 from chessreg.errors import DAMAGE_ERRORS, BadInputError, get_first_line
+from chessreg.models.importers.game_check import read_sample_games
 from chessreg.models.importers.source import read_plain_pickle
 
 FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "meta.pkl", "tokenizer_config.json")
 """Files of a folder that may contain its vocabulary, in order of priority. meta.pkl is nanoGPT's; tokenizer_config.json
 counts if it has the `char_ords` of a CharacterTokenizer."""
 META = "meta.pkl"
+SPECIAL_FILES = ("tokenizer_config.json", "special_tokens_map.json", "config.json")
+"""Files of a folder that name its special tokens."""
 MAX_FILE_BYTES = 64 << 20  # of a tokenizer's file
 MAX_LINES = 1 << 20  # of vocab.txt
 CHARACTER_TOKENIZER_SPECIALS = ("[CLS]", "[SEP]", "[BOS]", "[MASK]", "[PAD]", "[RESERVED]", "[UNK]")
@@ -106,6 +111,18 @@ class Vocabulary:
             others = (text.upper(),)
         return next((self.ids[name] for name in (text, *others) if name in self.ids), None)
 
+    def list_texts(self) -> list[str]:
+        """Return the text of each id without spaces around it, in order; ids without a text get a name of their own.
+
+        A text that a smaller id has too keeps its spaces, or gets a number.
+        """
+        made: dict[str, None] = {}
+        for number in range(max(self.texts, default=-1) + 1):
+            own = self.texts.get(number, f"<unused-{number}>")
+            plain = self._plain(own).strip() or own
+            made[next(text for text in (plain, own, f"{own}-{number}") if text not in made)] = None
+        return list(made)
+
     def missing(self, read: Encoding) -> list[str]:
         """Return the tokens of the encoding that the vocabulary lacks."""
         return [text for text in read.vocabulary if self.id_of(text, read) is None]
@@ -146,12 +163,19 @@ class Vocabulary:
         return [self.texts[number] for number in sorted(self.texts) if number not in chosen]
 
 
-def match_encoding(vocabulary: Vocabulary, given: Encoding | None = None) -> tuple[Encoding, TokenRows]:
+def match_encoding(
+    vocabulary: Vocabulary, given: Encoding | None = None, path: Path | None = None
+) -> tuple[Encoding, TokenRows]:
     """Return the encoding of a vocabulary (`given`, or the one with the fewest dropped tokens) and the rows of its
     tokens.
 
-    Raises BadInputError with the reason why the given or the nearest encoding does not fit.
+    If no registered encoding fits, or if it would drop tokens of moves, it is an encoding of moves in the vocabulary's
+    own tokens (`encodings.move_tokens`).
+    `path` is the folder or file of the vocabulary, whose folder names the special tokens. Raises BadInputError with the
+    reason why the given or the nearest encoding does not fit.
     """
+    if isinstance(given, MoveTokens):
+        return given, TokenRows(tuple(range(given.size)), vocabulary.file)
     known = [get_encoding(name) for name in list_encodings()]
     fitting = [(one, vocabulary.rows_of(one)) for one in known if vocabulary.difference(one) is None]
     best = min(fitting, key=lambda fit: (len(fit[1].dropped), fit[1].is_reordered), default=None)
@@ -161,12 +185,25 @@ def match_encoding(vocabulary: Vocabulary, given: Encoding | None = None) -> tup
             other = f"--encoding {best[0].name}" if best else hint
             raise BadInputError(f"{vocabulary.file} is not the vocabulary of {given.name}: {reason}", other)
         return given, vocabulary.rows_of(given)
+    if best and not best[1].dropped:
+        return best
+    texts = vocabulary.list_texts()
+    folder = path if path is None or path.is_dir() else path.parent
+    try:
+        moves = find_move_tokens(texts, find_special_tokens(texts, folder), read_sample_games())
+    except BadInputError as error:
+        not_moves = error
+    else:  # squares alone would fit a vocabulary of pieces and squares too, and drop the pieces
+        if not best or moves.move_texts.intersection(best[1].dropped):
+            return moves, TokenRows(tuple(range(moves.size)), vocabulary.file)
     if best:
         return best
     near = known
     if set(chess.SQUARE_NAMES) <= set(vocabulary.ids):
         near = [one for one in known if isinstance(one, UciSquare)]
     nearest = min(near, key=lambda one: len(vocabulary.missing(one)))
+    if not_moves.message:
+        raise BadInputError(f"{vocabulary.file} is a vocabulary of moves, but {not_moves.message}", not_moves.hint)
     if 2 * len(vocabulary.missing(nearest)) > nearest.size:
         examples = " and ".join(repr(text[:20]) for text in [*vocabulary.texts.values()][:2])
         raise BadInputError(
@@ -178,6 +215,27 @@ def match_encoding(vocabulary: Vocabulary, given: Encoding | None = None) -> tup
         f"{vocabulary.difference(nearest)}",
         f"{hint}; --encoding prompt for a language model",
     )
+
+
+def find_special_tokens(texts: Sequence[str], folder: Path | None) -> dict[str, str | None]:
+    """Return the tokens that begin and end a game, pad, and replace an unknown move; None for one that is not known.
+
+    They are named in the folder's tokenizer_config.json or config.json, or have one of the usual names. Without a token
+    that begins a game, the one that ends it is taken, as GPT-2 does.
+    """
+    found: dict[str, str | None] = {}
+    configs = [] if folder is None else [read_json_object(folder / name) for name in SPECIAL_FILES]
+    for name, usual in (("bos", "<s>"), ("eos", "</s>"), ("pad", "<pad>"), ("unk", "<unk>")):
+        known = [text for text in (usual, *SPECIALS[usual]) if text in texts]
+        for config in configs:
+            value, number = config.get(f"{name}_token"), config.get(f"{name}_token_id")
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str) and text in texts:
+                known.insert(0, text)
+            elif type(number) is int and 0 <= number < len(texts):
+                known.append(texts[number])
+        found[name] = known[0] if known else None
+    return {**found, "bos": found["bos"] or found["eos"]}
 
 
 def list_vocabulary_files(folder: Path) -> list[str]:

@@ -26,7 +26,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.sae import SaeOptions, SaeSpec
 from chessreg.experiments.sae.data import CacheRows, ModelRows, SaeOrigin
-from chessreg.experiments.sae.stored import SAE_FILE, read_sae_folder
+from chessreg.experiments.sae.stored import SAE_FILE, read_stored_sae
 from chessreg.experiments.sae.training import SaeTrainer, interpolate_coefficient
 from chessreg.games.boards.moves import unpack_moves
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
@@ -449,15 +449,15 @@ def test_what_is_read_back_is_checked(opened: Session, streamed: Any, tmp_path: 
 
     (tmp_path / SAE_FILE).write_bytes(pickle.dumps({"W_gate": [1]}))
     with pytest.raises(BadInputError, match="is damaged"):
-        read_sae_folder(tmp_path, 1.0)
+        read_stored_sae(tmp_path, {"architecture": "gated", "scale": 1.0})
     tensors = opened.sae("streamed", layer=0).tensors()
     save_file({**tensors, "W_dec": tensors["W_dec"][:, :5].copy()}, tmp_path / SAE_FILE)
-    with pytest.raises(BadInputError, match="W_dec of the SAE has shape"):
-        read_sae_folder(tmp_path, 1.0)
+    with pytest.raises(BadInputError, match="of the SAE has shape"):
+        read_stored_sae(tmp_path, {"architecture": "gated", "scale": 1.0})
     tensors["b_mag"][3] = np.nan
     save_file(tensors, tmp_path / SAE_FILE)
     with pytest.raises(BadInputError, match="b_mag of the SAE has NaN"):
-        read_sae_folder(tmp_path, 1.0)
+        read_stored_sae(tmp_path, {"architecture": "gated", "scale": 1.0})
 
 
 class Killed(BaseException):
