@@ -11,8 +11,8 @@
 Stockfish of level L chooses its move once it has searched to depth L + 1 (level 0 after about 60 nodes), whatever the
 limit allows beyond that. More nodes still make it stronger, probably because its hash table keeps later results for the
 next move: at 1,000 nodes, level 0 as White scores 0.55 against itself, 0.32 against 10,000 and 0.28 against 100,000 (60
-games each, RESULTS.md). `capture` lost all 100 games to level -1; the diluted rungs between them are for weak models
-(each scored 0.57 to 0.88 against the one below, 200 games).
+games each, docs/results/karvonen.md). `capture` lost all 100 games to level -1. The diluted rungs between them are for
+weak models (each scored 0.57 to 0.88 against the one below, 200 games).
 
 The ratings of skill levels 0 to 19 are chess_gpt_eval's, from official-stockfish/Stockfish pull request 4341 (commit
 a08b8d4, January 2023): Ordo ratings against versions of Stash, anchored to CCRL, at 120 s + 1 s per game. Another limit
