@@ -166,10 +166,10 @@ class KeyBar(Widget):
     actions: reactive[tuple[Action, ...]] = reactive(())
 
     def fitting(self) -> list[tuple[int, int, Action]]:
-        """Return (first cell, last cell + 1, action) for each action that fits. If not all fit, those of FOOTER_LAST
-        come last."""
+        """Return (first cell, last cell + 1, action) for each action that fits. If not all fit and a table can be
+        exported, those of FOOTER_LAST come last."""
         fitting = self._place(self.actions)
-        if len(fitting) == len(self.actions):
+        if len(fitting) == len(self.actions) or not any(action.method == "export" for action in self.actions):
             return fitting
         return self._place(sorted(self.actions, key=lambda action: action.method in FOOTER_LAST))
 
@@ -197,7 +197,7 @@ class KeyBar(Widget):
 
 
 FOOTER_FIRST = ("help", "quit", "back", "open")  # in this order
-FOOTER_LAST = ("lineage", "meaning")  # where not all fit: less used than the export of a table
+FOOTER_LAST = ("lineage", "meaning", "scope")  # where not all fit: less used than the export of a table
 
 
 def choose_footer_actions(actions: Sequence[Action]) -> tuple[Action, ...]:
