@@ -233,7 +233,7 @@ def against_plain(
         played, seconds = arena_games(model, pool, games, limit, on_slow)
     cpu = time.process_time() - cpu
     turns = turns_of(played)
-    turns_per_game, per_round = len(turns) / games, plain_turns // ROUNDS
+    turns_per_game, per_round = len(turns) / games, max(1, plain_turns // ROUNDS)
     bound, bound_cpu = forward_bound(model, played)
     with chess.engine.SimpleEngine.popen_uci(str(find_stockfish())) as engine:
         engine.configure(dict(ENGINE_OPTIONS))
@@ -333,7 +333,7 @@ def main() -> None:
             flush=True,
         )
         share: Callable[[bool], None] = lambda slow: torch.set_num_threads(1 if slow else options.threads)
-        busy = against_engines(model, options.games // 6, share)
+        busy = against_engines(model, max(1, options.games // 6), share)
         print(
             json.dumps({"at": "100,000 nodes", "cores": count_free_cores(), "target": "share_of_bound >= 0.85", **busy})
         )

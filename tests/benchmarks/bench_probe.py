@@ -61,7 +61,7 @@ class AuthorsLoop:
         self.seconds, self.done = {False: 0.0, True: 0.0}, {False: 0, True: 0}  # of steps, and of looks
 
     def do(self, steps: int) -> None:
-        for look in [False] * steps + [True] * (steps // 4):
+        for look in [False] * steps + [True] * max(1, steps // 4):
             start = GAMES * self.done[look] % (len(self.texts) - GAMES)
             began = time.process_time()
             self.step(self.texts[start : start + GAMES], look)
