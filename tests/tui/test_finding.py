@@ -334,7 +334,7 @@ async def test_the_palette_finds_everything_and_what_is_used_comes_first(drive: 
         assert driver.screen.form.kind.name == "probe", "from an open form too"
         await choose("theme: nord")
         assert driver.app.theme == "nord"
-        await choose("queries: write an sql")
+        await choose("queries: write a sql")
         assert "SQL" in driver.way
         await driver.press("4", "ctrl+p")
         await driver.settle()
