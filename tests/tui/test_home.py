@@ -158,7 +158,7 @@ def test_a_gpu_has_its_line_with_load_memory_and_job() -> None:
     idle = {**row, "host": "abc", "running": 0, "load": None}
     job = {"at": "box1", "gpu": 1, "name": "probe", "title": "", "state": "running", "seconds_left": 5.0, "ran": 9.0}
     told = texts(make_gpu_grid([idle, row], [job], {}, 120))
-    assert told[0] == "box1 0 ━━━━━━┄┄ 75 % ━━┄┄┄┄┄┄ 20/80 GiB in use by others"
+    assert told[0] == "box1 0 ━━━━━━┄┄ 75 % ━━┄┄┄┄┄┄ 20/80 GiB used by others"
     assert told[1] == "4 × H100 1 ┄┄┄┄┄┄┄┄  0 % ━━━━━━━━ 79/80 GiB ● probe 1.0 s 1.0 s"
     assert told[2] == "CPU ━━┄┄┄┄┄┄ 25 % 2 ┄┄┄┄┄┄┄┄  0 % ┄┄┄┄┄┄┄┄ 0/80 GiB free"
     assert told[4] == "box1 idle · 9 runs · seen"
