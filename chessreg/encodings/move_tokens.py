@@ -470,8 +470,8 @@ def find_move_tokens(
     """Return the encoding whose spelling writes every legal move of these games with the vocabulary's tokens.
 
     The first spelling of `list_spellings` that does is chosen, preferring one that writes more promotions. Raises
-    BadInputError, which states how many moves the best spelling cannot write (an empty message for a vocabulary without
-    moves), and for a vocabulary of moves without `bos`.
+    BadInputError for a vocabulary of moves without `bos`, and if no spelling writes all moves. The message states how
+    many are missing; it is empty if they are half or more, so that the vocabulary is not one of moves.
     """
     known = frozenset(vocabulary)
     boards = (board.copy(stack=False) for board in iterate_boards(games))
@@ -488,7 +488,7 @@ def find_move_tokens(
         raise BadInputError(
             f"its moves are written as {best.pattern}, but it has no tokens for {len(asked) - count:,} of the "
             f"{len(asked):,} legal moves of the sample games"
-            if count > 0
+            if count > len(asked) // 2
             else ""
         )
     if special.get("bos") is None:
