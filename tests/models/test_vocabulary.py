@@ -189,7 +189,7 @@ REFUSED = {
     "Llama 3": (tokenizer("BPE", ids([*PLAIN, "e4"]), merges=[], ignore_merges=True), "'e4' joins"),
     "a missing character": (save_json("vocab.json", ids([t for t in PLAIN if t != "="])), "it has no token '='"),
     "lower case": (save_json("vocab.json", ids([t.lower() for t in PLAIN if t not in "B"])), "no token 'B' and 5 more"),
-    "other words": (save_json("vocab.json", ids([f"w{n}" for n in range(32)])), "has no token"),
+    "other words": (save_json("vocab.json", ids([f"w{n}" for n in range(32)])), "which no encoding has"),
     "one id twice": (save_json("vocab.json", {**ids(PLAIN), "~": 3}), "the id 3 is that of"),
     "one text twice": (save_json("vocab.json", [*PLAIN, "e"]), "has the token 'e' twice"),
     "a negative id": (save_json("vocab.json", {**ids(PLAIN), "~": -1}), "the id of '~' is '-1'"),
@@ -328,11 +328,16 @@ def test_a_given_vocabulary_must_be_there_and_is_not_for_prompts(tmp_path: Path)
         (
             128,
             None,
-            "vocabulary of 128, encoding pgn-char-32 has 32 .--encoding pgn-char-32 or uci-square-72 or uci-square-77",
+            "vocabulary of 128, encoding pgn-char-32 has 32 .--encoding pgn-char-32 or --encoding uci-square-72 or "
+            "--encoding uci-square-77",
         ),
-        (80, None, "vocabulary of 80, encoding pgn-char-32 has 32 .--encoding uci-square-72 or uci-square-77"),
+        (
+            80,
+            None,
+            "vocabulary of 80, encoding pgn-char-32 has 32 .--encoding uci-square-72 or --encoding uci-square-77",
+        ),
         (72, None, "vocabulary of 72, encoding pgn-char-32 has 32 .--encoding uci-square-72"),
-        (48, "pgn-char-32", "vocabulary of 48, encoding pgn-char-32 has 32 .choose another"),
+        (48, "pgn-char-32", "vocabulary of 48, encoding pgn-char-32 has 32 .--vocabulary FILE"),
         (31, "pgn-char-32", "vocabulary of 31, encoding pgn-char-32 has 32"),
     ],
 )
