@@ -339,4 +339,4 @@ def test_without_the_package_one_line_names_it(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setitem(sys.modules, "mcp", None)
     monkeypatch.delitem(sys.modules, "chessreg.agents.server")
     assert run_command_line(["--registry", str(folder / "registry.db"), "mcp"]) == 4
-    assert "needs the package mcp" in capsys.readouterr().err
+    assert "the package mcp is not installed" in capsys.readouterr().err

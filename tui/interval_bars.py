@@ -15,7 +15,7 @@ MIN_ESTIMATES = 2
 MAX_TICKS = 5
 
 
-class Estimate(NamedTuple):
+class ShownEstimate(NamedTuple):
     """A value with the ends of its interval. An end is None if it is unknown."""
 
     value: float
@@ -31,7 +31,7 @@ class IntervalBars:
     """
 
     field: str
-    estimate: Callable[[Mapping[str, Any]], Estimate | None]
+    estimate: Callable[[Mapping[str, Any]], ShownEstimate | None]
     low: float
     high: float
     tone: Callable[[Mapping[str, Any]], Tone] | None = None
@@ -50,7 +50,7 @@ class IntervalBars:
 
 def make_interval_bars(
     field: str,
-    estimate: Callable[[Mapping[str, Any]], Estimate | None],
+    estimate: Callable[[Mapping[str, Any]], ShownEstimate | None],
     rows: Iterable[Mapping[str, Any]],
     tone: Callable[[Mapping[str, Any]], Tone] | None = None,
 ) -> IntervalBars | None:
@@ -63,14 +63,14 @@ def make_interval_bars(
     return IntervalBars(field, estimate, ticks[0], ticks[-1], tone)
 
 
-def draw_interval(estimate: Estimate, low: float, high: float, width: int) -> str:
+def draw_interval(estimate: ShownEstimate, low: float, high: float, width: int) -> str:
     """Draw an interval in `width` cells of a scale from `low` to `high`, and 0 if it is inside the scale.
 
     An unknown end has no cap. An estimate without an interval is a dot.
 
-    >>> draw_interval(Estimate(5, 2, 8), 0, 10, 11), draw_interval(Estimate(5), -10, 10, 11)
+    >>> draw_interval(ShownEstimate(5, 2, 8), 0, 10, 11), draw_interval(ShownEstimate(5), -10, 10, 11)
     ('  ├──●──┤  ', '     ┊  ●  ')
-    >>> draw_interval(Estimate(5, None, 8), 0, 10, 11)
+    >>> draw_interval(ShownEstimate(5, None, 8), 0, 10, 11)
     '─────●──┤  '
     """
     if not math.isfinite(estimate.value):

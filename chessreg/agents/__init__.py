@@ -28,6 +28,6 @@ def mcp(home: Home, write: bool) -> None:
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("mcp", "mcp_types"):
             raise
-        raise BadInputError("chessreg mcp needs the package mcp", install_command("mcp")) from None
+        raise BadInputError("the package mcp is not installed", install_command("mcp")) from None
     with chessreg.open(home.registry_reference, home.store_path, read_only=not write) as reg:
         make_server(reg).run()

@@ -34,7 +34,7 @@ JOB_FIELDS = ("run_id", "kind", "name", "cause", "message", "done", "units", "ma
 MAX_ITEMS = 200  # of a list or mapping inside a row
 
 INSTRUCTIONS = """
-chessreg records experiments on chess-playing language models: which checkpoint, vector, scale, seed and machine
+This registry records experiments on chess-playing language models: which checkpoint, vector, scale, seed and machine
 produced each number.
 
 Start with `list_queries` (a phrase such as "probe accuracy" ranks them), then `query`. Every row of a table can be

@@ -220,9 +220,9 @@ def runs(home: Home, words: tuple[str, ...], place: str, project: str) -> None:
     installed. A run that is there is skipped. A RO-Crate is a new folder, with the result tables as Parquet.
 
     \b
-    chessreg export runs --to mlflow:sqlite:///mlflow.db
-    chessreg export runs kind:probe --to wandb:./offline
-    chessreg export runs tag:paper --to ro-crate:./crate
+    Example: chessreg export runs --to mlflow:sqlite:///mlflow.db
+             chessreg export runs kind:probe --to wandb:./offline
+             chessreg export runs tag:paper --to ro-crate:./crate
     """
     from chessreg.tracking import export_records
 

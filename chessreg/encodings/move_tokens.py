@@ -130,7 +130,7 @@ for _name, _select in {
     SITES.register(_name, (_select, 0))
 
 
-class _View(TokenView):
+class _MoveView(TokenView):
     """The tokens of games with the number of plies played once each token is read."""
 
     def __init__(self, tokens: Tokens, ends: np.ndarray, special: np.ndarray, bos: int, alignment: Alignment) -> None:
@@ -326,7 +326,7 @@ class MoveTokens:
         """Return sites. With `post-ply`, the board of the token that completes a move is the one after the move."""
         check_alignment(alignment)
         special = np.isin(np.arange(self.size), list(self.boundary_ids))
-        view = _View(tokens, self._find_ends(tokens), special, self._bos, alignment)
+        view = _MoveView(tokens, self._find_ends(tokens), special, self._bos, alignment)
         return select_sites(SITES, name, tokens, view)
 
     def _find_ends(self, tokens: Tokens) -> np.ndarray:

@@ -50,7 +50,7 @@ _LCB_SQUARES = (
 )
 
 
-class _View(TokenView):
+class _SquareView(TokenView):
     """The tokens of games with their phase and the number of plies played once each token is read."""
 
     def __init__(self, tokens: Tokens, phase_of: np.ndarray, bos: int, alignment: Alignment) -> None:
@@ -214,7 +214,7 @@ class UciSquare:
         counts as the move's end.
         """
         check_alignment(alignment)
-        return select_sites(SITES, name, tokens, _View(tokens, self._phase_of, self._bos, alignment))
+        return select_sites(SITES, name, tokens, _SquareView(tokens, self._phase_of, self._bos, alignment))
 
     def prompt(self, at: chess.Board | Sequence[str]) -> tuple[int, ...]:
         board = resolve_board(at)

@@ -449,7 +449,7 @@ def download_source(
 
 
 def check_downloaded_file(source: HubSource | BenchFile, path: Path) -> None:
-    """Raise the error of `chessreg import fetch` and `dataset fetch` for a download that is not a checkpoint or has no
+    """Raise the error of `chessreg fetch` and `dataset fetch` for a download that is not a checkpoint or has no
     legal game. Registers nothing."""
     from chessreg.models import importers
 

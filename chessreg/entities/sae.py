@@ -59,7 +59,7 @@ class Saes(Entity):
         Column("dead_fraction", "dead", "share"),
     )  # fmt: skip
     overview_columns = (*columns[2:4], Column("layers", "layers"), *columns[5:], Column("tags", "tags"))
-    none_yet = "no SAEs yet: chessreg run sae --cache CACHE, or chessreg import sae FOLDER"
+    none_yet = "no SAEs yet: chessreg run sae --cache CACHE"
     hidden = ("detail", "checkpoint_id", "statistics")
     list_help = "List the sparse autoencoders, one line per hook point and expansion, with their held-out metrics."
     show_help = "Show one sparse autoencoder: its input, its training and every metric with its interval."

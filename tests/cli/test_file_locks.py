@@ -61,6 +61,8 @@ import checkpoint {{w}}/twin --name twin
 import vector {DATA}/sample-direction.pth --name imported
 import results {DATA}/sample-training.log --checkpoint reference --name results
 export checkpoint reference {{f}}/exported
+export runs kind:probe --to ro-crate:{{f}}/crate
+elo 3 2 1
 checkpoint export reference {{f}}/exported-again
 run {TOY} --positions 2 --name toy
 run {TOY} --positions 3 --dry-run
@@ -84,6 +86,7 @@ supervisor start
 cache list
 cache show reference-fit
 cache verify reference-fit
+cache export reference-fit {{f}}/activations
 probe list
 probe show reference-board
 vector list
@@ -142,9 +145,11 @@ runs name job other
 # Their code is that of another line.
 SAME = {
     *(f"{noun} {word}" for noun in ("dataset", "checkpoint") for word in ANNOTATE),  # as of runs
-    "paper davis", "paper junkin", "sae show", "sae verify", "dataset export", "import probe", "heatmap",
+    "paper davis", "paper junkin", "import sae", "sae export", "sae show", "sae verify",
+    "dataset export", "import probe", "heatmap",
     "dataset fetch",  # downloads a month of games
     "demo",  # types other commands
+    "mcp",  # tests/test_mcp_server.py
     "tui",  # tests/tui/test_file_locks.py
 }  # fmt: skip
 

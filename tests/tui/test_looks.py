@@ -20,7 +20,7 @@ from tui.board_colors import compute_contrast_ratio, downgrade_color
 from tui.columns import TableColumn, choose_state_tone, find_foldable, format_state
 from tui.data.pages import ListPages
 from tui.data.query_answers import align_intervals, compute_signs
-from tui.interval_bars import Estimate, make_interval_bars
+from tui.interval_bars import ShownEstimate, make_interval_bars
 from tui.themes import (
     BACKGROUND_VARIABLES,
     BOARD_DARK,
@@ -209,8 +209,8 @@ def test_values_stand_below_values_and_only_a_difference_from_0_is_colored() -> 
     assert compute_signs(row, ["score", "delta_score", "delta_loss", "minus_random"]) == {"c1": 1, "c2": -1, "c3": 0}
 
 
-def estimate_of(row: Any) -> Estimate:
-    return Estimate(1111 * row["id"], -98 - 100 * row["id"], 1111 * row["id"] + 18)
+def estimate_of(row: Any) -> ShownEstimate:
+    return ShownEstimate(1111 * row["id"], -98 - 100 * row["id"], 1111 * row["id"] + 18)
 
 
 async def test_an_interval_has_a_bar_where_there_is_room_and_filters_and_orders_ignore_it() -> None:

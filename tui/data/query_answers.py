@@ -15,7 +15,7 @@ from chessreg.errors import BadInputError, ChessregError
 from tui.columns import Role
 from tui.data.pages import PAGE_ROWS, ListPages, Pages, Row
 from tui.data.table_filter import View, make_mask, sort_indices
-from tui.interval_bars import Estimate, IntervalBars, make_interval_bars
+from tui.interval_bars import IntervalBars, ShownEstimate, make_interval_bars
 
 if TYPE_CHECKING:
     from chessreg.games.boards.boardframe import BoardFrame
@@ -282,12 +282,12 @@ def find_interval_bars(result: QueryResult, names: Sequence[str]) -> IntervalBar
     return None
 
 
-def make_estimate(row: Row, name: str) -> Estimate | None:
+def make_estimate(row: Row, name: str) -> ShownEstimate | None:
     """Return a value of a row with its interval, or None if the row has none."""
-    return None if row.get(name) is None else Estimate(row[name], row.get(f"{name}_low"), row.get(f"{name}_high"))
+    return None if row.get(name) is None else ShownEstimate(row[name], row.get(f"{name}_low"), row.get(f"{name}_high"))
 
 
-def get_line_estimate(estimates: Sequence[Estimate | None], row: Row) -> Estimate | None:
+def get_line_estimate(estimates: Sequence[ShownEstimate | None], row: Row) -> ShownEstimate | None:
     return estimates[row["#"] - 1]
 
 

@@ -16,7 +16,7 @@ from chessreg.registry.measures import ClusterCount, build_game_points_sql
 from tui import show
 from tui.columns import TableColumn
 from tui.data.pages import Row
-from tui.interval_bars import Estimate, IntervalBars, make_interval_bars
+from tui.interval_bars import IntervalBars, ShownEstimate, make_interval_bars
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -57,11 +57,11 @@ def make_percent_bars(rows: Sequence[Row], *fields: str) -> IntervalBars | None:
     return next(filter(None, bars), None)
 
 
-def make_percent_estimate(field: str, row: Row) -> Estimate | None:
+def make_percent_estimate(field: str, row: Row) -> ShownEstimate | None:
     """Return a share of a row in percent, with its interval if it has one."""
     if row.get(field) is None:
         return None
-    return Estimate(100 * row[field], row.get(f"{field}_low"), row.get(f"{field}_high"))
+    return ShownEstimate(100 * row[field], row.get(f"{field}_low"), row.get(f"{field}_high"))
 
 
 def make_count_column(field: str, heading: str) -> TableColumn:
