@@ -171,7 +171,7 @@ def test_a_folder_that_is_called_by_a_dot_has_its_name_in_errors(typed: Any, tmp
     [
         (weights(lambda matrix: matrix.fill_(float("nan"))), [], "down_proj.weight holds NaN or infinite values"),
         (weights(lambda matrix: matrix[:1].clone()), [], "has shape [1, 32], the configuration says [32, 32]"),
-        (unknown_family, [], "hint: gpt2, llama, gpt_neox and what else"),
+        (unknown_family, [], "hint: supported are gpt2, llama, gpt_neox and the other architectures"),
         (without_a_context, [], "models of the family mamba cannot be read"),
         (pickled, [], "pytorch_model.bin is refused: loading it would execute code"),
         (without("tokenizer.json"), [], "llama has no tokenizer.json"),

@@ -115,7 +115,7 @@ def broken(folder, what):
         ("shape", r"the shape of its weights is \[13, 8\] and \[13, 9\]"),
         ("classes", r"the shape of its weights is \[5, 8\] .*3, 7 or 13 classes"),
         ("integers", "its weights are torch.int64, not floats"),
-        ("more", r"holds submodules\.64\.weight beside"),
+        ("more", r"holds submodules\.64\.weight in addition to the weights of 64 squares"),
     ],
 )
 def test_another_file_is_refused_in_one_line_and_leaves_nothing(session, tmp_path, what, why):

@@ -88,4 +88,4 @@ def test_it_is_drawn(database, make, judge):
         entry, wanted = find_plot(name)
         [axis] = plot.draw_figure(query_plot_rows(database, entry, wanted), wanted).axes
         assert len(axis.patches) == bars
-        assert axis.get_ylabel() == "loss cp"
+        assert axis.get_ylabel() == "loss (cp)"

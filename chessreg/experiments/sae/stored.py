@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.folders import write_new_folder
-from chessreg.models.sae_files import ARCHITECTURES, Layout, write_sae_folder
-from chessreg.models.sparse_autoencoders import COMMON_SETTINGS, SparseAutoencoder
 from chessreg.registry import names, tables
 from chessreg.runs.fitted import read_layer
 
 if TYPE_CHECKING:
+    from chessreg.models.sae_files import Layout
+    from chessreg.models.sparse_autoencoders import SparseAutoencoder
     from chessreg.runs.inputs import Inputs
 
 SAE_FILE = "sae.safetensors"
@@ -36,6 +35,11 @@ def read_stored_sae(folder: Path, detail: Mapping[str, Any], device: str = "cpu"
 
     Raises BadInputError for a damaged file, shapes that do not agree, and NaN or infinite values.
     """
+    import torch
+
+    from chessreg.models.sae_files import ARCHITECTURES
+    from chessreg.models.sparse_autoencoders import COMMON_SETTINGS
+
     kind = ARCHITECTURES[detail["architecture"]]
     arrays = read_layer(folder / SAE_FILE, **{name: len(shape) for name, shape in kind.list_shapes(1, 1).items()})
     for name, shape in kind.list_shapes(*arrays["W_dec"].shape).items():
@@ -112,6 +116,8 @@ def export_sae(
     errors of `load_sae`, BadInputError if the folder exists or the layout does not have the architecture, and
     NotFoundError if the parent folder is missing.
     """
+    from chessreg.models.sae_files import write_sae_folder
+
     row = choose_sae_row(inputs, reference, layer, hook_point, expansion)
     sae = read_sae(inputs, reference, row)
     imported = row.detail.get("settings", {}).get("metadata") if layout == row.detail.get("layout") else None

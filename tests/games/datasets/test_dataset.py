@@ -366,7 +366,7 @@ def tamper(folder: Path, change: str) -> None:
         ("bytes", "sha256 differs"),
         ("missing", "missing"),
         ("rejects", "rejects.tsv lists 1"),
-        ("row", "59 games where"),
+        ("row", "59 games, but the report counts 60"),
         ("text", "text that is not that of its moves"),
         ("moves", "0 matching move hashes"),
         ("moves", "illegal move"),
