@@ -87,7 +87,7 @@ def test_activations_that_a_merge_did_not_bring_are_not_here_and_not_broken(sess
         run_command_line([*words, *more])
         checks = {check["check"]: check for check in json.loads(capsys.readouterr().out)}
         assert (checks["activations"]["state"], checks["work"]["state"]) == ("optional", "ok")
-        assert "came by merge" in checks["activations"]["detail"]
+        assert "are not here: the runs were merged, which copies rows" in checks["activations"]["detail"]
         assert "files" not in checks
     assert session.database.data_version() == before
     [away] = health.find_remote_bytes(session.database, session.store)

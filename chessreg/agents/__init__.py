@@ -11,7 +11,11 @@ from chessreg.plugins import install_command
 
 
 @click.command()
-@click.option("--write", is_flag=True, help="Also offer a tool that names, tags and notes things.")
+@click.option(
+    "--write",
+    is_flag=True,
+    help="Allow changes: also offer a tool that sets names, tags and notes. Left out: read-only.",
+)
 @pass_home
 def mcp(home: Home, write: bool) -> None:
     """Serve the registry to an AI agent over the Model Context Protocol, on stdin and stdout.

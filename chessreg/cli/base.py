@@ -260,7 +260,7 @@ class Numbers(click.ParamType):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if not values:
-            self.fail("it is needed" if self.needed else "it is empty: leave it out, or write none", param, ctx)
+            self.fail("it is required" if self.needed else "it is empty: leave it out, or write none", param, ctx)
         return values
 
 

@@ -30,7 +30,8 @@ DOT_INCHES = 0.15  # height of a dot's line, in a row with one dot per series
 LEGEND_LETTER_INCHES = 0.08  # width of a legend's letter
 LEGEND_LINE_INCHES = 0.19  # height of a legend's line
 DOTS_PER_INCH = 150
-SPREAD = "lines are means over {}s, small dots are single {}s"
+SPREAD = "lines are means over {0}s, small dots are single {0}s"
+SPREAD_ENDS = ",\nwhiskers of means go from the lowest to the highest {0}"
 INTERVALS = "whiskers are 95 % intervals"
 LINE_KEY = ""  # key in a drawn row: the name of its y column
 Row = Mapping[str, Any]
@@ -63,7 +64,8 @@ def draw_figure(result: QueryResult, plot: Plot) -> Figure:
         parts = group_rows(panel, differing)
         points = {label: pool_rows(plot, part) for label, part in parts.items()}
         if any(len(points[label]) < len(part) for label, part in parts.items()):
-            whiskers = SPREAD.format(plot.spread, plot.spread)
+            text = SPREAD + SPREAD_ENDS if plot.y in result.intervals else SPREAD
+            whiskers = text.format(plot.spread.removesuffix("s"))
             draw_single_values(axis, plot, parts, series)
         axis.set_title(title, fontsize="medium")
         if plot.form == "dots":

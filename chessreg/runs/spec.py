@@ -237,7 +237,7 @@ class SettingField:
         if self.form == "list":
             return () if text.lower() == "none" else parse_list(text, self.type)
         if not text and self.noun:
-            raise ValueError("it is needed" if self.needed else "a name or an id")
+            raise ValueError("it is required" if self.needed else "a name or an id")
         return text
 
 

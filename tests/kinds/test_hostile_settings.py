@@ -134,7 +134,7 @@ NEVER = {  # what no machine can do, and the option that the message names
     f"{TRAIN} --n-layer 1000 --n-embd 99840": "--n-embd",
     f"{TRAIN} --batch-tokens 1000000000000": "--batch-tokens",
     f"{TRAIN} --beta1 1": "--beta1",
-    "train --architecture gpt2 --datasets ,": "'--datasets': it is needed",
+    "train --architecture gpt2 --datasets ,": "'--datasets': it is required",
     "train --architecture gpt2 --datasets none": "dataset 'none' was not found",
     f"{TRAIN} --device mps": "--device",
     "imported-games --file /etc/passwd": "passwd",

@@ -58,13 +58,13 @@ MEANINGS = {
     "final-fraction": "of the rate|share of the learning rate",
     "first": "before the others",
     "first-ply": "ply|plies",
-    "format": "chess_gpt_eval|grid-search|training-log|sweep|packs|print",
+    "format": "chess_gpt_eval|grid-search|training-log|sweep|packs|print|a folder for",
     "games": "games",
     "grad-clip": "gradient norm",
     "heldout": "held-out|evaluate on|measure on",
     "heldout-games": "at most this many",
     "hook-point": "hook point|where they read",
-    "hook-points": "hook points to read|where in the model",
+    "hook-points": "hook points? (to read|to write|of)|where in the model",
     "keep-duplicates": "occurred before",
     "label": "read|predicts|label",
     "last-ply": "up to this ply|longest",
@@ -72,7 +72,6 @@ MEANINGS = {
     "later": "moves that follow|later (board|moves)",
     "layer": "layer|run's",
     "layers": "layers|0-based",
-    "layout": "laid out|77 characters",
     "learning-rate": "Adam",
     "limit": "limit",
     "list": "list",
@@ -126,11 +125,13 @@ MEANINGS = {
     "vector": "vector",
     "warmup-steps": "steps until the full rate|full learning rate",
     "weight-decay": "matrices|Adam",
+    "write": "allow changes",
 }
 """Name → a pattern that every description of it contains, for names with more than one description."""
 
 EXCEPTIONS = {
     "against": "of `vector show` a vector run, of matches a match",
+    "layout": "of prompts how a position is written, of `sae export` the files",
     "measure": "of `heatmap` a stage of the probe, of `lab` what is read of the model",
     "phase": "of `probe` a name, of imports a number",
     "source": "of `probe`, `vector` and imported vectors",

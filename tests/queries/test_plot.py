@@ -120,7 +120,13 @@ def test_every_run_behind_a_mean_is_drawn():
     drawn = [line.get_ydata().tolist() for line in figure.axes[0].lines]
     assert [1.0, 3.0, 2.0, 6.0] in drawn
     assert [2.0, 4.0] in drawn
-    assert "small dots are single runs" in figure.get_suptitle()
+    assert figure.get_suptitle() == "Runs\n(lines are means over runs, small dots are single runs)"  # no whiskers
+
+
+def test_the_title_names_a_plural_column_once():
+    rows = {"layer": [0, 0], "runs": ["a", "b"], "accuracy": [1.0, 3.0]}
+    figure = plot.draw_figure(QueryResult(pa.table(rows), {}), Plot("metrics", "layer", "accuracy", spread="runs"))
+    assert figure.get_suptitle() == "Metrics\n(lines are means over runs, small dots are single runs)"
 
 
 @pytest.mark.parametrize(("names", "is_rotated"), [(["a", "b"], False), (["Opp. Pawn"] * 13, True)])

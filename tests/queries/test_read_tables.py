@@ -49,7 +49,7 @@ def test_one_line_a_model_with_its_seeds_from_the_lowest_to_the_highest(database
     line, caps, _ = axis.containers[0].lines
     assert line.get_ydata() == pytest.approx([100 * 50 / 64, 100 * 51 / 64])
     assert [list(cap.get_ydata()) for cap in caps] == [[62.5, 100 * 41 / 64], [93.75, 100 * 61 / 64]]
-    assert "from the lowest to the highest" in axis.figure.get_suptitle()
+    assert "whiskers of means go from the lowest to the highest run" in axis.figure.get_suptitle()
     make.probe(model, {(0, "test"): [(64, 8)]}, layers=(0,), spec={"seed": 0, "epochs": 9})  # no seed of the others
     [axis] = plot.draw_figure(query_plot_rows(database, entry, wanted), wanted).axes
     assert [c.get_label() for c in axis.containers] == [
