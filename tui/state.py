@@ -54,7 +54,7 @@ def save_copied_text(text: str) -> Path | None:
     Inside tmux the text also becomes the newest buffer, which tmux passes on to the outer terminal if configured (tmux
     drops OSC 52 of programs unless `set-clipboard on`). May block, so do not call it on the event loop.
     """
-    path = get_state_folder() / "copied.txt"
+    path = get_tui_state_folder() / "copied.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

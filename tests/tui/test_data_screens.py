@@ -326,10 +326,10 @@ async def test_a_command_tells_that_it_is_at_work_what_it_said_last_and_what_wen
     async with drive(tmp_path, start="data", size=(120, 30)) as driver:
         driver.app.run_command(["dataset", "add", str(tmp_path / "none.pgn"), "--name", "x"], done="added")
         async with asyncio.timeout(300):
-            while "at work: dataset add" not in driver.lines[0]:
+            while "running: dataset add" not in driver.lines[0]:
                 await asyncio.sleep(0.05)
         gate.set()
-        await driver.once(lambda: "at work" not in driver.lines[0], "its end")
+        await driver.once(lambda: "running:" not in driver.lines[0], "its end")
         driver.app.run_command(["dataset", "add", str(tmp_path / "none.pgn"), "--name", "x"], done="added")
         await driver.settle()
         assert "none.pgn" in driver.notices.splitlines()[-1]

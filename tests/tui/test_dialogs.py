@@ -113,7 +113,7 @@ async def test_the_footer_under_a_dialog_has_its_keys(drive: Any, own: Path) -> 
         before = driver.lines[-1]
         assert "q quit" in before
         await driver.press("t")
-        assert driver.lines[-1].split() == ["Enter", "do", "it", "Esc", "leave"]
+        assert driver.lines[-1].split() == ["Enter", "confirm", "Esc", "cancel"]
         driver.app.changed()
         await driver.settle()
         assert "quit" not in driver.lines[-1], "also after the list was read again"

@@ -37,7 +37,7 @@ async def test_palette_and_help_have_every_action_of_the_room(drive, entry: Scre
         assert offered == [format_keys_and_command(action) for action in actions if action.method != "palette"]
         await driver.press("ctrl+p")
         assert driver.app.screen is not screen
-        await driver.type("change the colors")
+        await driver.type("switch the theme")
         theme = driver.app.theme
         await driver.press("enter")
         assert driver.app.screen is screen

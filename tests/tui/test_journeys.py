@@ -94,9 +94,9 @@ async def test_a_run_shows_what_the_command_shows_part_by_part(drive, session: S
         assert "[attempts 1]" in driver.text
         assert "complete" in driver.text
         await driver.press("tab")
-        assert f"[read {len(run['inputs'])}]" in driver.text
+        assert f"[inputs {len(run['inputs'])}]" in driver.text
         await driver.press("tab")
-        assert f"[made {len(run['outputs'])}]" in driver.text
+        assert f"[outputs {len(run['outputs'])}]" in driver.text
         await driver.press("tab")
         assert "[by condition]" in driver.text
 
@@ -164,7 +164,7 @@ async def test_an_input_leads_to_the_run_that_made_it(drive) -> None:
         assert "probe (version" in driver.text
         assert "scores" in driver.text
         await driver.press("escape")
-        assert "[read 4]" in driver.text
+        assert "[inputs 4]" in driver.text
 
 
 async def test_a_game_is_stepped_through_to_its_end_and_its_illegal_tries_are_told(drive, session: Session) -> None:

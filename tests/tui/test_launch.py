@@ -492,8 +492,8 @@ def test_a_grid_of_the_command_line_is_refused_in_one_line() -> None:
     from chessreg.errors import BadInputError
 
     for text, told in (
-        ("color=1|2", "has no setting 'color'"), ("epochs", "wants values"), ("schedule=linear|steep", "one of"),
-        ("epochs=1|1", "twice"), ("epochs=", "wants values"), ("epochs=1|", "wants values"),
+        ("color=1|2", "has no setting 'color'"), ("epochs", "it has no values"), ("schedule=linear|steep", "one of"),
+        ("epochs=1|1", "twice"), ("epochs=", "it has no values"), ("epochs=1|", "it has no values"),
     ):  # fmt: skip
         with pytest.raises(BadInputError, match=told):
             read_grid(find_kind("probe"), [text])

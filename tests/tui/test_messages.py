@@ -74,14 +74,14 @@ async def test_what_is_said_while_the_registry_is_locked_is_held_and_written_lat
             await driver.press("enter")
             await driver.until("by another writer")
             await driver.press("escape", "down", "x")
-            await driver.until("Drop this change of plain: tag best?")
+            await driver.until("Discard this change of plain: tag best?")
             await driver.press("y")
             await driver.once(lambda: driver.text.count("not written  plain") == 2, "the two held changes")
             await driver.press("q")
-            await driver.until("2 changes could not be written yet", "Quit?")
+            await driver.until("2 changes not written yet; quitting discards them.", "Quit?")
             await driver.press("ctrl+c")
             assert driver.app.is_running
-            assert "2 changes could not" not in driver.text, "it says no"
+            assert "quitting discards" not in driver.text, "it says no"
         await driver.once(lambda: not driver.app.writes.waits, "the lock's end")
         await driver.press("escape")
         assert "not written" not in driver.lines[0]
