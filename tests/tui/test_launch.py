@@ -470,7 +470,8 @@ async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(driv
         assert "Launch 6 runs?" in driver.text
         await driver.press("n")
         await typed(driver, "seed", "|".join(map(str, range(60))))
-        assert "120 runs are more than a form can launch (64)" in driver.text
+        assert "not ready  120 runs are more than a form can launch" in driver.text
+        assert "(64); use --sweep with a file" in driver.text
         checks, check = [], form.check
         form.check = lambda: checks.append(1) or check()
         pasted = "|".join(map(str, range(100_000, 100_100)))
@@ -481,9 +482,7 @@ async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(driv
         assert form.typed["seed"] == pasted
         assert len(checks) < len(pasted) / 2, "what is pasted is checked when it is whole"
         await driver.press("enter")
-        assert "not ready  200 runs are more than a form can launch (64)" in driver.text, (
-            "also where one leaves at once"
-        )
+        assert "not ready  200 runs are more than a form can launch" in driver.text, "also where one leaves at once"
         assert "… y copies all of it" in driver.text
 
 
