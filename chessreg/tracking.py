@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from chessreg.registry.database import Database
     from chessreg.session import Session
 
-RUN_TAG = "chessreg.run"  # holds the id of the run, by which a repeated export finds it
+RUN_TAG = "chessreg.run"  # holds the id of a run that is written completely, by which a repeated export finds it
+STARTED_TAG = "chessreg.export"  # holds the id from the start of its export
+DOCUMENT = "chessreg.json"  # the whole record; written last, so it marks a complete export
 MLFLOW_BATCH = 1000  # metrics per request, the server's limit
 MLFLOW_PARAMS = 100  # parameters per request, the server's limit
 MLFLOW_VALUE_CHARS = 6000  # of a parameter, the server's limit
@@ -182,13 +185,15 @@ def write_mlflow(records: Sequence[RunRecord], where: str, project: str, session
     for record in records:
         if client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{record.id}'"):
             continue
-        tags = {RUN_TAG: record.id, "chessreg.kind": record.kind, "chessreg.state": record.state}
+        for unfinished in client.search_runs([experiment], f"tags.`{STARTED_TAG}` = '{record.id}'"):
+            client.delete_run(unfinished.info.run_id)
+        tags = {"chessreg.kind": record.kind, "chessreg.state": record.state}
         tags |= {f"chessreg.{name}": format_value(value) for name, value in record.facts.items() if value is not None}
         tags |= {"tags": ", ".join(record.tags)} if record.tags else {}
         tags |= {"mlflow.note.content": "\n\n".join(record.notes)} if record.notes else {}
         began = to_milliseconds(record.began)
         ended = to_milliseconds(record.ended or record.began)
-        run = client.create_run(experiment, start_time=began, run_name=record.title).info.run_id
+        run = client.create_run(experiment, began, {STARTED_TAG: record.id}, record.title).info.run_id
         params = [Param(name, format_value(value)[:MLFLOW_VALUE_CHARS]) for name, value in record.settings.items()]
         points = [Metric(name_for_mlflow(name), value, ended, 0) for name, value in record.results.items()]
         points += [
@@ -202,8 +207,9 @@ def write_mlflow(records: Sequence[RunRecord], where: str, project: str, session
             client.log_batch(run, tags=part)
         for part in split_batches(points, MLFLOW_BATCH):
             client.log_batch(run, metrics=part)
-        client.log_dict(run, record.as_dict(), "chessreg.json")
+        client.log_dict(run, record.as_dict(), DOCUMENT)
         client.set_terminated(run, "FINISHED" if record.state == "complete" else "FAILED", ended)
+        client.set_tag(run, RUN_TAG, record.id)
         new += 1
     return new
 
@@ -215,11 +221,13 @@ def write_wandb(records: Sequence[RunRecord], where: str, project: str, session:
 
     folder = Path(where)
     folder.mkdir(parents=True, exist_ok=True)
-    there = {path.name.rpartition("-")[2] for path in folder.glob("wandb/offline-run-*")}
     new = 0
     for record in records:
-        if record.id in there:
+        earlier = list(folder.glob(f"wandb/offline-run-*-{record.id}"))
+        if any((path / DOCUMENT).exists() for path in earlier):
             continue
+        for unfinished in earlier:
+            shutil.rmtree(unfinished)
         run = wandb.init(
             project=project, dir=folder, mode="offline", id=record.id, name=record.title, job_type=record.kind,
             tags=list(record.tags), notes="\n\n".join(record.notes) or None, reinit="finish_previous",
@@ -236,6 +244,8 @@ def write_wandb(records: Sequence[RunRecord], where: str, project: str, session:
         run.summary.update({**record.results, "inputs": record.inputs, "outputs": record.outputs})
         run.summary["lineage"] = record.lineage
         run.finish()
+        [written] = folder.glob(f"wandb/offline-run-*-{record.id}")
+        write_document(record, written / DOCUMENT)
         new += 1
     return new
 
@@ -288,15 +298,15 @@ def write_crate(records: Sequence[RunRecord], where: str, project: str, session:
     profile = "https://w3id.org/ro/wfrun/process/0.5"
     crate.root_dataset["conformsTo"] = crate.add(ContextEntity(crate, profile, {"@type": "CreativeWork"}))
     software = crate.add(ContextEntity(crate, "#chessreg", {"@type": "SoftwareApplication", "name": "chessreg"}))
-    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
     written = [
         crate.add_file(path, f"results/{path.name}", properties={"encodingFormat": "application/vnd.apache.parquet"})
-        for path in write_result_tables(session, records, folder / "results")
+        for path in write_result_tables(session, records, aside / "results")
     ]
     for record in records:
-        path = folder / "runs" / f"{record.id}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(record.as_dict(), indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+        path = write_document(record, aside / "runs" / f"{record.id}.json")
         document = crate.add_file(path, f"runs/{path.name}", properties={"encodingFormat": "application/json"})
         given = [
             crate.add(ContextEntity(crate, f"#sha256-{digest}", {"@type": "Dataset", "name": reference}))
@@ -310,8 +320,16 @@ def write_crate(records: Sequence[RunRecord], where: str, project: str, session:
         made = crate.add(ContextEntity(crate, f"#run-{record.id}", action))
         made["instrument"], made["object"], made["result"] = software, given, [document, *written]
         crate.root_dataset.append_to("mentions", made)
-    crate.write(folder)
+    crate.write(aside)
+    aside.replace(folder)
     return len(records)
+
+
+def write_document(record: RunRecord, path: Path) -> Path:
+    """Write a record as a JSON file, and return its path."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(record.as_dict(), indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+    return path
 
 
 def write_result_tables(session: Session, records: Sequence[RunRecord], folder: Path) -> list[Path]:

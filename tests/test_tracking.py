@@ -191,3 +191,28 @@ def test_a_crate_has_every_result_row_and_describes_its_files(
     document = json.loads((folder / f"runs/{board.id}.json").read_text())
     assert document["results"] == board.results
     assert all(math.isfinite(value) for value in document["results"].values())
+
+
+@pytest.mark.parametrize(("tracker", "package"), [("mlflow", "mlflow"), ("ro-crate", "rocrate")])
+def test_an_export_that_was_cut_off_is_written_again(
+    reg: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracker: str, package: str
+) -> None:
+    pytest.importorskip(package, reason=f"no {package} here")
+    monkeypatch.chdir(tmp_path)
+    place = f"mlflow:sqlite:///{tmp_path}/mlflow.db" if tracker == "mlflow" else f"ro-crate:{tmp_path}/crate"
+    with monkeypatch.context() as cut:
+        cut.setattr(RunRecord, "as_dict", lambda record: (_ for _ in ()).throw(RuntimeError("cut off")))
+        with pytest.raises(RuntimeError, match="cut off"):
+            export_records(reg, place, "kind:train")
+    assert export_records(reg, place, "kind:train")["new"] == 1
+    if tracker == "mlflow":
+        from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+        experiment = client.get_experiment_by_name("chessreg")
+        assert experiment is not None
+        [run] = client.search_runs([experiment.experiment_id])
+        assert run.info.status == "FINISHED"
+    else:
+        assert (tmp_path / "crate/ro-crate-metadata.json").exists()
+        assert not (tmp_path / "crate.part").exists()
