@@ -31,7 +31,8 @@ from chessreg.runs.spec import AtMost, ExecutionOptions, Ref, Spec
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
     from chessreg.models.branches import BranchCorpus
-    from chessreg.models.training import Corpus, PositionCorpus, TrainerOptions, TrainPoint
+    from chessreg.models.corpus import Corpus, PositionCorpus
+    from chessreg.models.training import TrainerOptions, TrainPoint
     from chessreg.runs.task import Task
 
 MAX_PARAMETERS = 10**11
@@ -368,7 +369,7 @@ def build_corpus(
 
     field: the setting that names them. A stream is cut for training only; held-out games are read one by one.
     """
-    from chessreg.models.training import Corpus
+    from chessreg.models.corpus import Corpus
 
     if isinstance(spec, BranchSpec):
         return build_branch_corpus(spec, references, inputs, field)
@@ -420,7 +421,7 @@ def build_position_corpus(
     Copies of an earlier position in datasets of positions are left out. Raises BadInputError if no position has such a
     move.
     """
-    from chessreg.models.training import PositionCorpus
+    from chessreg.models.corpus import PositionCorpus
 
     fen = Fen77()
     tokens, actions = [np.zeros((0, fen.length), np.uint8)], [np.zeros(0, np.int16)]
@@ -461,8 +462,8 @@ def build_labelled_corpus(
 
     Raises BadInputError if no position has them.
     """
+    from chessreg.models.corpus import PositionCorpus
     from chessreg.models.decoding.values import find_buckets
-    from chessreg.models.training import PositionCorpus
 
     fen = Fen77()
     tokens, labels = [np.zeros((0, fen.length), np.uint16)], [np.zeros(0, np.int16)]
@@ -518,7 +519,7 @@ def build_decision_corpus(
     spec: PositionSpec, references: tuple[str, ...], inputs: Inputs, field: str
 ) -> PositionCorpus:
     """Return the decisions of these datasets as training data of a FEN encoder. `field` names the setting in errors."""
-    from chessreg.models.training import PositionCorpus
+    from chessreg.models.corpus import PositionCorpus
 
     fen = Fen77()
     tables = [select_training_decisions(spec, each, inputs, field).columns("fen", "best") for each in references]

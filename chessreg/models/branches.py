@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chessreg.models.adapters.gpt2 import GPT2
+from chessreg.models.epochs import Batch, make_epoch_generator
 from chessreg.models.train_config import BranchTraining
-from chessreg.models.training import Trainer, TrainerOptions, make_autocast, make_epoch_generator
+from chessreg.models.training import Trainer, TrainerOptions, make_autocast
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class BranchCorpus:
         self.longest = int((self.seen + written).max())
         """The most tokens that a branch needs before its last one."""
 
-    def batches(self, batch_moves: int, rng: np.random.Generator) -> list[list[list[int]]]:
+    def batches(self, batch_moves: int, rng: np.random.Generator) -> list[Batch]:
         """Return the games of an epoch in batches of `batch_moves` branches, each of games of similar length."""
         order = rng.permutation(len(self.games))
         buckets = [order[start : start + 4096] for start in range(0, len(order), 4096)]
@@ -172,13 +173,16 @@ class BranchTrainer(Trainer):
     corpus: BranchCorpus  # type: ignore[assignment]
     model: GPT2
 
-    def epoch_batches(self) -> list[list[list[int]]]:
-        return self.corpus.batches(self.config.batch_moves, make_epoch_generator(self.config.drawn_by, self.epoch))
+    def check_corpus(self) -> None:
+        """A BranchCorpus always has a batch."""
 
-    def next_portions(self) -> list[tuple[Branches]]:  # type: ignore[override]
+    def iterate_batches(self, epoch: int, first: int) -> Iterator[Batch]:
+        random = make_epoch_generator(self.config.drawn_by, epoch)
+        return iter(self.corpus.batches(self.config.batch_moves, random)[first:])
+
+    def split_rows(self, rows: Batch) -> tuple[list[tuple[Branches]], int]:
         tokens = self.options.micro_tokens // self.options.devices
-        pieces = self.corpus.iterate_passes(self.next_rows(), self.config.game_loss, tokens)
-        return [(piece,) for piece in pieces]
+        return [(piece,) for piece in self.corpus.iterate_passes(rows, self.config.game_loss, tokens)], 0
 
     def count_targets(self, piece: Branches) -> int:  # type: ignore[override]
         return piece.moves

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,10 @@ from chessreg.encodings.fen77 import FenError
 from chessreg.errors import BadInputError, NotFoundError, get_first_line
 from chessreg.models.adapters.bridge import load_hugging_face
 from chessreg.models.adapters.llama import wrap_hugging_face
+from chessreg.models.corpus import IGNORED_LABEL
+from chessreg.models.epochs import Batch, EpochOrder, iterate_items
 from chessreg.models.train_config import TrainConfig
-from chessreg.models.training import IGNORED_LABEL, Trainer, TrainerOptions, make_autocast, make_epoch_generator
+from chessreg.models.training import Trainer, TrainerOptions, make_autocast
 from chessreg.plugins import install_command
 
 if TYPE_CHECKING:
@@ -365,6 +367,7 @@ class Finetuner(Trainer):
 
     config: FinetuneConfig
     corpus: Any
+    prefetched_batches = 0  # held-out prompts use the same tokenizer
 
     def __init__(
         self,
@@ -390,10 +393,12 @@ class Finetuner(Trainer):
         explicit = self.options.autocast and self.options.device == "cpu"
         return TunedModel(hf, self.config, explicit, self.source if self.config.quantized else None).train()
 
-    def epoch_batches(self) -> list[list[list[int]]]:
-        order = make_epoch_generator(self.config.drawn_by, self.epoch).permutation(len(self.corpus))
-        size = self.config.batch_positions
-        return [order[i : i + size, None].tolist() for i in range(0, len(order), size)]
+    def check_corpus(self) -> None:
+        """A PromptCorpus always has a batch, which may have no position that fits."""
+
+    def iterate_batches(self, epoch: int, first: int) -> Iterator[Batch]:
+        order = EpochOrder(self.config.drawn_by, epoch, len(self.corpus))
+        return iterate_items(order, self.config.batch_positions, first)
 
     def weights(self) -> dict[str, Tensor]:
         changed = {name for name, parameter in self.model.named_parameters() if parameter.requires_grad}
@@ -404,17 +409,14 @@ class Finetuner(Trainer):
         if unknown or set(self.weights()) & set(missing):
             raise ValueError(f"{self.state_path} holds the weights of another model")
 
-    def next_portions(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the next batch as inputs and labels, in portions of at most `micro_tokens` tokens.
+    def split_rows(self, rows: Batch) -> tuple[list[tuple[Tensor, Tensor]], int]:
+        """Return a batch as inputs and labels in portions of at most `micro_tokens` tokens, and the number of its
+        positions that do not fit the model.
 
-        Raises BadInputError if no position of the batch fits the model.
+        Raises BadInputError if no position of the batch fits.
         """
-        if self.position == len(self.batches):
-            self.epoch, self.position = self.epoch + 1, 0
-            self.batches = self.epoch_batches()
-        places = [row[0] for row in self.batches[self.position]]
-        self.position += 1
-        parts: list[tuple[Tensor, Tensor]] = self.corpus.batches(places, self.options.micro_tokens)
+        places = [row[0] for row in rows]
+        parts = self.corpus.batches(places, self.options.micro_tokens)
         fitting = sum(len(inputs) for inputs, _ in parts)
         if not fitting:
             raise BadInputError(
@@ -422,8 +424,7 @@ class Finetuner(Trainer):
                 "tokens with its answer",
                 "use a shorter template, without the legal moves",
             )
-        self.left_out += len(places) - fitting
-        return parts
+        return parts, len(places) - fitting
 
     def summed_loss(self, forward: Callable[..., Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         wanted = labels != IGNORED_LABEL

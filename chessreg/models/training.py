@@ -1,8 +1,8 @@
 """The training loop: token ids in, a Hugging Face checkpoint and a loss curve out (Karvonen 2024, Table 5).
 
 Imports only torch and numpy, so that the same file trains on any GPU machine. Everything that determines the result is
-in a `TrainConfig` (train_config.py); batch k of epoch e is a function of (seed, e, k), so a resumed run sees the same
-batches as an uninterrupted one.
+in a `TrainConfig` (train_config.py). Batch k of epoch e is a function of (seed, e, k) (epochs.py), so a resumed run
+sees the same batches as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from chessreg.errors import BadInputError, ChessregError, get_first_line
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, attend_fused
 from chessreg.models.adapters.searchless_chess import SearchlessChess, SearchlessConfig
+from chessreg.models.corpus import IGNORED_LABEL, Corpus, PositionCorpus, collate_rows
+from chessreg.models.epochs import SEED_COUNT, Batch, iterate_batches
+from chessreg.models.prefetch import prefetch
 from chessreg.models.train_config import (
     OF_POSITIONS,
     GPT2Training,
@@ -37,8 +40,7 @@ from chessreg.models.train_config import (
 
 TrainableModel = GPT2 | FenEncoder | SearchlessChess
 
-SEED_COUNT = 2**64  # torch and numpy accept seeds below this
-IGNORED_LABEL = -100  # the label of padding, which cross_entropy skips
+PREFETCHED_BATCHES = 4
 
 
 def make_initial_model(config: TrainConfig, vocab_size: int) -> TrainableModel:
@@ -96,105 +98,6 @@ class TrainPoint:
     tokens_per_second: float
     heldout_accuracy: float | None = None
     measured: Mapping[str, float] = field(default_factory=dict)
-
-
-class Corpus:
-    """Games as token ids below `vocab_size`: `tokens` uint8 [n], game i at offsets[i]:offsets[i + 1]. Games begin with
-    `;`."""
-
-    def __init__(self, tokens: np.ndarray, offsets: np.ndarray, vocab_size: int = 32) -> None:
-        self.tokens, self.offsets, self.vocab_size = tokens, offsets, vocab_size
-        self.lengths = np.diff(offsets)
-
-    def row(self, games: list[int], limit: int) -> np.ndarray:
-        """Return the concatenated games, cut at `limit` tokens."""
-        pieces = [self.tokens[self.offsets[g] : self.offsets[g + 1]] for g in games]
-        return np.concatenate(pieces)[:limit]
-
-    def stream(self, length: int, games: int = 1000) -> Corpus:
-        """Return the concatenated games cut into items of `length` tokens, whatever the borders of games.
-
-        Of every `games` games, the remainder is dropped (Davis specification 1.5).
-        """
-        pieces = []
-        for start in range(0, len(self.lengths), games):
-            end = min(start + games, len(self.lengths))
-            first, last = int(self.offsets[start]), int(self.offsets[end])
-            pieces.append(self.tokens[first : last - (last - first) % length])
-        tokens = np.concatenate(pieces)
-        return Corpus(tokens, np.arange(0, len(tokens) + 1, length), self.vocab_size)
-
-
-class PositionCorpus:
-    """Positions as token ids, uint8 [n, 77], with the action to predict, int16 [n]; or followed by an action, uint16
-    [n, 78], with the bucket of its return."""
-
-    vocab_size = 0  # unused: a model of positions has a fixed vocabulary
-
-    def __init__(self, tokens: np.ndarray, actions: np.ndarray) -> None:
-        self.tokens, self.actions = tokens, actions
-        self.lengths = np.full(len(tokens), tokens.shape[1])
-
-
-def make_epoch_generator(seed: int, epoch: int) -> np.random.Generator:
-    """Return the generator of an epoch. numpy accepts no negative seeds."""
-    return np.random.default_rng([seed % SEED_COUNT, epoch])
-
-
-def make_epoch_batches(corpus: Corpus | PositionCorpus, config: TrainConfig, epoch: int) -> list[list[list[int]]]:
-    """Return the batches of one epoch: batch → rows → games of a row. A pure function of (corpus, config, epoch)."""
-    rng = make_epoch_generator(config.drawn_by, epoch)
-    order = rng.permutation(len(corpus.lengths))
-    if isinstance(config, OF_POSITIONS):
-        size = config.batch_moves
-        return [order[i : i + size, None].tolist() for i in range(0, len(order), size)]
-    assert isinstance(config, TextTraining)
-    limit = config.block_size + 1
-    if config.packing == "stream":
-        size = max(1, config.batch_tokens // config.block_size)
-        return [order[i : i + size, None].tolist() for i in range(0, len(order), size)]
-    if config.packing == "blocks":
-        rows: list[list[int]] = [[]]
-        filled = 0
-        for game in order.tolist():
-            rows[-1].append(game)
-            filled += int(corpus.lengths[game])
-            if filled >= limit:
-                rows.append([])
-                filled = 0
-        rows.pop()  # the last row is not full
-        size = max(1, config.batch_tokens // config.block_size)
-        return [rows[i : i + size] for i in range(0, len(rows), size)]
-    batches: list[list[list[int]]] = []
-    for start in range(0, len(order), 4096):
-        bucket = sorted(order[start : start + 4096].tolist(), key=lambda g: int(corpus.lengths[g]))
-        batch: list[list[int]] = []
-        for game in bucket:
-            if batch and min(int(corpus.lengths[game]), limit) * (len(batch) + 1) > config.batch_tokens:
-                batches.append(batch)
-                batch = []
-            batch.append([game])
-        batches.append(batch)
-    return [batches[i] for i in rng.permutation(len(batches))]
-
-
-def collate_rows(corpus: Corpus | PositionCorpus, rows: list[list[int]], limit: int) -> tuple[Tensor, Tensor]:
-    """Return inputs and labels, int64 [row, length - 1], padded on the right; the label of padding is IGNORED_LABEL.
-
-    For positions: inputs [row, 77 or 78] and labels [row, 1].
-    """
-    if isinstance(corpus, PositionCorpus):
-        places = np.array(rows)[:, 0]
-        chosen = corpus.tokens[places].astype(np.int64), corpus.actions[places, None].astype(np.int64)
-        return torch.from_numpy(chosen[0]), torch.from_numpy(chosen[1])
-    cut = [corpus.row(games, limit) for games in rows]
-    width = max(map(len, cut))
-    inputs = torch.zeros(len(cut), width - 1, dtype=torch.int64)
-    labels = torch.full((len(cut), width - 1), IGNORED_LABEL)
-    for i, tokens in enumerate(cut):
-        row = torch.from_numpy(tokens.astype(np.int64))
-        inputs[i, : len(row) - 1], labels[i, : len(row) - 1] = row[:-1], row[1:]
-    return inputs, labels
 
 
 def compute_attention(
@@ -285,12 +188,13 @@ def measure_loss(
     """
     positions = isinstance(corpus, PositionCorpus)
     limit, at_once = model.block_size + 1, 256 if positions else 16
-    most = min(16 * games if positions else games, len(corpus.lengths))
-    order = sorted(range(most), key=lambda g: int(corpus.lengths[g]))
+    most = min(16 * games if positions else games, len(corpus))
+    order = np.argsort(corpus.compute_lengths(np.arange(most)), kind="stable").tolist()
     summed, count, right = 0.0, 0, 0
     model.eval()
     for start in range(0, len(order), at_once):
-        inputs, labels = collate_rows(corpus, [[g] for g in order[start : start + at_once]], limit)
+        rows = [[item] for item in order[start : start + at_once]]
+        inputs, labels = map(torch.from_numpy, collate_rows(corpus, rows, limit))
         if positions:
             with make_autocast(options):
                 logits = model(inputs.to(options.device)).float()[:, 0].cpu()
@@ -338,6 +242,17 @@ def explain_lost_process(devices: int) -> Iterator[None]:
 STATE = "state.pt"
 
 
+@dataclass(frozen=True)
+class PreparedBatch:
+    """A batch in portions of one forward pass, with the place in the data after it. `left_out` counts its items that do
+    not fit the model."""
+
+    epoch: int
+    position: int
+    portions: list[Any]
+    left_out: int = 0
+
+
 class Trainer:
     """A model, its optimizers, its position in the data and its loss curve; `run` trains until `config.steps`.
 
@@ -346,6 +261,8 @@ class Trainer:
 
     Raises BadInputError for a corpus without a batch.
     """
+
+    prefetched_batches = PREFETCHED_BATCHES  # 0: batches are prepared between the updates
 
     def __init__(
         self, config: TrainConfig, corpus: Corpus | PositionCorpus, folder: Path, options: TrainerOptions | None = None
@@ -358,10 +275,8 @@ class Trainer:
         self.step = self.tokens_seen = self.epoch = self.position = 0
         self.left_out = 0  # drawn items that do not fit the model
         self.tokens_read: int | None = 0  # tokens through the model, including padding; None: not in an old state
-        self.batches = self.epoch_batches()
-        if not self.batches:
-            hint = "a smaller --block-size, --packing games, or more games"
-            raise BadInputError("all games together fill no row of the model's context", hint)
+        self.check_corpus()
+        self.batches = self.prepare_batches()
         self.curve: list[TrainPoint] = []
         self.since: list[Tensor] = []  # losses of the steps since the last point of the curve
         if self.state_path.exists():
@@ -375,9 +290,16 @@ class Trainer:
         """Return the initial model; random draws come from torch's generator."""
         return make_initial_model(self.config, self.corpus.vocab_size)
 
-    def epoch_batches(self) -> list[list[list[int]]]:
-        """Return the batches of the current epoch: batch → rows → games of a row."""
-        return make_epoch_batches(self.corpus, self.config, self.epoch)
+    def check_corpus(self) -> None:
+        """Raise BadInputError for a corpus without a batch."""
+        is_filled = isinstance(self.config, TextTraining) and self.config.packing == "blocks"
+        if not self.corpus.has_rows(self.model.block_size + 1 if is_filled else 1):
+            hint = "a smaller --block-size, --packing games, or more games"
+            raise BadInputError("all games together fill no row of the model's context", hint)
+
+    def iterate_batches(self, epoch: int, first: int) -> Iterator[Batch]:
+        """Yield the batches of an epoch from batch `first` on: rows of items of the corpus."""
+        return iterate_batches(self.corpus, self.config, epoch, first)
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights that training changes, by name."""
@@ -387,10 +309,31 @@ class Trainer:
         """Set weights returned by `weights`."""
         self.model.load_state_dict(weights)
 
-    def next_portions(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the next batch as inputs and labels, in portions of one forward pass."""
-        batch = collate_rows(self.corpus, self.next_rows(), self.model.block_size + 1)
-        return list(split_batch(*batch, self.options))
+    def split_rows(self, rows: Batch) -> tuple[list[Any], int]:
+        """Return a batch as inputs and labels in portions of one forward pass, and the number of items left out."""
+        inputs, labels = map(torch.from_numpy, collate_rows(self.corpus, rows, self.model.block_size + 1))
+        return list(split_batch(inputs, labels, self.options)), 0
+
+    def prepare_batches(self) -> Iterator[PreparedBatch]:
+        """Yield the batches after the trainer's place, epoch after epoch, without end."""
+        epoch, position = self.epoch, self.position
+        while True:
+            for rows in self.iterate_batches(epoch, position):
+                position += 1
+                yield PreparedBatch(epoch, position, *self.split_rows(rows))
+            epoch, position = epoch + 1, 0
+
+    @contextmanager
+    def prefetching(self) -> Iterator[None]:
+        """Prepare batches in a thread during the block."""
+        if not self.prefetched_batches:
+            yield
+            return
+        try:
+            with prefetch(self.prepare_batches(), self.prefetched_batches) as self.batches:
+                yield
+        finally:
+            self.batches = self.prepare_batches()  # from the trainer's place, which the thread is ahead of
 
     def count_targets(self, inputs: Tensor, labels: Tensor) -> int:
         """Return the number of tokens or moves that one portion predicts."""
@@ -447,24 +390,16 @@ class Trainer:
                 f"the saved state {self.state_path} cannot be read: {get_first_line(error)}",
                 "remove it to start from scratch",
             ) from error
-        self.batches = self.epoch_batches()
+        self.batches = self.prepare_batches()
 
     def trained(self) -> TrainableModel:
         """Return a copy of the model in float32 on the CPU, in eval mode."""
         return self.model.trained()
 
-    def next_rows(self) -> list[list[int]]:
-        """Return the next batch as rows of the corpus."""
-        if self.position == len(self.batches):
-            self.epoch, self.position = self.epoch + 1, 0
-            self.batches = self.epoch_batches()
-        rows = self.batches[self.position]
-        self.position += 1
-        return rows
-
     def train_step(self, forward: Callable[[Tensor], Tensor]) -> Tensor:
         """Make one update; return the batch's mean loss as a tensor, so that nothing waits for the device."""
-        parts = self.next_portions()
+        batch = next(self.batches)
+        parts = batch.portions
         if self.config.dropout:  # the same draws in a resumed run, different ones in every process
             torch.manual_seed((self.config.drawn_by << 32 | self.options.rank << 56 | self.step) % SEED_COUNT)
         count = sum(self.count_targets(*part) for part in parts)
@@ -483,6 +418,8 @@ class Trainer:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.step += 1
+        self.epoch, self.position = batch.epoch, batch.position
+        self.left_out += batch.left_out
         self.tokens_seen += count
         if self.tokens_read is not None:
             self.tokens_read += sum(self.count_read_tokens(*part) for part in parts)
@@ -511,8 +448,9 @@ class Trainer:
     def follow(self) -> None:
         """Train as another rank's `run` does, which alone writes and reports."""
         forward = self.forward_pass()
-        while self.step < self.config.steps and not self.agree_to_stop(False):
-            self.train_step(forward)
+        with self.prefetching():
+            while self.step < self.config.steps and not self.agree_to_stop(False):
+                self.train_step(forward)
 
     def run(
         self,
@@ -527,6 +465,19 @@ class Trainer:
         `on_point` receives a TrainPoint every `options.log_steps` steps; every `heldout_steps` steps it includes a
         held-out loss and the result of `measure` for a copy of the model.
         """
+        with self.prefetching():
+            self._run(on_point, heldout, heldout_steps, should_stop, measure)
+        self.save()
+
+    def _run(
+        self,
+        on_point: Callable[[TrainPoint], None],
+        heldout: Any,
+        heldout_steps: int,
+        should_stop: Callable[[], bool],
+        measure: Callable[[Any], Mapping[str, float]] | None,
+    ) -> None:
+        """Run as `run` does, without saving at the end."""
         forward = self.forward_pass()
         saved = clock = time.monotonic()
         tokens = self.tokens_seen
@@ -555,4 +506,3 @@ class Trainer:
             if time.monotonic() - saved > self.options.checkpoint_seconds:
                 self.save()
                 saved = time.monotonic()
-        self.save()

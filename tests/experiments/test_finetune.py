@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from chessreg.encodings.prompts import TEMPLATES, PromptEncoding, PromptSettings, make_tokenizer
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec, check_tunable
+from chessreg.models.corpus import IGNORED_LABEL
 from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus
-from chessreg.models.training import IGNORED_LABEL, TrainerOptions
+from chessreg.models.training import TrainerOptions
 from chessreg.registry import tables
 from chessreg.runs.spec import get_hashed_settings
 from tests.language_models import bring_in

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chessreg.models.corpus import Corpus
 from chessreg.models.devices import set_tf32_products
 from chessreg.models.token_file import TokenFile
 from chessreg.models.train_config import TextTraining
-from chessreg.models.training import Corpus
 
 INPUTS = Path(__file__).parent / "inputs"
 """Token files of a few games of the bundled sample, made by make_inputs.py."""

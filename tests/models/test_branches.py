@@ -23,7 +23,7 @@ def branched(games: int = 40) -> BranchCorpus:
     """Games with up to three moves at random places, whose tokens can be learnt: what is seen, backwards."""
     made, rng = corpus(games), np.random.default_rng(1)
     game, seen, answers = [], [], []
-    for number, length in enumerate(made.lengths.tolist()):
+    for number, length in enumerate(np.diff(made.offsets).tolist()):
         for place in rng.choice(np.arange(5, min(length, 26)), rng.integers(0, 4) if length > 8 else 0, replace=False):
             start = made.offsets[number]
             game.append(number)

@@ -12,9 +12,10 @@ import torch
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, compute_checkpoint_digest, load_model, read_info, save_checkpoint
+from chessreg.models.corpus import Corpus
 from chessreg.models.language_model import LanguageModel
 from chessreg.models.train_config import TextTraining
-from chessreg.models.training import Corpus, Trainer
+from chessreg.models.training import Trainer
 
 TOKENS = torch.arange(60).reshape(2, 30) % 32
 

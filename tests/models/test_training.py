@@ -15,17 +15,10 @@ import torch
 import torch.nn.functional as F
 
 from chessreg.errors import BadInputError, ChessregError
+from chessreg.models.corpus import IGNORED_LABEL, Corpus, collate_rows
+from chessreg.models.epochs import iterate_batches
 from chessreg.models.train_config import TextTraining
-from chessreg.models.training import (
-    IGNORED_LABEL,
-    Corpus,
-    Trainer,
-    TrainerOptions,
-    TrainPoint,
-    collate_rows,
-    compute_attention,
-    make_epoch_batches,
-)
+from chessreg.models.training import Trainer, TrainerOptions, TrainPoint, compute_attention
 
 CONFIG = TextTraining(
     n_layer=2,
@@ -137,10 +130,10 @@ def test_another_recipe_does_not_resume(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", ["blocks", "games"])
 def test_batches_are_a_function_of_seed_and_epoch(rows: str) -> None:
     config = replace(CONFIG, packing=rows)
-    first = make_epoch_batches(corpus(), config, 0)
-    assert first == make_epoch_batches(corpus(), config, 0)
-    assert first != make_epoch_batches(corpus(), config, 1)
-    assert first != make_epoch_batches(corpus(), replace(config, seed=4), 0)
+    first = list(iterate_batches(corpus(), config, 0))
+    assert first == list(iterate_batches(corpus(), config, 0))
+    assert first != list(iterate_batches(corpus(), config, 1))
+    assert first != list(iterate_batches(corpus(), replace(config, seed=4), 0))
     games = [game for batch in first for row in batch for game in row]
     assert len(games) == len(set(games))
     if rows == "games":
@@ -150,7 +143,7 @@ def test_batches_are_a_function_of_seed_and_epoch(rows: str) -> None:
 def test_rows_begin_with_a_game_and_padding_is_ignored() -> None:
     data = corpus()
     for rows in ("blocks", "games"):
-        batch = make_epoch_batches(data, replace(CONFIG, packing=rows), 0)[0]
+        batch = next(iterate_batches(data, replace(CONFIG, packing=rows), 0))
         inputs, labels = collate_rows(data, batch, CONFIG.block_size + 1)
         assert bool((inputs[:, 0] == 15).all())
         assert inputs.shape[1] <= CONFIG.block_size

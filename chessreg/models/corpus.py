@@ -1,0 +1,135 @@
+"""Training data as token ids: games, a stream of games, or positions, in memory or mapped from files.
+
+Imports only numpy. A mapped corpus (`np.memmap`) may be larger than memory: pages that were read are released again.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+
+import numpy as np
+
+IGNORED_LABEL = -100  # the label of padding, which cross_entropy skips
+MOST_UNRELEASED_ITEMS = 2048  # a read maps up to 64 KiB around it
+
+
+def release_pages(array: np.ndarray) -> None:
+    """Unmap the pages of a mapped array. They remain in the system's file cache; an array in memory is unchanged."""
+    if isinstance(array, np.memmap) and hasattr(mmap, "MADV_DONTNEED"):
+        array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+
+
+class Corpus:
+    """Games as token ids below `vocab_size`: `tokens` uint8 [n], game i at offsets[i]:offsets[i + 1]. Games begin with
+    `;`."""
+
+    def __init__(self, tokens: np.ndarray, offsets: np.ndarray, vocab_size: int = 32) -> None:
+        self.tokens, self.offsets, self.vocab_size = tokens, offsets, vocab_size
+        self._unreleased = 0
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def compute_lengths(self, items: np.ndarray) -> np.ndarray:
+        """Return the tokens of each of these items, int64 [n] for an index array int64 [n]."""
+        lengths = self.offsets[items + 1].astype(np.int64) - self.offsets[items].astype(np.int64)
+        release_pages(self.offsets)
+        return lengths
+
+    def has_rows(self, length: int) -> bool:
+        """Return whether all items together have at least `length` tokens."""
+        return len(self) > 0 and int(self.offsets[-1]) - int(self.offsets[0]) >= length
+
+    def row(self, games: Sequence[int], limit: int) -> np.ndarray:
+        """Return the concatenated games, cut at `limit` tokens."""
+        self._unreleased += len(games)
+        if self._unreleased > MOST_UNRELEASED_ITEMS:
+            self._unreleased = 0
+            release_pages(self.tokens)
+        return np.concatenate([self.tokens[start:stop] for start, stop in map(self.find_span, games)])[:limit]
+
+    def find_span(self, item: int) -> tuple[int, int]:
+        """Return the first token of an item, and the one after its last."""
+        return int(self.offsets[item]), int(self.offsets[item + 1])
+
+    def stream(self, length: int, games: int = 1000) -> TokenStream:
+        """Return the concatenated games cut into items of `length` tokens, whatever the borders of games.
+
+        Of every `games` games, the remainder is dropped (Davis specification 1.5).
+        """
+        edges = np.append(self.offsets[:-1:games], self.offsets[-1:]).astype(np.int64)
+        return TokenStream(self.tokens, edges, length, self.vocab_size)
+
+
+class TokenStream(Corpus):
+    """Tokens in items of `length`, whatever the borders of games: those of group i begin at edges[i], and its remainder
+    before edges[i + 1] is dropped. `edges` int64 [groups + 1]."""
+
+    def __init__(self, tokens: np.ndarray, edges: np.ndarray, length: int, vocab_size: int = 32) -> None:
+        self.tokens, self.edges, self.length, self.vocab_size = tokens, edges, length, vocab_size
+        self.firsts = np.concatenate([[0], np.cumsum(np.diff(edges) // length)])
+        self._unreleased = 0
+
+    def __len__(self) -> int:
+        return int(self.firsts[-1])
+
+    def compute_lengths(self, items: np.ndarray) -> np.ndarray:
+        return np.full(len(items), self.length, np.int64)
+
+    def has_rows(self, length: int) -> bool:
+        return len(self) > 0
+
+    def find_span(self, item: int) -> tuple[int, int]:
+        group = int(np.searchsorted(self.firsts, item, "right")) - 1
+        start = int(self.edges[group]) + (item - int(self.firsts[group])) * self.length
+        return start, start + self.length
+
+
+class PositionCorpus:
+    """Positions as token ids, uint8 [n, 77], with the action to predict, int16 [n]; or followed by an action, uint16
+    [n, 78], with the bucket of its return."""
+
+    vocab_size = 0  # unused: a model of positions has a fixed vocabulary
+
+    def __init__(self, tokens: np.ndarray, actions: np.ndarray) -> None:
+        self.tokens, self.actions = tokens, actions
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def compute_lengths(self, items: np.ndarray) -> np.ndarray:
+        """Return the tokens of each of these positions, int64 [n]."""
+        return np.full(len(items), self.tokens.shape[1], np.int64)
+
+    def has_rows(self, length: int) -> bool:
+        """Return whether there is a position."""
+        return len(self) > 0
+
+    def take(self, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tokens int64 [n, 77 or 78] and the labels int64 [n, 1] of these positions."""
+        tokens = np.empty((len(items), self.tokens.shape[1]), np.int64)
+        labels = np.empty((len(items), 1), np.int64)
+        for start in range(0, len(items), MOST_UNRELEASED_ITEMS):
+            some = items[start : start + MOST_UNRELEASED_ITEMS]
+            tokens[start : start + len(some)] = self.tokens[some]
+            labels[start : start + len(some), 0] = self.actions[some]
+            release_pages(self.tokens)
+            release_pages(self.actions)
+        return tokens, labels
+
+
+def collate_rows(corpus: Corpus | PositionCorpus, rows: list[list[int]], limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs and labels, int64 [row, length - 1], padded on the right; the label of padding is IGNORED_LABEL.
+
+    For positions: inputs [row, 77 or 78] and labels [row, 1].
+    """
+    if isinstance(corpus, PositionCorpus):
+        return corpus.take(np.array(rows)[:, 0])
+    cut = [corpus.row(games, limit) for games in rows]
+    width = max(map(len, cut))
+    inputs = np.zeros((len(cut), width - 1), np.int64)
+    labels = np.full((len(cut), width - 1), IGNORED_LABEL)
+    for i, row in enumerate(cut):
+        inputs[i, : len(row) - 1], labels[i, : len(row) - 1] = row[:-1], row[1:]
+    return inputs, labels
