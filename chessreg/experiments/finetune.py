@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from chessreg.encodings.prompts import PromptEncoding, make_tokenizer
 from chessreg.errors import BadInputError
+from chessreg.experiments.settings.parallel import ParallelOptions
 from chessreg.experiments.settings.prompts import (
     PromptSpec,
     check_prompt_room,
@@ -22,7 +23,7 @@ from chessreg.noise import Stream
 from chessreg.runs.cost import PROMPT_TOKENS, count_forward_pass_operations, count_reading_operations
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind, RunEstimate
-from chessreg.runs.spec import AtMost, Beta, ExecutionOptions, Ref, Share
+from chessreg.runs.spec import AtMost, Beta, Ref, Share
 
 if TYPE_CHECKING:
     from chessreg.models.finetuning import Finetuner, PromptCorpus
@@ -120,7 +121,7 @@ class FinetuneSpec(PromptSpec):
         return self
 
 
-class FinetuneOptions(ExecutionOptions):
+class FinetuneOptions(ParallelOptions):
     micro_tokens: Annotated[int, AtMost(1_000_000_000, "more tokens do not fit in memory")] | None = Field(
         None, ge=64, description="maximum tokens in one forward pass. Left out: 4,096 on a CPU, else 16,384"
     )
@@ -220,6 +221,8 @@ class Finetune(Kind):
             self.tune(task)
 
     def tune(self, task: Task[FinetuneSpec, FinetuneOptions]) -> None:
+        from chessreg.models.ranks import run_ranks
+
         spec = task.spec
         trainer, heldout = build_finetuner(task)
 
@@ -229,7 +232,8 @@ class Finetune(Kind):
             text = f"loss {point.loss:.4f}, {point.tokens_per_second:,.0f} tokens of moves/s"
             task.progress(point.step / max(spec.steps, 1), text)
 
-        trainer.run(on_point, heldout, spec.heldout_steps, lambda: task.stopping)
+        with run_ranks(trainer, task.options.devices):
+            trainer.run(on_point, heldout, spec.heldout_steps, lambda: task.stopping)
         task.progress(trainer.step / max(spec.steps, 1), "")  # raises StopRequest after a signal
         for point in trainer.curve:
             emit_train_point(task, point)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from chessreg.encodings import get_encoding, list_encodings
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.decisions import Decisions, load_decisions
+from chessreg.experiments.settings.parallel import ParallelOptions
 from chessreg.games.datasets.dataset import convert_column_to_numpy
 from chessreg.models.train_config import (
     BranchTraining,
@@ -26,7 +27,7 @@ from chessreg.noise import Stream
 from chessreg.runs.cost import POSITION_TOKENS
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind, RunEstimate
-from chessreg.runs.spec import AtMost, ExecutionOptions, Ref, Spec
+from chessreg.runs.spec import AtMost, Ref, Spec
 
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
@@ -137,17 +138,12 @@ class SearchlessSpec(AnyTraining, SearchlessTraining):
 TrainSpec = Annotated[TextSpec | BranchSpec | PositionSpec | SearchlessSpec, Field(discriminator="architecture")]
 
 
-class TrainOptions(ExecutionOptions):
+class TrainOptions(ParallelOptions):
     micro_tokens: Annotated[int, AtMost(1_000_000_000, "more tokens do not fit in memory")] = Field(
         16_384, ge=64, description="most characters in one forward pass; a batch is split into several"
     )
     autocast: bool = Field(True, description="compute in bfloat16 where that is safe")
     compile: bool = Field(False, description="torch.compile the model")
-    devices: int = Field(
-        1,
-        ge=1,
-        description="CUDA devices that share each batch, one process each; on a CPU: processes (data parallel)",
-    )
     log_steps: int = Field(20, ge=1, description="steps between points of the loss curve")
     checkpoint_seconds: float = Field(300.0, gt=0, description="seconds between saved states")
 

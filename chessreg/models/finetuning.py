@@ -28,7 +28,7 @@ from chessreg.models.adapters.llama import wrap_hugging_face
 from chessreg.models.corpus import IGNORED_LABEL
 from chessreg.models.epochs import Batch, EpochOrder, iterate_items
 from chessreg.models.train_config import TrainConfig
-from chessreg.models.training import Trainer, TrainerOptions, make_autocast
+from chessreg.models.training import BatchCounts, PreparedBatch, Trainer, TrainerOptions, make_autocast
 from chessreg.plugins import install_command
 
 if TYPE_CHECKING:
@@ -409,22 +409,34 @@ class Finetuner(Trainer):
         if unknown or set(self.weights()) & set(missing):
             raise ValueError(f"{self.state_path} holds the weights of another model")
 
-    def split_rows(self, rows: Batch) -> tuple[list[tuple[Tensor, Tensor]], int]:
-        """Return a batch as inputs and labels in portions of at most `micro_tokens` tokens, and the number of its
-        positions that do not fit the model.
+    def extra_arguments(self) -> dict[str, Any]:
+        return {"source": self.source}
 
-        Raises BadInputError if no position of the batch fits.
-        """
-        places = [row[0] for row in rows]
+    def split_rows(self, rows: Batch) -> tuple[list[tuple[Tensor, Tensor]], int]:
+        """Return this process's share of a batch as inputs and labels in portions of at most `micro_tokens` tokens, and
+        the number of its positions that do not fit the model."""
+        places = [row[0] for row in rows[self.options.rank :: self.options.devices]]
         parts = self.corpus.batches(places, self.options.micro_tokens)
+        return parts, len(places) - sum(len(inputs) for inputs, _ in parts)
+
+    def share_batch(self, batch: PreparedBatch) -> tuple[list[Any], BatchCounts]:
+        """Return the portions, which are of this process alone, and the counts of all processes together.
+
+        Raises BadInputError if no position of the batch fits the model.
+        """
+        parts, own = batch.portions, self.count_batch(batch)
         fitting = sum(len(inputs) for inputs, _ in parts)
+        counts = torch.tensor([*own, fitting]).to(self.options.device)
+        if self.ranks is not None:
+            self.ranks.sum([counts])
+        *totals, fitting = counts.tolist()
         if not fitting:
             raise BadInputError(
-                f"none of the {len(places)} positions of step {self.step} fits the model's {self.config.block_size} "
+                f"none of the {totals[-1]} positions of step {self.step} fits the model's {self.config.block_size} "
                 "tokens with its answer",
                 "use a shorter template, without the legal moves",
             )
-        return parts, len(places) - fitting
+        return parts, BatchCounts(*totals)
 
     def summed_loss(self, forward: Callable[..., Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         wanted = labels != IGNORED_LABEL

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from chessreg.models.devices import set_tf32_products
 from chessreg.models.sparse_autoencoders import SparseAutoencoder
+
+if TYPE_CHECKING:
+    from chessreg.models.ranks import Ranks
 
 NAMES = ("W_gate", "b_gate", "r_mag", "b_mag", "W_dec", "b_dec")
 CPU_ROWS = 256  # rows of a batch processed at once, so that intermediate results stay in a CPU core's cache
@@ -84,6 +87,7 @@ def compute_gradients(
     out: Mapping[str, Tensor],
     rows: int | None = None,
     precision: Precision = "float32",
+    batch: int | None = None,
 ) -> tuple[Loss, Tensor]:
     """Return the loss over scaled residuals x [n, d_model], and which latents fired (bool [features]).
 
@@ -95,24 +99,28 @@ def compute_gradients(
     `precision` of the matrix products: "tf32" lets a GPU round their factors to TF32 (a CPU computes in float32);
     "bfloat16" rounds factors and results, and stores all arrays [rows, features] in it. Parameters, biases, sums over
     rows and the gradients in `out` are always float32.
+
+    If x is a part of a batch of `batch` rows, loss and gradients are sums over x divided by `batch`, which add up to
+    those of the batch.
     """
     with set_tf32_products(precision == "tf32"):
         kind = torch.bfloat16 if precision == "bfloat16" else x.dtype
-        return _compute_gradients(sae, x, coefficient, out, rows or compute_batch_rows(x.device, sae.features), kind)
+        rows = rows or compute_batch_rows(x.device, sae.features)
+        return _compute_gradients(sae, x, coefficient, out, rows, kind, len(x) if batch is None else batch)
 
 
 def _compute_gradients(
-    sae: GatedSae, x: Tensor, coefficient: float, out: Mapping[str, Tensor], rows: int, kind: torch.dtype
+    sae: GatedSae, x: Tensor, coefficient: float, out: Mapping[str, Tensor], rows: int, kind: torch.dtype, n: int
 ) -> tuple[Loss, Tensor]:
     """Implement `compute_gradients`, with factors and results of products in `kind`."""
-    n, slope = len(x), sae.r_mag.exp()
+    slope = sae.r_mag.exp()
     for value in out.values():
         value.zero_()
     w_gate, w_dec, b_dec = sae.W_gate.to(kind), sae.W_dec.to(kind), sae.b_dec.to(kind)
     sparsity = torch.full_like(sae.b_gate, coefficient / n, dtype=kind)
-    u_of, both_of, back_of = (x.new_empty(times * min(rows, n), sae.features, dtype=kind) for times in (1, 2, 2))
+    u_of, both_of, back_of = (x.new_empty(times * min(rows, len(x)), sae.features, dtype=kind) for times in (1, 2, 2))
     summed, strongest = x.new_zeros(4), torch.zeros_like(sae.b_gate, dtype=kind)
-    for part in x.split(rows):
+    for part in x.split(rows) if len(x) else ():
         m = len(part)
         u, both, back = u_of[:m], both_of[: 2 * m], back_of[: 2 * m]
         code, gate, of_code, of_gate = both[:m], both[m:], back[:m], back[m:]
@@ -233,13 +241,19 @@ def train_step(
     learning_rate: float,
     rows: int | None = None,
     precision: Precision = "float32",
+    ranks: Ranks | None = None,
 ) -> tuple[Loss, Tensor]:
     """Update `sae` on scaled residuals x [n, d_model]; return the result of `compute_gradients`. `gradient` is
     overwritten.
 
-    On a GPU nothing waits for the device.
+    On a GPU nothing waits for the device. With `ranks`, each process has the whole batch and computes its share.
     """
-    loss, fired = compute_gradients(sae, x, coefficient, gradient, rows, precision)
+    part = x if ranks is None else x.tensor_split(ranks.size)[ranks.rank]
+    loss, fired = compute_gradients(sae, part, coefficient, gradient, rows, precision, len(x))
+    if ranks is not None:
+        means, fires = torch.stack(list(loss.values())), fired.float()
+        ranks.sum([*gradient.values(), means, fires])
+        loss, fired = Loss(zip(loss, means.unbind(), strict=True)), fires > 0
     remove_parallel_part(gradient["W_dec"], sae.W_dec)
     adam.step(gradient, learning_rate)
     normalize_columns(sae.W_dec)

@@ -337,8 +337,8 @@ def collect_activations(
     model: LanguageModel, points: Sequence[str], rows: int, passes: Iterable[ActivationPass]
 ) -> dict[str, Tensor]:
     """Return hook point → activations float32 [rows, d_model] on the model's device. Rows without a pass
-    are undefined."""
-    made = {point: torch.empty(rows, model.d_model, device=model.device) for point in points}
+    are 0."""
+    made = {point: torch.zeros(rows, model.d_model, device=model.device) for point in points}
     for tokens, row, token, target in passes:
         place = target.to(model.device)
         for point, activations in model.activations_at(tokens, points, row, token).items():

@@ -4,99 +4,194 @@ summed.
 Rank 0 is the process of the run: only it writes states, measures and reports. The other processes have the same model
 and follow it step by step. Batch k is the same for any number of processes, so losses agree to rounding, and a training
 resumes with any number.
+
+Before each step the other processes wait for rank 0's command in a key-value store, for as long as rank 0 lives. In a
+collective operation, all processes compute the same step, so a short timeout shows that one of them is gone.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import pickle
 import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from chessreg.models.training import LostProcessError, explain_lost_process
+from chessreg.errors import ChessregError, get_first_line
+from chessreg.models.devices import check_device_count
 
 if TYPE_CHECKING:
     from torch.multiprocessing.spawn import ProcessContext
 
-    from chessreg.models.training import Trainer, TrainerOptions
-
-JOIN_TIMEOUT = timedelta(minutes=5)  # for the group to form, once every process is ready
-GROUP_TIMEOUT = timedelta(hours=6)  # rank 0 may measure the model while the other processes wait
+GROUP_TIMEOUT = timedelta(minutes=2)  # of a collective operation, and for the group to form
+COMMAND_TIMEOUT = timedelta(days=365)  # rank 0 may measure the model for hours; its end closes the connection
 READY_POLL_S = 0.05
+END_TIMEOUT_S = 5.0  # for a process to end after SIGTERM, before SIGKILL
+KEPT_COMMANDS = 1000  # more than the steps that rank 0 can be ahead
+MAPPED_BYTES = 1 << 16  # larger arrays are stored in files, which the processes map
+NEXT_STEP, END = "step", "end"  # commands
+
+
+class LostProcessError(ChessregError):
+    """Raised when one of the `size` processes of a training has ended. `cause` is the attempt's cause."""
+
+    cause = "lost"
+
+    def __init__(self, size: int, reason: str) -> None:
+        message = f"one of the {size} processes of this training has ended ({reason[:200]})"
+        super().__init__(message, "resume the run: it continues from the last saved state")
 
 
 @contextmanager
-def run_ranks(trainer: Trainer, devices: int) -> Iterator[None]:
-    """Make the trainer rank 0 of `devices` processes inside the block; with 1 nothing is started.
+def explain_lost_process(size: int) -> Iterator[None]:
+    """Convert RuntimeError inside the block to LostProcessError."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise LostProcessError(size, get_first_line(error)) from error
 
-    Raises LostProcessError if one of the processes ends.
+
+@dataclass
+class Ranks:
+    """The group of processes, as seen by process `rank` of `size`."""
+
+    rank: int
+    size: int
+    store: dist.Store
+    commands: int = 0
+
+    def send(self, command: str) -> None:
+        """Send a command from rank 0 to all other processes."""
+        self.commands += 1
+        self.store.set(f"command-{self.commands}", command)
+        self.store.delete_key(f"command-{self.commands - KEPT_COMMANDS}")
+
+    def receive(self) -> str:
+        """Return rank 0's next command. Raises LostProcessError if rank 0 has ended."""
+        self.commands += 1
+        with explain_lost_process(self.size):
+            command: bytes = self.store.get(f"command-{self.commands}")
+        return command.decode()
+
+    def sum(self, tensors: list[Tensor]) -> None:
+        """Replace each tensor by its sum over all processes. Raises LostProcessError if one of them has ended."""
+        with explain_lost_process(self.size):
+            for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
+                work.wait()
+
+
+class Follower(Protocol):
+    """What a process other than rank 0 does, as a picklable function: build a trainer on `device`, return its loop."""
+
+    def __call__(self, rank: int, device: str) -> Callable[[Ranks], None]: ...
+
+
+class Leader(Protocol):
+    """A training that several processes can share."""
+
+    @property
+    def device(self) -> str: ...
+
+    def make_follower(self) -> Follower: ...
+
+    def connect(self, ranks: Ranks) -> None:
+        """Share all further steps with these processes."""
+
+
+@contextmanager
+def run_ranks(leader: Leader, devices: int) -> Iterator[None]:
+    """Make the training rank 0 of `devices` processes inside the block; with 1 nothing is started.
+
+    Raises LostProcessError if one of the processes ends or stops responding, and BadInputError for more devices than
+    this machine has.
     """
     if devices == 1:
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="chessreg-ranks-") as name:
+    check_device_count(leader.device, devices)
+    with tempfile.TemporaryDirectory(prefix="chessreg-ranks-") as name, share_threads(devices) as threads:
         folder = Path(name)
-        own = replace(trainer.options, devices=devices)
-        write_corpus(trainer.corpus, folder)
-        arguments = (folder, type(trainer), trainer.config, trainer.folder, own, torch.get_num_threads() // devices)
+        write_follower(leader.make_follower(), folder)
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        arguments = (folder, store.port, devices, leader.device, threads)
         followers = torch.multiprocessing.start_processes(
             follow_rank, arguments, nprocs=devices - 1, join=False, daemon=True, start_method="spawn"
         )
-        threads = torch.get_num_threads()
-        torch.set_num_threads(max(1, threads // devices))
-        trainer.options = own
         try:
-            store = open_store(folder, own)
-            wait_until_ready(followers, store, own)
-            join_group(store, own)
+            wait_until_ready(followers, store, devices)
+            ranks = Ranks(0, devices, store)
+            join_group(ranks, leader.device)
+            leader.connect(ranks)
             yield
+            ranks.send(END)
+        except LostProcessError as error:
+            if reason := find_reason(followers):
+                raise LostProcessError(devices, reason) from error
+            raise
         finally:
-            torch.set_num_threads(threads)
-            for process in followers.processes:
-                process.terminate()
-                process.join()
+            end_processes(followers)
             if dist.is_initialized():
                 dist.destroy_process_group()
 
 
-def open_store(folder: Path, options: TrainerOptions) -> dist.Store:
-    """Return the key-value store, a file, through which the processes find each other."""
-    return dist.FileStore(str(folder / "rendezvous"), options.devices)
+@contextmanager
+def share_threads(devices: int) -> Iterator[int]:
+    """Set this process's threads to its share during the block; yields their number."""
+    threads = torch.get_num_threads()
+    share = max(1, threads // devices)
+    torch.set_num_threads(share)
+    try:
+        yield share
+    finally:
+        torch.set_num_threads(threads)
 
 
-def wait_until_ready(followers: ProcessContext, store: dist.Store, options: TrainerOptions) -> None:
+def wait_until_ready(followers: ProcessContext, store: dist.Store, size: int) -> None:
     """Wait until every other process has built its trainer. Raises LostProcessError as soon as one of them has ended.
 
     Forming the group does not notice such a process: it waits for it until its timeout.
     """
-    keys = [ready_key(rank) for rank in range(1, options.devices)]
+    keys = [ready_key(rank) for rank in range(1, size)]
     while not store.check(keys):
-        ended = connection.wait([process.sentinel for process in followers.processes], READY_POLL_S)
-        for process, error_file in zip(followers.processes, followers.error_files, strict=True):
-            if process.sentinel in ended:
-                process.join()
-                raise LostProcessError(options.devices, describe_end(process.exitcode, Path(error_file)))
+        if connection.wait([process.sentinel for process in followers.processes], READY_POLL_S):
+            raise LostProcessError(size, find_reason(followers) or "it ended before the first step")
 
 
-def describe_end(exit_code: int, error_file: Path) -> str:
-    """Return the error that torch wrote to `error_file` for a process, or its exit status if there is none."""
-    if error_file.exists():
-        traceback: str = pickle.loads(error_file.read_bytes())
-        return traceback.strip().splitlines()[-1]
-    return f"signal {-exit_code}" if exit_code < 0 else f"exit status {exit_code}"
+def find_reason(followers: ProcessContext) -> str | None:
+    """Return why the first process that failed has ended: its error, or its exit status. None: all of them live."""
+    connection.wait([process.sentinel for process in followers.processes], 1.0)
+    for process, error_file in zip(followers.processes, followers.error_files, strict=True):
+        if Path(error_file).exists():
+            traceback: str = pickle.loads(Path(error_file).read_bytes())
+            return traceback.strip().splitlines()[-1]
+        if process.exitcode:
+            code = process.exitcode
+            return f"signal {-code}" if code < 0 else f"exit status {code}"
+    return None
+
+
+def end_processes(followers: ProcessContext) -> None:
+    """End the other processes, also those that are stopped or hang."""
+    for process in followers.processes:
+        process.terminate()
+    for process in followers.processes:
+        process.join(END_TIMEOUT_S)
+        process.kill()
+        process.join()
 
 
 def ready_key(rank: int) -> str:
@@ -104,36 +199,35 @@ def ready_key(rank: int) -> str:
     return f"ready-{rank}"
 
 
-def join_group(store: dist.Store, options: TrainerOptions) -> None:
+def join_group(ranks: Ranks, device: str) -> None:
     """Join the group of processes. Raises LostProcessError if the other processes do not join."""
-    backend = "nccl" if options.device.startswith("cuda") else "gloo"
-    with explain_lost_process(options.devices):
+    backend = "nccl" if device.startswith("cuda") else "gloo"
+    with explain_lost_process(ranks.size):
         dist.init_process_group(
-            backend, store=store, rank=options.rank, world_size=options.devices, timeout=JOIN_TIMEOUT
+            backend,
+            store=dist.PrefixStore("group", ranks.store),
+            rank=ranks.rank,
+            world_size=ranks.size,
+            timeout=GROUP_TIMEOUT,
         )
-    dist.distributed_c10d._set_pg_timeout(GROUP_TIMEOUT)
+    ranks.store.set_timeout(COMMAND_TIMEOUT)
 
 
-def follow_rank(
-    number: int,
-    folder: Path,
-    trainer_type: type[Trainer],
-    config: Any,
-    state: Path,
-    options: TrainerOptions,
-    threads: int,
-) -> None:
+def follow_rank(number: int, folder: Path, port: int, size: int, device: str, threads: int) -> None:
     """Run as rank `number` + 1 until the training ends. Ends when rank 0 ends for any reason; Ctrl-C reaches only rank
     0."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
-    torch.set_num_threads(max(1, threads))
-    device = f"cuda:{number + 1}" if options.device.startswith("cuda") else options.device
-    trainer = trainer_type(config, read_corpus(folder), state, replace(options, rank=number + 1, device=device))
-    store = open_store(folder, trainer.options)
-    store.set(ready_key(trainer.options.rank), "")
-    join_group(store, trainer.options)
-    trainer.follow()
+    torch.set_num_threads(threads)
+    rank = number + 1
+    if device.startswith("cuda"):
+        device = f"cuda:{rank}"
+        torch.cuda.set_device(device)
+    follow = read_follower(folder)(rank, device)
+    ranks = Ranks(rank, size, dist.TCPStore("127.0.0.1", port, is_master=False))
+    ranks.store.set(ready_key(rank), "")
+    join_group(ranks, device)
+    follow(ranks)
 
 
 def exit_with_parent(parent: int) -> None:
@@ -143,18 +237,56 @@ def exit_with_parent(parent: int) -> None:
     os._exit(1)
 
 
-def write_corpus(corpus: Any, folder: Path) -> None:
-    """Write a corpus so that the other processes can map its arrays from files and share the memory."""
-    arrays = {name: value for name, value in vars(corpus).items() if isinstance(value, np.ndarray)}
-    for name, value in arrays.items():
-        np.save(folder / f"{name}.npy", value)
-    rest = {name: value for name, value in vars(corpus).items() if name not in arrays}
-    (folder / "corpus.pickle").write_bytes(pickle.dumps((type(corpus), list(arrays), rest)))
+# -- the follower as files --------------------------------------------------------------------------------------------
 
 
-def read_corpus(folder: Path) -> Any:
-    """Return the corpus written by `write_corpus`."""
-    kind, arrays, rest = pickle.loads((folder / "corpus.pickle").read_bytes())
-    corpus = object.__new__(kind)
-    vars(corpus).update(rest, **{name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in arrays})
-    return corpus
+class ArrayPickler(pickle.Pickler):
+    """Writes large arrays to files of `folder`, which all processes map instead of holding copies. Arrays that are
+    mapped already are written as the place in their file."""
+
+    def __init__(self, file: Any, folder: Path) -> None:
+        super().__init__(file)
+        self.folder, self.arrays = folder, dict[int, np.ndarray]()
+
+    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
+        if isinstance(value, np.memmap) and value.filename and isinstance(value.base, mmap.mmap):
+            return value.filename, value.dtype, value.offset, value.shape
+        if not isinstance(value, np.ndarray) or value.nbytes < MAPPED_BYTES or value.dtype.hasobject:
+            return None
+        name = f"{id(value)}.npy"
+        if id(value) not in self.arrays:
+            self.arrays[id(value)] = value  # keeps the id from being used again
+            np.save(self.folder / name, value)
+        return (name,)
+
+
+class ArrayUnpickler(pickle.Unpickler):
+    """Reads the objects that ArrayPickler writes."""
+
+    def __init__(self, file: Any, folder: Path) -> None:
+        super().__init__(file)
+        self.folder = folder
+
+    def persistent_load(self, pid: tuple[Any, ...]) -> np.ndarray:
+        name, *mapped = pid
+        if mapped:
+            dtype, offset, shape = mapped
+            return np.memmap(name, dtype, "r", offset, shape)
+        array: np.ndarray = np.load(self.folder / name, mmap_mode="r")
+        return array
+
+
+FOLLOWER_FILE = "follower.pickle"
+
+
+def write_follower(follower: Follower, folder: Path) -> None:
+    """Write a follower to a folder, for `read_follower`."""
+    with (folder / FOLLOWER_FILE).open("wb") as file:
+        ArrayPickler(file, folder).dump(follower)
+
+
+def read_follower(folder: Path) -> Follower:
+    """Return the follower written by `write_follower`."""
+    with (folder / FOLLOWER_FILE).open("rb") as file:
+        follower: Follower = ArrayUnpickler(file, folder).load()
+    return follower

@@ -12,13 +12,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -29,6 +28,7 @@ from chessreg.models.adapters.searchless_chess import SearchlessChess, Searchles
 from chessreg.models.corpus import IGNORED_LABEL, Corpus, PositionCorpus, collate_rows
 from chessreg.models.epochs import SEED_COUNT, Batch, iterate_batches
 from chessreg.models.prefetch import prefetch
+from chessreg.models.ranks import NEXT_STEP, Ranks
 from chessreg.models.train_config import (
     OF_POSITIONS,
     GPT2Training,
@@ -213,32 +213,6 @@ def split_batch(inputs: Tensor, labels: Tensor, options: TrainerOptions) -> Iter
     yield from zip(inputs.split(rows), labels.split(rows), strict=True)
 
 
-def sum_over_processes(tensors: list[Tensor], options: TrainerOptions) -> None:
-    """Replace each tensor by its sum over all processes. Raises LostProcessError if one of them has ended."""
-    with explain_lost_process(options.devices):
-        for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
-            work.wait()
-
-
-class LostProcessError(ChessregError):
-    """Raised when one of the `devices` processes of a training has ended. `cause` is the attempt's cause."""
-
-    cause = "lost"
-
-    def __init__(self, devices: int, reason: str) -> None:
-        message = f"one of the {devices} processes of this training has ended ({reason[:200]})"
-        super().__init__(message, "resume the run: it continues from the last saved state")
-
-
-@contextmanager
-def explain_lost_process(devices: int) -> Iterator[None]:
-    """Convert RuntimeError inside the block to LostProcessError."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise LostProcessError(devices, get_first_line(error)) from error
-
-
 STATE = "state.pt"
 
 
@@ -251,6 +225,14 @@ class PreparedBatch:
     position: int
     portions: list[Any]
     left_out: int = 0
+
+
+class BatchCounts(NamedTuple):
+    """Numbers of a batch: targets to predict, tokens through the model, items left out."""
+
+    targets: int
+    tokens: int
+    left_out: int
 
 
 class Trainer:
@@ -269,6 +251,7 @@ class Trainer:
     ) -> None:
         self.config, self.corpus, self.folder = config, corpus, folder
         self.options = options or TrainerOptions()
+        self.ranks: Ranks | None = None
         torch.manual_seed(config.drawn_by)
         self.model = self.initial().to(self.options.device)
         self.optimizers = make_optimizers(self.model, config)
@@ -309,6 +292,24 @@ class Trainer:
         """Set weights returned by `weights`."""
         self.model.load_state_dict(weights)
 
+    @property
+    def device(self) -> str:
+        return self.options.device
+
+    def make_follower(self) -> Callable[[int, str], Callable[[Ranks], None]]:
+        """Return the function that makes another process follow this training (ranks.py)."""
+        arguments = (self.config, self.corpus, self.folder)
+        return functools.partial(build_follower, type(self), arguments, self.options, self.extra_arguments())
+
+    def extra_arguments(self) -> dict[str, Any]:
+        """Return the arguments that a subclass's constructor has in addition."""
+        return {}
+
+    def connect(self, ranks: Ranks) -> None:
+        """Share all further steps with these processes."""
+        self.ranks = ranks
+        self.options = replace(self.options, devices=ranks.size, rank=ranks.rank)
+
     def split_rows(self, rows: Batch) -> tuple[list[Any], int]:
         """Return a batch as inputs and labels in portions of one forward pass, and the number of items left out."""
         inputs, labels = map(torch.from_numpy, collate_rows(self.corpus, rows, self.model.block_size + 1))
@@ -334,6 +335,16 @@ class Trainer:
                 yield
         finally:
             self.batches = self.prepare_batches()  # from the trainer's place, which the thread is ahead of
+
+    def share_batch(self, batch: PreparedBatch) -> tuple[list[Any], BatchCounts]:
+        """Return this process's portions of a batch, and the counts of the whole batch."""
+        return batch.portions[self.options.rank :: self.options.devices], self.count_batch(batch)
+
+    def count_batch(self, batch: PreparedBatch) -> BatchCounts:
+        """Return the counts of all portions of a batch."""
+        targets = sum(self.count_targets(*part) for part in batch.portions)
+        tokens = sum(self.count_read_tokens(*part) for part in batch.portions)
+        return BatchCounts(targets, tokens, batch.left_out)
 
     def count_targets(self, inputs: Tensor, labels: Tensor) -> int:
         """Return the number of tokens or moves that one portion predicts."""
@@ -399,17 +410,16 @@ class Trainer:
     def train_step(self, forward: Callable[[Tensor], Tensor]) -> Tensor:
         """Make one update; return the batch's mean loss as a tensor, so that nothing waits for the device."""
         batch = next(self.batches)
-        parts = batch.portions
+        parts, counts = self.share_batch(batch)
         if self.config.dropout:  # the same draws in a resumed run, different ones in every process
             torch.manual_seed((self.config.drawn_by << 32 | self.options.rank << 56 | self.step) % SEED_COUNT)
-        count = sum(self.count_targets(*part) for part in parts)
         summed = torch.zeros((), device=self.options.device)
-        for part in parts[self.options.rank :: self.options.devices]:
-            loss = self.summed_loss(forward, *part) / count
+        for part in parts:
+            loss = self.summed_loss(forward, *part) / counts.targets
             loss.backward()
             summed += loss.detach()
-        if self.options.devices > 1:
-            self.share_gradients(summed)
+        if self.ranks is not None:
+            self.share_gradients(self.ranks, summed)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
         factor = self.config.rate(self.step)
         for optimizer in self.optimizers:
@@ -419,38 +429,36 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
         self.step += 1
         self.epoch, self.position = batch.epoch, batch.position
-        self.left_out += batch.left_out
-        self.tokens_seen += count
+        self.left_out += counts.left_out
+        self.tokens_seen += counts.targets
         if self.tokens_read is not None:
-            self.tokens_read += sum(self.count_read_tokens(*part) for part in parts)
+            self.tokens_read += counts.tokens
         return summed
 
-    def share_gradients(self, summed: Tensor) -> None:
+    def share_gradients(self, ranks: Ranks, summed: Tensor) -> None:
         """Sum the gradients and the loss over all processes."""
         weights = [p for p in self.model.parameters() if p.requires_grad]
         for parameter in weights:
             if parameter.grad is None:  # this process had no share of the batch
                 parameter.grad = torch.zeros_like(parameter)
-        sum_over_processes([*(p.grad for p in weights if p.grad is not None), summed], self.options)
-
-    def agree_to_stop(self, stop: bool) -> bool:
-        """Return whether to stop; rank 0 decides for all processes."""
-        if self.options.devices == 1:
-            return stop
-        stopped = torch.tensor(float(stop), device=self.options.device)
-        sum_over_processes([stopped], self.options)
-        return bool(stopped)
+        ranks.sum([*(p.grad for p in weights if p.grad is not None), summed])
 
     def forward_pass(self) -> Callable[[Tensor], Tensor]:
         """Return the model's forward pass, compiled if `options.compile`."""
         return torch.compile(self.model) if self.options.compile else self.model
 
-    def follow(self) -> None:
-        """Train as another rank's `run` does, which alone writes and reports."""
+    def follow(self, ranks: Ranks) -> None:
+        """Take the steps that rank 0 commands, which alone writes and reports."""
+        self.connect(ranks)
         forward = self.forward_pass()
         with self.prefetching():
-            while self.step < self.config.steps and not self.agree_to_stop(False):
+            while ranks.receive() == NEXT_STEP:
                 self.train_step(forward)
+
+    def command(self, command: str) -> None:
+        """Send a command to the other processes, if there are any."""
+        if self.ranks is not None:
+            self.ranks.send(command)
 
     def run(
         self,
@@ -481,7 +489,8 @@ class Trainer:
         forward = self.forward_pass()
         saved = clock = time.monotonic()
         tokens = self.tokens_seen
-        while self.step < self.config.steps and not self.agree_to_stop(should_stop()):
+        while self.step < self.config.steps and not should_stop():
+            self.command(NEXT_STEP)
             self.since.append(self.train_step(forward))
             last = self.step == self.config.steps
             if self.step % self.options.log_steps == 0 or last:
@@ -506,3 +515,15 @@ class Trainer:
             if time.monotonic() - saved > self.options.checkpoint_seconds:
                 self.save()
                 saved = time.monotonic()
+
+
+def build_follower(
+    trainer_type: Callable[..., Trainer],
+    arguments: tuple[Any, ...],
+    options: TrainerOptions,
+    extra: dict[str, Any],
+    rank: int,
+    device: str,
+) -> Callable[[Ranks], None]:
+    """Build the trainer of process `rank` on its device; return its loop."""
+    return trainer_type(*arguments, replace(options, rank=rank, device=device), **extra).follow

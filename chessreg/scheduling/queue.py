@@ -112,6 +112,7 @@ def make_submission(database: Database, store: Store, job: Job) -> Submission:
         job.shards if job.shard < job.shards else 1,
         bool(detail.get("share_gpu")),
         float(detail.get("gpu_memory") or 0),
+        int(options.get("devices", 1)),
     )
     cwd = launch_folder(job)
     if (

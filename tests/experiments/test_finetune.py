@@ -19,6 +19,7 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec, check_tunable
 from chessreg.models.corpus import IGNORED_LABEL
 from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus
+from chessreg.models.ranks import run_ranks
 from chessreg.models.training import TrainerOptions
 from chessreg.registry import tables
 from chessreg.runs.spec import get_hashed_settings
@@ -94,6 +95,28 @@ def test_the_loss_is_the_mean_over_the_tokens_of_a_batch_s_answers(family: str, 
     assert loss == pytest.approx(summed / count, abs=1e-5)
     assert float(trainer.train_step(trainer.model)) == pytest.approx(summed / count, abs=1e-5)
     assert (trainer.tokens_seen, count, accuracy) == (16, 16, 0.0)
+
+
+@pytest.mark.parametrize("lora", [0, pytest.param(4, marks=pytest.mark.slow)])
+def test_two_processes_tune_as_one_and_each_encodes_its_share(lora: int, words: Any, tmp_path: Path) -> None:
+    """A batch of three positions, of which one may not fit, with portions of one row."""
+    if lora:
+        pytest.importorskip("peft")
+    curves, counts = [], []
+    room = max(len(row) for row, _ in corpus(words).rows([0, 1, 2])) - 2
+    for devices in (1, 2):
+        trainer = tuner(tmp_path / str(devices), corpus(words, room), batch_positions=3, lora_rank=lora)
+        with run_ranks(trainer, devices):
+            stopped_after(trainer, 3)
+        again = tuner(tmp_path / str(devices), corpus(words, room), batch_positions=3, lora_rank=lora)
+        with run_ranks(again, 3 - devices):
+            again.run(lambda point: None, corpus(words))
+        curves.append([loss for p in again.curve for loss in (p.loss, p.heldout_loss) if loss is not None])
+        counts.append((again.left_out, again.tokens_seen, again.tokens_read))
+    assert counts[0] == counts[1]
+    assert counts[0][0] > 0
+    assert len(curves[0]) == 7
+    assert curves[1] == pytest.approx(curves[0], abs=1e-5)
 
 
 def stopped_after(trainer: Finetuner, steps: int) -> None:

@@ -7,8 +7,11 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -17,9 +20,9 @@ from chessreg.errors import BadInputError
 from chessreg.models import ranks
 from chessreg.models.branches import BranchTrainer
 from chessreg.models.devices import check_device_count
-from chessreg.models.ranks import JOIN_TIMEOUT, run_ranks
+from chessreg.models.ranks import FOLLOWER_FILE, GROUP_TIMEOUT, LostProcessError, follow_rank, run_ranks
 from chessreg.models.train_config import TextTraining
-from chessreg.models.training import LostProcessError, Trainer, TrainPoint
+from chessreg.models.training import Trainer, TrainPoint
 from chessreg.runs.attempt import classify_failure
 
 from .test_branches import BRANCHED, branched
@@ -87,6 +90,39 @@ def test_a_process_that_is_killed_ends_the_training_which_then_resumes(tmp_path:
     assert [p.loss for p in again.curve] == pytest.approx(losses(tmp_path / "one", 1)[:-1], abs=1e-5)
 
 
+def test_a_process_that_hangs_ends_the_training_after_the_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "GROUP_TIMEOUT", timedelta(seconds=5))
+    monkeypatch.setattr(ranks, "END_TIMEOUT_S", 0.5)
+    trainer = Trainer(SHORT, corpus(), tmp_path, HOW)
+
+    def stop(point: TrainPoint) -> None:
+        os.kill(followers()[0].pid, signal.SIGSTOP)
+
+    began = time.monotonic()
+    with pytest.raises(LostProcessError, match=r"(?i)time"), run_ranks(trainer, 2):
+        trainer.run(stop)
+    assert time.monotonic() - began < 60
+    assert trainer.step == HOW.log_steps
+    assert followers() == []
+
+
+def test_the_others_wait_for_the_first_longer_than_the_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower has its own GROUP_TIMEOUT, so this one is shortened where it is used: in both processes."""
+    monkeypatch.setattr(ranks, "follow_rank", follow_with_short_timeout)
+    monkeypatch.setattr(ranks, "GROUP_TIMEOUT", timedelta(seconds=3))
+    trainer = Trainer(SHORT, corpus(), tmp_path, HOW)
+    with run_ranks(trainer, 2):
+        trainer.run(lambda point: time.sleep(5 if point.step == HOW.log_steps else 0))
+    assert trainer.step == SHORT.steps
+
+
+def follow_with_short_timeout(*arguments: Any) -> None:
+    ranks.GROUP_TIMEOUT = timedelta(seconds=3)
+    follow_rank(*arguments)
+
+
 def test_a_process_that_is_killed_before_it_joins_ends_the_training_at_once(tmp_path: Path) -> None:
     trainer = Trainer(SHORT, corpus(), tmp_path, HOW)
     pid = os.getpid()
@@ -102,7 +138,7 @@ def test_a_process_that_is_killed_before_it_joins_ends_the_training_at_once(tmp_
     with pytest.raises(LostProcessError, match=r"of the 3 .* ended \(signal 9\)") as raised, run_ranks(trainer, 3):
         raise AssertionError("the group was formed")
     killer.join()
-    assert time.monotonic() - began < JOIN_TIMEOUT.total_seconds()
+    assert time.monotonic() - began < GROUP_TIMEOUT.total_seconds()
     assert classify_failure(raised.value) == "lost"
     assert trainer.step == 0
     assert followers() == []
@@ -111,7 +147,7 @@ def test_a_process_that_is_killed_before_it_joins_ends_the_training_at_once(tmp_
 def test_the_error_of_a_process_that_cannot_join_is_the_trainings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks, "write_corpus", lambda corpus, folder: (folder / "corpus.pickle").write_bytes(b"."))
+    monkeypatch.setattr(ranks, "write_follower", lambda follower, folder: (folder / FOLLOWER_FILE).write_bytes(b"."))
     trainer = Trainer(SHORT, corpus(), tmp_path, HOW)
     with pytest.raises(LostProcessError, match="UnpicklingError"), run_ranks(trainer, 2):
         raise AssertionError("the group was formed")
@@ -132,6 +168,20 @@ def test_the_others_end_when_the_first_is_killed(tmp_path: Path) -> None:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     follower.wait(20)
+
+
+def test_a_follower_maps_the_arrays_of_a_corpus(tmp_path: Path) -> None:
+    large, small = np.arange(20_000), np.arange(3)
+    np.save(tmp_path / "mapped.npy", large + 1)
+    mapped = np.load(tmp_path / "mapped.npy", mmap_mode="r")
+    made = [large, large, small, mapped, mapped[5:]]
+    (tmp_path / "follower").mkdir()
+    ranks.write_follower(made, tmp_path / "follower")  # type: ignore[arg-type]
+    read: Any = ranks.read_follower(tmp_path / "follower")
+    assert all(np.array_equal(one, other) for one, other in zip(made, read, strict=True))
+    assert [isinstance(one, np.memmap) for one in read] == [True, True, False, True, True]
+    assert read[3].filename == tmp_path / "mapped.npy"
+    assert len(list((tmp_path / "follower").glob("*.npy"))) == 2
 
 
 def test_more_devices_than_there_are_is_refused() -> None:

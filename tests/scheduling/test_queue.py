@@ -84,7 +84,7 @@ def test_a_log_that_only_a_row_names_is_read_if_it_is_called_as_that_jobs_is(des
     moved.write_text("a log")
     for path, answer in ((private, None), (moved, moved)):
         job.handle = json.dumps(
-            {"pid": 1, "started": 1, "boot": "x", "log": str(path), "gpu": None, "threads": 1, "shared": False}
+            {"pid": 1, "started": 1, "boot": "x", "log": str(path), "gpus": [], "threads": 1, "shared": False}
         )
         assert open_executor("local").logs(job.handle) == path
         assert find_log(store, job) == answer

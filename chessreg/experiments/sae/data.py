@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
     from chessreg.games.datasets.positions import Positions
     from chessreg.models.language_model import ActivationPass, LanguageModel
+    from chessreg.models.ranks import Ranks
     from chessreg.runs.inputs import Inputs
 
     Batches = Iterator[dict[str, torch.Tensor]]
@@ -219,6 +221,7 @@ class ModelRows:
         self.order = np.zeros(0, np.int64)  # games of all epochs, as indices into `places`
         self.ends = np.zeros(0, np.int64)  # number of tokens up to the end of each game
         self.chunk = lru_cache(maxsize=1)(self._chunk)
+        self.ranks: Ranks | None = None
 
     def _count(self, wanted: int) -> None:
         """Extend `order` and `ends` until they cover `wanted` tokens. Raises BadInputError if an epoch has no token."""
@@ -252,8 +255,13 @@ class ModelRows:
         place = begins - low + np.arange(len(encoded.sites))  # index of each site among the chunk's rows
         mixed = generator(self.spec.seed, Stream.SAE_MIXED_TOKENS, number).permutation(self.rows)
         passes = self._passes(encoded, place, mixed)
+        if self.ranks is not None:  # each process runs the model on a share of the games
+            passes = islice(passes, self.ranks.rank, None, self.ranks.size)
         with set_tf32_products(self.spec.precision != "float32"):
-            return collect_activations(self.model, points, self.rows, passes)
+            rows = collect_activations(self.model, points, self.rows, passes)
+        if self.ranks is not None:
+            self.ranks.sum(list(rows.values()))
+        return rows
 
     def _passes(self, encoded: EncodedGames, place: np.ndarray, mixed: np.ndarray) -> Iterator[ActivationPass]:
         """Yield the inputs of the forward passes over these games.

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, model_validator
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import GameBatches
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
+from chessreg.experiments.settings.parallel import ParallelOptions
 from chessreg.models.hook_points import PATTERNS, RESID_POST
 from chessreg.runs.spec import AtMost, Beta, Distinct, Layers, Plies, Ref, Spec
 
@@ -153,7 +154,7 @@ class SaeSpec(Spec):
         return -(-self.tokens // self.batch_tokens)
 
 
-class SaeOptions(GameBatches):
+class SaeOptions(ParallelOptions, GameBatches):
     checkpoint_seconds: float = Field(300.0, gt=0, description="seconds between saved states")
 
 

@@ -7,7 +7,7 @@ import math
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from chessreg.errors import BadInputError, ChessregError, DivergedError, get_fir
 from chessreg.experiments.sae.spec import SaeSpec
 from chessreg.models.gated_sae import NAMES, Adam, GatedSae, train_step
 from store.files import replace_file
+
+if TYPE_CHECKING:
+    from chessreg.models.ranks import Ranks
 
 CURVE_POINTS = 100  # number of points of a training's curve
 
@@ -38,6 +41,7 @@ class SaeTrainer:
         self.one = torch.ones((), device=device)
         self.seconds = 0.0
         self.clock = time.process_time if device == "cpu" else time.perf_counter
+        self.ranks: Ranks | None = None
         self.begin()
         self.begun = path.exists()
         if self.begun:
@@ -137,7 +141,7 @@ class SaeTrainer:
         rate = self.spec.learning_rate * self.rate(self.step, steps)
         x = rows.to(self.device) * self.scale
         loss, fired = train_step(
-            self.sae, self.adam, self.gradient, x, coefficient, rate, precision=self.spec.precision
+            self.sae, self.adam, self.gradient, x, coefficient, rate, precision=self.spec.precision, ranks=self.ranks
         )
         self.step += 1
         self.tokens += len(rows)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from chessreg.experiments.sae.training import SaeTrainer
 from chessreg.experiments.settings import overlap
 from chessreg.models.devices import flush_denormals, prepare_device
 from chessreg.models.language_model import LanguageModel
+from chessreg.models.ranks import NEXT_STEP, Ranks, run_ranks
 
 if TYPE_CHECKING:
     from chessreg.runs.task import Task
@@ -35,44 +39,35 @@ def list_trainer_points(trainers: Iterable[SaeTrainer]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(trainer.point for trainer in trainers))
 
 
-class SaeWork:
-    """One attempt at the missing units of a run."""
+class SaeTraining:
+    """The trainers of a run's missing units, and the rows that they learn from."""
 
-    def __init__(self, task: Task[SaeSpec, SaeOptions]) -> None:
-        self.task, self.spec, self.options = task, task.spec, task.options
-        self.device = prepare_device(self.options.device, self.options.threads)
-        self.origin = SaeOrigin.of(self.spec, task.inputs)
-        _, folder = task.inputs.checkpoint(self.origin.checkpoint)
-        self.model = LanguageModel.load(folder, device=self.device)
-        self.rows: CacheRows | ModelRows
-        if self.spec.cache is not None:
-            self.rows = CacheRows(self.spec, self.origin, task.inputs, self.device)
-        else:
-            self.rows = ModelRows(self.spec, self.origin, self.model, self.options.batch_games)
-        width = self.origin.row.d_model
-        self.trainers = {
-            unit: SaeTrainer(self.spec, point, expansion, width, task.folder / build_state_name(unit), self.device)
-            for unit, (expansion, point) in enumerate(self.origin.saes(self.spec))
-            if unit in task.units
-        }
-        self.saved = time.monotonic()
+    def __init__(self, spec: SaeSpec, rows: CacheRows | ModelRows, trainers: dict[int, SaeTrainer]) -> None:
+        self.spec, self.rows, self.trainers = spec, rows, trainers
 
-    def do(self) -> None:
-        """Train the missing units to their end, measure and publish them, and remove their saved states."""
-        places = [trainer.place for trainer in self.trainers.values()]
-        self.task.resume(TRAINING_SHARE * min(done / steps for done, steps in places))
+    def connect(self, ranks: Ranks) -> None:
+        """Share all further steps with these processes."""
+        if isinstance(self.rows, ModelRows):
+            self.rows.ranks = ranks
+        for trainer in self.trainers.values():
+            trainer.ranks = ranks
+
+    def run(self, goes_on: Callable[[], bool], after_step: Callable[[SaeTrainer], None]) -> None:
+        """Train to the end, while `goes_on()` before a step; `after_step` receives one of the step's trainers."""
         with flush_denormals():
             self.learn_scales()
             while going := [trainer for trainer in self.trainers.values() if not trainer.complete]:
                 stage, step = min((trainer.stage, trainer.step) for trainer in going)
-                self.train([trainer for trainer in going if trainer.stage == stage], stage, step)
-            self.save()
-        self.measure_and_publish()
-        self.task.flush()
-        for trainer in self.trainers.values():  # the artifacts and the written fragment have their content
-            trainer.path.unlink(missing_ok=True)
-
-    # -- training -------------------------------------------------------------------------------------------------
+                trainers = [trainer for trainer in going if trainer.stage == stage]
+                batches = self.rows.batches(list_trainer_points(trainers), step)
+                for at in range(step, trainers[0].steps_of(stage)):
+                    if not goes_on():
+                        return
+                    batch = next(batches)
+                    for trainer in trainers:  # those that are further ahead wait
+                        if trainer.step == at and trainer.stage == stage:
+                            trainer.update(batch[trainer.point])
+                    after_step(trainers[0])
 
     def learn_scales(self) -> None:
         """Set mean and scale from the first tokens of the stream, for the trainings that have no state yet."""
@@ -85,20 +80,95 @@ class SaeWork:
         for trainer in new:
             trainer.learn_scale(torch.cat([batch[trainer.point] for batch in first]))
 
-    def train(self, trainers: list[SaeTrainer], stage: int, first: int) -> None:
-        """Train one stage from step `first` to its end; trainers that are further ahead wait."""
-        batches = self.rows.batches(list_trainer_points(trainers), first)
-        for step in range(first, trainers[0].steps_of(stage)):
-            batch = next(batches)
-            for trainer in trainers:
-                if trainer.step == step and trainer.stage == stage:
-                    trainer.update(batch[trainer.point])
-            if self.task.stopping or time.monotonic() - self.saved > self.options.checkpoint_seconds:
-                self.save()
-            self.report_progress(trainers[0])
+    def follow(self, ranks: Ranks) -> None:
+        """Take the steps that rank 0 commands, which alone writes and reports."""
+        self.connect(ranks)
+        self.run(lambda: ranks.receive() == NEXT_STEP, lambda trainer: None)
 
-    def report_progress(self, trainer: SaeTrainer) -> None:
-        """Report the progress of all trainers. Raises StopRequest after a signal."""
+
+@dataclass(frozen=True)
+class SaeFollower:
+    """Builds the training of another process. `cached`: the rows of a cache. None: the model reads games."""
+
+    spec: SaeSpec
+    origin: SaeOrigin
+    model_folder: Path
+    folder: Path
+    units: tuple[int, ...]
+    batch_games: int
+    cached: CacheRows | None
+
+    def __call__(self, rank: int, device: str) -> Callable[[Ranks], None]:
+        return self.build(device).follow
+
+    def build(self, device: str, model: LanguageModel | None = None) -> SaeTraining:
+        """Return the training on a device, restored to its place in the run."""
+        rows: CacheRows | ModelRows
+        if self.cached is not None:
+            rows = copy.copy(self.cached)
+            rows.device = device
+        else:
+            model = model or LanguageModel.load(self.model_folder, device=device)
+            rows = ModelRows(self.spec, self.origin, model, self.batch_games)
+        width = self.origin.row.d_model
+        trainers = {
+            unit: SaeTrainer(self.spec, point, expansion, width, self.folder / build_state_name(unit), device)
+            for unit, (expansion, point) in enumerate(self.origin.saes(self.spec))
+            if unit in self.units
+        }
+        return SaeTraining(self.spec, rows, trainers)
+
+
+class SaeWork:
+    """One attempt at the missing units of a run."""
+
+    def __init__(self, task: Task[SaeSpec, SaeOptions]) -> None:
+        self.task, self.spec, self.options = task, task.spec, task.options
+        self.device = prepare_device(self.options.device, self.options.threads)
+        self.origin = SaeOrigin.of(self.spec, task.inputs)
+        _, folder = task.inputs.checkpoint(self.origin.checkpoint)
+        self.model = LanguageModel.load(folder, device=self.device)
+        cached = None if self.spec.cache is None else CacheRows(self.spec, self.origin, task.inputs, self.device)
+        units, batch_games = tuple(task.units), self.options.batch_games
+        self.parts = SaeFollower(self.spec, self.origin, folder, task.folder, units, batch_games, cached)
+        self.training = self.parts.build(self.device, self.model)
+        self.trainers = self.training.trainers
+        self.ranks: Ranks | None = None
+        self.saved = time.monotonic()
+
+    def do(self) -> None:
+        """Train the missing units to their end, measure and publish them, and remove their saved states."""
+        places = [trainer.place for trainer in self.trainers.values()]
+        self.task.resume(TRAINING_SHARE * min(done / steps for done, steps in places))
+        with run_ranks(self, self.options.devices):
+            self.training.run(self.command_step, self.end_step)
+        self.save()
+        self.measure_and_publish()
+        self.task.flush()
+        for trainer in self.trainers.values():  # the artifacts and the written fragment have their content
+            trainer.path.unlink(missing_ok=True)
+
+    # -- training -------------------------------------------------------------------------------------------------
+
+    def make_follower(self) -> SaeFollower:
+        """Return the function that makes another process follow this training (chessreg/models/ranks.py)."""
+        return self.parts
+
+    def connect(self, ranks: Ranks) -> None:
+        """Share all further steps with these processes."""
+        self.ranks = ranks
+        self.training.connect(ranks)
+
+    def command_step(self) -> bool:
+        """Start the next step in all other processes. Always True: a stop is raised by `end_step`."""
+        if self.ranks is not None:
+            self.ranks.send(NEXT_STEP)
+        return True
+
+    def end_step(self, trainer: SaeTrainer) -> None:
+        """Save if it is time, and report the progress of all trainers. Raises StopRequest after a signal."""
+        if self.task.stopping or time.monotonic() - self.saved > self.options.checkpoint_seconds:
+            self.save()
         done, steps = trainer.place
         text = f"step {done:,} of {steps:,}"
         if trainer.curve:

@@ -224,6 +224,9 @@ class DatasetFile:
         except (pa.ArrowInvalid, OSError) as error:
             raise BadInputError(f"{path} is damaged: {error}", "chessreg dataset verify") from error
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.folder, self.within)
+
     def __len__(self) -> int:
         return self.total if self.within is None else len(self.rows())
 

@@ -35,6 +35,7 @@ class ResourceNeeds:
     shards: int = 1  # number of shards that run in parallel
     share_gpu: bool = False  # whether it may share a GPU with other sharing jobs
     gpu_memory: float = 0.0  # free GiB required; 0: nine tenths of an exclusive GPU, none of a shared one
+    devices: int = 1  # execution option: GPUs that one shard uses together
 
 
 @dataclass(frozen=True)

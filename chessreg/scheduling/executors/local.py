@@ -132,7 +132,7 @@ class LocalExecutor:
             return self._end(handle, self._exit(child.wait()))
         if _is_alive(process):
             if not self.slots.holds(handle):  # started by an earlier supervisor
-                self.slots.take(handle, ResourceSlot(process["gpu"], process["threads"], process["shared"]))
+                self.slots.take(handle, ResourceSlot(tuple(process["gpus"]), process["threads"], process["shared"]))
             return SubmissionStatus("running")
         if (
             process["boot"] == read_boot_id() and get_process_start(process["pid"]) is None
@@ -169,7 +169,7 @@ def make_process_handle(pid: int, log: Path, slot: ResourceSlot) -> str:
         "started": get_process_start(pid),
         "boot": read_boot_id(),
         "log": str(log),
-        "gpu": slot.gpu,
+        "gpus": slot.gpus,
         "threads": slot.threads,
         "shared": slot.shared,
     }
@@ -179,7 +179,7 @@ def make_process_handle(pid: int, log: Path, slot: ResourceSlot) -> str:
 def _parse_handle(handle: str) -> dict[str, Any] | None:
     try:
         process: dict[str, Any] = parse_json(handle)
-        whole = {"pid", "started", "boot", "log", "gpu", "threads", "shared"} <= process.keys()
+        whole = {"pid", "started", "boot", "log", "gpus", "threads", "shared"} <= process.keys()
         return process if whole and isinstance(process["pid"], int) and isinstance(process["log"], str) else None
     except (ValueError, AttributeError):
         return None
@@ -221,7 +221,7 @@ def adopt_worker(process: dict[str, Any], log: Path) -> str:
     """Return a handle for a worker that another supervisor started, from its `process.json`. Its slot is unknown."""
     adopted_process = {key: process[key] for key in ("pid", "started")}
     return json.dumps(
-        {**adopted_process, "boot": process["boot_id"], "log": str(log), "gpu": None, "threads": 1, "shared": False}
+        {**adopted_process, "boot": process["boot_id"], "log": str(log), "gpus": [], "threads": 1, "shared": False}
     )
 
 
@@ -233,16 +233,16 @@ EXCLUSIVE_MEMORY_FRACTION = 0.9  # of a GPU's memory that must be free for exclu
 
 @dataclass(frozen=True)
 class ResourceSlot:
-    """The resources given to one submission: a GPU by index or none, and CPU threads."""
+    """The resources given to one submission: GPUs by index, possibly none, and CPU threads."""
 
-    gpu: int | None
+    gpus: tuple[int, ...]
     threads: int
     shared: bool = False
 
     @property
     def env(self) -> dict[str, str]:
         """The environment variables that limit a process to this slot."""
-        visible = "" if self.gpu is None else str(self.gpu)
+        visible = ",".join(map(str, self.gpus))
         threads = str(self.threads)
         return {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -277,10 +277,15 @@ class MachineSlots:
         most = max(gpu.total for gpu in gpus if not number or gpu.index == int(number))
         if needs.gpu_memory > most:
             raise BadInputError(f"no GPU here has {needs.gpu_memory:g} GiB", f"the largest has {most:.0f} GiB")
-        for gpu in sorted(gpus, key=lambda gpu: -gpu.free):
-            if (not number or gpu.index == int(number)) and self._fits(gpu, needs):
-                return ResourceSlot(gpu.index, self._threads(needs, len(gpus)), needs.share_gpu)
-        return None
+        if needs.devices > len(gpus):
+            raise BadInputError(f"this machine has {len(gpus)} GPUs for --devices {needs.devices}", "lower --devices")
+        free = [gpu.index for gpu in sorted(gpus, key=lambda gpu: -gpu.free) if self._fits(gpu, needs)]
+        if number:
+            free = [index for index in free if index == int(number)]
+        if len(free) < needs.devices:
+            return None
+        chosen = tuple(sorted(free[: needs.devices]))
+        return ResourceSlot(chosen, self._threads(needs, len(gpus) // needs.devices), needs.share_gpu)
 
     def take(self, holder: str, slot: ResourceSlot) -> None:
         self._taken[holder] = slot
@@ -292,7 +297,7 @@ class MachineSlots:
         return holder in self._taken
 
     def _fits(self, gpu: GpuMemory, needs: ResourceNeeds) -> bool:
-        on_it = [slot for slot in self._taken.values() if slot.gpu == gpu.index]
+        on_it = [slot for slot in self._taken.values() if gpu.index in slot.gpus]
         if on_it and not (needs.share_gpu and all(slot.shared for slot in on_it)):
             return False
         wanted = needs.gpu_memory or (0.0 if needs.share_gpu else EXCLUSIVE_MEMORY_FRACTION * gpu.total)
@@ -300,8 +305,8 @@ class MachineSlots:
 
     def _cpu(self, needs: ResourceNeeds) -> ResourceSlot | None:
         threads = self._threads(needs, needs.shards)
-        taken = sum(slot.threads for slot in self._taken.values() if slot.gpu is None)
-        return ResourceSlot(None, threads) if taken + threads <= self.cores else None
+        taken = sum(slot.threads for slot in self._taken.values() if not slot.gpus)
+        return ResourceSlot((), threads) if taken + threads <= self.cores else None
 
     def _threads(self, needs: ResourceNeeds, side_by_side: int) -> int:
         return min(needs.threads or max(1, self.cores // max(side_by_side, 1)), self.cores)

@@ -66,6 +66,7 @@ class RayExecutor:
                 "threads": work.needs.threads,
                 "shards": work.needs.shards,
                 "share_gpu": work.needs.share_gpu,
+                "devices": work.needs.devices,
                 "grace": self.grace,
             }
             for work in works

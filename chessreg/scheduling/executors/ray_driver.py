@@ -208,8 +208,10 @@ def get_required_resources(work: dict[str, Any], nodes: list[dict[str, float]]) 
         if device == "cpu" or (device == "auto" and not most_gpus)
         else SHARED_GPU_FRACTION
         if work["share_gpu"]
-        else 1.0
+        else float(work["devices"])
     )
+    if gpu > most_gpus > 0:
+        raise BadInputError(f"--devices {gpu:.0f}, but no node of this Ray has more than {most_gpus:.0f} GPUs")
     if gpu > most_gpus:
         raise BadInputError(f"--device {device}, but no node of this Ray has a GPU", "--device cpu")
     cpus = float(work["threads"])

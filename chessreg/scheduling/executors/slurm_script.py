@@ -42,7 +42,9 @@ class SlurmProfile(BaseModel):
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
-    gres: str | None = Field(None, description="for shards that may use a GPU, such as gpu:1 or gpu:a100:1")
+    gres: str | None = Field(
+        None, description="for shards that may use a GPU, such as gpu:1 or gpu:a100:1; --devices N replaces the number"
+    )
     constraint: str | None = None
     time: str | None = Field(None, description="walltime of a shard, as Slurm writes it: 30, 08:00:00, 2-00:00:00")
     mem: str | None = Field(None, description="memory of a shard, such as 32G")
@@ -236,7 +238,10 @@ def format_gres(needs: ResourceNeeds, profile: SlurmProfile) -> str | None:
         raise BadInputError(
             f"--device {needs.device}, but the profile asks for no GPU", 'gres = "gpu:1" in profiles.toml'
         )
-    return profile.gres
+    if profile.gres is None or needs.devices == 1:
+        return profile.gres
+    kind = re.sub(r":\d+$", "", profile.gres)
+    return f"{kind}:{needs.devices}"
 
 
 def make_node_command(work: Submission, profile: SlurmProfile) -> str:

@@ -37,7 +37,7 @@ def place(slots: MachineSlots, needs: ResourceNeeds, gpus: list[GpuMemory], hold
     slot = slots.find(needs, gpus)
     if slot is not None:
         slots.take(holder, slot)
-    return slot.gpu if slot else None
+    return slot.gpus[0] if slot else None
 
 
 def test_one_work_a_gpu_the_freest_first():
@@ -70,10 +70,22 @@ def test_a_gpu_is_shared_only_among_those_that_may():
     assert slots.find(ResourceNeeds("cuda:1", share_gpu=True), TWO).env["CUDA_VISIBLE_DEVICES"] == "1"
 
 
+def test_a_training_on_several_devices_has_as_many_gpus():
+    slots = MachineSlots(16)
+    assert place(slots, ResourceNeeds("auto"), TWO, "a") == 1
+    assert slots.find(ResourceNeeds("auto", devices=2), TWO) is None
+    slots.give_back("a")
+    both = slots.find(ResourceNeeds("auto", devices=2), TWO)
+    slots.take("b", both)
+    assert (both.gpus, both.threads, both.env["CUDA_VISIBLE_DEVICES"]) == ((0, 1), 16, "0,1")
+    assert place(slots, ResourceNeeds("auto"), TWO, "c") is None
+    assert len(slots.find(ResourceNeeds("auto", devices=2), []).gpus) == 0  # processes on the CPU
+
+
 def test_cores_are_divided_over_shards_and_never_given_twice():
     slots = MachineSlots(4)
     first = slots.find(ResourceNeeds("auto", shards=2), [])
-    assert (first.gpu, first.threads) == (None, 2)
+    assert (first.gpus, first.threads) == ((), 2)
     slots.take("a", first)
     slots.take("b", slots.find(ResourceNeeds("cpu", shards=2), TWO))
     assert slots.find(ResourceNeeds("cpu", threads=1), []) is None
@@ -87,6 +99,7 @@ def test_what_this_machine_can_never_give_is_refused():
         (ResourceNeeds("cuda"), []),
         (ResourceNeeds("cuda:2"), TWO),
         (ResourceNeeds("auto", gpu_memory=200), TWO),
+        (ResourceNeeds("cuda", devices=3), TWO),
     ):
         with pytest.raises(BadInputError):
             MachineSlots(4).find(needs, gpus)
@@ -116,7 +129,7 @@ print('child', child.pid, flush=True); time.sleep(600)"""
 
 
 def test_a_number_used_again_is_not_taken_for_the_work(tmp_path):
-    mine = {"pid": os.getpid(), "started": 1.0, "log": "x", "gpu": None, "threads": 1, "shared": False}
+    mine = {"pid": os.getpid(), "started": 1.0, "log": "x", "gpus": [], "threads": 1, "shared": False}
     from store.process import read_boot_id
 
     handle = json.dumps({**mine, "boot": read_boot_id()})
@@ -169,7 +182,7 @@ def test_a_handle_with_the_number_of_another_process_ends_nobody():
     try:
         assert other.stdout
         assert other.stdout.readline() == b"begun\n"
-        fields = {"started": 1.0, "boot": read_boot_id(), "log": "/l", "gpu": None, "threads": 1, "shared": False}
+        fields = {"started": 1.0, "boot": read_boot_id(), "log": "/l", "gpus": [], "threads": 1, "shared": False}
         at = LocalExecutor()
         handle = json.dumps({"pid": other.pid, **fields})
         assert at.poll([handle])[handle].cause is Cause.LOST

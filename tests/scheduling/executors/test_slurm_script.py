@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,15 @@ def test_a_folder_with_a_line_break_is_refused_wherever_the_log_is(tmp_path: Pat
     for folder in ("a\nb", "a\rb", "a\x1bb", "a\u2028b"):
         with pytest.raises(BadInputError, match="control character"):
             make_script([work(tmp_path, "probe", str(tmp_path / folder), "x")], SlurmProfile(), tmp_path / "log.txt")
+
+
+@pytest.mark.parametrize(
+    ("gres", "devices", "asked"),
+    [("gpu:1", 1, "gpu:1"), ("gpu:1", 4, "gpu:4"), ("gpu:a100:1", 2, "gpu:a100:2"), ("gpu:a100", 2, "gpu:a100:2")],
+)
+def test_a_training_on_several_devices_asks_for_as_many_gpus(
+    tmp_path: Path, gres: str, devices: int, asked: str
+) -> None:
+    one = replace(work(tmp_path, "train", str(tmp_path), "x"), needs=ResourceNeeds("cuda", devices=devices))
+    script = make_script([one], SlurmProfile(gres=gres), tmp_path / "log.txt")
+    assert f"--gres={asked}" in read_options(script)
