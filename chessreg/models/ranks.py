@@ -116,13 +116,14 @@ class Leader(Protocol):
 def run_ranks(leader: Leader, devices: int) -> Iterator[None]:
     """Make the training rank 0 of `devices` processes inside the block; with 1 nothing is started.
 
-    Raises LostProcessError if one of the processes ends or stops responding, and BadInputError for more devices than
+    Raises LostProcessError if one of the processes ends or stops responding, and BadInputError for more GPUs than
     this machine has.
     """
     if devices == 1:
         yield
         return
-    check_device_count(leader.device, devices)
+    if leader.device.startswith("cuda"):
+        check_device_count(leader.device, devices)
     with tempfile.TemporaryDirectory(prefix="chessreg-ranks-") as name, share_threads(devices) as threads:
         folder = Path(name)
         write_follower(leader.make_follower(), folder)
