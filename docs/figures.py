@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -34,6 +35,7 @@ from tests.fixtures.junkin import figures as junkin  # noqa: E402
 from tests.fixtures.karvonen import figures as karvonen  # noqa: E402
 
 PAGES = ROOT / "docs" / "results"
+GPU = ROOT / "tests" / "gpu" / "results" / "nvidia-h200-2026-11-27"
 Row = dict[str, Any]
 Value = tuple[float, float, float]
 """A value and both ends of its 95 % interval."""
@@ -572,15 +574,107 @@ def published_table(paper: str) -> str:
     return "\n".join(["", *HEAD, *(each.line for each in COMPARISONS[paper]()), "", ""])
 
 
+# -- measurements on a GPU --
+
+
+@cache
+def gpu_rows(report: str, step: str) -> dict[str, Row]:
+    """Return the measurements of a step of a committed GPU report, by their names."""
+    content = json.loads((GPU / f"{report}.json").read_text(encoding="utf-8"))
+    [rows] = [each["rows"] for each in content["steps"] if each["name"] == step]
+    return {row["measurement"]: row for row in rows}
+
+
+def gpu_goals() -> Iterator[tuple[str, str, str]]:
+    """Yield each goal, its measured value and the outcome."""
+    correctness, best = gpu_rows("checks", "correctness"), "torch.compile, 100 rows at once"
+    models = [row["relative"] for name, row in correctness.items() if "float32" in name and "SAE" not in name]
+    sae = correctness["SAE step, float32"]["relative"]
+    mfu = gpu_rows("checks", "training speed, 12 x 768")[best]["mfu"]
+    caching = max(row["share_of_forward"] for row in gpu_rows("speeds", "caching").values())
+    steps = gpu_rows("speeds", "sparse autoencoder")["TF32, all rows at once"]["share_of_peak"]
+    yield from (
+        (goal, measured, "met" if is_met else "missed")
+        for goal, measured, is_met in (
+            ("logits, residuals, edits and decoding in float32 differ from the CPU's by at most 1e-4, relative",
+             f"{max(models):.1e}", max(models) <= 1e-4),
+            ("gradients of an SAE step in float32 differ from the CPU's by at most 1e-4, relative",
+             f"{sae:.1e}", sae <= 1e-4),
+            ("training of a 12×768 GPT-2 at 40 % of the peak (MFU)", f"{100 * mfu:.1f} %", mfu >= 0.4),
+            ("caching at 0.8 of the speed of bare forward passes", f"{caching:.2f}", caching >= 0.8),
+            ("SAE steps at half of the TF32 peak", f"{steps:.2f}", steps >= 0.5),
+        )
+    )  # fmt: skip
+
+
+def gpu_speeds() -> Iterator[tuple[str, str, str]]:
+    """Yield what was measured, in which precision, and its speed."""
+    for shape, report in (("12 x 768", "checks"), ("8 x 512", "training-speed")):
+        for way in ("eager", "torch.compile"):
+            row = gpu_rows(report, f"training speed, {shape}")[f"{way}, 100 rows at once"]
+            name = f"training a {shape.replace(' x ', '×')} GPT-2, {way}"
+            yield name, "bf16", f"{row['tokens_per_s']:,.0f} tokens/s, {100 * row['mfu']:.1f} % MFU"
+    saes = gpu_rows("speeds", "sparse autoencoder")
+    for precision, name in (("float32", "float32"), ("TF32", "TF32"), ("bfloat16", "bf16")):
+        row = saes[f"{precision}, all rows at once"]
+        yield "SAE step, 768 → 12,288, 4,096 tokens", name, f"{row['tokens_per_s']:,.0f} tokens/s"
+    for precision, name in (("float32", "float32"), ("TF32", "TF32"), ("bfloat16", "bf16")):
+        row = saes[f"{precision}, model and all blocks in one pass"]
+        yield "12×768 model and SAEs of its 12 blocks in one pass", name, f"{row['tokens_per_s']:,.0f} tokens/s"
+    for precision in ("float32", "TF32"):
+        row = gpu_rows("speeds", "caching")[f"{precision}, 256 games at once"]
+        yield "caching of all 8 blocks, 8×512", precision, f"{row['rows_per_s']:,.0f} positions/s"
+    for report, without in (("checks", ""), ("decoding", " without cuDNN's attention")):
+        for precision, name in (("float32", "float32"), ("bfloat16", "bf16")):
+            for games in (1, 512):
+                row = gpu_rows(report, "decoding")[f"{precision}, {games} games at once"]
+                noun = "game" if games == 1 else "games at once"
+                yield f"decoding, 8×512, {games} {noun}{without}", name, f"{row['ms_per_token']:.1f} ms per token"
+    row = gpu_rows("checks", "legal moves")["float32, 512 positions at once"]
+    yield "probability of every legal move, 8×512", "float32", f"{row['positions_per_s']:,.0f} positions/s"
+
+
+def gpu_model() -> Iterator[tuple[str, str]]:
+    """Yield facts of the model that was trained."""
+    rows = gpu_rows("training", "training")
+    trained, loss, legal = (rows[name] for name in ("training", "held-out loss", "first-try legal moves"))
+    yield "parameters", f"{trained['parameters']:,}"
+    tokens = f"{trained['tokens'] / 1e6:,.0f} million tokens, {trained['epochs']:.1f} epochs"
+    yield "training", f"{tokens}, {trained['seconds']:.0f} s"
+    yield "held-out loss", f"{loss['nats_per_token']:.3f} nats per token, {loss['games']} games"
+    yield "first-try legal moves", f"{100 * legal['legal_share']:.1f} % of {legal['positions']:,} held-out positions"
+    yield "mean probability of a legal move", f"{legal['legal_move_mass']:.3f}"
+
+
+GPU_TABLES: dict[str, tuple[tuple[str, ...], Callable[[], Iterable[tuple[str, ...]]]]] = {
+    "goals": (("goal", "measured", "outcome"), gpu_goals),
+    "speeds": (("measurement", "precision", "speed"), gpu_speeds),
+    "model": (("", ""), gpu_model),
+}
+
+
+def gpu_table(name: str) -> str:
+    head, rows = GPU_TABLES[name]
+    lines = [head, ("---",) * len(head), *rows()]
+    return "\n".join(["", *(f"| {' | '.join(line)} |" for line in lines), "", ""])
+
+
+def write_tables(page: Path, tables: dict[str, str]) -> None:
+    """Write each table between its marks on the page."""
+    text = page.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        assert len(junkin.marked(name).findall(text)) == 1, (page, name)
+        text = junkin.marked(name).sub(lambda _: table, text)  # noqa: B023
+    page.write_text(text, encoding="utf-8")
+
+
 def main() -> None:
     for figure in FIGURES:
         figure.draw()
         print(f"{figure.path.relative_to(ROOT)}: {figure.path.stat().st_size:,} bytes")
     for paper in COMPARISONS:
-        page = PAGES / f"{paper}.md"
-        text = page.read_text(encoding="utf-8")
-        assert len(junkin.marked("published").findall(text)) == 1, page
-        page.write_text(junkin.marked("published").sub(lambda _: published_table(paper), text), encoding="utf-8")  # noqa: B023
+        write_tables(PAGES / f"{paper}.md", {"published": published_table(paper)})
+    write_tables(ROOT / "docs" / "gpu.md", {name: gpu_table(name) for name in GPU_TABLES})
     junkin.write()
 
 

@@ -101,6 +101,23 @@ def set_tf32_products(allowed: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
+@contextmanager
+def avoid_cudnn_attention() -> Iterator[None]:
+    """Keep attention off cuDNN inside the block, for passes whose lengths change from one to the next.
+
+    PyTorch prefers it for half precision with a mask on Hopper GPUs, and it builds a plan for every new length: on an
+    H200, a token took 50 to 270 ms instead of 3 to 5 ms (tests/gpu/results).
+    """
+    import torch
+
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
 def prepare_device(device: str = "auto", threads: int = 0) -> str:
     """Set this process's threads (0: all usable cores) and return the device's name, with `auto` resolved.
 

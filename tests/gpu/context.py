@@ -89,11 +89,21 @@ class Context:
             torch.cuda.synchronize()
 
     def release(self) -> None:
-        """Give the device's memory back between measurements, also after an error."""
+        """Give the device's memory back between measurements and record gradients again, also after an error.
+
+        An interruption between two nested `inference_mode` blocks ends them in the wrong order, which leaves the mode.
+        """
+        gc.collect()
+        if torch.is_inference_mode_enabled():
+            self._recording.__enter__()
+        torch.set_grad_enabled(True)
         if self.device.type == "cuda":
-            gc.collect()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
+
+    @cached_property
+    def _recording(self) -> torch.inference_mode:
+        return torch.inference_mode(False)
 
     def memory_gb(self) -> float | None:
         """The most memory that tensors took since `release`."""
@@ -140,9 +150,11 @@ class Context:
         return {}
 
     def fastest_training(self, shape: tuple[int, int, int]) -> tuple[int, bool]:
-        """The rows at once, and whether compiled, with which a model of this shape trained fastest."""
+        """The rows at once, and whether compiled, with which a model of this shape trained fastest; without
+        measurements, all rows of an update."""
         speeds = self.training_speeds.get(shape, {})
-        return max(speeds, key=lambda way: speeds[way], default=(self.sizes.micro_rows[0], False))
+        unmeasured = self.sizes.micro_rows[-1], self.sizes.compile
+        return max(speeds, key=lambda way: speeds[way], default=unmeasured)
 
     @cached_property
     def games(self) -> TokenFile:

@@ -1,15 +1,16 @@
 """Check and measure chessreg on a GPU, and train a model with the time that is left, in one command.
 
-    python tests/gpu/run.py --minutes 8 [--games FILE.npz] [--out gpu-report]
+    python tests/gpu/run.py --minutes 8 [--games FILE.npz] [--only STEP ...] [--out gpu-report]
 
 Needs Python 3.12, torch, numpy and safetensors. FILE is a token file of `dataset export --token-file`; without it
 no model is trained. The folder gets report.json and report.md, rewritten after every measurement, and model/, a Hugging
 Face folder with float16 shards that `chessreg import checkpoint` reads.
 
 The steps, in this order: correctness against the CPU; speed of training, sparse autoencoders, caching, decoding and
-legal-move scoring; training. A step ends when its share of the time is used up; a measurement that fails is recorded
-with its error and the next one follows. SIGTERM and SIGINT end the command early, with what it has. Exit status: 0; 1
-if a measurement failed; 2, 3 or 4 for bad input, before anything is written; 128 + the signal's number.
+legal-move scoring; training. `--only` does some of them. A step ends when its share of the time is used up; a
+measurement that fails is recorded with its error and the next one follows. SIGTERM and SIGINT end the command early,
+with what it has. Exit status: 0; 1 if a measurement failed; 2, 3 or 4 for bad input, before anything is written;
+128 + the signal's number.
 """
 
 from __future__ import annotations
@@ -32,17 +33,18 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 RESCUE_S = 30.0  # for writing the model after a signal
-SHARES = {
-    "correctness": 0.15,
-    "matrix products": 0.02,
-    "training speed, 12 x 768": 0.18,
-    "sparse autoencoder": 0.05,
-    "caching": 0.04,
-    "decoding": 0.07,
+SHARES: dict[str, float | None] = {
+    "correctness": 0.08,
+    "matrix products": 0.03,
+    "training speed, 12 x 768": 0.13,
+    "sparse autoencoder": 0.15,
+    "caching": 0.05,
+    "decoding": 0.05,
     "legal moves": 0.03,
-    "training speed, 8 x 512": 0.13,
+    "training speed, 8 x 512": 0.10,
+    "training": None,
 }
-"""Steps, and the largest share of the time each may take. Training gets everything that is left."""
+"""Steps, and the largest share of the time each may take; the last one may take everything that is left."""
 
 
 class OutOfTime(BaseException):
@@ -120,19 +122,19 @@ def main() -> int:
     except OSError as error:
         hint = "give a folder that can be written"
         return refuse(f"--out {options.out} cannot be written: {error.strerror}", hint)
-    stopped = measure(setting, report, games, options.out, STARTED + 60 * options.minutes)
+    stopped = measure(setting, report, games, options, STARTED + 60 * options.minutes)
     print(report.format_markdown())
     return 128 + stopped if stopped else int(report.has_errors)
 
 
-def measure(setting: Any, report: Any, games: Any, out: Path, deadline: float) -> int:
-    """Do all steps; returns the number of the signal that ended them early, or 0."""
+def measure(setting: Any, report: Any, games: Any, options: argparse.Namespace, deadline: float) -> int:
+    """Do the steps of `--only`, or all; returns the number of the signal that ended them early, or 0."""
     import correctness
     import speed
     import training
 
     interrupter = Interrupter()
-    fit = training.Fit(setting, games, out / "model", lambda: bool(interrupter.signal))
+    fit = training.Fit(setting, games, options.out / "model", lambda: bool(interrupter.signal), options.dropout)
     interrupter.ends_by_itself = lambda: fit.updating
     steps = {
         "correctness": correctness.plan_comparisons(setting),
@@ -140,7 +142,9 @@ def measure(setting: Any, report: Any, games: Any, out: Path, deadline: float) -
         "training": fit.plan_measurements(deadline),
     }
     for name, measurements in steps.items():
-        share = SHARES.get(name)
+        if name not in (options.only or steps):
+            continue
+        share = SHARES[name]
         end = deadline if share is None else min(time.monotonic() + share * (deadline - STARTED), deadline)
         run_step(report, name, measurements, end, setting, interrupter)
         if interrupter.signal:
@@ -212,6 +216,12 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--games", type=Path, metavar="FILE", help="token file to train on (default: nothing is trained)"
+    )
+    parser.add_argument(
+        "--dropout", type=float, default=0.0, help="of that training; 0.1 if it sees each game often (default: 0)"
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=[*SHARES], metavar="STEP", help=f"steps to do (default: all): {', '.join(SHARES)}"
     )
     parser.add_argument(
         "--out", type=Path, default=Path("gpu-report"), metavar="FOLDER", help="new folder for the report and the model"

@@ -133,6 +133,44 @@ def test_the_shards_are_imported_with_equal_logits(whole: Path, gpu: Any, tmp_pa
         assert torch.equal(imported, gpu.training.read_shards(whole / "model")(tokens))
 
 
+@pytest.mark.slow
+def test_the_committed_model_predicts_games_as_its_readme_says(gpu: Any) -> None:
+    model = gpu.training.read_shards(FOLDER.parent / "fixtures" / "h200-model")
+    games = TokenFile.read(GAMES)
+    ends = np.cumsum(games.heldout_lengths)[:5]
+    losses = []
+    for game in np.split(games.heldout_tokens, ends)[:5]:
+        tokens = torch.from_numpy(game.astype(np.int64))[None]
+        with torch.inference_mode():
+            logits = model(tokens)[0, :-1]
+        losses.append(torch.nn.functional.cross_entropy(logits, tokens[0, 1:], reduction="sum"))
+    assert 0.3 < float(sum(losses)) / sum(games.heldout_lengths[:5] - 1) < 0.6
+
+
+NESTED = """
+    import sys
+    sys.path[:0] = sys.argv[1:]
+    import torch
+    import context
+
+    setting = context.Context(torch.device("cpu"), context.TINY)
+    outer, inner = torch.inference_mode(), torch.inference_mode()
+    outer.__enter__()
+    inner.__enter__()
+    outer.__exit__(None, None, None)  # in the wrong order, as after a signal between the two
+    del inner
+    assert not torch.is_grad_enabled()
+    setting.release()
+    torch.ones(1, requires_grad=True).sum().backward()
+"""
+
+
+def test_an_interruption_in_inference_mode_leaves_the_next_training_its_gradients() -> None:
+    script = [sys.executable, "-c", textwrap.dedent(NESTED), str(FOLDER), str(FOLDER.parents[1])]
+    done = subprocess.run(script, capture_output=True, text=True, env=environment())
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_signal_during_training_leaves_the_model_as_it_is(gpu: Any, tmp_path: Path) -> None:
     calls = iter(range(100))
     setting = gpu.context.Context(torch.device("cpu"), gpu.context.TINY)

@@ -37,9 +37,17 @@ INDEX = "model.safetensors.index.json"
 class Fit:
     """The training step: measurements that build on each other, and what can be saved after a signal."""
 
-    def __init__(self, context: Context, games: TokenFile | None, folder: Path, stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        games: TokenFile | None,
+        folder: Path,
+        stopping: Callable[[], bool],
+        dropout: float = 0.0,
+    ) -> None:
         """`folder` gets the model. Without `games` nothing is trained. `stopping` ends it after the update in hand."""
         self.context, self.games, self.folder, self.stopping = context, games, folder, stopping
+        self.dropout = dropout
         self.running = False
         self.trainer: Trainer | None = None
         self.written_step = 0
@@ -83,7 +91,7 @@ class Fit:
         config = make_training_config(
             context, sizes.small, optimizer="muon" if hasattr(torch.optim, "Muon") else "adamw", learning_rate=0.002,
             muon_learning_rate=0.02, weight_decay=0.01, schedule="trapezoid", warmup_steps=sizes.warmup_steps,
-            steps=sizes.training_steps, decay_steps=1, final_fraction=0.02,
+            steps=sizes.training_steps, decay_steps=1, final_fraction=0.02, dropout=self.dropout,
         )  # fmt: skip
         corpus = repeat_games(self.games.tokens, self.games.lengths, 1, self.games.size)
         options = TrainerOptions(
@@ -126,6 +134,7 @@ class Fit:
             "mfu": flops * tokens_per_s / (1e12 * context.peak_tflops("bfloat16")),
             "last_learning_rate_factor": trainer.config.rate(trainer.step - 1),
             "optimizer": config.optimizer,
+            "dropout": config.dropout,
             "compiled": compiled,
             "curve": curve,
         }

@@ -202,3 +202,18 @@ def test_the_trained_model_decodes_games_exactly(trained: LanguageModel) -> None
         session.feed(random_rows(1, [5, 1, 9]))
         session.feed(random_rows(2, [1, 1, 1]))
         assert_exact(session, chosen)
+
+
+def test_cudnn_attention_which_prepares_for_every_length_is_off_in_passes_alone(tiny: LanguageModel) -> None:
+    seen: list[bool] = []
+    block = tiny.network.h[0]
+    handle = block.register_forward_pre_hook(lambda *_: seen.append(torch.backends.cuda.cudnn_sdp_enabled()))
+    try:
+        before = torch.backends.cuda.cudnn_sdp_enabled()
+        session = DecodingSession(tiny, 1)
+        session.feed([[1, 2, 3]])
+        session.feed([[4]])
+    finally:
+        handle.remove()
+    assert seen == [False, False]
+    assert torch.backends.cuda.cudnn_sdp_enabled() is before is True

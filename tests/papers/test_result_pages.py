@@ -75,6 +75,12 @@ def test_published_values_and_ours_are_computed(paper):
     assert len(printed.strip().splitlines()) <= 2 + MOST_ROWS
 
 
+@pytest.mark.parametrize("name", figures.GPU_TABLES)
+def test_measurements_on_a_gpu_are_those_of_the_committed_reports(name):
+    page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    assert figures.junkin.marked(name).findall(page) == [figures.gpu_table(name)]
+
+
 @pytest.mark.parametrize("paper", PAGES)
 def test_a_verdict_has_three_sentences_that_quote_tables_of_its_page(paper):
     verdict = section(PAGES[paper], "Verdict")

@@ -13,6 +13,7 @@ from chessreg.errors import BadInputError, ChessregError, DivergedError
 from chessreg.models.adapters.base import VALUE_HEADS
 from chessreg.models.decoding.passes import Keep, Ragged, run_packed_pass, run_rectangular_pass
 from chessreg.models.decoding.recompute import TokenCache, run_recomputed_pass
+from chessreg.models.devices import avoid_cudnn_attention
 from chessreg.models.edits import ResidualEdit, get_token_mask
 from chessreg.models.hook_points import format_hook_point
 from chessreg.models.slot_cache import CALL_COST_KEYS, SlotCache
@@ -284,7 +285,8 @@ class DecodingSession:
             run_packed_pass if packs else run_rectangular_pass if self.model.network.cached else run_recomputed_pass
         )
         points = set(self._watched if watched is None else watched)
-        return way(self.model, self.cache, self.edits if edits is None else edits, new, points, keep)
+        with avoid_cudnn_attention():
+            return way(self.model, self.cache, self.edits if edits is None else edits, new, points, keep)
 
     @property
     def packable(self) -> bool:
