@@ -53,15 +53,17 @@ SLOW_CALL_S = 1.0  # seconds before the banner shows a slow call
 MAX_NOTICES = 20  # newest notices kept
 QUIT_WRITE_TIMEOUT_S = 1.0  # seconds that quitting waits for a running write
 LAST_SEEN_KEY = "left"  # key of the last visit's time
-FIRST_NEWS_PERIOD = timedelta(days=1)  # period of news on a first visit
+MIN_NEWS_PERIOD = timedelta(days=1)  # after a shorter absence, home still shows the runs of this period
 
 
-def read_last_seen(remembered: RememberedState) -> tuple[datetime, str]:
-    """Return the time of the user's last visit to this registry, and a phrase for it."""
+def find_news_period(remembered: RememberedState) -> tuple[datetime, str]:
+    """Return the time from which ended runs are news, and a phrase for it: the last visit, at least MIN_NEWS_PERIOD."""
+    begin = datetime.now(UTC) - MIN_NEWS_PERIOD
     with suppress(TypeError, ValueError):
-        time = datetime.fromisoformat(remembered.get(LAST_SEEN_KEY))
-        return time, f"since your last visit, {show.format_local_time(time)}"
-    return datetime.now(UTC) - FIRST_NEWS_PERIOD, "in the last day"
+        visit = datetime.fromisoformat(remembered.get(LAST_SEEN_KEY))
+        if visit < begin:
+            return visit, f"since your last visit, {show.format_local_time(visit)}"
+    return begin, "in the last day"
 
 
 class PrintableFilter(LineFilter):
@@ -176,7 +178,7 @@ class ChessregApp(Host):
         self.read_only = read_only
         self.glyphs = glyphs or ("outline" if self.no_color else "solid")
         self.place_shown = " · ".join(filter(None, [show.shorten_place(place), "read only" if read_only else ""]))
-        self.since, self.since_told = read_last_seen(self.remembered)
+        self.since, self.since_told = find_news_period(self.remembered)
         self.writes = Writes()
         self.drafts = {}
         self.typed = TypedKeys(self, typed)

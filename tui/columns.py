@@ -14,6 +14,7 @@ MAX_WIDTH_CELLS = 48
 GAP_CELLS = 2
 MIN_CUT_CELLS = 18
 MIN_FOLD_ROWS = 3
+MORE_MARK = " »"  # at a right edge beyond which there are more columns or names
 BOOKKEEPING = ("runs", "machines")  # headings of bookkeeping columns
 MAX_MEASURED_CHARS = 1000  # measured characters of a text; no screen is wider
 

@@ -259,14 +259,15 @@ def list_ended(session: Session, since: datetime) -> list[Row]:
     units (of the run), seconds (of the attempt), machine (None if it never reached one), ended_at, failed (it neither
     finished nor was ended by a user).
     """
-    query = (
+    newest_first = (Attempt.ended_at.desc(), Attempt.id)
+    newest = select(Attempt.id).where(Attempt.ended_at > since).order_by(*newest_first).limit(2 * MAX_ROWS)
+    query = (  # sorts ids, not whole rows
         select(Attempt, Run, Machine.host, Job)
         .join(Run, Run.id == Attempt.run_id)
         .join(Machine, Machine.id == Attempt.machine_id, isouter=True)
         .join(Job, Job.id == Attempt.job_id, isouter=True)
-        .where(Attempt.ended_at > since)
-        .order_by(Attempt.ended_at.desc(), Attempt.id)
-        .limit(2 * MAX_ROWS)
+        .where(Attempt.id.in_(newest))
+        .order_by(*newest_first)
     )
     attempted = exists().where(Attempt.job_id == Job.id, Attempt.ended_at > since)
     untried = select(Job).where(Job.ended_at > since, ~attempted).order_by(Job.ended_at.desc()).limit(MAX_ROWS)

@@ -22,6 +22,7 @@ from chessreg.scheduling import status as job_status
 from chessreg.session import Session, open_session
 from store import Store
 from tui import show
+from tui.app import LAST_SEEN_KEY
 from tui.data.machine_rows import Loads, count_gpus, make_gpu_grid, make_machine_table
 from tui.model_process import ModelProcess
 from tui.screens.dialogs import Confirm
@@ -84,7 +85,7 @@ async def test_enter_opens_the_job_tab_goes_to_what_ended_and_keys_suit_the_row(
         assert isinstance(driver.screen, LaunchScreen)
 
 
-async def test_news_are_what_ended_after_one_looked_last(drive, world: Path, session: Session) -> None:
+async def test_news_are_what_ended_since_the_last_visit_or_in_the_last_day(drive, session: Session) -> None:
     async with drive(size=(120, 40), start="home") as driver:
         assert "8 runs in all" in driver.text
         names = {row["name"] for row in rows(driver, "ended")}
@@ -94,9 +95,13 @@ async def test_news_are_what_ended_after_one_looked_last(drive, world: Path, ses
         assert (cut["done"], cut["units"]) == (4, 9)
         await driver.press("enter")
         assert isinstance(driver.screen, RunScreen)
+        remembered = driver.app.remembered
     async with drive(size=(120, 40), start="home") as driver:
-        assert not rows(driver, "ended")
-        assert "no run has ended since" in driver.text
+        assert len(rows(driver, "ended")) == len(names), "the runs of the last day, also after a short absence"
+        assert "Ended in the last day" in driver.text
+    remembered.set(LAST_SEEN_KEY, (datetime.now(UTC) - timedelta(days=30)).isoformat())
+    async with drive(size=(120, 40), start="home") as driver:
+        assert len(rows(driver, "ended")) == len(names)
         assert "since your last visit, 2026-01-02 03:04" in driver.text
 
 

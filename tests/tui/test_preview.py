@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tui.screens.preview import Preview
 from tui.widgets.board import BoardPane
+from tui.widgets.table import PageTable
 
 SHOWN = {
     "runs": ("edits", "bigram"),  # the model by its name
@@ -50,6 +52,40 @@ async def test_a_wide_list_shows_its_row_and_a_narrow_one_does_not(drive, room: 
         await driver.pilot.resize_terminal(160, 45)
         await driver.settle()
         await driver.once(lambda: told in text(driver), told)
+
+
+async def test_a_run_is_previewed_with_its_results_and_home_previews_what_its_lists_hold(
+    drive, queue: Any, studied: Path
+) -> None:
+    """A probe with its accuracy by layer, a match with its outcomes, an edit with its conditions, a job with its log,
+    a machine with its hardware."""
+    seen = {
+        "deep-board": ("by layer", "validation accuracy %", "●", "given settings"),
+        "plain": ("by match", "won ", "lost ", "opponent", "attempts"),
+        "edits": ("by condition", "clean", "random-0", "legal on modified"),
+    }
+    for room in ("runs", "home"):
+        async with drive(studied, size=(200, 60), start=room) as driver:
+            table = "#ended" if room == "home" else "PageTable"
+            for name, words in seen.items():
+                rows = driver.screen.query_one(table, PageTable)
+                rows.focus()
+                rows.move(next(n for n in range(rows.count) if (rows.row(n) or {}).get("name") == name))
+                await driver.settle()
+                await driver.once(lambda words=words: all(word in text(driver) for word in words), f"{room}, {name}")
+            rights = [line.rstrip()[-1] for line in driver.lines[2:-3]]
+            assert set(rights) <= set("│╮╯"), "nothing is drawn over the frame"
+    async with drive(queue.folder, size=(200, 60), start="home") as driver:
+        going = driver.screen.query_one("#going", PageTable)
+        going.focus()
+        await driver.once(lambda: "state " in text(driver) and "running" in text(driver), "a job")
+        await driver.press("shift+tab")
+        await driver.once(lambda: "processor" in text(driver), "a machine")
+        ended = driver.screen.query_one("#ended", PageTable)
+        ended.focus()
+        ended.move(next(n for n in range(ended.count) if ended.row(n)["name"] == "broken"))
+        await driver.settle()
+        await driver.once(lambda: "the engine does not answer" in text(driver), "a failed job")
 
 
 async def test_the_log_of_a_job_stands_beside_the_jobs(drive, queue: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, func, select
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
 
     from chessreg.session import Session
+    from tui.data.run_summary import Summary
 
 
 def list_run_pages(
@@ -260,14 +261,27 @@ def describe_first_results(session: Session, run_ids: Sequence[UUID]) -> dict[UU
     return found
 
 
-def load_run_preview(session: Session, run_id: UUID) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """Return a run, its settings with named inputs by dotted path, and its result as text."""
+class RunFacts(NamedTuple):
+    """A run, its settings with named inputs by dotted path, its result as text, its results in small tables, and the
+    curve of its first metric: the metric's name, and (step, value) pairs."""
+
+    run: dict[str, Any]
+    settings: dict[str, Any]
+    answer: str
+    summaries: list[Summary]
+    curve: tuple[str, list[tuple[int, float]]] | None
+
+
+def load_run_facts(session: Session, run_id: UUID) -> RunFacts:
+    """Read the facts that a preview shows."""
     from chessreg.runs.kind import list_effective_settings
+    from tui.data.run_summary import summarize_run
 
     with session.database.read() as sql:
         run = read.read_run(sql, run_id.hex)
         settings = name_inputs(sql, list_effective_settings(run["kind"], run["spec"]))
-        return run, settings, format_headline(sql, run_id)
+        summaries, curve = summarize_run(sql, run_id), measures.read_curve(sql, run_id)
+        return RunFacts(run, settings, format_headline(sql, run_id), summaries, curve)
 
 
 def format_headline(sql: Any, run_id: UUID) -> str:

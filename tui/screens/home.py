@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
-from textual import work
+from textual import events, work
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
 from textual.widgets import Static
@@ -19,7 +19,17 @@ from tui.actions import TABLE, Action, make_bindings
 from tui.columns import TONE_SIGNS, TableColumn, Tone, choose_state_tone
 from tui.data.machine_rows import Loads, count_gpus, make_gpu_grid, make_machine_table
 from tui.data.pages import PAGE_ROWS, ListPages, Row
-from tui.screens.jobs import MACHINE, ON, SHARD, UNITS, JobActionsScreen, format_waiting_reason, get_job_name
+from tui.screens.jobs import (
+    MACHINE,
+    ON,
+    SHARD,
+    UNITS,
+    JobActionsScreen,
+    format_waiting_reason,
+    get_job_name,
+    preview_job,
+)
+from tui.screens.preview import WIDTH_PERCENT, PreviewingScreen, RowPreview
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -28,7 +38,7 @@ if TYPE_CHECKING:
     from chessreg.session import Session
     from tui.data.job_rows import Curve, HomeSnapshot
 
-WIDE_CELLS, HIGH_LINES = 110, 32  # minimum for two columns; for tiles and the GPU grid
+WIDE_CELLS, HIGH_LINES = 110, 32  # minimum for two columns or the GPU grid; for tiles and the GPU grid
 
 
 def format_run_result(row: Mapping[str, Any]) -> str:
@@ -135,8 +145,8 @@ Or press a key here:
     M  the bundled model"""
 
 
-class HomeScreen(JobActionsScreen):
-    """Machines, running and waiting jobs, ended runs.
+class HomeScreen(JobActionsScreen, PreviewingScreen):
+    """Machines, running and waiting jobs, ended runs, and in wide terminals a preview of the selected row.
 
     Tab moves between the lists. Enter opens the selected row.
     """
@@ -160,12 +170,12 @@ class HomeScreen(JobActionsScreen):
     HomeScreen #last { border-left: thick $edge; margin-right: 0; width: 2fr; }
     HomeScreen > #machines { height: auto; }
     HomeScreen > #work { height: 1fr; layout: vertical; overflow: hidden; }
-    HomeScreen.-wide > #work { layout: horizontal; }
+    HomeScreen.-columns > #work { layout: horizontal; }
     HomeScreen #left { height: auto; width: 1fr; }
-    HomeScreen.-wide #left { height: 1fr; }
+    HomeScreen.-columns #left { height: 1fr; }
     HomeScreen #ended { height: 1fr; width: 1fr; }
     HomeScreen #going { height: auto; }
-    HomeScreen.-wide #going { height: 1fr; }
+    HomeScreen.-columns #going { height: 1fr; }
     HomeScreen #curves {
         height: auto; padding: 0 1; border: round $edge; border-title-color: $foreground; border-title-style: bold;
         background: $surface;
@@ -260,17 +270,28 @@ class HomeScreen(JobActionsScreen):
         self.query_one("#ended", PageTable).show(ListPages(rows), rows[:PAGE_ROWS], columns=ENDED_COLUMNS, keep=True)
         self.update_overview()
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: events.Resize) -> None:
         self.resize_lists()
 
+    @property
+    def lists_width(self) -> int:
+        """The width of the lists in cells, without the preview."""
+        width = self.size.width
+        return width if width < self.least_width else width * (100 - WIDTH_PERCENT) // 100
+
     def resize_lists(self) -> None:
-        """Size the lists. Machines and running jobs get the lines they need, at most half of the screen."""
+        """Size the lists. Machines and running jobs get the lines they need, at most half of the screen.
+
+        The lists are side by side if there is room and no preview.
+        """
         if self.at_home is None or not self.is_mounted:
             return
-        self.set_class(self.size.width >= WIDE_CELLS, "-wide")
+        width = self.lists_width
+        columns = width == self.size.width >= WIDE_CELLS
+        self.set_class(columns, "-columns")
         self.set_class(self.size.height >= HIGH_LINES, "-high")
         self.show_machines()
-        wide = self.size.width // 2 if self.size.width >= WIDE_CELLS else self.size.width
+        wide = width // 2 if columns else width
         curves = draw_curves(self.at_home.curves, 6 if self.size.height >= 40 else 2, wide - 6)
         self.query_one("#curves", Static).update(curves)
         self.query_one("#curves", Static).border_title = "Training"
@@ -281,8 +302,8 @@ class HomeScreen(JobActionsScreen):
         idle = not self.at_home.going and bool(self.at_home.ended)  # leave no part of the screen empty
         going.display = not idle
         self.query_one("#left").display = not idle or bool(curves.plain)
-        going.styles.height = None if self.size.width >= WIDE_CELLS else narrow
-        if self.size.width >= WIDE_CELLS and curves.plain:
+        going.styles.height = None if columns else narrow
+        if columns and curves.plain:
             going.styles.height = "1fr"
 
     def show_machines(self) -> None:
@@ -291,9 +312,10 @@ class HomeScreen(JobActionsScreen):
             return
         table, state = self.query_one("#machines", PageTable), self.at_home
         most = self.size.height // 2 - 6
-        columns, rows = make_gpu_grid(state.machines, state.going, self.history, self.size.width)
-        if not self.has_class("-high") or self.size.width < WIDE_CELLS or len(rows) > most:
-            columns, rows = make_machine_table(state.machines, state.going, self.size.width)
+        width = self.lists_width
+        columns, rows = make_gpu_grid(state.machines, state.going, self.history, width)
+        if not self.has_class("-high") or width < WIDE_CELLS or len(rows) > most:
+            columns, rows = make_machine_table(state.machines, state.going, width)
         columns = [column for column in columns if any(column.of(row) for row in rows)]
         most = max(2, most) if self.has_class("-high") else 4
         table.show(ListPages(rows), rows[:PAGE_ROWS], columns=columns, keep=True)
@@ -314,6 +336,23 @@ class HomeScreen(JobActionsScreen):
     def table(self) -> PageTable:
         """The focused list."""
         return self.focused if isinstance(self.focused, PageTable) else self.query_one("#going", PageTable)
+
+    @property
+    def previewed_table(self) -> PageTable:
+        return self.table
+
+    async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
+        """Return the preview of a machine, of an active or failed job, or of a complete run."""
+        if "device" in row:
+            from tui.screens.machine import format_machine_facts, read_machine
+
+            found = await self.ask("reading the machine", lambda session: read_machine(session, row["host"]))
+            return found and RowPreview(format_machine_facts(found[0]), title=show.format_host(row["host"]))
+        if row["id"] is not None and row.get("cause") != "complete":
+            return await preview_job(self, row)
+        from tui.screens.run_preview import preview_run
+
+        return await preview_run(self, row["run_id"], get_job_name(row))
 
     @property
     def chosen(self) -> Mapping[str, Any] | None:

@@ -223,16 +223,7 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         self.relabel()
 
     async def previewed(self, row: Row) -> RowPreview | None:
-        """Return the end of the job's log, or the reason why it has no log."""
-        from tui.data.job_rows import read_log_end
-
-        id, lines = row["id"], max(10, self.size.height - 12)
-        end = await self.ask("reading the log", lambda session: read_log_end(session, id, lines))
-        if end is None:
-            return None
-        facts = build_fields_table({"state": row["state"], "pace": show.format_job_pace(row), "why": row["why"]})
-        log = Text("\n".join(end), no_wrap=True, overflow="ellipsis")
-        return RowPreview(Group(facts, Text(""), log), title=row["title"])
+        return await preview_job(self, row)
 
     def command(self) -> str:
         return "chessreg jobs --all"
@@ -253,6 +244,25 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         self.app.open("job", event.row["id"], format_job_crumb(event.row))
+
+
+async def preview_job(screen: AppScreen, row: Mapping[str, Any]) -> RowPreview | None:
+    """Return the state of a job and the end of its log, or the reason why it has no log."""
+    from tui.data.job_rows import read_log_end
+
+    id, lines = row["id"], max(10, screen.size.height - 12)
+    end = await screen.ask("reading the log", lambda session: read_log_end(session, id, lines))
+    if end is None:
+        return None
+    ended = row.get("cause")
+    known = {
+        "state": ended or row["state"],
+        "pace": "" if ended else show.format_job_pace(row),
+        "why": row.get("why") or row["message"],
+    }
+    facts = build_fields_table(known)
+    log = Text("\n".join(end), no_wrap=True, overflow="ellipsis")
+    return RowPreview(Group(facts, Text(""), log), title=row["title"])
 
 
 NO_JOBS_TEXT = """\

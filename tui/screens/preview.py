@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 WIDE_CELLS = 160
 BOARD_WIDE_CELLS = 120
+WIDTH_PERCENT = 42  # of the terminal's width, without a board
 PREVIEW_DELAY_S = 0.15
 
 
@@ -52,6 +53,11 @@ class Preview(VerticalScroll, can_focus=False):
     def compose(self) -> ComposeResult:
         yield Static("", markup=False)
 
+    @property
+    def text_width(self) -> int:
+        """The width of the text in cells, without the scrollbar."""
+        return max(1, self.content_size.width - self.scrollbar_size_vertical)
+
     async def show(self, shown: RowPreview | None) -> None:
         text = self.children[-1]
         assert isinstance(text, Static)
@@ -69,7 +75,7 @@ class Preview(VerticalScroll, can_focus=False):
             if text is self.children[0]:
                 await self.mount(BoardPane(), before=text)
             pane = self.query_one(BoardPane)
-            wide, high = self.content_size.width - self.scrollbar_size_vertical, self.app.size.height - 8
+            wide, high = self.text_width, self.app.size.height - 8
             glyphs = self.app.glyphs  # type: ignore[attr-defined]
             sizes = list_sizes(glyphs)
             fits = (

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from rich.cells import cell_len
-from rich.console import Group
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.events import Resize
 from textual.widgets import Static
@@ -26,7 +24,6 @@ from tui.data.pages import PAGE_ROWS, ListPages, Pages, Row, count_rows_to, is_c
 from tui.data.run_rows import (
     count_nouns,
     filter_run_ids,
-    format_units,
     list_metric_names,
     list_run_pages,
     suggest_next_steps,
@@ -34,7 +31,7 @@ from tui.data.run_rows import (
 from tui.screens.annotate import AnnotatingScreen, ChosenRows
 from tui.screens.base import AppScreen
 from tui.screens.files import import_picked_file
-from tui.screens.preview import PreviewingScreen, RowPreview, build_fields_table
+from tui.screens.preview import PreviewingScreen, RowPreview
 from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
 
@@ -183,25 +180,9 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
         """Return the result of a run and the settings that were given."""
-        from chessreg.runs.spec import describe_source
-        from tui.data.run_rows import load_run_preview
+        from tui.screens.run_preview import preview_run
 
-        id = row["id"]
-        seen = await self.ask("reading the run", lambda session: load_run_preview(session, id))
-        if seen is None:
-            return None
-        run, settings, answer = seen
-        given = {path: value for path, value in settings.items() if describe_source(path, run["explicit"]) == "given"}
-        known = {
-            "result": answer, "kind": run["kind"], "state": run["state"], "units": format_units(run),
-            "tags": " ".join(run["tags"]), "notes": "\n".join(run["notes"]), "invalid": run["invalid"],
-            "outputs": ", ".join(output["name"] for output in run["outputs"][:8]),
-            "last message": next((one["message"] for one in reversed(run["tries"]) if one.get("message")), None),
-        }  # fmt: skip
-        return RowPreview(
-            Group(build_fields_table(known), Text(""), build_fields_table(given, "given settings")),
-            title=label_run(row),
-        )
+        return await preview_run(self, row["id"], label_run(row))
 
     def command(self) -> str:
         sort = f" --sort {shlex.quote(self.sort)}" if self.sort != NEWEST_FIRST else ""

@@ -17,7 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from tui.actions import FILTER, Action, make_bindings
-from tui.columns import fit_text
+from tui.columns import MORE_MARK, fit_text
 from tui.data.query_answers import SCOPE_GRAMMAR, complete_scope, parse_scope
 from tui.entries import ENTRIES
 
@@ -234,18 +234,25 @@ class PaneStrip(Widget):
 
     @property
     def left(self) -> int:
-        """The first visible cell, chosen so that the current name is fully visible."""
+        """The first visible cell, chosen so that the current name is fully visible next to the marks."""
         cells = self.cells()
         before = 1 + sum(cell_len(cell) + 1 for cell in cells[: self.place])
         here = cell_len(cells[self.place]) + 1 if self.place < len(cells) else 0
-        return min(before - 1, max(0, before + here - self.size.width))
+        return min(before - 1, max(0, before + here + len(MORE_MARK) - 1 - self.size.width))
 
     def render_line(self, y: int) -> Strip:
-        line = [Segment(" ", self.rich_style)]
+        """Draw the names. `«` and `»` mark names that are cut or hidden at that side."""
+        line, width = [Segment(" ", self.rich_style)], self.size.width
         for n, cell in enumerate(self.cells()):
             style = self.get_component_rich_style(f"pane-strip--{'here' if n == self.place else 'name'}")
             line.append(Segment(cell + " ", style))
-        return Strip(line).crop_extend(self.left, self.left + self.size.width, self.rich_style)
+        whole, mark = Strip(line), self.get_component_rich_style("pane-strip--name")
+        shown = whole.crop_extend(self.left, self.left + width, self.rich_style)
+        if self.left:
+            shown = Strip.join([Strip([Segment("«", mark)]), shown.crop(1)])
+        if whole.cell_length - 1 > self.left + width:
+            shown = Strip.join([shown.crop(0, width - len(MORE_MARK)), Strip([Segment(MORE_MARK, mark)])])
+        return shown
 
     def on_click(self, event: events.Click) -> None:
         at = 1 - self.left

@@ -234,6 +234,8 @@ def format_field_help(field: Field, error: str) -> Text:
     """Return the field's accepted values, its error, and its help."""
     text = Text(field.path, style="bold")
     text.append(f"  {describe_input(field)}", style="dim")
+    if field.part == "spec" and not field.choices:
+        text.append(" · A|B: one run for each", style="dim")
     if error:
         text.append(f"  ! {error}", style="bold")
     text.append(f"\n{field.text}")

@@ -23,6 +23,7 @@ from tui.columns import (
     GAP_CELLS,
     MAX_MEASURED_CHARS,
     MIN_CUT_CELLS,
+    MORE_MARK,
     TableColumn,
     Tone,
     compute_widths,
@@ -37,7 +38,6 @@ from tui.themes import find_cursor_style
 MAX_PAGES = 16  # pages in memory
 GUTTER_CELLS = 2
 BORDER_CELLS = 4  # border cells next to the text
-MORE_MARK = " »"  # at the right end of the headings, if there are more columns
 SHORT_CELLS = 8  # maximum width of an id or a number
 
 
@@ -256,7 +256,11 @@ class PageTable(ScrollView, can_focus=True):
     def _alike(self) -> str:
         """The text below the table: the columns left out and the value of each."""
         headings = {column.field: column.heading.rstrip(" ▲▼") for column in self.columns}
-        alike = [f"{headings[field]} {text}" for field, text in self._folded.items() if text and field in headings]
+        alike = [
+            f"{headings[field]} {text}"
+            for field, text in self._folded.items()
+            if field in headings and any(map(str.isalnum, text))  # not empty, not a drawn bar
+        ]
         return f"same in all rows: {' · '.join(alike)}" if alike else ""
 
     unread = "reading…"
