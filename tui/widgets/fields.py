@@ -232,7 +232,7 @@ PLAN_STATUS = {
 
 def format_field_help(field: Field, error: str) -> Text:
     """Return the field's accepted values, its error, and its help."""
-    text = Text(field.path, style="bold")
+    text = Text().append(field.path, style="bold")
     text.append(f"  {describe_input(field)}", style="dim")
     if field.part == "spec" and not field.choices:
         text.append(" · A|B: one run for each", style="dim")
