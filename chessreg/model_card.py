@@ -16,6 +16,7 @@ from chessreg.registry import tables
 from chessreg.runs.inputs import require_weights
 
 if TYPE_CHECKING:
+    from chessreg.models.hub_repository import HubAddress
     from chessreg.session import Session
 
 RESULTS = (
@@ -25,10 +26,21 @@ RESULTS = (
 """Queries whose rows of this checkpoint are in the card."""
 OF_TRANSFORMERS = ("gpt2", "llama")  # architectures whose folder transformers loads without chessreg
 NOT_RECORDED = "not recorded in the registry that exported it"
+HUB_LICENCES = frozenset((
+    "apache-2.0", "mit", "openrail", "bigscience-openrail-m", "cc", "cc0-1.0", "cc-by-2.0", "cc-by-2.5", "cc-by-3.0",
+    "cc-by-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0", "cc-by-nc-2.0", "cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nd-4.0",
+    "cc-by-nc-nd-3.0", "cc-by-nc-nd-4.0", "cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0", "cdla-sharing-1.0",
+    "cdla-permissive-1.0", "cdla-permissive-2.0", "wtfpl", "gpl", "gpl-2.0", "gpl-3.0", "agpl-3.0", "lgpl", "lgpl-2.1",
+    "lgpl-3.0", "mpl-2.0", "bsd", "bsd-2-clause", "bsd-3-clause", "bsl-1.0", "isc", "unlicense", "odbl", "odc-by",
+    "pddl", "artistic-2.0", "ecl-2.0", "epl-2.0", "eupl-1.1", "eupl-1.2", "ms-pl", "zlib", "unknown",
+))  # fmt: skip
+"""Licences that the hub accepts in a card (hf.co/docs/hub/repositories-licenses)."""
+OTHER_LICENCE = "other"
 
 
-def format_model_card(session: Session, reference: str) -> str:
-    """Return the card of a checkpoint. Missing facts are stated as not recorded.
+def format_model_card(session: Session, reference: str, address: HubAddress | None = None) -> str:
+    """Return the card of a checkpoint, in a folder or in a repository of the hub. Missing facts are stated as not
+    recorded.
 
     Raises NotFoundError for an unknown checkpoint, BadInputError for one that is known by its games only.
     """
@@ -43,7 +55,7 @@ def format_model_card(session: Session, reference: str) -> str:
         f"# {name}",
         format_summary(row),
         "## Use",
-        format_usage(row),
+        format_usage(row, address),
         "## Training data",
     ]
     parts.append(format_data_table(data) if data else f"The training games are {NOT_RECORDED}.")
@@ -62,8 +74,18 @@ def format_front_matter(row: dict[str, Any], data: list[dict[str, Any]]) -> str:
     licences = {dataset["licence"] for dataset in data}
     licence = licences.pop() if len(licences) == 1 else None
     lines = [f"library_name: {'transformers' if row['architecture'] in OF_TRANSFORMERS else 'chessreg'}"]
-    lines += [f"license: {json.dumps(licence)}"] if licence else []
+    lines += format_licence(licence)
     return "\n".join(["---", *lines, "tags: [chess, chessreg]", "---"])
+
+
+def format_licence(licence: str | None) -> list[str]:
+    """Return the lines of a card's YAML that name a licence, in the words that the hub accepts."""
+    if not licence:
+        return []
+    known = licence.lower()
+    if known in HUB_LICENCES:
+        return [f"license: {known}"]
+    return [f"license: {OTHER_LICENCE}", f"license_name: {json.dumps(licence)}"]
 
 
 def format_summary(row: dict[str, Any]) -> str:
@@ -74,16 +96,19 @@ def format_summary(row: dict[str, Any]) -> str:
     )
 
 
-def format_usage(row: dict[str, Any]) -> str:
-    """Return the code that loads the folder: with transformers if it supports the architecture and the tokenizer."""
-    command = "```sh\nchessreg import checkpoint . --name mine\n```"
+def format_usage(row: dict[str, Any], address: HubAddress | None = None) -> str:
+    """Return the code that loads the model: with transformers if it supports the architecture and the tokenizer."""
+    fetched = f"chessreg fetch {address}   # prints the folder\n" if address else ""
+    command = f"```sh\n{fetched}chessreg import checkpoint {'FOLDER' if address else '.'} --name mine\n```"
+    place = address.repository if address else "."
     name = row["tokenizer"]
     history = name not in encodings.list_encodings() or encodings.get_encoding(name).content == "history"
     if row["architecture"] not in OF_TRANSFORMERS or not history:
         return command
     code = (
         "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        'model = AutoModelForCausalLM.from_pretrained(".")\ntokenizer = AutoTokenizer.from_pretrained(".")'
+        f'model = AutoModelForCausalLM.from_pretrained("{place}")\n'
+        f'tokenizer = AutoTokenizer.from_pretrained("{place}")'
     )
     return f"```python\n{code}\n```\n\n{command}"
 

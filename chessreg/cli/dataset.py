@@ -155,6 +155,7 @@ def add(
     """
     from chessreg.cli.base import show_progress_line
     from chessreg.entities.adding import FileFilter, add_dataset, add_sample, check_dataset_files
+    from chessreg.entities.fetched import read_fetch_record
     from chessreg.games.datasets.game_filter import GameFilter
 
     about = {name: settings.pop(name) for name in ("rating_scale", "licence")}
@@ -164,6 +165,7 @@ def add(
     if sample and (exclude or within or wanted.settings()):
         raise click.UsageError("--exclude, --within and filters of games are of files, not of --sample")
     session = home.adding(needs=(*exclude, *within), check=lambda: check_dataset_files(files, salvage))
+    fetched = read_fetch_record(home.store_path / "downloads", files[0]) if files else None
     with show_progress_line("dataset add", quiet=home.json) as on_progress:
         if sample:
             added = add_sample(session.database, session.store, name=name, on_progress=on_progress)
@@ -175,6 +177,7 @@ def add(
                 FileFilter(min_plies, exclude, within, salvage, wanted),
                 name=name,
                 **about,
+                extra={"fetched": fetched} if fetched else None,
                 on_progress=on_progress,
             )
     print_dataset(home, added)

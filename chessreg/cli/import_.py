@@ -122,6 +122,7 @@ def checkpoint(
     """
     from chessreg.cli.checkpoint import print_checkpoint
     from chessreg.entities.checkpoint import import_checkpoint, import_reference
+    from chessreg.entities.fetched import read_fetch_record
 
     if (reference is None) == (source is None):
         raise click.UsageError("give a file or folder, or --reference")
@@ -150,7 +151,7 @@ def checkpoint(
         )
         made = import_checkpoint(
             session.database, session.store, source, name=name, encoding=written, trained_on=trained_on or None,
-            vocabulary=vocabulary, given=given,
+            fetched=read_fetch_record(home.store_path / "downloads", source), vocabulary=vocabulary, given=given,
         )  # fmt: skip
     print_checkpoint(home, made)
 
@@ -279,7 +280,10 @@ def sae(
     session = home.adding(needs=[checkpoint], check=lambda: read_imported_saes(spec, list(folders), None))
     row = session.inputs.checkpoint_row(session.inputs.reference("checkpoint", checkpoint))
     read_imported_saes(spec, list(folders), row)  # messages name the user's folders; those of the run cannot
-    report = session.run(spec, ImportedOptions(file_names=", ".join(path.name for path in folders)), name=name)
+    options = ImportedOptions(
+        file_names=", ".join(path.name for path in folders), fetched=describe_origin(home, folders)
+    )
+    report = session.run(spec, options, name=name)
     if report.attempt_id is None:
         print_known_import(f"these folders are imported-sae {report.run_id.hex[-6:]} already", name)
     with session.database.read() as sql:
@@ -306,7 +310,8 @@ def import_directions(
     specs = {place: build_import_spec(kind, files, session.inputs, name, **settings) for place, files in groups.items()}
     runs = []
     for place, spec in specs.items():
-        options = kind.options(file_names=", ".join(path.name for path in groups[place]))
+        files = groups[place]
+        options = kind.options(file_names=", ".join(path.name for path in files), fetched=describe_origin(home, files))
         called = f"{name}-{place}" if name and len(groups) > 1 else name
         report = session.run(spec, options, name=called)
         runs.append(report.run_id.hex)
@@ -315,14 +320,26 @@ def import_directions(
     return runs
 
 
+def describe_origin(home: Home, paths: tuple[Path, ...]) -> str:
+    """Return the repositories and commits that files were fetched from, or an empty text."""
+    from chessreg.entities.fetched import read_fetch_record
+
+    records = [read_fetch_record(home.store_path / "downloads", path) for path in paths]
+    return ", ".join(dict.fromkeys(f"{one['repository']}@{one['commit']}" for one in records if one))
+
+
 def print_known_import(what: str, name: str | None) -> None:
     """Print that an import existed already, and its additional name."""
     click.echo(f"{what}; {f'only the name {name} was added' if name else 'nothing was added'}", err=True)
 
 
 @click.command()
-@click.argument("source", required=False, metavar="NAME")
-@click.option("--file", help="Another file of the same repository. Left out: the file of the published model.")
+@click.argument("source", required=False, metavar="NAME|hf:USER/NAME")
+@click.option(
+    "--file",
+    help="Another file of the same repository; for hf: a file, a folder or a pattern. Left out: the file of the "
+    "published model; for hf: all files that chessreg reads.",
+)
 @click.option("--revision", default="main", show_default=True, help="Branch, tag or commit of the repository.")
 @click.option(
     "--endpoint",
@@ -344,11 +361,16 @@ def fetch(
 ) -> None:
     """Download and import a model, games or positions. Without NAME, list the available ones.
 
+    hf:USER/NAME[@REVISION][/FILE OR PATTERN] is any repository of the Hugging Face hub, hf:datasets/USER/NAME one of
+    datasets. Its models, SAEs, probes, vectors, games and positions are downloaded into the store, and the commands
+    that import them are printed. Imports from there record the repository and the commit.
+
     The published digest is checked, and the SHA-256 is recorded. An interrupted download continues.
 
     \b
     Example: chessreg fetch karvonen/8layers
     Example: chessreg fetch chessbench/test/behavioral_cloning
+    Example: chessreg fetch hf:USER/NAME@v2/trainer_0
     """
     from chessreg.cli import checkpoint, dataset
     from chessreg.cli.base import show_progress_line
@@ -362,6 +384,11 @@ def fetch(
             for s in list_fetch_sources().values()
         ]
         print_output(home, rows, ["name", "repository", "file", "about"])
+        return
+    if source.startswith("hf:"):
+        if name or keep:
+            raise click.UsageError("--name and --keep do not apply to hf: name what you import from the download")
+        fetch_from_hub(home, source, file, revision, endpoint)
         return
     source_file, arrived = get_fetch_source(source), None
 
@@ -392,6 +419,39 @@ def fetch(
         dataset.print_dataset(home, made)
     else:
         checkpoint.print_checkpoint(home, made)
+
+
+def fetch_from_hub(home: Home, source: str, file: str | None, revision: str, endpoint: str | None) -> None:
+    """Download the files of a repository, and print what they are and the commands that import them."""
+    import dataclasses
+
+    from chessreg.cli.base import show_progress_line
+    from chessreg.entities import fetched
+    from chessreg.entities.adding import make_download_callback
+    from chessreg.models.hub_repository import HubAddress
+    from chessreg.terminal import make_visible
+
+    address = HubAddress.parse(source)
+    if file is not None:
+        address = dataclasses.replace(address, pattern=file.strip("/"))
+    if revision != "main":
+        address = dataclasses.replace(address, revision=revision)
+    with show_progress_line(str(address), quiet=home.json) as on_progress:
+        found = fetched.fetch_repository(
+            address, home.store_path / "downloads", endpoint=endpoint, on_progress=make_download_callback(on_progress)
+        )
+    if home.json:
+        described = [content._asdict() for content in found.contents]
+        repository, commit = str(found.repository.address), found.repository.commit
+        print_output(
+            home,
+            {"repository": repository, "commit": commit, "folder": str(found.folder), "files": list(found.files),
+             "contents": described},
+        )  # fmt: skip
+        return
+    click.echo(f"{len(found.files)} files of commit {found.repository.commit[:12]} are in {found.folder}", err=True)
+    for content in found.contents or [fetched.FetchedContent("nothing that chessreg imports", "")]:
+        click.echo(make_visible(f"{content.what}: {content.command}" if content.command else content.what))
 
 
 COUNTS = ["run", "format", "rows", "games", "aggregates", "points", "other_lines"]

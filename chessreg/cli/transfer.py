@@ -16,21 +16,42 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("references", metavar="RUN|DATASET|CHECKPOINT...", nargs=-1, required=True)
-@click.option("--to", "place", required=True, metavar="PLACE", help="A folder, or a bucket: s3://bucket/prefix.")
-@click.option("--inputs", is_flag=True, help="Also pull all inputs of these.")
+@click.option(
+    "--to",
+    "place",
+    required=True,
+    metavar="PLACE",
+    help="A folder, a bucket (s3://bucket/prefix), or a repository of the Hugging Face hub (hf:USER/NAME).",
+)
+@click.option("--inputs", is_flag=True, help="Also all inputs of these.")
 @click.option(
     "--registry-rows", "rows", is_flag=True, help="Also the registry's rows, for `chessreg merge PLACE` (folders only)."
 )
+@click.option("--dry-run", is_flag=True, help="List the files with their sizes, and a repository's card; copy nothing.")
+@click.option("--private/--public", default=None, help="Visibility of a new repository of the hub.  [default: private]")
 @add_json_option
 @pass_home
-def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows: bool) -> None:
+def push(
+    home: Home,
+    references: tuple[str, ...],
+    place: str,
+    inputs: bool,
+    rows: bool,
+    dry_run: bool,
+    private: bool | None,
+) -> None:
     """Copy the bytes of runs, datasets and checkpoints to a place that other machines can read.
 
-    With --rows the folder contains all rows, and `chessreg merge` imports it. The saved state of an incomplete training
-    is copied too: it continues on the machine that pulls it.
+    With --registry-rows the folder contains all rows, and `chessreg merge` imports it. The saved state of an incomplete
+    training is copied too: it continues on the machine that pulls it.
+
+    On the hub, one checkpoint, dataset, probe run, vector run or SAE run becomes a repository that other tools load,
+    with a card of its data, settings, results and commands. The token is that of `hf auth login` or HF_TOKEN. Pushing
+    the same content again makes no commit.
 
     \b
     Example: chessreg push reference-board --to /mnt/share/chess --inputs
+             chessreg push reference --to hf:USER/NAME --dry-run
     """
     from chessreg.errors import BadInputError
     from chessreg.folders import expand_path
@@ -39,11 +60,22 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
 
     database = open_with_waiting_results(home)
     session = home.session()
+    if place.startswith("hf:"):
+        if inputs or rows:
+            raise BadInputError("--inputs and --registry-rows do not apply to the hub", "push each by itself")
+        push_to_hub(home, references, place, private is not False, dry_run)
+        return
+    if private is not None:
+        raise BadInputError("--private and --public apply to the hub only", "--to hf:USER/NAME")
     if rows and "://" in place:
         raise BadInputError("--rows needs a folder", "give --to FOLDER")
     folder = expand_path(place)
     where = str(folder / "store") if rows else place
     wanted = transfer.find_items(database, references, inputs=inputs)
+    if dry_run:
+        print_output(home, [{"what": item.what, "bytes": item.bytes} for item in wanted], ["what", "bytes"])
+        click.echo(f"{len(wanted)} would be pushed, {sum(i.bytes for i in wanted):,} bytes", err=True)
+        return
     there = place_at(where, create=True)
     done = transfer.push_items(database, session.store, there, wanted)
     states = unfinished.carry_states_of(database, session.store, there, references)
@@ -54,6 +86,58 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
     print_transfer(home, done, states, f"at {place}")
 
 
+def push_to_hub(home: Home, references: tuple[str, ...], place: str, private: bool, dry_run: bool) -> None:
+    """Push one thing as a repository of the hub, or print its files and card."""
+    import dataclasses
+
+    from chessreg import publishing
+    from chessreg.errors import BadInputError
+    from chessreg.models import hub_repository
+
+    address = hub_repository.HubAddress.parse(place)
+    if address.pattern or address.revision:
+        raise BadInputError(f"--to {place} has a revision or a path", f"--to {address}")
+    if len(references) > 1:
+        raise BadInputError(f"{len(references)} things for one repository", "push each to its own repository")
+    session, [reference] = home.session(), references
+    noun = publishing.find_published_noun(session, reference)
+    needed = publishing.get_repository_type(noun)
+    if address.type not in (None, needed):
+        raise BadInputError(f"{address} is a {address.type} repository, but a {noun} needs a {needed} repository")
+    whole = dataclasses.replace(address, type=needed)
+    with publishing.make_repository(session, noun, reference, whole) as made:
+        sizes = {name: path.stat().st_size for name, path in hub_repository.list_folder_files(made.folder).items()}
+        if dry_run:
+            print_repository(home, str(whole), sizes, made.card)
+            return
+        if address.type is None and (other := hub_repository.find_other_type(whole)) is not None:
+            hint = f"choose another name, or --to hf:{needed}s/{address.repository} for a repository beside it"
+            raise BadInputError(f"{address} is a {other} repository, but a {noun} needs a {needed} repository", hint)
+        done = hub_repository.push_folder(made.folder, whole, f"Push {noun} {reference}", private=private)
+    if home.json:
+        listed = {"repository": str(whole), "url": done.url, "commit": done.commit, "created": done.created}
+        print_output(home, {**listed, "files": sizes, "changed": list(done.changed)})
+        return
+    if not done.changed:
+        click.echo(f"{done.url} has these {len(sizes)} files already; nothing was committed", err=True)
+        return
+    sent = sum(sizes[name] for name in done.changed)
+    click.echo(f"{len(done.changed)} of {len(sizes)} files, {sent:,} bytes, are now in {done.url}", err=True)
+    click.echo(f"commit {done.commit}; to get it elsewhere: chessreg fetch {whole}", err=True)
+
+
+def print_repository(home: Home, repository: str, sizes: dict[str, int], card: str) -> None:
+    """Print the files and the card that a push would send."""
+    total = sum(sizes.values())
+    if home.json:
+        print_output(home, {"repository": repository, "files": sizes, "bytes": total, "card": card})
+        return
+    for name, size in sizes.items():
+        click.echo(f"{size:>15,}  {name}")
+    click.echo(f"\n{card}")
+    click.echo(f"{len(sizes)} files, {total:,} bytes, would be pushed to {repository}; nothing was sent", err=True)
+
+
 @click.command()
 @click.argument("references", metavar="RUN|DATASET|CHECKPOINT...", nargs=-1, required=True)
 @click.option(
@@ -62,7 +146,7 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
     metavar="PLACE",
     help="Folder or bucket to copy from. Left out: every place that the registry knows.",
 )
-@click.option("--inputs", is_flag=True, help="Also pull all inputs of these.")
+@click.option("--inputs", is_flag=True, help="Also all inputs of these.")
 @add_json_option
 @pass_home
 def pull(home: Home, references: tuple[str, ...], place: str | None, inputs: bool) -> None:

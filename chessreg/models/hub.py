@@ -72,16 +72,21 @@ def get_fetch_source(name: str) -> HubSource | BenchFile:
     return list_fetch_sources()[name]
 
 
+def get_endpoint(endpoint: str | None = None) -> str:
+    """Return the hub's URL: `endpoint`, HF_ENDPOINT or huggingface.co. Raises BadInputError for another text."""
+    base = (endpoint or os.environ.get("HF_ENDPOINT") or ENDPOINT).rstrip("/")
+    if not re.match(r"https?://", base):
+        raise BadInputError(f"the hub's address {base!r} is not a URL", "such as HF_ENDPOINT=https://huggingface.co")
+    return base
+
+
 def format_hub_url(
     source: HubSource, file: str | None = None, revision: str = "main", endpoint: str | None = None
 ) -> str:
     """Return the URL of a file, on the mirror `endpoint` or HF_ENDPOINT if given."""
     from huggingface_hub import hf_hub_url
 
-    base = (endpoint or os.environ.get("HF_ENDPOINT") or ENDPOINT).rstrip("/")
-    if not re.match(r"https?://", base):
-        raise BadInputError(f"the hub's address {base!r} is not a URL", "such as HF_ENDPOINT=https://huggingface.co")
-    kind = "dataset" if source.holds == "games" else "model"
+    kind, base = "dataset" if source.holds == "games" else "model", get_endpoint(endpoint)
     return hf_hub_url(source.repository, file or source.file, repo_type=kind, revision=revision, endpoint=base)
 
 

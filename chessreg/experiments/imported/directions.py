@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
-from chessreg.errors import NotFoundError
+from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.imported.file import record_imported_file
 from chessreg.experiments.imported.saved import (
     build_imported_detail,
@@ -24,6 +24,7 @@ from chessreg.experiments.imported.saved import (
     parse_path_settings,
     read_all_files,
     read_imported_probe_file,
+    read_imported_vector_file,
     resolve_checkpoint,
     resolve_layer,
     resolve_source,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 class ImportedOptions(ExecutionOptions):
     file_names: str = Field("", description="names of the files, for display. Left out: none")
+    fetched: str = Field("", description="repository and commit that the files were fetched from. Left out: none")
 
 
 class _ImportedDirections(Kind):
@@ -81,9 +83,16 @@ class ImportedProbe(_ImportedDirections):
             file = files[unit]
             extra = build_imported_detail(spec, file.origin, resolve_layer(spec, unit, file.origin), spec.hook_point)
             label = spec.label or file.origin.label
-            meta = {**extra, "label": label, "file": spec.files[unit], **describe_tokens(spec, file.origin)}
+            described = {**describe_tokens(spec, file.origin), **file.origin.detail}
+            meta = {**extra, "label": label, "file": spec.files[unit], **described}
             record_imported_file(task, spec.files[unit], "probe-file")
             games, each = file.train_games, file.origin.positions_per_game
+            columns = {
+                "train_games": games,
+                "train_positions": None if games is None or each is None else games * each,
+                "epochs": None if file.epochs is None else float(file.epochs),
+                **file.origin.columns,
+            }
             task.publish_layer(
                 "probe",
                 unit,
@@ -93,10 +102,8 @@ class ImportedProbe(_ImportedDirections):
                 label=label,
                 positions=name_imported_sites(spec, file.origin),
                 classes=file.weight.shape[-1],
-                train_games=games,
-                train_positions=None if games is None or each is None else games * each,
-                epochs=None if file.epochs is None else float(file.epochs),
                 norm=float(np.linalg.norm(file.weight)),
+                **columns,
             )
             measured = {"norm": float(np.linalg.norm(file.weight)), **measure_two_sides(file.weight)}
             logged = {
@@ -133,6 +140,7 @@ class ImportedVector(_ImportedDirections):
                 str(file.origin.logged.get("column_name")), label
             )
             source = f"{how}:{rating if how in ('contrastive', 'cascade') else label}"[:64]
+            source = file.origin.columns.get("source") or source
             extra = build_imported_detail(spec, file.origin, resolve_layer(spec, unit, file.origin), spec.hook_point)
             summed = how in ("contrastive", "cascade")
             meta = {
@@ -143,6 +151,7 @@ class ImportedVector(_ImportedDirections):
                 "positions_summed": file.origin.positions_per_game if summed else 1,
                 **count_games_by_side(file.origin),
                 **direction.norms(),
+                **file.origin.detail,
             }
             record_imported_file(task, spec.files[unit], "vector-file")
             task.publish_layer(
@@ -178,9 +187,7 @@ def read_probes(spec: ImportedProbeSpec, inputs: Inputs) -> list[ProbeFile]:
 def read_vectors(spec: ImportedVectorSpec, inputs: Inputs) -> list[VectorFile]:
     """Return the vector of each file. Raises BadInputError for a file that is not a vector, and for files that cannot
     belong to one run."""
-    from chessreg.models.importers.directions import read_karvonen_vector
-
-    files = read_all_files(spec.files, inputs, read_karvonen_vector)
+    files = read_all_files(spec.files, inputs, read_imported_vector_file)
     check_files_together(spec, inputs, files)
     check_imported_vectors(spec, files)
     return files
@@ -204,13 +211,14 @@ def build_import_spec(
     settings: dict[str, Any] = {}
     if kind is ImportedProbe and any(file.origin.residual_index is not None for file in named):
         settings = parse_path_settings(named, paths, inputs, options)
+    settings |= get_stated_hook_point(named, options)
     for setting in ("layer", "model", "label"):
         values = [getattr(file.origin, setting) for file in named]
         if any(getattr(file.origin, setting) is None for file in bare) and None not in values:
             settings[{"layer": "layers"}.get(setting, setting)] = tuple(values) if setting == "layer" else values[0]
     if kind is ImportedVector and any(file.source == "cascade" for file in named):
         settings["source"] = "cascade"
-    if any(isinstance(file, VectorFile) and file.source == "user" for file in bare):
+    if any(isinstance(file, VectorFile) and file.source == "user" and not file.origin.residual for file in bare):
         settings |= get_residual_setting(inputs, options.get("checkpoint"))
         settings |= {"label": name} if name else {}
     in_files = {
@@ -228,6 +236,21 @@ def build_import_spec(
     return spec
 
 
+def get_stated_hook_point(files: Sequence[ProbeFile | VectorFile], options: dict[str, Any]) -> dict[str, str]:
+    """Return the setting of the hook point that the files state, if they do.
+
+    Raises BadInputError for files of different hook points, and for an option that differs from theirs.
+    """
+    stated = sorted({file.origin.hook_point for file in files if file.origin.hook_point})
+    if len(stated) > 1:
+        raise BadInputError(f"these files are of different hook points: {', '.join(stated)}", "import each by itself")
+    if stated and options.get("hook_point") not in (None, "", stated[0]):
+        raise BadInputError(
+            f"by the files, --hook-point is {stated[0]}, not {options['hook_point']}", "leave out --hook-point"
+        )
+    return {"hook_point": stated[0]} if stated else {}
+
+
 def get_residual_setting(inputs: Inputs | None, checkpoint: str | None) -> dict[str, str]:
     """Return the residual convention of a tensor without metadata: that of its checkpoint, if one is named."""
     if inputs is None or not checkpoint:
@@ -241,9 +264,7 @@ def read_direction_files(
 ) -> tuple[list[Any], list[Any]]:
     """Return two lists of the files' contents: read with their names, and without. Error messages call both by their
     paths."""
-    from chessreg.models.importers.directions import read_karvonen_vector
-
-    read: Callable[..., Any] = read_imported_probe_file if kind is ImportedProbe else read_karvonen_vector
+    read: Callable[..., Any] = read_imported_probe_file if kind is ImportedProbe else read_imported_vector_file
     for path in paths:
         if not path.is_file():
             raise NotFoundError(f"{path} is a folder, not a file" if path.is_dir() else f"no file {path}")

@@ -10,14 +10,14 @@ import numpy as np
 
 from chessreg.errors import BadInputError
 from chessreg.models.hook_points import PATTERNS, RESID_POST, format_hook_point
-from chessreg.models.importers.directions import TRANSFORMER_LENS, ProbeFile
+from chessreg.models.importers.directions import TRANSFORMER_LENS, ProbeFile, VectorFile
 from chessreg.named import clip_text
 from chessreg.registry import tables
 from chessreg.runs.fitted import compute_cosine_similarity
 
 if TYPE_CHECKING:
     from chessreg.experiments.imported.specs import ImportedProbeSpec, ImportedVectorSpec, ImportSpec
-    from chessreg.models.importers.directions import FileOrigin, VectorFile
+    from chessreg.models.importers.directions import FileOrigin
     from chessreg.runs.inputs import Inputs
 
 F = TypeVar("F", bound="ProbeFile | VectorFile")
@@ -26,15 +26,26 @@ UNKNOWN = "unknown model"
 
 
 def read_imported_probe_file(path: Path, name: str | None = None) -> ProbeFile:
-    """Return the probe of a file: Davis's if it is safetensors, else Karvonen's.
+    """Return the probe of a file: if it is safetensors, chessreg's own or Davis's, else Karvonen's.
 
-    `name` is the original file name if `path` is a copy. Raises BadInputError for a file that is neither.
+    `name` is the original file name if `path` is a copy. Raises BadInputError for any other file.
     """
-    from chessreg.models.importers import davis_probes, directions, source
+    from chessreg.models.importers import davis_probes, direction_files, directions, source
 
+    if not source.is_safetensors(path):
+        return directions.read_karvonen_probe(path, name)
+    name = str(path) if name is None else name
+    return direction_files.read_own_probe(path, name) or davis_probes.read_davis_probe(path, name)
+
+
+def read_imported_vector_file(path: Path, name: str | None = None) -> VectorFile:
+    """Return the vector of a file: chessreg's own, Karvonen's, or a tensor of another program. Raises BadInputError."""
+    from chessreg.models.importers import direction_files, directions, source
+
+    own = None
     if source.is_safetensors(path):
-        return davis_probes.read_davis_probe(path, str(path) if name is None else name)
-    return directions.read_karvonen_probe(path, name)
+        own = direction_files.read_own_vector(path, path.name if name is None else name)
+    return own or directions.read_karvonen_vector(path, name)
 
 
 def check_imported_probes(spec: ImportedProbeSpec, files: Sequence[ProbeFile]) -> None:
@@ -225,8 +236,8 @@ def has_centred_residual(spec: ImportSpec, origin: FileOrigin) -> bool:
     """
     if spec.residual != "auto":
         return spec.residual == "centred"
-    if origin.raw:
-        return False
+    if origin.raw or origin.residual:
+        return origin.residual == "centred"
     model = resolve_model(spec, origin)
     if model is None:
         raise BadInputError(

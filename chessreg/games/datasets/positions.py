@@ -68,6 +68,7 @@ _OPTIONAL = ("best", "played", "line", "eval_before", "eval_after", "rating", "m
              "game", "action", "win_prob")  # fmt: skip
 _BATCH_ROWS = 20_000  # rows of a source per batch
 _MAX_LINE_BYTES = 16 << 20  # bytes
+NO_MOVE = "0000"  # UCI's null move before a puzzle's solution: the FEN is the position to solve
 MAX_COUNTER = 999  # counters have three digits in FEN-77 and prompts
 RATINGS = ("mover_elo", "opponent_elo", "rating")
 MAX_RATING = 9999
@@ -704,10 +705,12 @@ def _check_row(fen: str, words: Mapping[str, str | None]) -> _CheckedRow:
 
 
 def _play_puzzle(board: chess.Board, moves: Sequence[str]) -> dict[str, str | None]:
-    """Play a puzzle's first move on the board; return its solution, whose first move is the best move."""
+    """Play a puzzle's first move on the board, which may be the null move; return its solution, whose first move is the
+    best move."""
     if len(moves) < 2:
         raise _BadRowError("a puzzle without a solution")
-    _parse_legal_move(board, moves[0], "move of a puzzle", play=True)
+    if moves[0] != NO_MOVE:
+        _parse_legal_move(board, moves[0], "move of a puzzle", play=True)
     after = board.copy(stack=False)
     solution = [_parse_legal_move(after, word, "move of a puzzle", play=True) for word in moves[1:]]
     return {"best": solution[0], "line": " ".join(solution)}

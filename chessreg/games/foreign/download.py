@@ -48,6 +48,8 @@ def download_file(
     missing: str = "",
     algorithm: str = "sha256",
     tag: str | None = None,
+    token: str | None = None,
+    size: int | None = None,
 ) -> Path:
     """Download `url` to `target` and return it; return immediately if it exists with the expected digest.
 
@@ -56,7 +58,8 @@ def download_file(
 
     With `expected` None, any complete file is accepted, because no digest is published. `what` names the download in
     messages; `missing` is the hint if the server does not have the file. `tag` identifies this version of the file: a
-    part of another version is discarded.
+    part of another version is discarded. `token` is sent to the server of `url`, not to one that it redirects to. A
+    file of more than `size` bytes is not read further.
 
     Raises NotFoundError if the server does not have the file, BadInputError for a wrong digest or a folder that cannot
     be written, ChessregError if the network or the disk fails.
@@ -74,7 +77,7 @@ def download_file(
         part.parent.mkdir(parents=True, exist_ok=True)
         if tag is not None:
             _discard_stale_part(part, tag)
-        _append_missing(url, part, on_progress, missing)
+        _append_missing(url, part, on_progress, missing, token, size)
         digest = compute_digest(part, algorithm)
         if expected is not None and digest != expected:
             part.unlink()
@@ -119,10 +122,12 @@ def read_url(url: str, missing: str = "") -> str:
         raise make_network_error(url, error) from error
 
 
-def _append_missing(url: str, part: Path, on_progress: Progress | None, missing: str) -> None:
-    """Append the missing bytes to `part`."""
+def _append_missing(
+    url: str, part: Path, on_progress: Progress | None, missing: str, token: str | None, size: int | None
+) -> None:
+    """Append the missing bytes to `part`. A part with more than `size` bytes is deleted."""
     have = part.stat().st_size if part.exists() else 0
-    answer = open_url(url, {"Range": f"bytes={have}-"} if have else {}, missing)
+    answer = open_url(url, {"Range": f"bytes={have}-"} if have else {}, missing, token=token)
     if answer is None:  # nothing follows: the part is complete, or too long, which the checksum reveals
         return
     with answer:
@@ -143,6 +148,9 @@ def _append_missing(url: str, part: Path, on_progress: Progress | None, missing:
                     break
                 file.write(chunk)
                 done += len(chunk)
+                if size is not None and done > size:
+                    part.unlink()
+                    raise BadInputError(f"{url} has more than its {size:,} bytes", "fetch it again")
                 if on_progress:
                     on_progress(done, total)
         if total is not None and done < total:
@@ -155,10 +163,13 @@ def open_url(
     missing: str = "",
     *,
     method: str = "GET",
+    token: str | None = None,
 ) -> HTTPResponse | None:
     """Return an open response, or None if the requested range starts behind the end of the file (416)."""
     try:
         request = urllib.request.Request(url, headers={"User-Agent": "chessreg", **headers}, method=method)
+        if token is not None:
+            request.add_unredirected_header("Authorization", f"Bearer {token}")
         answer: HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_S)
         return answer
     except urllib.error.HTTPError as error:
@@ -166,6 +177,10 @@ def open_url(
             return None
         if error.code in (404, 410):
             raise NotFoundError(f"{url} does not exist", missing) from error
+        if error.code in (401, 403):
+            raise BadInputError(
+                f"{url} answered {error.code} {error.reason}", "use a token that can read it"
+            ) from error
         raise ChessregError(f"{url} answered {error.code} {error.reason}", "try again later") from error
     except (OSError, HTTPException, ValueError) as error:
         raise make_network_error(url, error) from error

@@ -76,12 +76,16 @@ class FileOrigin:
     phase: int | None = None  # phase of the token, in UCI squares
     raw: bool = False  # from Hugging Face's hidden states, which are not centred
     file: str = ""  # the file's name in messages
+    hook_point: str | None = None  # with * for the layer
+    residual: str | None = None  # raw or centred, if the file states it
+    columns: dict[str, Any] = field(default_factory=dict)  # of the imported row, as the file states them
+    detail: dict[str, Any] = field(default_factory=dict)  # further facts about the tensors, as the file states them
 
     @property
     def centred(self) -> bool | None:
         """Whether the residual stream has mean 0 over d_model; None if the model is not named."""
-        if self.raw:
-            return False
+        if self.raw or self.residual:
+            return self.residual == "centred"
         return None if self.model is None else self.model.startswith(TRANSFORMER_LENS)
 
     @property
