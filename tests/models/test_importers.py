@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import json
 import os
 import pickle
@@ -415,3 +416,27 @@ def test_a_format_that_no_import_reads_is_named(name: str, message: str, tmp_pat
     (tmp_path / name).write_bytes(b"\x08\x08\x12\x07pytorch")
     with pytest.raises(BadInputError, match=message):
         check_import(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        ("Maia-2", ("chess_cnn.conv1.weight", "elo_embedding.weight", "transformer.elo_layers.0.weight")),
+        ("Maia-3", ("proj_sq_from.weight", "elo_embedding_low.weight", "transformer.layers.0.linear1.weight")),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod."])
+def test_a_model_of_board_planes_is_named_with_the_reason(
+    model: str, names: tuple[str, ...], prefix: str, tmp_path: Path
+) -> None:
+    weights = {f"{prefix}{name}": torch.zeros(2, 2) for name in names}
+    torch.save({"model_state_dict": weights}, tmp_path / "model.pt")
+    with pytest.raises(BadInputError, match=f"model.pt is a {model} model, which cannot be imported") as refusal:
+        check_import(tmp_path / "model.pt")
+    assert "chessreg's models read tokens" in refusal.value.hint
+
+
+def test_a_network_of_lc0_is_known_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "BT4").write_bytes(gzip.compress(b"\x0d\xc0\x01\x00\x00 and weights"))
+    with pytest.raises(BadInputError, match="BT4 is an lc0 network, which cannot be imported"):
+        check_import(tmp_path / "BT4")

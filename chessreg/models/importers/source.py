@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import pickle
 import pickletools
@@ -34,7 +35,23 @@ NPZ_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE_ERRORS, OSError, MemoryError,
 MAX_UNPACKED_FACTOR = 100  # relative to the size of a compressed file of arrays
 
 UNSUPPORTED_SUFFIXES = {".onnx": "an ONNX graph", ".pb.gz": "an lc0 network"}
-"""Ends of the names of files that no import reads. Their content has no mark that would identify it."""
+"""Ends of the names of files that no import reads."""
+UNSUPPORTED_HINTS = {
+    "an ONNX graph": "save the weights with torch.save",
+    "an lc0 network": "it reads board planes, but chessreg's models read tokens",
+}
+LC0_MAGIC = b"\x0d\xc0\x01\x00\x00"  # field `magic` of lc0's weights file
+UNSUPPORTED_MODELS = {
+    "a Maia-2 model": (
+        ("chess_cnn.conv1.weight", "elo_embedding.weight"),
+        "it reads board planes and two ratings, but chessreg's models read tokens; its 1,880 moves have no encoding",
+    ),
+    "a Maia-3 model": (
+        ("proj_sq_from.weight", "elo_embedding_low.weight"),
+        "it reads a history of boards, two ratings and clocks, but chessreg's models read tokens",
+    ),
+}
+"""Models that no import reads → weights that identify them, and the reason."""
 
 STATE_DICTS = ("state_dict", "model_state_dict", "model")
 """Keys under which training scripts store a state dict. Lightning uses the first."""
@@ -122,11 +139,37 @@ def open_checkpoint(path: Path, given: UnrecordedSettings = NONE_GIVEN) -> Check
         return CheckpointSource(path, arrays, given)
     if not path.is_file():
         raise BadInputError(f"{path} is neither a file nor a folder")
-    if found := next((kind for suffix, kind in UNSUPPORTED_SUFFIXES.items() if path.name.endswith(suffix)), None):
-        raise BadInputError(f"{path.name} is {found}, which cannot be imported", "save the weights with torch.save")
+    found = next((kind for suffix, kind in UNSUPPORTED_SUFFIXES.items() if path.name.endswith(suffix)), None)
+    if found or is_lc0_network(path):
+        found = found or "an lc0 network"
+        raise BadInputError(f"{path.name} is {found}, which cannot be imported", UNSUPPORTED_HINTS[found])
     if is_npz(path):
         return CheckpointSource(path, read_npz(path), given)
-    return CheckpointSource(path, read_safetensors(path) if is_safetensors(path) else read_torch_file(path), given)
+    content = read_safetensors(path) if is_safetensors(path) else read_torch_file(path)
+    refuse_unsupported_model(content, path.name)
+    return CheckpointSource(path, content, given)
+
+
+def is_lc0_network(path: Path) -> bool:
+    """Return whether a file is a network of lc0, which its name need not show."""
+    try:
+        with gzip.open(path) as file:
+            return file.read(len(LC0_MAGIC)) == LC0_MAGIC
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+def refuse_unsupported_model(content: Any, file: str) -> None:
+    """Raise BadInputError, with the reason, for the weights of a model that no import reads."""
+    for key in STATE_DICTS:
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict):
+        return
+    weights = {".".join(part for part in str(name).split(".") if part not in WRAPPERS) for name in content}
+    for model, (needed, reason) in UNSUPPORTED_MODELS.items():
+        if weights.issuperset(needed):
+            raise BadInputError(f"{file} is {model}, which cannot be imported", reason)
 
 
 def is_safetensors(path: Path) -> bool:
