@@ -122,6 +122,11 @@ async def test_the_lab_opens_with_the_strongest_edit(drive: Any, world: Path, tm
         assert isinstance(lab, LabScreen)
         assert (lab.sans, lab.edited_layers, lab.scale) == (edit.sans, edit.layers, edit.scale)
         assert "the registry's strongest edit" in driver.text
+        for key, back in (("plus", "minus"), ("tab", "shift+tab")):
+            await driver.press(key)
+            assert "the registry's strongest edit" not in driver.text, key
+            await driver.press(back)
+            assert "the registry's strongest edit" in driver.text, back
         played = lab.answer.clean.moves[0].san
         await driver.press("U")
         assert "the registry's strongest edit" not in driver.text

@@ -279,7 +279,7 @@ class LabScreen(FourBoardsScreen):
         what = self.condition if self.next_token or self.condition != EDIT else ""
         if self.taken_up is not None and self.condition == self.taken_up.condition != EDIT:
             what = f"{self.taken_up.stored_condition} of the run"
-        if self.taken_up is not None and self.taken_up is self.strongest:
+        if self.shows_strongest:
             what = "the registry's strongest edit"
         parts = filter(None, [what, where, f"scale {self.scale:g}, {self.token_mask}"])
         edit = f"{tool.kind} {tool.name} · {' · '.join(parts)}" if tool else "no probe"
@@ -322,6 +322,17 @@ class LabScreen(FourBoardsScreen):
                 tools = (tool for tool, its in enumerate(choice.tools) if its.run_id == edit.probe_run)
                 return next(((model, tool) for tool in tools), None)
         return None
+
+    @property
+    def shows_strongest(self) -> bool:
+        """Whether the shown edit is the strongest of the registry, with its own settings."""
+        from chessreg.games.datasets.labels import parse_board_changes
+
+        edit = self.strongest
+        if edit is None or self.taken_up is not edit or self.changes != dict(parse_board_changes(edit.board)):
+            return False
+        shown = (self.edited_layers, self.token_mask, self.condition, self.scale)
+        return shown == (edit.layers, edit.token_mask, edit.condition, edit.scale)
 
     def show_pending(self) -> None:
         edit, self.pending = self.pending, None
