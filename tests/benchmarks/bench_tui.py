@@ -270,7 +270,7 @@ def measured(place: Place, runs: int, games: int, number: int) -> dict[str, Any]
 def timed(screen: Screen, place: Place, runs: int, games: int, number: int) -> dict[str, Any]:
     screen.until("chessreg")
     found: dict[str, Any] = {"first picture s": time.perf_counter() - screen.started}
-    screen.until("runs in all" if runs else "This screen updates automatically")
+    screen.until("runs in" if runs else "This screen updates automatically")
     found["with data s"] = time.perf_counter() - screen.started
     if not runs:
         return found

@@ -289,6 +289,7 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         width = self.lists_width
         columns = width == self.size.width >= WIDE_CELLS
         self.set_class(columns, "-columns")
+        self.query_one("#last").display = width == self.size.width  # the preview shows it
         self.set_class(self.size.height >= HIGH_LINES, "-high")
         self.show_machines()
         wide = width // 2 if columns else width
