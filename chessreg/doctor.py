@@ -145,7 +145,7 @@ def find_unattended_attempts(database: Database, store: Store, registry: str) ->
             lambda: presence.start(registry),
         )
     for path in store.runs.glob("*/jobs/*/process.json"):
-        process = ProcessId.of(worker.read_record(path))
+        process = ProcessId.of(worker.read_json_or_none(path))
         if process is None or path.parent.name in running:
             continue
         if process.is_gone() is False:

@@ -91,12 +91,12 @@ def collect_records(session: Session, words: str = "") -> list[RunRecord]:
         if not fitting:
             raise NotFoundError(f"no run matches {words!r}" if words else "there are no runs", "chessreg runs list")
         subjects = [Subject(known[id]["name"] or id.hex[-6:], id) for id in fitting]
-        made = [read_record(sql, subject, known[subject.run_id]) for subject in subjects]
+        made = [read_run_record(sql, subject, known[subject.run_id]) for subject in subjects]
     add_results(session.database, subjects, made)
     return made
 
 
-def read_record(sql: SqlSession, subject: Subject, row: dict[str, Any]) -> RunRecord:
+def read_run_record(sql: SqlSession, subject: Subject, row: dict[str, Any]) -> RunRecord:
     """Return the record of a run, without results."""
     id = subject.run_id
     facts = read_run_facts(sql, subject)
@@ -188,13 +188,13 @@ def write_mlflow(records: Sequence[RunRecord], where: str, project: str, session
         for unfinished in client.search_runs([experiment], f"tags.`{STARTED_TAG}` = '{record.id}'"):
             client.delete_run(unfinished.info.run_id)
         tags = {"chessreg.kind": record.kind, "chessreg.state": record.state}
-        tags |= {f"chessreg.{name}": format_value(value) for name, value in record.facts.items() if value is not None}
+        tags |= {f"chessreg.{name}": format_param(value) for name, value in record.facts.items() if value is not None}
         tags |= {"tags": ", ".join(record.tags)} if record.tags else {}
         tags |= {"mlflow.note.content": "\n\n".join(record.notes)} if record.notes else {}
         began = to_milliseconds(record.began)
         ended = to_milliseconds(record.ended or record.began)
         run = client.create_run(experiment, began, {STARTED_TAG: record.id}, record.title).info.run_id
-        params = [Param(name, format_value(value)[:MLFLOW_VALUE_CHARS]) for name, value in record.settings.items()]
+        params = [Param(name, format_param(value)[:MLFLOW_VALUE_CHARS]) for name, value in record.settings.items()]
         points = [Metric(name_for_mlflow(name), value, ended, 0) for name, value in record.results.items()]
         points += [
             Metric(f"curve/{name_for_mlflow(name)}", value, ended, step)
@@ -349,7 +349,7 @@ def write_result_tables(session: Session, records: Sequence[RunRecord], folder: 
     return files
 
 
-def format_value(value: Any) -> str:
+def format_param(value: Any) -> str:
     """Return a setting as one text: texts unchanged, everything else as JSON."""
     plain = to_plain(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

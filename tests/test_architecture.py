@@ -134,6 +134,22 @@ def test_a_class_name_means_one_thing() -> None:
     assert [name for name, count in Counter(class_names()).items() if count > 1] == []
 
 
+def function_names() -> Iterator[str]:
+    """Functions of modules, without special methods, the `main` of a program, and the commands of the command line,
+    which are named as they are typed."""
+    for package in ("chessreg", "store", "tui"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.parse(path.read_text("utf-8")).body:
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    is_command = "cli" in path.parts and node.decorator_list
+                    if not (is_command or node.name == "main" or node.name.startswith("__")):
+                        yield node.name
+
+
+def test_a_function_name_means_one_thing() -> None:
+    assert [name for name, count in Counter(function_names()).items() if count > 1] == []
+
+
 def test_no_function_has_more_than_ten_parameters() -> None:
     assert {name for name, count in functions() if count > MOST_PARAMETERS} == LONGER
 

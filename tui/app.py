@@ -96,7 +96,7 @@ ASCII_SIGNS = {
 }  # fmt: skip
 
 
-def join_lines(text: str) -> str:
+def join_pasted_lines(text: str) -> str:
     """Join the lines of a pasted text, because a one-line field would keep only the first."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return text if len(lines) < 2 else " ".join(lines)
@@ -233,7 +233,7 @@ class ChessregApp(Host):
     async def hand_on(self, key: Key | Paste) -> None:
         key = self.typed.first_of(key)
         if isinstance(key, Paste) and isinstance(self.typed.focus(), Input):
-            key = Paste(join_lines(key.text))
+            key = Paste(join_pasted_lines(key.text))
         await super().on_event(key)
         self.typed.follow(key)
 

@@ -107,7 +107,7 @@ def make_server(reg: Registry) -> MCPServer:
         `where` is a SQL condition on its columns; `checkpoint` and `run` keep only the rows of one of them. Rows are
         numbered from 1 for `rows_behind`, which needs the same conditions.
         """
-        found = reg.query(find_query(name).title, **make_scope(where, checkpoint, run))
+        found = reg.query(find_query(name).title, **make_query_arguments(where, checkpoint, run))
         return describe_table(found, limit, offset, number="row")
 
     def rows_behind(
@@ -120,7 +120,7 @@ def make_server(reg: Registry) -> MCPServer:
         offset: Offset = 0,
     ) -> dict[str, Any]:
         """Return the games, trials or scores behind one row of a query's table; `board` is an argument for `board`."""
-        found = reg.rows(find_query(name).title, row, **make_scope(where, checkpoint, run))
+        found = reg.rows(find_query(name).title, row, **make_query_arguments(where, checkpoint, run))
         return describe_table(found, limit, offset)
 
     def published(name: QueryName, limit: Limit = 50, offset: Offset = 0) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def find_query(name: str) -> Any:
     return find_entry(name)
 
 
-def make_scope(where: str, checkpoint: str, run: str) -> dict[str, Any]:
+def make_query_arguments(where: str, checkpoint: str, run: str) -> dict[str, Any]:
     """Return the conditions that are not empty, as arguments of `Registry.query`."""
     given = {"where": where, "checkpoint": (checkpoint,) if checkpoint else (), "run": (run,) if run else ()}
     return {name: value for name, value in given.items() if value}

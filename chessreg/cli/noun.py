@@ -44,12 +44,12 @@ def print_rows(home: Home, noun: Entity, rows: list[dict[str, Any]]) -> None:
         print_output(home, rows)
         return
     texts: dict[str, Any] = {column.field: column.text for column in noun.columns if column.text is not None}
-    texts |= {column.field: format_percent for column in noun.columns if column.unit == "share"}
+    texts |= {column.field: to_percent for column in noun.columns if column.unit == "share"}
     rows = [{**row, **{field: text(row[field]) for field, text in texts.items()}} for row in rows]
     print_output(home, rows, get_headings(noun))
 
 
-def format_percent(share: float | None) -> Percent | None:
+def to_percent(share: float | None) -> Percent | None:
     """Return a fraction of 1 in percent."""
     return None if share is None else Percent(100 * share)
 

@@ -109,7 +109,7 @@ class Spelling:
         return text.split(" ")
 
 
-def list_spellings() -> Iterator[Spelling]:
+def list_move_spellings() -> Iterator[Spelling]:
     """Yield all spellings, those with the fewest tokens first."""
     for form in SAN_FORMS:
         yield Spelling(form)
@@ -469,15 +469,15 @@ def find_move_tokens(
 ) -> MoveTokens:
     """Return the encoding whose spelling writes every legal move of these games with the vocabulary's tokens.
 
-    The first spelling of `list_spellings` that does is chosen, preferring one that writes more promotions. Raises
+    The first spelling of `list_move_spellings` that does is chosen, preferring one that writes more promotions. Raises
     BadInputError for a vocabulary of moves without `bos`, and if no spelling writes all moves. The message states how
     many are missing; it is empty if they are half or more, so that the vocabulary is not one of moves.
     """
     known = frozenset(vocabulary)
-    boards = (board.copy(stack=False) for board in iterate_boards(games))
+    boards = (board.copy(stack=False) for board in iterate_boards_of_games(games))
     asked = [(board, move) for board in boards for move in board.legal_moves]
     best, count = Spelling("{from}{to}"), -1
-    for spelling in list_spellings():
+    for spelling in list_move_spellings():
         if not has_first_moves(spelling, known):
             continue
         written = sum(known.issuperset(spelling.write(board, move)) for board, move in asked)
@@ -522,7 +522,7 @@ def count_promotions(spelling: Spelling, known: frozenset[str]) -> int:
     )
 
 
-def iterate_boards(games: Iterable[Sequence[chess.Move]]) -> Iterator[chess.Board]:
+def iterate_boards_of_games(games: Iterable[Sequence[chess.Move]]) -> Iterator[chess.Board]:
     """Yield the board before every move of these games. The same object is yielded again within a game."""
     for moves in games:
         board = chess.Board()

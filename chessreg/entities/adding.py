@@ -94,7 +94,7 @@ def add_dataset(
     """
     from chessreg.games.datasets import bags, build, positions
 
-    paths = [shard for path in paths for shard in bags.list_shards(Path(path))]
+    paths = [shard for path in paths for shard in bags.list_bag_shards(Path(path))]
     of_positions = has_positions(paths)
     if chosen.within and not of_positions:
         raise BadInputError(
@@ -195,7 +195,7 @@ def check_dataset_files(paths: Sequence[Path], salvage: bool = False) -> None:
     """
     from chessreg.games.datasets import bags, build
 
-    paths = [shard for path in paths for shard in bags.list_shards(Path(path))]
+    paths = [shard for path in paths for shard in bags.list_bag_shards(Path(path))]
     if not has_positions(paths):
         for path in paths:
             build.check_game_file(path, salvage)

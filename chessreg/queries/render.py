@@ -74,7 +74,7 @@ def choose_columns(result: QueryResult, wide: bool = False) -> tuple[list[str], 
         describes = isinstance(values[0], str) or result.column(name).unit in ("", "moves")
         constant = len(rows) > 1 and all(value == values[0] for value in values)  # a set would fail for lists
         if name not in stays and describes and name not in result.intervals and constant and not empty:
-            same[name] = format_cell(result, rows[0], name)
+            same[name] = format_result_cell(result, rows[0], name)
         else:
             kept.append(name)
     return kept, same
@@ -112,7 +112,7 @@ def get_default_columns(result: QueryResult) -> Defaults | None:
     return result.entry.default
 
 
-def format_cell(result: QueryResult, row: dict[str, Any], name: str) -> str:
+def format_result_cell(result: QueryResult, row: dict[str, Any], name: str) -> str:
     """Return a value as text with its interval; a single bound as ≤ or ≥."""
     value = row[name]
     unit = result.column(name).unit
@@ -191,7 +191,7 @@ def format_cells(
     """Return headings, cells, the columns with the same value in every row, and which columns are numeric."""
     names, same = choose_columns(result, wide)
     rows = result.rows
-    cells = [[format_cell(result, row, name) for name in names] for row in rows]
+    cells = [[format_result_cell(result, row, name) for name in names] for row in rows]
     return [format_heading(result, n) for n in names], cells, same, [is_numeric(result, rows, n) for n in names]
 
 
@@ -214,7 +214,7 @@ def format_table(result: QueryResult, width: int | None = None, wide: bool = Fal
     """
     names, same = choose_columns(result, wide)
     rows = result.rows
-    cells = {name: [make_visible(format_cell(result, row, name)) for row in rows] for name in names}
+    cells = {name: [make_visible(format_result_cell(result, row, name)) for row in rows] for name in names}
     notes = move_sentences(cells)
     headings = {name: format_heading(result, name) for name in names}
     defaults = None if wide else get_default_columns(result)
@@ -267,7 +267,7 @@ def format_records(result: QueryResult) -> str:
     lines = []
     for place, row in enumerate(result.rows, 1):
         lines.append(f"── row {place} ──")
-        lines += [f"{headings[name]:<{width}}  {make_visible(format_cell(result, row, name))}" for name in shown]
+        lines += [f"{headings[name]:<{width}}  {make_visible(format_result_cell(result, row, name))}" for name in shown]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

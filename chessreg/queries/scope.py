@@ -77,7 +77,7 @@ def resolve_scope(database: Database, scope: Scope) -> Filters:
     if scope.run or scope.since:
         cells.append("run_id IS NOT NULL")  # cells without a run are excluded by a scope of runs
     if scope.tag:
-        _check_known(scope.tag, _read_values(database, "tag"), "tag", "chessreg checkpoint tag CHECKPOINT TAG")
+        _check_known(scope.tag, _read_distinct_values(database, "tag"), "tag", "chessreg checkpoint tag CHECKPOINT TAG")
         wanted = f"word = 'tag' AND value IN ({', '.join(map(quote_text, scope.tag))})"
         tagged = "SELECT target FROM annotated WHERE noun = '{}' AND " + wanted
         cells.append(f"(run_id IN ({tagged.format('run')}) OR checkpoint_id IN ({tagged.format('checkpoint')}))")
@@ -105,7 +105,7 @@ def _check_known(wanted: tuple[str, ...], known: list[str], noun: str, hint: str
             raise NotFoundError(f"there is no {noun} {value!r}", f"did you mean {' or '.join(near)}?" if near else hint)
 
 
-def _read_values(database: Database, word: str) -> list[str]:
+def _read_distinct_values(database: Database, word: str) -> list[str]:
     from sqlalchemy import select
 
     from chessreg.registry.names import CURRENT_ANNOTATIONS

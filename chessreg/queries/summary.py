@@ -107,7 +107,7 @@ def add_statistics(entry: Entry, table: pa.Table, clusters: pa.Table | None) -> 
         columns |= zip(
             list_added_columns(statistic), map(to_doubles, compute_statistic(statistic, own, columns)), strict=True
         )
-    order = order_columns(entry, columns)
+    order = order_result_columns(entry, columns)
     return pa.Table.from_arrays([columns[name] for name in order], names=order)
 
 
@@ -134,7 +134,7 @@ def compute_statistic(
     return [[e.value for e in made], *([None if v is None else round(v, decimals) for v in end] for end in ends)]
 
 
-def order_columns(entry: Entry, columns: Mapping[str, object]) -> list[str]:
+def order_result_columns(entry: Entry, columns: Mapping[str, object]) -> list[str]:
     """Return the header's column order, each statistic followed by its interval; `cell` first.
 
     Raises ChessregError for a column that the header lacks.

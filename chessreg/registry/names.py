@@ -125,10 +125,10 @@ def add_annotation(
     target_hex = target.hex if isinstance(target, UUID) else UUID(target).hex
     if annotated is tables.AnnotationWord.NAME and not withdrawn:
         require_free_name(session, noun, target_hex, value)
-        for old in _read_values(session, noun, target_hex, annotated):
+        for old in _read_annotation_values(session, noun, target_hex, annotated):
             if old != value:
                 _append_annotation(session, noun, target_hex, annotated, old, True)
-    if withdrawn or value not in _read_values(session, noun, target_hex, annotated):
+    if withdrawn or value not in _read_annotation_values(session, noun, target_hex, annotated):
         _append_annotation(session, noun, target_hex, annotated, value, withdrawn)
 
 
@@ -138,13 +138,13 @@ def add_name(session: Session, noun: str, target: UUID, name: str) -> None:
     Raises BadInputError for an invalid name, or one that another entity of this noun has.
     """
     require_free_name(session, noun, target, name)
-    if name not in _read_values(session, noun, target.hex, tables.AnnotationWord.NAME):
+    if name not in _read_annotation_values(session, noun, target.hex, tables.AnnotationWord.NAME):
         _append_annotation(session, noun, target.hex, tables.AnnotationWord.NAME, name, False)
 
 
 def withdraw_annotations(session: Session, noun: str, target: UUID, word: str) -> list[str]:
     """Withdraw all annotations of an entity with this word, and return their values."""
-    values = _read_values(session, noun, target.hex, tables.AnnotationWord(word))
+    values = _read_annotation_values(session, noun, target.hex, tables.AnnotationWord(word))
     for value in values:
         add_annotation(session, noun, target, word, value, withdrawn=True)
     return values
@@ -171,7 +171,7 @@ def _append_annotation(
     session.flush()
 
 
-def _read_values(session: Session, noun: str, target: str, word: tables.AnnotationWord) -> list[str]:
+def _read_annotation_values(session: Session, noun: str, target: str, word: tables.AnnotationWord) -> list[str]:
     log = tables.Annotation
     query = select(log.value).where(
         log.noun == noun, log.target == target, without_index(log.word) == word, *is_current()
@@ -247,13 +247,13 @@ def _iter_names(session: Session, noun: str, targets: Sequence[str]) -> Iterator
 
 def read_name(session: Session, noun: str, id: UUID) -> str | None:
     """Return the name of an entity, or None."""
-    texts = _read_values(session, noun, id.hex, tables.AnnotationWord.NAME)
+    texts = _read_annotation_values(session, noun, id.hex, tables.AnnotationWord.NAME)
     return texts[0] if texts else None
 
 
 def describe_names(session: Session, noun: str, id: UUID) -> str:
     """Return an entity's names for a message, as `second (also reference)`; without a name, the end of its id."""
-    newest, *others = _read_values(session, noun, id.hex, tables.AnnotationWord.NAME) or [shorten_id(id.hex)]
+    newest, *others = _read_annotation_values(session, noun, id.hex, tables.AnnotationWord.NAME) or [shorten_id(id.hex)]
     return f"{newest} (also {', '.join(others)})" if others else newest
 
 

@@ -81,7 +81,7 @@ def list_matching_runs(
 def select_run_ids(session: Session, text: str, sort: str, archived: bool = False) -> Select[Any]:
     """Return the statement that selects the ids of matching runs as 32 hex digits."""
     where = filter_conditions(session, text, archived)
-    return select(run_id_hex(session)).where(*where).order_by(*order_columns(session, sort))
+    return select(run_id_hex(session)).where(*where).order_by(*make_sort_columns(session, sort))
 
 
 # -- words ------------------------------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ def select_setting_number(session: Session, name: str) -> Any:
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
-def order_columns(session: Session, sort: str, from_end: bool = False) -> list[Any]:
+def make_sort_columns(session: Session, sort: str, from_end: bool = False) -> list[Any]:
     """Return the sort columns: the value, then newest first, so that the order is unique. `from_end` reverses all of
     them."""
     run = tables.Run

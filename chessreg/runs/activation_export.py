@@ -52,7 +52,7 @@ def export_activations(
     return folder
 
 
-def list_shards(array: ActivationArray, points: Sequence[str], item_bytes: int) -> list[tuple[int, int]]:
+def list_row_ranges(array: ActivationArray, points: Sequence[str], item_bytes: int) -> list[tuple[int, int]]:
     """Return the first row of each file and the row after its last, for values of `item_bytes` bytes."""
     rows = max(SHARD_BYTES // (len(points) * array.d_model * item_bytes), 1)
     return [(low, min(low + rows, array.rows)) for low in range(0, max(array.rows, 1), rows)]
@@ -83,7 +83,7 @@ def write_dataset(
     columns |= {name: Array2D((1, array.d_model), dtype) for name in points}
     features = Features(columns)
     schema = features.arrow_schema
-    shards = list_shards(array, points, np.dtype(dtype).itemsize)
+    shards = list_row_ranges(array, points, np.dtype(dtype).itemsize)
     names = [f"data-{number:05d}-of-{len(shards):05d}.arrow" for number in range(len(shards))]
     for name, (low, high) in zip(names, shards, strict=True):
         with pa.OSFile(str(folder / name), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
@@ -130,7 +130,7 @@ def write_safetensors(
     import torch
     from safetensors.torch import save_file
 
-    shards = list_shards(array, points, 4 if array.dtype == "float32" else 2)
+    shards = list_row_ranges(array, points, 4 if array.dtype == "float32" else 2)
     for number, (low, high) in enumerate(shards):
         tensors = {column: torch.from_numpy(getattr(array, column)[low:high].copy()) for column in INDEX_COLUMNS}
         for point in points:

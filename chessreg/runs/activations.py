@@ -59,7 +59,7 @@ class CachedActivations:
         pattern: str = RESID_POST,
     ) -> None:
         self.run, self.groups, self.array = run, groups, array
-        self.pattern, self._points = pattern, map_hook_points(groups[0], n_layers, pattern)
+        self.pattern, self._points = pattern, map_cached_hook_points(groups[0], n_layers, pattern)
 
     @property
     def layers(self) -> list[int]:
@@ -138,7 +138,7 @@ class CachedActivations:
         return self.array.iter_batches(self.hook_point(layer), batch_rows, seed=seed, epoch=epoch)
 
 
-def map_hook_points(group: tables.ActivationCache, n_layers: int, pattern: str = RESID_POST) -> dict[int, str]:
+def map_cached_hook_points(group: tables.ActivationCache, n_layers: int, pattern: str = RESID_POST) -> dict[int, str]:
     """Return layer → cached hook point of this pattern (`models.hook_points`), in cached order.
 
     Raises NotFoundError if no hook point matches.
@@ -202,7 +202,7 @@ def list_cached_layers(inputs: Inputs, reference: str, pattern: str = RESID_POST
     Reads only the registry.
     """
     rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(reference, "cache"))
-    return tuple(map_hook_points(rows[0], count_layers(inputs, rows[0]), pattern))
+    return tuple(map_cached_hook_points(rows[0], count_layers(inputs, rows[0]), pattern))
 
 
 # -- groups: two machines may divide a run differently, so groups may overlap ------------------------------------------

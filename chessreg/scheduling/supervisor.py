@@ -242,17 +242,17 @@ class Supervisor:
         """Record the end of an attempt, from the worker's report and the executor's status, and requeue it if
         appropriate."""
         folder = queue.get_job_folder(self.store, job)
-        if seen.exit_code == worker.BUSY_STATUS and (process := worker.read_record(folder / "process.json")):
+        if seen.exit_code == worker.BUSY_STATUS and (process := worker.read_json_or_none(folder / "process.json")):
             self.adopt(job, process)
             return
-        outcome = worker.read_record(folder / "outcome.json")
+        outcome = worker.read_json_or_none(folder / "outcome.json")
         if outcome is not None and outcome.get("try") != job.tries:
             outcome = None
         cause, message, code = judge_end(seen, outcome)
         full = (outcome or {}).get("full")
         if outcome is None and code == worker.NO_SPACE_STATUS:
             full = str(self.store.root)
-        process = worker.read_record(folder / "process.json")
+        process = worker.read_json_or_none(folder / "process.json")
         begun = process and process.get("try") == job.tries and process.get("attempt")
         if begun and (outcome is None or (cause in EXECUTOR_CAUSES and outcome["cause"] == "killed")):
             self.end_attempt(job, begun, cause, message, code)

@@ -224,7 +224,7 @@ def write_record(path: Path, content: dict[str, Any]) -> None:
     aside.replace(path)
 
 
-def read_record(path: Path) -> dict[str, Any] | None:
+def read_json_or_none(path: Path) -> dict[str, Any] | None:
     """Return the content of a JSON file, or None if it is missing or damaged."""
     try:
         record: dict[str, Any] = read_json(path)

@@ -12,7 +12,7 @@ import chess
 import chess.pgn
 import pytest
 
-from chessreg.encodings.move_tokens import MoveTokens, Spelling, iterate_boards, list_possible_moves
+from chessreg.encodings.move_tokens import MoveTokens, Spelling, iterate_boards_of_games, list_possible_moves
 from chessreg.errors import BadInputError
 from chessreg.games.boards.typed import play_sans
 from chessreg.games.datasets.build import build_dataset
@@ -53,7 +53,7 @@ GAMES = {
 def list_moves_in_san() -> list[str]:
     """Return every legal move in SAN on the boards of GAMES and of the bundled sample games."""
     own = itertools.chain.from_iterable(boards(name) for name in GAMES)
-    positions = itertools.chain(own, iterate_boards(read_sample_games()))
+    positions = itertools.chain(own, iterate_boards_of_games(read_sample_games()))
     return sorted({board.san(move) for board in positions for move in board.legal_moves})
 
 

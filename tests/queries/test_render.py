@@ -169,9 +169,9 @@ def test_settings_are_printed_as_they_are_written(results):
                      "2.0::DOUBLE AS steps, '' AS unit")  # fmt: skip
     [row] = answer.rows
     numbers = ["8e-05", "0.9995", "0.250", "29,635,706,880"]
-    assert [render.format_cell(answer, row, name) for name in row][:5] == [*numbers, "2.000"]
+    assert [render.format_result_cell(answer, row, name) for name in row][:5] == [*numbers, "2.000"]
     beside = QueryResult(answer.table, {**answer.meta, "published": True})
-    assert [render.format_cell(beside, row, name) for name in row][:5] == [*numbers, "2"]
+    assert [render.format_result_cell(beside, row, name) for name in row][:5] == [*numbers, "2"]
 
 
 HOSTILE = (

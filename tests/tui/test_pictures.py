@@ -171,7 +171,7 @@ def test_bars(picture: Any, session: Session) -> None:
         await driver.find_row(entry.title)
         await driver.press("v")
 
-    picture(steps, plot.title, *(render.format_cell(result, row, plot.y) for row in result.rows))
+    picture(steps, plot.title, *(render.format_result_cell(result, row, plot.y) for row in result.rows))
 
 
 def test_jump_mode(picture: Any) -> None:

@@ -58,7 +58,7 @@ def parse_scope(scope_text: str) -> dict[str, Any]:
     return values | ({"where": conditions[0].strip()} if conditions else {})
 
 
-def make_scope(scope_text: str, partial: bool = False) -> Scope:
+def make_scope_of_text(scope_text: str, partial: bool = False) -> Scope:
     """Return the scope of a text. Raises BadInputError."""
     from chessreg.queries.scope import Scope
 
@@ -219,7 +219,7 @@ def answer_question(session: Session, question: ScreenQuestion) -> AnswerTable:
     """Answer a catalogue query; with `published`, next to the papers' numbers."""
     from chessreg.queries import run_query
 
-    scope = make_scope(question.scope, question.partial)
+    scope = make_scope_of_text(question.scope, question.partial)
     result = run_query(session.database, question.entry, scope, scoring=question.scoring)
     if question.published:
         from chessreg.queries.published import compare_with_published, drop_unmatched
@@ -232,7 +232,7 @@ def list_rows_behind(session: Session, question: ScreenQuestion, number: int) ->
     """Return the rows behind line `number` (from 1) of a query's answer."""
     from chessreg.queries.ask import query_rows_behind
 
-    scope = make_scope(question.scope, question.partial)
+    scope = make_scope_of_text(question.scope, question.partial)
     result = query_rows_behind(session.database, question.entry, number, scope, scoring=question.scoring)
     return make_paged_answer(f"row {number}", result)
 
@@ -241,7 +241,7 @@ def run_plot_query(session: Session, question: ScreenQuestion, plot: Plot) -> Qu
     """Return the rows that a query's plot shows."""
     from chessreg.queries import ask
 
-    scope = make_scope(question.scope, question.partial)
+    scope = make_scope_of_text(question.scope, question.partial)
     return ask.query_plot_rows(session.database, question.entry, plot, scope, scoring=question.scoring)
 
 
@@ -384,7 +384,7 @@ class RowsBehind:
                 **row,
                 **number_cells(
                     first + place + 1 if self.lines is None else int(self.lines[first + place]),
-                    [render.format_cell(part, row, name) for name in self.names],
+                    [render.format_result_cell(part, row, name) for name in self.names],
                 ),
             }
             for place, row in enumerate(part.rows)
@@ -546,7 +546,7 @@ def make_plot_boards(result: QueryResult, plot: Plot) -> list[BoardSeries]:
 def make_plot_chart(result: QueryResult, plot: Plot) -> Chart:
     """Return the chart of a query's plot, as `chessreg plot` draws it."""
     from chessreg.queries.plot import LINE_KEY, group_rows, list_differing_columns, list_line_rows
-    from chessreg.queries.render import format_cell, format_heading
+    from chessreg.queries.render import format_heading, format_result_cell
 
     rows = list_line_rows(result, plot)
     ends = plot.y in result.intervals
@@ -560,7 +560,7 @@ def make_plot_chart(result: QueryResult, plot: Plot) -> Chart:
                     float(row[plot.y]),
                     row[f"{plot.y}_low"] if ends else None,
                     row[f"{plot.y}_high"] if ends else None,
-                    format_cell(result, dict(row), plot.y),
+                    format_result_cell(result, dict(row), plot.y),
                 )
                 for row in part
             ]

@@ -39,7 +39,7 @@ def list_run_pages(
 
         fits = run_filter.filter_conditions(sql, text)
         if sort != run_filter.NEWEST_FIRST:
-            run_filter.order_columns(sql, sort)  # raises
+            run_filter.make_sort_columns(sql, sort)  # raises
             return ChosenPages(session, run, SortedIds(session, fits, sort), rows)
     key = (run.created_at, run.id)
     if not text.split():
@@ -86,7 +86,7 @@ class SortedIds(Sequence[str]):
             size = min(self.CHUNK, self._count - before)
             after = self._count - before - size
             with self._database.read() as sql:
-                order = run_filter.order_columns(sql, self._sort, after < before)
+                order = run_filter.make_sort_columns(sql, self._sort, after < before)
                 query = select(run_filter.run_id_hex(sql)).where(*self._fits).order_by(*order)
                 ids = sql.scalars(query.limit(size).offset(min(before, after))).all()
             self._chunks[number] = ids[::-1] if after < before else ids

@@ -351,9 +351,9 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
             return found and RowPreview(format_machine_facts(found[0]), title=show.format_host(row["host"]))
         if row["id"] is not None and row.get("cause") != "complete":
             return await preview_job(self, row)
-        from tui.screens.run_preview import preview_run
+        from tui.screens.run_preview import read_run_preview
 
-        return await preview_run(self, row["run_id"], get_job_name(row))
+        return await read_run_preview(self, row["run_id"], get_job_name(row))
 
     @property
     def chosen(self) -> Mapping[str, Any] | None:

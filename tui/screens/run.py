@@ -102,8 +102,8 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
         headline.update(view.answer)
         self.query_one("#summary", Static).update(format_run_summary(view.run))
         annotations = self.query_one("#annotations", Static)
-        annotations.update(format_annotations(view.run))
-        annotations.display = bool(format_annotations(view.run))
+        annotations.update(format_marks_and_note(view.run))
+        annotations.display = bool(format_marks_and_note(view.run))
         strip = self.query_one(PaneStrip)
         names = [pane.name for pane in view.panes]
         place = next((n for n, pane in enumerate(view.panes) if before and pane.title == before.title), 0)
@@ -229,7 +229,7 @@ def format_run_summary(run: Mapping[str, Any]) -> Text:
     return text
 
 
-def format_annotations(run: Mapping[str, Any]) -> str:
+def format_marks_and_note(run: Mapping[str, Any]) -> str:
     """Return the marks, tags and newest note of a run; empty if it has none."""
     annotations = [mark for mark in ("starred", "pinned", "archived") if run[mark]]
     if run["tags"]:

@@ -23,7 +23,7 @@ OUTCOME_BAR_CELLS = 30
 MAX_CURVE_CELLS = 60
 
 
-async def preview_run(screen: AppScreen, run_id: UUID, title: str) -> RowPreview | None:
+async def read_run_preview(screen: AppScreen, run_id: UUID, title: str) -> RowPreview | None:
     """Read a run and return its preview."""
     facts = await screen.ask("reading the run", lambda session: load_run_facts(session, run_id))
     if facts is None:
@@ -80,10 +80,10 @@ def draw_summary(summary: Summary, width: int) -> Text:
     kept = [*columns[:1], *main]
     reserve = MIN_BAR_CELLS + GAP_CELLS if bars is not None else 0
     for column in columns:
-        if column not in kept and measure_table([*kept, column], rows) + reserve <= width:
+        if column not in kept and measure_preview([*kept, column], rows) + reserve <= width:
             kept.append(column)
     kept.sort(key=columns.index)
-    spare = width - measure_table(kept, rows) - GAP_CELLS
+    spare = width - measure_preview(kept, rows) - GAP_CELLS
     if bars is not None and spare >= MIN_BAR_CELLS:
         place = next((n + 1 for n, column in enumerate(kept) if column.field == bars.field), len(kept))
         kept.insert(place, bars.make_column(min(spare, MAX_BAR_CELLS)))
@@ -108,7 +108,7 @@ def join_cells(cells: list[str], columns: list[TableColumn], widths: list[int]) 
     return (" " * GAP_CELLS).join(fitted).rstrip()
 
 
-def measure_table(columns: list[TableColumn], rows: list[Row]) -> int:
+def measure_preview(columns: list[TableColumn], rows: list[Row]) -> int:
     """Return the cells that the columns need side by side."""
     widest = (max(cell_len(text) for text in (column.heading, *map(column.of, rows))) for column in columns)
     return sum(widest) + GAP_CELLS * (len(columns) - 1)

@@ -180,9 +180,9 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
         """Return the result of a run and the settings that were given."""
-        from tui.screens.run_preview import preview_run
+        from tui.screens.run_preview import read_run_preview
 
-        return await preview_run(self, row["id"], label_run(row))
+        return await read_run_preview(self, row["id"], label_run(row))
 
     def command(self) -> str:
         sort = f" --sort {shlex.quote(self.sort)}" if self.sort != NEWEST_FIRST else ""
@@ -218,7 +218,8 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         table = self.query_one(PageTable)
         rows = [row for place in range(min(table.count, PAGE_ROWS)) if (row := table.row(place)) is not None]
         self._choose(
-            sorted({name for row in rows for name in list_setting_names(row["spec"])}), [row["id"] for row in rows]
+            sorted({name for row in rows for name in list_compared_setting_names(row["spec"])}),
+            [row["id"] for row in rows],
         )
 
     def _choose(self, names: list[str], ids: list[UUID]) -> None:
@@ -320,11 +321,13 @@ def is_sortable(key: str) -> bool:
     return key in SORT_KEYS or key not in run_rows.RUN_COLUMNS
 
 
-def list_setting_names(spec: Mapping[str, Any], under: str = "") -> list[str]:
+def list_compared_setting_names(spec: Mapping[str, Any], under: str = "") -> list[str]:
     """Return the names of the settings in `spec`. Settings of a group are written `group.name`."""
     names: list[str] = []
     for key, value in spec.items():
-        names += list_setting_names(value, f"{under}{key}.") if isinstance(value, Mapping) else [f"{under}{key}"]
+        names += (
+            list_compared_setting_names(value, f"{under}{key}.") if isinstance(value, Mapping) else [f"{under}{key}"]
+        )
     return names
 
 

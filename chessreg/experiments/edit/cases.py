@@ -102,7 +102,7 @@ class GameTurns:
             ply: tuple(tokens.item(at)[: token + 1].tolist())
             for at, token, ply in zip(sites.item.tolist(), sites.token.tolist(), sites.ply.tolist(), strict=True)
         }
-        boards = list(iterate_boards(unpack_moves(games.moves([item])[0])))
+        boards = list(iterate_board_copies(unpack_moves(games.moves([item])[0])))
         if encoding.content == "position":
             return cls(item, prompts, boards, (), ())
         longest = max(prompts.values(), key=len)
@@ -123,7 +123,7 @@ class GameTurns:
         return (self.boards[ply], self.prompts[ply]) if ply in self.prompts and ply < len(self.boards) else (None, ())
 
 
-def iterate_boards(moves: Sequence[chess.Move]) -> Iterator[chess.Board]:
+def iterate_board_copies(moves: Sequence[chess.Move]) -> Iterator[chess.Board]:
     """Yield the board before the first move and after each move, without move stacks."""
     board = chess.Board()
     yield board.copy(stack=False)

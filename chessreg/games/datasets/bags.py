@@ -53,7 +53,7 @@ def is_bag(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-def list_shards(path: Path) -> list[Path]:
+def list_bag_shards(path: Path) -> list[Path]:
     """Return the files that `NAME@N_data.bag` denotes, in order; for any other name the path itself.
 
     Raises NotFoundError for the first missing file, BadInputError if N is 0 or above MAX_SHARDS.

@@ -170,7 +170,7 @@ class CausalDecoder(Network):
     @property
     def hook_points(self) -> dict[str, nn.Module]:
         embed, final = self.ends()
-        return map_hook_points(embed, self.begin, self.blocks, final)
+        return map_hook_modules(embed, self.begin, self.blocks, final)
 
     def hidden(
         self,
@@ -188,7 +188,7 @@ class CausalDecoder(Network):
         return final
 
 
-def map_hook_points(
+def map_hook_modules(
     embed: nn.Module, begin: nn.Module, blocks: Sequence[nn.Module], ln_final: nn.Module
 ) -> dict[str, nn.Module]:
     """Return TransformerLens name → module, for a model with all four kinds of hook points.

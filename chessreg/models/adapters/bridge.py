@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from chessreg.errors import BadInputError, NotFoundError, get_first_line
-from chessreg.models.adapters.base import Network, map_hook_points, read_config
+from chessreg.models.adapters.base import Network, map_hook_modules, read_config
 from chessreg.models.adapters.gpt2 import GPT2
 from chessreg.models.hook_points import PATTERNS
 
@@ -65,7 +65,7 @@ class BridgedModel(Network):
     @property
     def hook_points(self) -> dict[str, nn.Module]:
         begin, parts = self.bridge.blocks[0].hook_in, self.bridge
-        return map_hook_points(parts.embed.hook_out, begin, self.blocks, parts.ln_final.hook_out)
+        return map_hook_modules(parts.embed.hook_out, begin, self.blocks, parts.ln_final.hook_out)
 
     def hidden(
         self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None, mask: Tensor | None = None

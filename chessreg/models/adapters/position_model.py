@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from chessreg.models.adapters.base import Network, WithoutInitialization, check_weights, map_hook_points, read_weights
+from chessreg.models.adapters.base import Network, WithoutInitialization, check_weights, map_hook_modules, read_weights
 from chessreg.models.hook_points import PATTERNS
 
 TOKENS, CHARACTERS, ACTIONS = 77, 31, 1968
@@ -59,7 +59,7 @@ class PositionModel(Network):
 
     @property
     def hook_points(self) -> dict[str, nn.Module]:
-        return map_hook_points(self.embedded, self.begin, self.blocks, self.normalised)
+        return map_hook_modules(self.embedded, self.begin, self.blocks, self.normalised)
 
     def norm(self, layer: int | None = None) -> nn.Module:
         if layer is None or layer == self.n_layer - 1:

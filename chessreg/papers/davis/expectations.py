@@ -52,17 +52,17 @@ def judge_best_site(rows: Sequence[Row], made: CompleteSteps) -> list[Finding]:
     return findings
 
 
-def format_hook_point(name: str) -> str:
+def format_block_name(name: str) -> str:
     """Return the readable name of a hook point.
 
-    >>> format_hook_point("blocks.3.hook_resid_post")
+    >>> format_block_name("blocks.3.hook_resid_post")
     'block 3'
     """
     return f"block {name.split('.')[1]}" if name.startswith(BLOCK) else name
 
 
 def get_row_point(row: Row) -> str:
-    return format_hook_point(str(row["hook_point"]))
+    return format_block_name(str(row["hook_point"]))
 
 
 def describe_row_positions(row: Row) -> str:

@@ -27,7 +27,7 @@ from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Placement, SubmissionStatus
 from chessreg.scheduling.executors.ray_shard import NOTE_FILE, ShardActor
 from chessreg.scheduling.executors.ray_staging import HomeActor
-from chessreg.scheduling.worker import read_record, write_record
+from chessreg.scheduling.worker import read_json_or_none, write_record
 from store.process import ProcessId, get_machine_name, identify_process
 
 NAMESPACE = "chessreg"
@@ -58,7 +58,7 @@ class RayDriver:
         handles = {}
         for work in works:
             folder = Path(work["folder"])
-            noted = read_record(folder / NOTE_FILE) or {}
+            noted = read_json_or_none(folder / NOTE_FILE) or {}
             if noted.get("actor") and "ended" not in noted and self._actor(noted["actor"]) is not None:
                 handles[work["job"]] = make_actor_handle(
                     noted["actor"], folder
@@ -73,7 +73,7 @@ class RayDriver:
             if handle in self.asks:
                 continue
             parsed = json.loads(handle)
-            noted = read_record(Path(parsed["folder"]) / NOTE_FILE) or {}
+            noted = read_json_or_none(Path(parsed["folder"]) / NOTE_FILE) or {}
             actor = None
             if noted.get("actor") == parsed["actor"] and "ended" in noted:
                 state, code, cause, message = noted["ended"]
@@ -116,7 +116,7 @@ class RayDriver:
         name = f"{work['job']}-{os.urandom(4).hex()}"
         folder.mkdir(parents=True, exist_ok=True)
         write_record(folder / NOTE_FILE, {"actor": name})
-        log, order = folder / "log.txt", read_record(folder / "work.json")
+        log, order = folder / "log.txt", read_json_or_none(folder / "work.json")
         base = hashlib.sha256(f"{get_machine_name()}:{order and order['store']}".encode()).hexdigest()[:12]
         work_of_actor = {**work, "actor": name, "base": base, "order": order, "threads": max(int(cpus), 1)}
         work_of_actor["log_size"] = log.stat().st_size if log.exists() else 0
@@ -178,7 +178,7 @@ class RayDriver:
         self.seen[handle] = seen
         parsed = json.loads(handle)
         folder = Path(parsed["folder"])
-        if folder.is_dir() and (read_record(folder / NOTE_FILE) or {}).get("actor") == parsed["actor"]:
+        if folder.is_dir() and (read_json_or_none(folder / NOTE_FILE) or {}).get("actor") == parsed["actor"]:
             write_record(folder / NOTE_FILE, {"actor": parsed["actor"], "ended": list(seen[:4])})
         actor = self._actor(parsed["actor"])
         if actor is not None:
@@ -267,7 +267,7 @@ def start_head() -> str:
 
 def stop_head() -> None:
     """Stop the Ray that chessreg started on this machine, and no other."""
-    noted = ProcessId.of(read_record(get_head_record_file()))
+    noted = ProcessId.of(read_json_or_none(get_head_record_file()))
     if noted is not None and noted.is_gone() is False:
         os.kill(noted.pid, signal.SIGTERM)
         get_head_record_file().unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from chessreg.errors import get_first_line
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Placement, SubmissionStatus, get_exit_status
 from chessreg.scheduling.executors.ray_staging import NODE_STORE_VARIABLE, NodeStore, StoreActor
-from chessreg.scheduling.worker import read_record
+from chessreg.scheduling.worker import read_json_or_none
 
 NOTE_FILE = "ray.json"
 POLL_INTERVAL_S = 0.3
@@ -62,7 +62,7 @@ class ShardActor(StoreActor):
         from chessreg.scheduling.executors.local import kill_group
 
         folder, argv, env = Path(self.work["folder"]), list(self.work["argv"]), dict(self.work["env"])
-        noted = read_record(folder / NOTE_FILE) or {}
+        noted = read_json_or_none(folder / NOTE_FILE) or {}
         if NODE_STORE_VARIABLE in os.environ or noted.get("actor") != self.work["actor"]:
             self.staging = NodeStore(self.home, self.work)
             folder, argv, env = self.staging.stage(lambda: bool(self.cancelled_at))

@@ -22,7 +22,7 @@ from chessreg.experiments.edit.cases import (
     GamePrefix,
     apply_board_changes,
     build_prefixes,
-    iterate_boards,
+    iterate_board_copies,
     remove_favourite,
 )
 from chessreg.experiments.edit.spec import DAVIS_PRESETS, NextTokenEditOptions, NextTokenEditSpec
@@ -197,7 +197,7 @@ def boards_and_moves(games, item: int):
     from chessreg.games.boards.typed import convert_moves_to_sans
 
     moves = unpack_moves(games.moves([item])[0])
-    return list(iterate_boards(moves)), convert_moves_to_sans(moves)
+    return list(iterate_board_copies(moves)), convert_moves_to_sans(moves)
 
 
 def test_length_0_is_the_clean_row_and_all_else_as_long_as_the_probes_edit(everything):
@@ -299,7 +299,7 @@ def squares_spec(session, **settings: Any) -> NextTokenEditSpec:
 def test_figure_3(squares):
     """Specification 6.4: the boards of the paper's example, and the squares from which moves begin on each."""
     text = "e2e4 e7e6 d2d4 b7b6 a2a3 c8b7 b1c3 g8h6 c1h6 g7h6 f1e2 d8g5 e2g4 h6h5 g1f3 g5g6"
-    boards = list(iterate_boards([chess.Move.from_uci(word) for word in text.split()]))
+    boards = list(iterate_board_copies([chess.Move.from_uci(word) for word in text.split()]))
     prefix = GamePrefix(State(0, 0, 8, UCI.prompt([]), boards[8]), boards[14])
     case = remove_favourite(prefix, chess.C1)
     assert [board.fen() for board in case.boards] == [

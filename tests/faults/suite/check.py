@@ -289,7 +289,7 @@ def strays(this: Round) -> int:
     """Processes of jobs that still live."""
     living = 0
     for path in (this.home.folder / "store" / "runs").glob("*/jobs/*/process.json"):
-        found = worker.read_record(path)
+        found = worker.read_json_or_none(path)
         living += bool(
             found and found["boot_id"] == read_boot_id() and get_process_start(found["pid"]) == found["started"]
         )

@@ -513,7 +513,7 @@ def pids(home: Home, run_id: UUID) -> set[int]:
     with home.open() as session, session.database.read() as sql:
         known = {a.pid for a in sql.query(tables.Attempt).filter(tables.Attempt.run_id == run_id)}
         notes = session.store.runs.glob(f"{run_id.hex}/jobs/*/process.json")
-        return known | {found["pid"] for path in notes if (found := worker.read_record(path))}
+        return known | {found["pid"] for path in notes if (found := worker.read_json_or_none(path))}
 
 
 def last_line(path: Path) -> str:

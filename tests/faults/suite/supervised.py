@@ -44,7 +44,7 @@ class ForkingExecutor(LocalExecutor):
         self._let_go, self._fault, self._victim, self._moments = let_go, fault, victim, moments
 
     def _start(self, work: Submission, slot: ResourceSlot) -> str:
-        order = worker.read_record(work.folder / "work.json") or {}
+        order = worker.read_json_or_none(work.folder / "work.json") or {}
         fault = self._fault if order["shard"] == self._victim and order["try"] == 1 else None
         self._let_go()  # no connection to a database is taken over into another process
         pid = os.fork()

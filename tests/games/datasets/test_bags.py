@@ -20,7 +20,7 @@ from chessreg.games.datasets.bags import (
     encode_record,
     encode_varint,
     export_bag,
-    list_shards,
+    list_bag_shards,
     write_bag,
 )
 from chessreg.games.datasets.positions import Positions, build_position_dataset
@@ -186,17 +186,17 @@ def test_shards_are_one_dataset_in_their_order(bag: Callable[..., Path], tmp_pat
     wanted = records("action_value", 9)
     for number in range(3):
         bag(wanted[3 * number : 3 * number + 3], f"av-0000{number}-of-00003_data.bag")
-    files = list_shards(tmp_path / "av@3_data.bag")
+    files = list_bag_shards(tmp_path / "av@3_data.bag")
     build_position_dataset(files, tmp_path / "made")
     assert Positions(tmp_path / "made").fens(range(9)) == fens(9)
     files[1].unlink()
     with pytest.raises(NotFoundError, match=r"1 of 3 shards are missing: .*av-00001-of-00003_data\.bag"):
-        list_shards(tmp_path / "av@3_data.bag")
+        list_bag_shards(tmp_path / "av@3_data.bag")
     with pytest.raises(BadInputError, match="0 shards"):
-        list_shards(tmp_path / "av@0_data.bag")
+        list_bag_shards(tmp_path / "av@0_data.bag")
     with pytest.raises(BadInputError, match=r"100,000 shards .*99,999"):
-        list_shards(tmp_path / "foo@100000.bag")
-    assert list_shards(tmp_path / "games@3.pgn") == [tmp_path / "games@3.pgn"]
+        list_bag_shards(tmp_path / "foo@100000.bag")
+    assert list_bag_shards(tmp_path / "games@3.pgn") == [tmp_path / "games@3.pgn"]
 
 
 def test_rows_that_are_no_chess_are_rejected_one_by_one(bag: Callable[..., Path], tmp_path: Path) -> None:
