@@ -29,6 +29,10 @@ class DiskFullError(StoreError):
         self.path = path
 
 
+class LockHeldError(StoreError):
+    """Raised when another process holds a lock."""
+
+
 class NotInStoreError(StoreError):
     """Raised for a digest, array or fragment that is not in this store."""
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from store.errors import DiskFullError, StoreError
+from store.errors import DiskFullError, LockHeldError, StoreError
 from store.process import ProcessId, get_machine_name, get_this_process, read_system_id
 
 DISK_FULL = "the disk is full"
@@ -412,7 +412,7 @@ class WriterLock:
             os.close(handle)
             holder = _read_holder(self._path)
             who = f"process {holder.pid} on {holder.host}" if holder else "another process"
-            raise StoreError(f"{what} is being written by {who}", "wait for it, or stop that process") from None
+            raise LockHeldError(f"{what} is being written by {who}", "wait for it, or stop that process") from None
         except OSError:  # the file system has no locks
             os.close(handle)
             return True

@@ -8,6 +8,7 @@
     fragments/quarantine/          damaged fragments, each with the reason
     datasets/                      games as Parquet, one folder for each dataset
     runs/<run id>/                 scratch files, checkpoints and logs of long units
+    corpora/<key>/                 training data as token ids, which can be made again (corpora.py)
     tmp/                           staging: files that are not visible yet
 
 Files are written in `tmp/`, synced, and renamed into place, so after a crash each is complete or absent.
@@ -42,6 +43,7 @@ class Store(ArtifactStore):
         self.quarantine = self.root / "fragments" / "quarantine"
         self.datasets = self.root / "datasets"
         self.runs = self.root / "runs"
+        self.corpora = self.root / "corpora"
         self.tmp = self.root / "tmp"
         self.lent = {}
         weakref.finalize(self, discard_lent, self.lent)
@@ -104,7 +106,7 @@ class Store(ArtifactStore):
         """Return every folder of the layout."""
         return (
             *(self.artifacts, self.arrays, self.incoming, self.ingested, self.quarantine),
-            *(self.datasets, self.runs, self.tmp),
+            *(self.datasets, self.runs, self.corpora, self.tmp),
         )
 
     def run_folder(self, run_id: str) -> Path:

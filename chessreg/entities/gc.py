@@ -20,6 +20,7 @@ from chessreg.games.datasets.dataset import REPORT_FILE
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
 from chessreg.runs import transfer
+from store.corpora import RUNS_FOLDER
 from store.errors import StoreError
 from store.files import read_json, remove_staging
 
@@ -48,9 +49,10 @@ class UnusedBytes:
 def find_unused(database: Database, store: Store, *, now: float | None = None) -> list[UnusedBytes]:
     """Return the unused bytes of a store.
 
-    These are artifacts and arrays that no fragment and no registered thing needs, or only archived things need, and
-    scratch of complete runs. Bytes written within the last hour are skipped, because they may be about to be
-    registered. Files in `tmp/` of ended processes come last, at any age. `now` is a Unix time in seconds.
+    These are artifacts and arrays that no fragment and no registered thing needs, or only archived things need, scratch
+    of complete runs, and training data that no unfinished run reads. Bytes written within the last hour are skipped,
+    because they may be about to be registered. Files in `tmp/` of ended processes come last, at any age. `now` is a
+    Unix time in seconds.
     """
     now = time.time() if now is None else now
     coming = read_fragment_keys(store)  # read before the registry, so that a fragment ingested meanwhile is not missed
@@ -58,6 +60,7 @@ def find_unused(database: Database, store: Store, *, now: float | None = None) -
         needed, archived = find_used_keys(session)
         complete = set(session.scalars(select(tables.Run.id).where(tables.Run.completed_at.is_not(None))))
         waiting = {id.hex for id in session.scalars(select(tables.Run.id)) if id not in complete}
+        archived_runs = {node.id for node in find_archived_nodes(session) if node.noun == "run"}
         datasets = session.execute(select(tables.Dataset.identity, tables.Dataset.artifact)).all()
     lost = {identity for identity, digest in datasets if digest in needed and not store.exists(digest)}
     rubbish = []
@@ -81,6 +84,12 @@ def find_unused(database: Database, store: Store, *, now: float | None = None) -
             rubbish.append(
                 UnusedBytes(path, f"scratch of run {run}", "the run is complete", measure_size_bytes(folder))
             )
+    for folder in sorted(store.corpora.glob("*")):
+        readers = {path.name for path in (folder / RUNS_FOLDER).glob("*")}
+        if is_old(folder, now) and not readers & (waiting - archived_runs):
+            why = "no unfinished run reads it, and it can be made again"
+            path = str(folder.relative_to(store.root))
+            rubbish.append(UnusedBytes(path, f"training data {folder.name[:12]}", why, measure_size_bytes(folder)))
     return rubbish + list_stale_staging(store)
 
 
@@ -138,17 +147,18 @@ def read_fragment_keys(store: Store) -> set[str]:
     return keys
 
 
+def find_archived_nodes(session: Session) -> set[lineage.Node]:
+    """Return everything that is archived."""
+    now = names.CURRENT_ANNOTATIONS.c
+    archived = select(now.noun, now.target).where(now.word == tables.AnnotationWord.ARCHIVE.value)
+    return {lineage.make_annotation_node(noun, target) for noun, target in session.execute(archived)}
+
+
 def find_used_keys(session: Session) -> tuple[set[str], dict[str, str]]:
     """Return the keys (digests and array names) of bytes in use, and key → owner of bytes that only archived things
     need.
     """
-    now = names.CURRENT_ANNOTATIONS.c
-    shelved = {
-        lineage.make_annotation_node(noun, target)
-        for noun, target in session.execute(
-            select(now.noun, now.target).where(now.word == tables.AnnotationWord.ARCHIVE.value)
-        )
-    }
+    shelved = find_archived_nodes(session)
     nodes = [lineage.Node("run", id.hex) for id in session.scalars(select(tables.Run.id).order_by(tables.Run.id))]
     for table in lineage.list_tables_with_bytes(session).values():
         nodes += [node for node in map(lineage.make_node, session.scalars(select(table))) if node.noun != "run"]
@@ -257,7 +267,7 @@ def format_bin_time(path: Path, store: Store) -> str:
 def list_bin_folders(store: Store) -> list[Path]:
     """Return the artifact, array and scratch folders in the bin."""
     folders = [folder for folder in (store.root / BIN_FOLDER).glob("*") if parse_bin_time(folder.name) is not None]
-    patterns = ("artifacts/??/*", "arrays/*", "runs/*/*")
+    patterns = ("artifacts/??/*", "arrays/*", "runs/*/*", "corpora/*")
     return sorted(path for folder in folders for pattern in patterns for path in folder.glob(pattern))
 
 

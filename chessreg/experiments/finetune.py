@@ -10,13 +10,13 @@ from pydantic import Field, model_validator
 
 from chessreg.encodings.prompts import PromptEncoding, make_tokenizer
 from chessreg.errors import BadInputError
+from chessreg.experiments.settings.corpora import TrainingData
 from chessreg.experiments.settings.parallel import ParallelOptions
 from chessreg.experiments.settings.prompts import (
     PromptSpec,
     check_prompt_room,
     check_prompted_model,
     draw_sample,
-    load_labelled_positions,
 )
 from chessreg.experiments.train import emit_train_point
 from chessreg.noise import Stream
@@ -304,14 +304,14 @@ def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetune
     training_options = TrainerOptions(
         device, micro_tokens, options.autocast, False, options.log_steps, options.checkpoint_seconds
     )
-    positions = load_labelled_positions(spec.datasets, task.inputs, "datasets")
-    made = PromptCorpus(written, positions["fen"], positions["best"], config.block_size, spec.loss == "all")
+    fens, moves = TrainingData.of_task(task, spec.datasets).open_labelled_positions()
+    made = PromptCorpus(written, fens, moves, config.block_size, spec.loss == "all")
     heldout = None
     if spec.heldout:
-        positions = load_labelled_positions((spec.heldout,), task.inputs, "heldout")
-        places = draw_sample(len(positions["fen"]), spec.heldout_positions, Stream.HELDOUT, spec.seed)
-        fens, moves = ([positions[name][place] for place in places] for name in ("fen", "best"))
-        heldout = PromptCorpus(written, fens, moves, config.block_size)
+        every = TrainingData.of_task(task, (spec.heldout,), "heldout").open_labelled_positions()
+        places = draw_sample(len(every[0]), spec.heldout_positions, Stream.HELDOUT, spec.seed)
+        sample = ([texts[place] for place in places] for texts in every)
+        heldout = PromptCorpus(written, *sample, config.block_size)
     return Finetuner(config, made, task.folder, training_options, source), heldout
 
 

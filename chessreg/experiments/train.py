@@ -13,6 +13,7 @@ from pydantic import Field
 from chessreg.encodings import get_encoding, list_encodings
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
+from chessreg.experiments.settings.corpora import TrainingData, identify_encoding
 from chessreg.experiments.settings.decisions import Decisions, load_decisions
 from chessreg.experiments.settings.parallel import ParallelOptions
 from chessreg.games.datasets.dataset import convert_column_to_numpy
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from chessreg.models.corpus import Corpus, PositionCorpus
     from chessreg.models.training import TrainerOptions, TrainPoint
     from chessreg.runs.task import Task
+    from store.corpora import Columns, CorpusWriter
 
 MAX_PARAMETERS = 10**11
 DatasetRefs = Annotated[tuple[str, ...], Ref("dataset")]
@@ -284,10 +286,10 @@ class Train(Kind):
 
         spec = task.spec
         options = build_trainer_options(task.options)
-        made = build_corpus(spec, spec.datasets, task.inputs)
+        made = build_corpus(spec, TrainingData.of_task(task, spec.datasets))
         trainer_type: type[Trainer] = BranchTrainer if isinstance(spec, BranchSpec) else Trainer
         trainer = trainer_type(spec, made, task.folder, options)  # type: ignore[arg-type]
-        heldout = build_corpus(spec, (spec.heldout,), task.inputs, "heldout") if spec.heldout else None
+        heldout = build_corpus(spec, TrainingData.of_task(task, (spec.heldout,), "heldout")) if spec.heldout else None
         asked = isinstance(spec, MovesOfPositions) and spec.heldout_moves
         measure = make_heldout_measure(spec, task.inputs) if asked else None  # type: ignore[arg-type]
 
@@ -358,91 +360,141 @@ def build_trainer_options(options: TrainOptions) -> TrainerOptions:
     )
 
 
-def build_corpus(
-    spec: TrainSpec, references: tuple[str, ...], inputs: Inputs, field: str = "datasets"
-) -> Corpus | PositionCorpus | BranchCorpus:
-    """Return these datasets as token ids, in their order, without short games and copies.
+def build_corpus(spec: TrainSpec, data: TrainingData) -> Corpus | PositionCorpus | BranchCorpus:
+    """Return datasets as token ids, in their order, without short games and copies.
 
-    field: the setting that names them. A stream is cut for training only; held-out games are read one by one.
+    A stream is cut for training only; held-out games are read one by one. Branches are in memory, everything else is
+    mapped from files that later runs use again.
     """
+    if isinstance(spec, BranchSpec):
+        return build_branch_corpus(spec, data)
+    if isinstance(spec, SearchlessSpec):
+        return build_labelled_corpus(spec, data)
+    if isinstance(spec, PositionSpec):
+        counted = data.field == "heldout" and spec.heldout_moves
+        of_decisions = get_source_games(spec, data.field) is not None or counted
+        return (build_decision_corpus if of_decisions else build_position_corpus)(spec, data)
+    made = build_game_corpus(spec, data)
+    return made.stream(spec.block_size) if spec.packing == "stream" and data.field == "datasets" else made
+
+
+def build_game_corpus(spec: TextSpec, data: TrainingData) -> Corpus:
+    """Return the selected games of these datasets. Raises BadInputError if there are none."""
     from chessreg.models.corpus import Corpus
 
-    if isinstance(spec, BranchSpec):
-        return build_branch_corpus(spec, references, inputs, field)
-    if isinstance(spec, SearchlessSpec):
-        return build_labelled_corpus(spec, references, inputs, field)
-    if isinstance(spec, PositionSpec):
-        counted = field == "heldout" and spec.heldout_moves
-        of_decisions = get_source_games(spec, field) is not None or counted
-        return (build_decision_corpus if of_decisions else build_position_corpus)(spec, references, inputs, field)
-    tokens, lengths = [], []
-    for reference in references:
-        for ids, lengths_of in encode_games(spec, reference, inputs, field):
-            tokens.append(ids)
-            lengths.append(lengths_of)
-    if not tokens:
-        raise BadInputError(f"--min-characters {spec.min_characters}: no game text is that long")
-    offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-    made = Corpus(np.concatenate(tokens), offsets, get_encoding(spec.encoding).size)
-    return made.stream(spec.block_size) if spec.packing == "stream" and field == "datasets" else made
+    encoding = get_encoding(spec.encoding)
+
+    def write(writer: CorpusWriter) -> None:
+        writer.append("offsets", np.zeros(1, np.int64))
+        for reference in data.references:
+            for ids, lengths in encode_games(spec, reference, data.inputs, data.field):
+                writer.append("offsets", writer.rows["tokens"] + np.cumsum(lengths))
+                writer.append("tokens", ids)
+                data.report(f"preparing games: {writer.rows['offsets'] - 1:,}")
+        if not writer.rows["tokens"]:
+            raise BadInputError(f"--min-characters {spec.min_characters}: no game text is that long")
+
+    dtype = np.uint8 if encoding.size <= 1 << 8 else np.uint16 if encoding.size <= 1 << 16 else np.int32
+    description = {
+        "content": "games",
+        "encoding": encoding.name,
+        "encoding_sha256": identify_encoding(encoding),
+        "min_characters": spec.min_characters,
+    }
+    arrays = data.open_corpus(description, {"tokens": (dtype, ()), "offsets": (np.int64, ())}, write)
+    return Corpus(arrays["tokens"], arrays["offsets"], encoding.size)
 
 
 def encode_games(spec: TextSpec, reference: str, inputs: Inputs, field: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the token ids of the selected games of a dataset, and their lengths, for 10,000 games at a time."""
-    games, places = select_training_games(spec, reference, inputs, field)
-    for start in range(0, len(places), 10_000):
-        written = get_encoding(spec.encoding).games(games, places[start : start + 10_000])
+    """Yield the token ids of the selected games of a dataset, and their lengths, some thousand games at a time."""
+    for games, places in iterate_training_games(spec, reference, inputs, field):
+        written = get_encoding(spec.encoding).games(games, places)
         yield written.ids, np.diff(written.offsets)
 
 
-def select_training_games(
+def iterate_training_games(
     spec: TextSpec | PositionSpec, reference: str, inputs: Inputs, field: str
-) -> tuple[Games, np.ndarray]:
-    """Return the games of a dataset and the rows of those to train on."""
+) -> Iterator[tuple[Games, np.ndarray]]:
+    """Yield the games of a dataset with the rows of those to train on, some thousand rows at a time."""
+    import pyarrow.compute as pc
+
     games, part = inputs.dataset(reference, field)
-    places = games.rows(part)
-    places = places[~convert_column_to_numpy(games.table(["duplicate"]).column("duplicate"))[places]]
-    keep = [
-        np.array([len(text) >= spec.min_characters for text in games.texts(places[start : start + 10_000])], bool)
-        for start in range(0, len(places), 10_000)
-    ]
-    return games, places[np.concatenate(keep)] if keep else places
+    for places, table in games.iterate_rows(part, ["duplicate", "text"]):
+        is_long = convert_column_to_numpy(pc.greater_equal(pc.utf8_length(table["text"]), spec.min_characters))
+        chosen = places[is_long & ~convert_column_to_numpy(table["duplicate"])]
+        if len(chosen):
+            yield games, chosen
 
 
-def build_position_corpus(
-    spec: PositionSpec, references: tuple[str, ...], inputs: Inputs, field: str
+def open_position_corpus(
+    data: TrainingData,
+    description: Mapping[str, Any],
+    write: Callable[[CorpusWriter], None],
+    missing: str,
+    tokens: tuple[type[np.generic], int] = (np.uint8, Fen77.length),
 ) -> PositionCorpus:
+    """Return the positions that `write` makes of these datasets; `tokens` is the dtype and the length of one position.
+
+    Raises BadInputError with the message `missing` if there are none.
+    """
+    from chessreg.models.corpus import PositionCorpus
+
+    dtype, length = tokens
+
+    def write_some(writer: CorpusWriter) -> None:
+        write(writer)
+        if not writer.rows["actions"]:
+            raise BadInputError(missing, "chessreg dataset show NAME")
+
+    whole = {"content": "positions", "encoding_sha256": identify_encoding(Fen77()), **description}
+    columns: Columns = {"tokens": (dtype, (length,)), "actions": (np.int16, ())}
+    return PositionCorpus(**data.open_corpus(whole, columns, write_some))
+
+
+def append_positions(data: TrainingData, writer: CorpusWriter, tokens: np.ndarray, actions: Any) -> None:
+    """Append tokens [n, 77 or 78] and labels [n] to a corpus of positions."""
+    writer.append("tokens", tokens)
+    writer.append("actions", np.asarray(actions, np.int16))
+    data.report(f"preparing positions: {writer.rows['actions']:,}")
+
+
+def build_position_corpus(spec: PositionSpec, data: TrainingData) -> PositionCorpus:
     """Return every position of these datasets, with the action to predict: the best or the played move.
 
     Copies of an earlier position in datasets of positions are left out. Raises BadInputError if no position has such a
     move.
     """
-    from chessreg.models.corpus import PositionCorpus
-
     fen = Fen77()
-    tokens, actions = [np.zeros((0, fen.length), np.uint8)], [np.zeros(0, np.int16)]
-    seen = np.zeros(0, np.uint64)
-    for reference in references:
-        items, part = inputs.items(reference, field)
-        if items.content == "games":
-            games, places = select_training_games(spec, reference, inputs, field)
-            for start in range(0, len(places), 2_000):
-                some = places[start : start + 2_000]
-                written = fen.games(games, some)
-                played = [np.frombuffer(packed, "<u2") for packed in games.moves(some)]
-                followed = written.ply < np.array([len(codes) for codes in played])[written.source]
-                tokens.append(written.ids.reshape(-1, fen.length)[followed])
-                actions.append(fen.actions_of(np.concatenate(played)))
-            continue
-        places, seen = items.new_rows(part, seen)
-        table = items.take(places, ["fen", spec.target]).to_pydict()
-        labelled = [(text, move) for text, move in zip(table["fen"], table[spec.target], strict=True) if move]
-        tokens.append(fen.boards([text for text, _ in labelled]).ids.reshape(-1, fen.length))
-        actions.append(np.array([encode_action(fen, move) for _, move in labelled], np.int16))
-    made = PositionCorpus(np.concatenate(tokens), np.concatenate(actions))
-    if not len(made.actions):
-        raise BadInputError(f"no position has a {spec.target} move", "chessreg dataset show NAME")
-    return made
+
+    def write(writer: CorpusWriter) -> None:
+        repeated = data.find_repeated_positions(writer.folder / "hashes")
+        for reference in data.references:
+            if data.inputs.items(reference, data.field)[0].content == "games":
+                for tokens, actions in encode_played_moves(spec, reference, data):
+                    append_positions(data, writer, tokens, actions)
+                continue
+            for table in data.iterate_new_positions(reference, ["fen", spec.target], repeated):
+                labelled = table.filter(table[spec.target].is_valid())
+                tokens = fen.boards(labelled["fen"].to_pylist()).ids.reshape(-1, fen.length)
+                moves = labelled[spec.target].to_pylist()
+                append_positions(data, writer, tokens, [encode_action(fen, move) for move in moves])
+
+    description = {"target": spec.target, "min_characters": spec.min_characters}
+    return open_position_corpus(data, description, write, f"no position has a {spec.target} move")
+
+
+def encode_played_moves(
+    spec: PositionSpec, reference: str, data: TrainingData
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the positions of a dataset of games with the moves played in them, 2,000 games at a time."""
+    fen = Fen77()
+    for games, places in iterate_training_games(spec, reference, data.inputs, data.field):
+        for start in range(0, len(places), 2_000):
+            some = places[start : start + 2_000]
+            written = fen.games(games, some)
+            played = [np.frombuffer(packed, "<u2") for packed in games.moves(some)]
+            followed = written.ply < np.array([len(codes) for codes in played])[written.source]
+            yield written.ids.reshape(-1, fen.length)[followed], fen.actions_of(np.concatenate(played))
 
 
 LABEL_COLUMNS = {"action": ("best",), "action-value": ("action", "win_prob"), "state-value": ("win_prob",)}
@@ -450,45 +502,39 @@ LABEL_COLUMNS = {"action": ("best",), "action-value": ("action", "win_prob"), "s
 action."""
 
 
-def build_labelled_corpus(
-    spec: SearchlessSpec, references: tuple[str, ...], inputs: Inputs, field: str
-) -> PositionCorpus:
+def build_labelled_corpus(spec: SearchlessSpec, data: TrainingData) -> PositionCorpus:
     """Return the positions of these datasets that have the columns to predict: best moves, or buckets of win
     probabilities.
 
     Raises BadInputError if no position has them.
     """
-    from chessreg.models.corpus import PositionCorpus
     from chessreg.models.decoding.values import find_buckets
 
-    fen = Fen77()
-    tokens, labels = [np.zeros((0, fen.length), np.uint16)], [np.zeros(0, np.int16)]
-    actions = [np.zeros(0, np.uint16)]
-    for reference in references:
-        items, part = inputs.items(reference, field)
-        table = items.take(items.rows(part), ["fen", "best", "action", "win_prob"])
-        known = np.logical_and.reduce(
-            [convert_column_to_numpy(table[name].is_valid()) for name in LABEL_COLUMNS[spec.head]]
-        )
-        if spec.head == "state-value":
-            known &= convert_column_to_numpy(table["action"].is_null())
-        chosen = table.take(np.flatnonzero(known))
-        tokens.append(fen.boards(chosen["fen"].to_pylist()).ids.reshape(-1, fen.length).astype(np.uint16))
-        if spec.head == "action":
-            labels.append(np.array([encode_action(fen, move) for move in chosen["best"].to_pylist()], np.int16))
-            continue
-        labels.append(find_buckets(np.array(chosen["win_prob"].to_pylist(), np.float64), spec.buckets).astype(np.int16))
-        if spec.head == "action-value":
-            actions.append(np.array([encode_action(fen, move) for move in chosen["action"].to_pylist()], np.uint16))
-    read = np.concatenate(tokens)
-    if spec.head == "action-value":
-        read = np.concatenate([read, np.concatenate(actions)[:, None]], 1)
-    made = PositionCorpus(read, np.concatenate(labels))
-    if not len(made.actions):
-        raise BadInputError(
-            f"no position has the columns that --head {spec.head} learns from", "chessreg dataset show NAME"
-        )
-    return made
+    fen, of_actions = Fen77(), spec.head == "action-value"
+
+    def write(writer: CorpusWriter) -> None:
+        for reference in data.references:
+            items, part = data.inputs.items(reference, data.field)
+            for _, table in items.iterate_rows(part, ["fen", "best", "action", "win_prob"]):
+                known = np.logical_and.reduce(
+                    [convert_column_to_numpy(table[name].is_valid()) for name in LABEL_COLUMNS[spec.head]]
+                )
+                if spec.head == "state-value":
+                    known &= convert_column_to_numpy(table["action"].is_null())
+                chosen = table.take(np.flatnonzero(known))
+                tokens = fen.boards(chosen["fen"].to_pylist()).ids.reshape(-1, fen.length).astype(np.uint16)
+                if of_actions:
+                    actions = [encode_action(fen, move) for move in chosen["action"].to_pylist()]
+                    tokens = np.concatenate([tokens, np.array(actions, np.uint16)[:, None]], 1)
+                if spec.head == "action":
+                    append_positions(data, writer, tokens, [encode_action(fen, m) for m in chosen["best"].to_pylist()])
+                else:
+                    chances = np.array(chosen["win_prob"].to_pylist(), np.float64)
+                    append_positions(data, writer, tokens, find_buckets(chances, spec.buckets))
+
+    missing = f"no position has the columns that --head {spec.head} learns from"
+    description = {"head": spec.head, "buckets": spec.buckets}
+    return open_position_corpus(data, description, write, missing, (np.uint16, fen.length + of_actions))
 
 
 def get_source_games(spec: AnyTraining, field: str) -> str | None:
@@ -511,24 +557,29 @@ def select_training_decisions(spec: MovesOfPositions, reference: str, inputs: In
     return found.select(np.sort(order[: spec.heldout_moves]))
 
 
-def build_decision_corpus(
-    spec: PositionSpec, references: tuple[str, ...], inputs: Inputs, field: str
-) -> PositionCorpus:
-    """Return the decisions of these datasets as training data of a FEN encoder. `field` names the setting in errors."""
-    from chessreg.models.corpus import PositionCorpus
-
+def build_decision_corpus(spec: PositionSpec, data: TrainingData) -> PositionCorpus:
+    """Return the decisions of these datasets as training data of a FEN encoder."""
     fen = Fen77()
-    tables = [select_training_decisions(spec, each, inputs, field).columns("fen", "best") for each in references]
-    tokens = [fen.boards(table["fen"]).ids.reshape(-1, fen.length) for table in tables]
-    actions = [encode_action(fen, move) for table in tables for move in table["best"]]
-    return PositionCorpus(np.concatenate(tokens), np.array(actions, np.int16))
+
+    def write(writer: CorpusWriter) -> None:
+        for reference in data.references:
+            found = select_training_decisions(spec, reference, data.inputs, data.field)
+            for start in range(0, len(found), 10_000):
+                table = found.select(np.arange(start, min(start + 10_000, len(found)))).columns("fen", "best")
+                tokens = fen.boards(table["fen"]).ids.reshape(-1, fen.length)
+                append_positions(data, writer, tokens, [encode_action(fen, move) for move in table["best"]])
+
+    description: dict[str, Any] = {"source_games": get_source_games(spec, data.field)}
+    if data.field == "heldout":
+        description |= {"heldout_moves": spec.heldout_moves, "heldout_order": spec.heldout_order}
+    return open_position_corpus(data, description, write, "no position has a best move")
 
 
-def build_branch_corpus(spec: BranchSpec, references: tuple[str, ...], inputs: Inputs, field: str) -> BranchCorpus:
+def build_branch_corpus(spec: BranchSpec, data: TrainingData) -> BranchCorpus:
     """Return decisions as branches of their games. Raises BadInputError for a game longer than the context."""
     from chessreg.models.branches import BranchCorpus
 
-    every = [select_training_decisions(spec, reference, inputs, field) for reference in references]
+    every = [select_training_decisions(spec, reference, data.inputs, data.field) for reference in data.references]
     written = get_encoding(spec.encoding)
     ids, lengths, games, seen, answers, before = [], [np.zeros(1, np.int64)], [], [], [], 0
     for each in every:

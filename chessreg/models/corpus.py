@@ -7,35 +7,40 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 
 IGNORED_LABEL = -100  # the label of padding, which cross_entropy skips
-MOST_UNRELEASED_ITEMS = 2048  # a read maps up to 64 KiB around it
+MOST_UNRELEASED_LENGTHS = 1 << 18
+MOST_UNRELEASED_ITEMS = 1024  # a read of a cached file maps about 0.5 MB around it (ext4, Linux 6.18)
 
 
 def release_pages(array: np.ndarray) -> None:
     """Unmap the pages of a mapped array. They remain in the system's file cache; an array in memory is unchanged."""
-    if isinstance(array, np.memmap) and hasattr(mmap, "MADV_DONTNEED"):
-        array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+    mapping = getattr(array, "_mmap", None)
+    if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
 
 
 class Corpus:
-    """Games as token ids below `vocab_size`: `tokens` uint8 [n], game i at offsets[i]:offsets[i + 1]. Games begin with
-    `;`."""
+    """Games as token ids below `vocab_size`: `tokens` uint8 [n], game i at offsets[i]:offsets[i + 1], int64. Games
+    begin with `;`."""
 
     def __init__(self, tokens: np.ndarray, offsets: np.ndarray, vocab_size: int = 32) -> None:
         self.tokens, self.offsets, self.vocab_size = tokens, offsets, vocab_size
-        self._unreleased = 0
+        self._unreleased = self._unreleased_lengths = 0
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def compute_lengths(self, items: np.ndarray) -> np.ndarray:
         """Return the tokens of each of these items, int64 [n] for an index array int64 [n]."""
-        lengths = self.offsets[items + 1].astype(np.int64) - self.offsets[items].astype(np.int64)
-        release_pages(self.offsets)
-        return lengths
+        self._unreleased_lengths += len(items)
+        if self._unreleased_lengths > MOST_UNRELEASED_LENGTHS:
+            self._unreleased_lengths = 0
+            release_pages(self.offsets)
+        return self.offsets[items + 1] - self.offsets[items]
 
     def has_rows(self, length: int) -> bool:
         """Return whether all items together have at least `length` tokens."""
@@ -117,6 +122,33 @@ class PositionCorpus:
             release_pages(self.tokens)
             release_pages(self.actions)
         return tokens, labels
+
+
+class MappedTexts(Sequence[str]):
+    """Texts in UTF-8: `data` uint8 [n], text i at offsets[i]:offsets[i + 1]."""
+
+    def __init__(self, data: np.ndarray, offsets: np.ndarray) -> None:
+        self._data, self._offsets = data, offsets
+        self._unreleased = 0
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[str]: ...
+    def __getitem__(self, number: int | slice) -> str | list[str]:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        if not 0 <= number < len(self):
+            raise IndexError(f"text {number} of {len(self)}")
+        self._unreleased += 1
+        if self._unreleased > MOST_UNRELEASED_ITEMS:
+            self._unreleased = 0
+            release_pages(self._data)
+            release_pages(self._offsets)
+        return self._data[self._offsets[number] : self._offsets[number + 1]].tobytes().decode()
 
 
 def collate_rows(corpus: Corpus | PositionCorpus, rows: list[list[int]], limit: int) -> tuple[np.ndarray, np.ndarray]:

@@ -271,8 +271,10 @@ class ArrayUnpickler(pickle.Unpickler):
     def persistent_load(self, pid: tuple[Any, ...]) -> np.ndarray:
         name, *mapped = pid
         if mapped:
+            from store.corpora import disable_read_ahead
+
             dtype, offset, shape = mapped
-            return np.memmap(name, dtype, "r", offset, shape)
+            return disable_read_ahead(np.memmap(name, dtype, "r", offset, shape))
         array: np.ndarray = np.load(self.folder / name, mmap_mode="r")
         return array
 

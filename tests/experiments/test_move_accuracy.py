@@ -16,6 +16,7 @@ from chessreg.entities.adding import add_dataset
 from chessreg.entities.dataset import split_dataset
 from chessreg.errors import BadInputError
 from chessreg.experiments.move_accuracy import MoveAccuracyOptions, MoveAccuracySpec, has_form
+from chessreg.experiments.settings.corpora import TrainingData
 from chessreg.experiments.settings.decisions import Decisions, load_decisions
 from chessreg.experiments.train import TrainOptions, build_corpus, select_training_decisions
 from chessreg.games.boards.moves import unpack_moves
@@ -216,7 +217,7 @@ def test_a_game_is_written_once_with_its_branches(session: Session) -> None:
     spec = train_spec(**SHAPE, **LEARN, **TWINS["games"])
     references = (session.inputs.reference("dataset", "decisions"),)
     resolved = spec.model_copy(update={"source_games": session.inputs.reference("dataset", "fit")})
-    made = build_corpus(resolved, references, session.inputs)
+    made = build_corpus(resolved, TrainingData(session.inputs, references))
     assert isinstance(made, BranchCorpus)
     assert (len(made.games), len(made.seen)) == (12, 12 * len(PLIES))
     found = load_decisions(session.inputs, references[0], resolved.source_games, "datasets")

@@ -12,6 +12,7 @@ import pytest
 from chessreg.encodings.fen77 import Fen77
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError
+from chessreg.experiments.settings.corpora import TrainingData
 from chessreg.experiments.train import TrainOptions, build_corpus, build_trainer_options
 from chessreg.games.datasets.bags import encode_record, write_bag
 from chessreg.models.decoding.values import score_moves
@@ -78,7 +79,7 @@ def test_it_learns_what_a_bag_says(bags: Session, head: str, dataset: str) -> No
 
 def test_labels_are_buckets_behind_the_action_read(bags: Session) -> None:
     spec = train_spec(**SHAPE, head="action-value", datasets=("actions",))
-    made = build_corpus(spec, (bags.inputs.reference("dataset", "actions"),), bags.inputs)
+    made = build_corpus(spec, TrainingData(bags.inputs, (bags.inputs.reference("dataset", "actions"),)))
     assert made.tokens.shape[1] == 78
     start = fen.encode(chess.STARTING_FEN)
     rows = (made.tokens[:, :77] == start).all(1)
@@ -93,7 +94,7 @@ def test_labels_are_buckets_behind_the_action_read(bags: Session) -> None:
 def test_two_processes_train_as_one(bags: Session, tmp_path: Path, head: str, dataset: str) -> None:
     """`--devices 2` on a CPU."""
     spec = train_spec(**{**SHAPE, "steps": 20}, head=head, datasets=(dataset,))
-    made = build_corpus(spec, (bags.inputs.reference("dataset", dataset),), bags.inputs)
+    made = build_corpus(spec, TrainingData(bags.inputs, (bags.inputs.reference("dataset", dataset),)))
     curves = []
     for devices in (1, 2):
         trainer = Trainer(spec, made, tmp_path / str(devices), build_trainer_options(HOW))  # type: ignore[arg-type]

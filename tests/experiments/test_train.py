@@ -12,6 +12,7 @@ import pytest
 from chessreg.encodings import get_encoding
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError, ChessregError
+from chessreg.experiments.settings.corpora import TrainingData
 from chessreg.experiments.train import TrainOptions, build_corpus
 from chessreg.games.boards.moves import replay_boards, unpack_moves
 from chessreg.models.decoding.session import DecodingSession
@@ -87,14 +88,16 @@ def test_a_stream_is_cut_anywhere_and_loses_the_rest_of_a_thousand_games(world_s
     spec = train_spec(**SHAPE, **UCI, datasets=("sample:fit",), packing="stream")
     recipes = (world_session.inputs.reference("dataset", "sample:fit"),)
     whole, cut = (
-        build_corpus(spec.model_copy(update={"packing": packing}), recipes, world_session.inputs)
+        build_corpus(spec.model_copy(update={"packing": packing}), TrainingData(world_session.inputs, recipes))
         for packing in ("blocks", "stream")
     )
     assert len(cut) == len(whole.tokens) // 128
     np.testing.assert_array_equal(cut.row(range(len(cut)), 10**9), whole.tokens[: 128 * len(cut)])
     assert {stop - start for start, stop in map(cut.find_span, range(len(cut)))} == {128}
     games, part = world_session.inputs.dataset(recipes[0])
-    pgn = build_corpus(train_spec(architecture="gpt2", datasets=("sample:fit",)), recipes, world_session.inputs)
+    pgn = build_corpus(
+        train_spec(architecture="gpt2", datasets=("sample:fit",)), TrainingData(world_session.inputs, recipes)
+    )
     texts = [get_encoding("pgn-char-32").encode(text) for text in games.texts(games.rows(part)) if len(text) >= 60]
     np.testing.assert_array_equal(pgn.tokens, np.concatenate(texts))
 
@@ -121,8 +124,11 @@ def test_a_fen_encoder_learns_the_moves_of_positions(
 
 def test_games_train_a_fen_encoder_with_the_moves_that_were_played(world_session: Any, positions: str) -> None:
     spec = train_spec(**SHAPE, **FEN, datasets=("sample:fit",), target="played", min_characters=2)
-    of_games = build_corpus(spec, (world_session.inputs.reference("dataset", "sample:fit"),), world_session.inputs)
-    of_positions = build_corpus(spec, (world_session.inputs.reference("dataset", positions),), world_session.inputs)
+    inputs = world_session.inputs
+    of_games, of_positions = (
+        build_corpus(spec, TrainingData(inputs, (inputs.reference("dataset", name),)))
+        for name in ("sample:fit", positions)
+    )
     asked, told = (
         [(row.tobytes(), int(action)) for row, action in zip(made.tokens, made.actions, strict=True)]
         for made in (of_games, of_positions)
@@ -156,7 +162,7 @@ def test_what_does_not_go_together_is_refused(world_session: Any, positions: str
 def test_games_too_few_to_fill_a_row_are_told_before_anything_is_recorded(world_session: Any) -> None:
     spec = train_spec(datasets=("sample:test",), **{**GPT2, "block_size": 1_000_000}, steps=2)
     recipes = (world_session.inputs.reference("dataset", "sample:test"),)
-    tokens = len(build_corpus(spec, recipes, world_session.inputs).tokens)  # type: ignore[union-attr]
+    tokens = len(build_corpus(spec, TrainingData(world_session.inputs, recipes)).tokens)  # type: ignore[union-attr]
     with world_session.database.read() as sql:
         before = sql.query(tables.Run).count()
     for rows, longest in (("blocks", tokens - 1), ("stream", tokens)):

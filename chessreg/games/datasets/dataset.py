@@ -291,6 +291,28 @@ class DatasetFile:
             return np.arange(self.total, dtype=np.int64)
         return np.flatnonzero(np.logical_and.reduce([p.contains(self.hashes) for p in chosen]))
 
+    def iterate_rows(self, part: DatasetPart | None, columns: Sequence[str]) -> Iterator[tuple[np.ndarray, pa.Table]]:
+        """Yield the row positions int64 [n] and these columns of a part (None: all rows), one row group at a time."""
+        chosen = [p for p in (self.within, part) if p is not None]
+        wanted = list(dict.fromkeys([*columns, *([self.hash_column] if chosen else [])]))
+        start = 0
+        for group in range(self._file.metadata.num_row_groups):
+            table = self._read(wanted, group)
+            rows = np.arange(start, start + len(table))
+            start += len(table)
+            if chosen:
+                hashes = convert_column_to_numpy(table[self.hash_column])
+                inside = np.flatnonzero(np.logical_and.reduce([p.contains(hashes) for p in chosen]))
+                rows, table = rows[inside], table.take(make_arrow_indices(inside))
+            if len(rows):
+                yield rows, table.select(list(columns))
+
+    @cached_property
+    def _group_starts(self) -> np.ndarray:
+        """The first row position of each row group, and the number of rows."""
+        metadata = self._file.metadata
+        return np.cumsum([0, *(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))])
+
     def take(self, indices: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
         """Return columns of the rows at `indices`, in that order. Reads only the row groups needed."""
         import pyarrow as pa
@@ -298,9 +320,7 @@ class DatasetFile:
         wanted = np.asarray(indices, np.int64)
         if wanted.size and (wanted.min() < 0 or wanted.max() >= self.total):
             raise BadInputError(f"a row is not among the {self.total:,} {self.content} of {self.folder}")
-        metadata = self._file.metadata
-        sizes = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
-        starts = np.cumsum([0, *sizes])
+        starts = self._group_starts
         groups = np.searchsorted(starts, wanted, "right") - 1
         pieces, places = [], []
         for group in np.unique(groups).tolist():
