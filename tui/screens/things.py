@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from chessreg.entities.base import Entity
 
 
+INTERNAL_FIELDS = ("noun", "thing")  # of `entity_rows.list_entities`
+TRAILING_COUNT = re.compile(r" [\d,]+$")
 IMPORT_COMMANDS = {  # noun → import command, accepted files, further options
     "dataset": (
         ("dataset", "add"), "games or positions: PGN, CSV, Parquet, .bag; also as .zst, .gz, .bz2, .zip",
@@ -110,9 +113,12 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
     async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
         """Return the fields of the row, without its report (which `i` shows)."""
         known = collect_row_fields(self.query_one(PageTable), row)
-        return RowPreview(
-            build_fields_table({name: value for name, value in known.items() if not isinstance(value, dict)})
-        )
+        shown = {
+            name: ", ".join(map(str, value)) if isinstance(value, list) else value
+            for name, value in known.items()
+            if not isinstance(value, dict) and name not in INTERNAL_FIELDS
+        }
+        return RowPreview(build_fields_table(shown), title=str(row.get("name") or ""))
 
     def command(self) -> str:
         return f"chessreg {self.noun} list"
@@ -237,7 +243,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
         if (part := self.part) is None:
             return
         columns = [replace(column, widest=90) for column in entity_rows.make_entity_columns(part.columns, part.rows)]
-        self.query_one(PageTable).set_title(part.name)
+        self.query_one(PageTable).set_title(TRAILING_COUNT.sub("", part.name))  # the table adds its own
         self.query_one(PageTable).show(ListPages(part.rows), part.rows[:200], columns=columns, keep=keep)
         self.set_class(part.chart is not None, "-chart")
         if part.chart is not None:
