@@ -80,8 +80,8 @@ class TypedKeys:
         self._slow: WeakSet[Worker[Any]] = WeakSet()
 
     def keep(self, key: Key | Paste) -> bool:
-        """Queue the key if it must wait, and return whether it was queued. Text that follows text in the same input
-        does not wait.
+        """Queue the key if it must wait, for an earlier key or for a screen that shows nothing yet, and return whether
+        it was queued. Text that follows text in the same input does not wait.
 
         Once keys have waited for KEY_TIMEOUT_S, a key that works everywhere, such as Esc, drops them.
         """
@@ -91,12 +91,21 @@ class TypedKeys:
                 self.waiting.clear()
             self.waiting.append(key)
             return True
+        if not self.under_way and self._is_opening() and self._is_blocked(key):
+            self.waiting.append(key)
+            self._wait()
+            return True
         return False
 
     @property
     def is_stuck(self) -> bool:
         """Whether the next key has waited for KEY_TIMEOUT_S for a screen to be filled."""
         return self._blocked_since is not None and time.monotonic() - self._blocked_since > KEY_TIMEOUT_S
+
+    def _is_opening(self) -> bool:
+        """Return whether the screen shows nothing yet, or is about to be replaced by its successor."""
+        screen = self.app.screen_stack[-1] if self.app.screen_stack else None
+        return isinstance(screen, AppScreen) and (not screen.filled or screen.successor is not None)
 
     def _goes_on(self, key: Key | Paste) -> bool:
         """Return whether a key is text that follows text in the same input, which preserves the order itself."""
@@ -116,6 +125,9 @@ class TypedKeys:
         """Start waiting for the effects of a key that was forwarded."""
         focus = self.focus()
         self._text = focus if isinstance(focus, Input) and is_text(key) else None
+        self._wait()
+
+    def _wait(self) -> None:
         self.under_way, self._rounds, self._blocked_since = True, 0, None
         if not self._in_flight:
             self._send()

@@ -174,6 +174,22 @@ async def test_keys_typed_while_a_game_is_read_step_through_it(drive, monkeypatc
         assert driver.screen.frame == min(20, len(driver.screen.boards.views) - 1) - 1
 
 
+@pytest.mark.parametrize("result_table", ["game", "score"])
+async def test_a_key_typed_once_the_first_board_is_being_drawn_waits_for_it(
+    drive, result_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = hold_up(monkeypatch, "tui.data.board_views.load_boards")
+    async with drive(start="boards", size=(100, 36)) as driver:
+        while driver.screen.result_table != result_table:
+            await driver.press("tab")
+        driver.app.post_message(Key("enter", None))
+        async with asyncio.timeout(PATIENCE):
+            while not isinstance(driver.app.screen, BoardScreen) or driver.app.typed.under_way:
+                await asyncio.sleep(0.01)
+        await post_while_reading(driver, gate, "right", "right", "left")
+        assert driver.screen.frame == 1
+
+
 @pytest.mark.parametrize("help_is_open", [False, True])
 async def test_keys_typed_while_an_edit_is_read_reach_the_screen_of_edits(
     drive, monkeypatch: pytest.MonkeyPatch, help_is_open: bool
