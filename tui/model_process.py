@@ -49,6 +49,7 @@ class ModelProcess:
         self._turn = asyncio.Lock()
         self._newest = 0
         self.commands: list[str] = []  # running commands
+        self.has_answered = False  # whether the process has loaded a model
 
     async def ask(self, question: LabPosition | StoredState) -> LabAnswer | None:
         """Return the answer, or None if a newer question replaced this one. Raises ModelProcessError."""
@@ -83,7 +84,7 @@ class ModelProcess:
 
     async def close(self) -> None:
         """End the process."""
-        process, self._process = self._process, None
+        process, self._process, self.has_answered = self._process, None, False
         if process is not None and process.returncode is None:
             process.kill()
             await process.wait()
@@ -115,6 +116,7 @@ class ModelProcess:
         if not answered:
             await self.close()
             raise ModelProcessError("the model's process has ended", "r starts it again")
+        self.has_answered = True
         reply: dict[str, Any] = json.loads(answered)
         return reply
 

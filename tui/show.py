@@ -124,6 +124,15 @@ def format_percent(share: float | None) -> str:
     return "" if share is None else f"{int(100 * share + 1e-9)} %"
 
 
+def format_probability(probability: float) -> str:
+    """Return a probability with three decimals, or one digit if it is smaller.
+
+    >>> format_probability(0.4163), format_probability(0.00042), format_probability(0.0)
+    ('0.416', '0.0004', '0.000')
+    """
+    return f"{probability:.3f}" if probability >= 0.001 or not probability else f"{probability:.1g}"
+
+
 def format_rate(a_second: float | None) -> str:
     """Return units per second, minute or hour: the shortest span with at least one unit.
 

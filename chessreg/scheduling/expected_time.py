@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 NEWEST_ATTEMPTS = 50  # of a kind, among which the nearest are chosen
 NEAREST_ATTEMPTS = 8
+START_S = 5.0  # seconds that a run takes at most to start: imports, and reading its inputs
 FAST_SHARE = 0.25  # of the work of the nearest attempts: the estimate is the pace that this share reached
 
 
@@ -68,8 +69,8 @@ def estimate_time(
 ) -> ExpectedTime:
     """Return the time of the `missing` units of a run with `units` units (None: not known before its inputs exist).
 
-    The nearest earlier attempts of the kind give the ratio of measured to counted time: the ratio that the fastest
-    quarter of their work reached, because a loaded machine only makes runs slower. Without earlier attempts the counted
+    The nearest earlier attempts of the kind give the ratio of measured to counted time, without the time of their start:
+    the ratio that the fastest quarter of their work reached, because a loaded machine only makes runs slower. Without earlier attempts the counted
     time is returned. A kind that counts nothing is measured per unit, a run of unknown size per run.
     """
     if missing == 0:
@@ -84,12 +85,24 @@ def estimate_time(
             (_measure_seconds(each), seconds) for each in attempts if (seconds := recount_seconds(kind, each, inputs))
         ]
         if times or not attempts:
-            ratio = find_fast_pace(times) if times else 1.0
-            return ExpectedTime(counted * ratio * missing / units / shards, len(times), crowded=crowded and bool(times))
+            start = find_start_time(times)
+            ratio = find_fast_pace([(seconds - start, work) for seconds, work in times]) if times else 1.0
+            expected = start + counted * ratio * missing / units / shards
+            return ExpectedTime(expected, len(times), crowded=crowded and bool(times))
     if not attempts:
         return ExpectedTime(None)
     seconds_per_unit = find_fast_pace([(_measure_seconds(attempt), attempt.units_done) for attempt in attempts])
     return ExpectedTime(seconds_per_unit * missing / shards, len(attempts), crowded=crowded)
+
+
+def find_start_time(times: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds, given (measured, counted seconds) of attempts, that do not grow with the work: the smallest
+    excess over the counted time, at most START_S.
+
+    >>> find_start_time([(4.5, 1.0), (9.0, 6.0)]), find_start_time([(60.0, 20.0)]), find_start_time([(1.0, 9.0)])
+    (3.0, 5.0, 0.0)
+    """
+    return min((min(START_S, max(0.0, seconds - counted)) for seconds, counted in times), default=0.0)
 
 
 def find_fast_pace(times: Sequence[tuple[float, float]]) -> float:

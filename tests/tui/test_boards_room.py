@@ -7,12 +7,14 @@ import json
 import shutil
 import threading
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import chess
 import pytest
+from textual.events import Key
 from textual.widgets import Static
 
 from chessreg.cli.root import run_command_line
@@ -23,13 +25,16 @@ from chessreg.games.boards.picture import format_evaluation
 from chessreg.session import Session, open_session
 from tui.data import board_views
 from tui.data.result_rows import list_results
+from tui.model_process import ModelProcessError
 from tui.screens.boards import BoardScreen, PairScreen
 from tui.screens.dialogs import Prompt
+from tui.show import format_probability
 from tui.widgets.board import BoardPane, list_legend
 from tui.widgets.evaluation import EvaluationBar, PlyStrip
 from tui.widgets.images import SQUARE_PIXELS
 from tui.widgets.moves import MoveList
 
+from .conftest import PATIENCE
 from .test_journeys import run_of
 
 
@@ -102,8 +107,46 @@ async def test_the_models_moves_are_arrows_beside_the_move_that_was_played(drive
         await driver.press("y")
         assert driver.app.clipboard.startswith("chessreg lab --checkpoint")
         assert " ".join(screen.boards.views[6].moves) in driver.app.clipboard
+        assert f"legal move mass {format_probability(screen.answers[6].clean.original)}" in driver.text
+        assert screen.boards.model.startswith("bigram")
+        rare = tuple(move._replace(probability=0.0004) for move in screen.answers[6].clean.moves)
+        screen.answers[6] = replace(
+            screen.answers[6], clean=replace(screen.answers[6].clean, original=0.012, moves=rare)
+        )
+        screen.draw()
+        await driver.settle()
+        for words in ("legal move mass 0.012", "no legal move has 2% or more", "the move played has 0.0004"):
+            assert words in driver.text
         await driver.press("m")
         assert not screen.query_one("#left", BoardPane).squares.frame.arrows
+        assert "legal move mass" not in driver.text
+
+
+async def test_a_model_that_is_being_loaded_says_so_and_a_second_press_does_not_switch_it_off(
+    drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, go = list[Any](), asyncio.Event()
+
+    async def ask(question: Any) -> Any:
+        asked.append(question)
+        await go.wait()
+        raise ModelProcessError("the model is not here")
+
+    async with drive(size=(80, 24)) as driver:
+        screen = await game(driver)
+        monkeypatch.setattr(driver.app.model, "ask", ask)
+        for key in ("right", "m", "m"):
+            driver.app.post_message(Key(key, key if len(key) == 1 else None))
+        async with asyncio.timeout(PATIENCE):
+            while "loading the model…" not in driver.text or driver.app.typed.under_way:
+                await asyncio.sleep(0.02)
+        assert (screen.asks_model, len(asked)) == (True, 1)
+        go.set()
+        await driver.until("the model is not here")
+        assert "loading the model…" not in driver.text
+        await driver.press("m")
+        assert not screen.asks_model
+        assert "the model is not here" not in driver.text
 
 
 async def test_evaluating_again_ends_the_evaluation_before(drive, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import select
 
 from chessreg.errors import ChessregError, NotFoundError
-from chessreg.registry import tables
+from chessreg.registry import names, tables
 from tui import show
 from tui.data.result_rows import DATASET_GAME, RESULT_TABLES, find_row, flatten_record, name_runs
 from tui.data.result_rows import format_points as game_points
@@ -40,6 +40,7 @@ class Boards(NamedTuple):
     )
     facts: tuple[str, ...] = ()  # of a game: its result, the edit of its model, and more
     layers: Mapping[int, int] = MappingProxyType({})  # layer → unit: what probes of the run read of the same game
+    model: str = ""  # the name of `checkpoint`; of an edited player, that it is asked without the edit
 
 
 def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
@@ -54,7 +55,9 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
         from chessreg.entities.dataset import build_dataset_frames
 
         views = build_dataset_frames(session.inputs, row["dataset_id"].hex, row["unit"])
-        return Boards(dict(row), views, row["run"], "dataset", checkpoint=find_newest_checkpoint(session))
+        newest = find_newest_checkpoint(session)
+        called = name_checkpoint(session, newest)
+        return Boards(dict(row), views, row["run"], "dataset", checkpoint=newest, model=called)
     run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
     with session.database.read() as sql:
         run = sql.get(tables.Run, run_id)
@@ -86,12 +89,14 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
 
         game = next(read_stored_games(session.database, [(whole["run_id"], whole["unit"])]))
         model = game.match.checkpoint_id
+        unedited = "" if game.intervention is None else " without the edit"
         return Boards(
             whole, views, called, run.kind, game.limit_ply, format_game(game.record()),
-            "" if model is None else model.hex, describe_game(game),
+            "" if model is None else model.hex, describe_game(game), model=game.model + unedited,
         )  # fmt: skip
-    checkpoint = find_run_checkpoint(session, run.spec)
-    return Boards(whole, views, called, run.kind, checkpoint=checkpoint, layers=find_score_layers(session, whole))
+    checkpoint, layers = find_run_checkpoint(session, run.spec), find_score_layers(session, whole)
+    model_name = name_checkpoint(session, checkpoint)
+    return Boards(whole, views, called, run.kind, checkpoint=checkpoint, layers=layers, model=model_name)
 
 
 def describe_game(game: StoredGame) -> tuple[str, ...]:
@@ -164,6 +169,14 @@ def find_newest_checkpoint(session: Session) -> str:
     with session.database.read() as sql:
         known = list_checkpoint_choices(sql)
     return known[0].checkpoint_id.hex if known else ""
+
+
+def name_checkpoint(session: Session, checkpoint: str) -> str:
+    """Return the name of a checkpoint, or the last digits of its id."""
+    if not checkpoint:
+        return ""
+    with session.database.read() as sql:
+        return names.read_name(sql, "checkpoint", UUID(checkpoint)) or show.abbreviate_id(checkpoint)
 
 
 EVALUATION_LIMIT = "nodes=10000"  # the limit of one evaluation

@@ -31,7 +31,14 @@ from tui.screens.base import FieldsScreen
 from tui.screens.board_base import DrawingScreen
 from tui.screens.preview import BoardPreviewingScreen
 from tui.widgets.bars import PaneStrip
-from tui.widgets.board import BoardPane, align_titles, compute_board_extent, describe_square, list_captions
+from tui.widgets.board import (
+    BoardPane,
+    align_titles,
+    compute_board_extent,
+    describe_square,
+    list_captions,
+    list_legend,
+)
 from tui.widgets.evaluation import EvaluationBar, PlyStrip, compute_white_share
 from tui.widgets.moves import MoveList, find_wrong_views
 from tui.widgets.table import PageTable
@@ -228,6 +235,7 @@ class BoardScreen(DrawingScreen):
     BoardScreen #side { width: 1fr; max-width: 72; height: 1fr; padding: 0 1 0 1; }
     BoardScreen #title { height: auto; text-style: bold; color: $text-accent; }
     BoardScreen #facts { height: auto; padding: 0 0 1 0; color: $foreground; }
+    BoardScreen #side MoveList { height: 1fr; min-height: 3; }
     BoardScreen #told { height: auto; max-height: 60%; padding: 1 0 0 0; }
     BoardScreen.-pair #side { display: none; }
     BoardScreen.-pair #boards { width: 1fr; }
@@ -245,7 +253,7 @@ class BoardScreen(DrawingScreen):
         self.drawn_row: Mapping[str, Any] | None = None  # the row of `boards`
         self.frame = 0
         self.evaluations: list[float | None] = []  # of each view; None: unknown
-        self.asks_model = False
+        self.asks_model = self.asking = False  # whether the model's moves are shown, and whether they are awaited
         self.answers: dict[int, LabAnswer] = {}  # the model's answer for a view
         self.evaluating = 0  # number of the current evaluation; results of earlier ones are dropped
 
@@ -395,10 +403,13 @@ class BoardScreen(DrawingScreen):
             moves = self.query_one(MoveList)
             moves.place = self.frame
             moves.display = len(moves.views) > 1
+            moves.styles.max_height = len(moves.lines)  # the text below takes the lines that the list does not need
             for name, text in (("#title", self.views[0].title), ("#facts", "\n".join(self.facts))):
                 if (part := self.query_one(name, Static)).content != text:  # an update triggers a layout
                     part.update(text)
-            self.query_one("#told", Static).update("\n".join([*self.square_lines(), *list_captions(self.views[0])]))
+            here = self.views[0]
+            lines = [*self.square_lines(), *here.caption, *self.model_lines(), *list_legend(here)]
+            self.query_one("#told", Static).update("\n".join(lines))
         elif self.paired and self.picked is not None:
             for pane, frame in zip(panes, self.views, strict=False):
                 pane.caption.update("\n".join([describe_square(frame, self.picked), *list_captions(frame)]))
@@ -436,6 +447,24 @@ class BoardScreen(DrawingScreen):
         plies = f"moves from or to it: plies {', '.join(touched[:12])}{' …' if len(touched) > 12 else ''}"
         return [describe_square(self.views[0], self.picked), *([plies] if touched else []), ""]
 
+    def model_lines(self) -> list[str]:
+        """Return lines about the model that is asked: that it is being loaded, or its legal move mass and why moves
+        have no arrow."""
+        if not self.asks_model or self.boards is None:
+            return []
+        if (answer := self.answers.get(self.frame)) is None:
+            doing = "running" if self.app.model.has_answered else "loading"
+            return [f"{self.boards.model}: {doing} the model…"] if self.asking else []
+        from chessreg.lab.answer import MIN_ARROW_PROBABILITY
+
+        lines = [f"{self.boards.model}: legal move mass {show.format_probability(answer.clean.original)}"]
+        if all(arrow.role for arrow in self.views[0].arrows):
+            lines.append(f"no legal move has {MIN_ARROW_PROBABILITY:.0%} or more")
+            played = next((arrow for arrow in self.views[0].arrows if arrow.role == "played"), None)
+            if played is not None:
+                lines.append(f"the move played has {show.format_probability(played.weight)}")
+        return lines
+
     def turned(self, frame: BoardFrame) -> BoardFrame:
         return replace(frame, flipped=not frame.flipped) if self.flipped else frame
 
@@ -447,6 +476,8 @@ class BoardScreen(DrawingScreen):
     def offers(self, action: Action) -> bool:
         if action.method in ("beside", "limit"):
             return self.is_game and super().offers(action)
+        if action.method == "illegal" and self.boards is not None and not find_wrong_views(self.boards.views):
+            return False
         if action.method in ("step", "edge", "illegal", "go_to") and self.boards is not None:
             return not self.paired and len(self.boards.views) > 1 and super().offers(action)
         if action.method == "layer":
@@ -498,7 +529,8 @@ class BoardScreen(DrawingScreen):
         if further and not self.paired:
             self.go(further[0])
         elif not wrong:
-            self.notify("no illegal attempt in this game")
+            reading = any(view.doubts for view in self.boards.views)
+            self.notify("no square is misread in this game" if reading else "no illegal attempt in this game")
 
     def action_go_to(self) -> None:
         if self.boards is not None and not self.paired:
@@ -534,17 +566,25 @@ class BoardScreen(DrawingScreen):
             self.app.trouble(self, error)
 
     def action_model(self) -> None:
-        if self.boards is not None and self.boards.checkpoint:
-            self.asks_model = not self.asks_model
-            self.draw()
-            self.ask_model()
+        """Show the model's moves, or hide them. While the model is loaded, a second press changes nothing."""
+        if self.boards is None or not self.boards.checkpoint or self.asking:
+            return
+        self.asks_model = not self.asks_model
+        if not self.asks_model:
+            self.app.all_well(self)  # an error of the model is no longer of interest
+        self.draw()
+        self.ask_model()
+
+    def ask_model(self) -> None:
+        """Ask the model for its moves in the current position, if requested and not known yet."""
+        if self.boards is None or not self.asks_model or self.frame in self.answers:
+            return
+        self.asking = True
+        self.draw()
+        self.read_model_moves(self.boards, self.frame)
 
     @work(group="model", exclusive=True)
-    async def ask_model(self) -> None:
-        """Ask the model for its moves in the current position, if requested and not known yet."""
-        place, drawn = self.frame, self.boards
-        if drawn is None or not self.asks_model or place in self.answers:
-            return
+    async def read_model_moves(self, drawn: Boards, place: int) -> None:
         from chess import STARTING_FEN
 
         from chessreg.lab.question import LabPosition
@@ -556,13 +596,16 @@ class BoardScreen(DrawingScreen):
             answer = await self.app.model.ask(LabPosition.of(checkpoint=drawn.checkpoint, **known))
         except ChessregError as error:
             self.require_shown()
+            self.asking = False
+            self.draw()
             self.app.trouble(self, error)
             return
         self.require_shown()
+        self.asking = False
         if answer is not None and self.boards is drawn:
             self.app.all_well(self)
             self.answers[place] = answer
-            self.draw()
+        self.draw()
 
     def on_ply_strip_chosen(self, event: PlyStrip.Chosen) -> None:
         self.go(event.place)

@@ -9,7 +9,8 @@
 -- default: checkpoint, weights, label, positions, selected_on, layer; accuracy, minus_untrained
 -- columns:
 --   checkpoint: the model
---   weights: trained, or untrained: its twins with random weights
+--   weights: trained; hardly trained: its import found that it does not predict games; or untrained: its twins with
+--       random weights
 --   probe: the experiment kind that fitted it: probe is linear
 --   label: the label that the probe predicts from the residual stream
 --   positions: characters at which the probe reads the residual stream
@@ -43,6 +44,7 @@
 --   runs: the probe runs
 --   done [units]: completed units
 --   planned [units]: units of the runs
+--   warning [hidden]: that a difference below 1 % rests on one twin
 --   checkpoint_id [hidden]: the trained model's id
 --   run_id [hidden]: id of the first of the runs
 -- statistics:
@@ -67,7 +69,9 @@
 SELECT p.run_id, p.unit, p.layer, p.label, p.positions, p.train_games, p.epochs, p.checkpoint_id AS probed_id,
        coalesce(CASE WHEN c.random_init THEN c.parent_id END, p.checkpoint_id) AS checkpoint_id,
        coalesce(parent.checkpoint, c.checkpoint) AS checkpoint, coalesce(parent.place, c.place) AS checkpoint_place,
-       CASE WHEN c.random_init THEN 'untrained' ELSE 'trained' END AS weights, r.kind AS probe,
+       CASE WHEN c.random_init THEN 'untrained' ELSE 'trained' END AS weights,
+       NOT c.random_init AND c.import_loss >= c.import_entropy AND coalesce(c.import_legal, 0) < 0.5 AS hardly_trained,
+       r.kind AS probe,
        concat_ws('; ', settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'layers']), u.settings)
            AS settings,
        u.fitted_on, u.tested_on, r.run, r.done, r.planned, r.created_at, k.strata
@@ -127,10 +131,13 @@ JOIN probe_score AS s ON s.run_id = k.run_id AND s.unit = k.unit AND s.split = '
 
 -- statement: table
 WITH scored AS (
-    SELECT cell, count(DISTINCT item) AS n_games, whole(sum(n)) AS n FROM base GROUP BY cell
+    SELECT cell, count(DISTINCT item) AS n_games, whole(sum(n)) AS n,
+           100.0 * sum(correct)::DOUBLE / nullif(sum(n), 0)::DOUBLE AS accuracy
+    FROM base GROUP BY cell
 ),
 pooled AS (
-    SELECT pool, weights, any_value(checkpoint) AS checkpoint, any_value(label) AS label, any_value(probe) AS probe,
+    SELECT pool, weights, any_value(checkpoint) AS checkpoint, bool_or(hardly_trained) AS hardly_trained,
+           any_value(label) AS label, any_value(probe) AS probe,
            any_value(positions) AS positions, any_value(strata) AS strata,
            any_value(fitted_on) AS fitted_on, any_value(tested_on) AS tested_on,
            count(DISTINCT run_id) AS seeds, count(DISTINCT probed_id) AS models,
@@ -151,9 +158,12 @@ progress AS (
     SELECT pool, weights, whole(sum(done)) AS done, whole(sum(planned)) AS planned
     FROM (SELECT DISTINCT pool, weights, run_id, done, planned FROM pools) GROUP BY ALL
 )
-SELECT h.cell, p.checkpoint, h.weights, p.probe, p.label, p.positions, p.strata, h.selected_on, h.layer, h.layers_tried, p.seeds, p.models,
+SELECT h.cell, p.checkpoint, CASE WHEN p.hardly_trained THEN 'hardly trained' ELSE h.weights END AS weights, p.probe, p.label, p.positions, p.strata, h.selected_on, h.layer, h.layers_tried, p.seeds, p.models,
        s.n_games, s.n, u.layer AS untrained_layer, o.* EXCLUDE (pool, weights),
-       p.fitted_on, p.tested_on, p.train_games, p.epochs, p.runs, g.done, g.planned, p.checkpoint_id, p.run_id
+       p.fitted_on, p.tested_on, p.train_games, p.epochs, p.runs, g.done, g.planned,
+       CASE WHEN twin.models = 1 AND abs(s.accuracy - us.accuracy) < 1
+            THEN 'one twin: the interval resamples games, not random initializations' END AS warning,
+       p.checkpoint_id, p.run_id
 FROM chosen AS h
 JOIN overlapping AS o ON o.pool = h.pool AND o.weights = h.weights
 JOIN scored AS s ON s.cell = h.cell
@@ -161,6 +171,8 @@ JOIN pooled AS p ON p.pool = h.pool AND p.weights = h.weights
 JOIN progress AS g ON g.pool = h.pool AND g.weights = h.weights
 LEFT JOIN chosen AS u
     ON u.pool = h.pool AND u.selected_on = h.selected_on AND u.weights = 'untrained' AND h.weights = 'trained'
+LEFT JOIN scored AS us ON us.cell = u.cell
+LEFT JOIN pooled AS twin ON twin.pool = u.pool AND twin.weights = u.weights
 ORDER BY h.cell
 
 -- statement: clusters

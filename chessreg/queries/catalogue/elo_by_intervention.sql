@@ -48,9 +48,10 @@
 --   first_try_legal [%]: turns of the model whose first try was a legal move
 --   runs: the runs that played
 --   machines: where they ran
---   warning [hidden]: of an edit what it cannot show: that the model without it scores outside 20 to 80 % here or has
---       not played; that every game was lost or won; that controls have not played, or fewer than 5 directions of one, so
---       that its interval is too narrow; that the other sign has not played
+--   warning [hidden]: that games without a result are scored by Stockfish's evaluation; of an edit what it cannot show:
+--       that the model without it scores outside 20 to 80 % here or has not played; that every game was lost or won;
+--       that controls have not played, or fewer than 5 directions of one, so that its interval is too narrow; that the
+--       same direction has not played with the opposite sign
 --   checkpoint_id [hidden]: its id
 --   intervention_id [hidden]: its id
 -- statistics:
@@ -169,7 +170,9 @@ told AS (
 SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, level, "limit", opening, policy,
        move_limit, rules, $scoring AS scoring, n, planned, stopped, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
        first_try_legal, random_draws, shuffled_draws, runs, machines,
-       CASE WHEN intervention_id IS NOT NULL THEN nullif(concat_ws('; ',
+       nullif(concat_ws('; ',
+           CASE WHEN adjudicated > 0 THEN 'unfinished games are scored by Stockfish''s evaluation (column adjudicated)' END,
+           CASE WHEN intervention_id IS NOT NULL THEN nullif(concat_ws('; ',
            CASE WHEN u.score IS NULL THEN 'the unedited model has not played here'
                 WHEN u.score < 0.2 OR u.score > 0.8
                 THEN 'the unedited model scores outside 20 to 80 %: an edit has little room to show' END,
@@ -180,7 +183,8 @@ SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, 
                 WHEN shuffled_draws = 0 THEN 'no direction of shuffled labels has played' END,
            CASE WHEN NOT is_control AND (random_draws BETWEEN 1 AND 4 OR shuffled_draws BETWEEN 1 AND 4)
                 THEN 'of a control fewer than 5 directions have played: its interval is too narrow' END,
-           CASE WHEN NOT is_control AND NOT both_signs THEN 'the other sign has not played' END), '') END AS warning,
+           CASE WHEN NOT is_control AND NOT both_signs
+                THEN 'the same direction has not played with the opposite sign' END), '') END), '') AS warning,
        checkpoint_id, intervention_id
 FROM arm JOIN played USING (cell) JOIN different USING (cell) JOIN ended USING (cell) JOIN told USING (cell) LEFT JOIN drawn USING (cell)
 LEFT JOIN unedited AS u ON u.protocol = arm.protocol LEFT JOIN stops USING (cell)
