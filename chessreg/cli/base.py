@@ -38,11 +38,11 @@ def print_json(data: Any) -> None:
     sys.stdout.write(make_json_visible(document) + "\n")
 
 
-def print_table(rows: list[dict[str, Any]], columns: Columns = None) -> None:
+def print_table(rows: list[dict[str, Any]], columns: Columns = None, *, name_empty: bool = True) -> None:
     """Print a table on stdout, one line per row, without the columns that have no value in any row.
 
     On a narrow terminal long texts are shortened, then columns are dropped from the right. A line on stderr names the
-    columns that are left out.
+    columns that are left out, those without a value only with `name_empty`.
     """
     if not rows:
         print("nothing yet", file=sys.stderr)
@@ -52,7 +52,7 @@ def print_table(rows: list[dict[str, Any]], columns: Columns = None) -> None:
     width = get_screen_width()
     table, hidden = format_rows(rows, _make_headings(columns, rows[0]), width)
     sys.stdout.write("\n".join(table) + "\n")
-    for line in hidden.describe(width or 120, "--json"):
+    for line in (hidden if name_empty else hidden._replace(empty=[])).describe(width or 120, "--json"):
         sys.stdout.flush()
         print(line, file=sys.stderr)
 

@@ -46,7 +46,7 @@ def print_checkpoint(home: Home, made: RegisteredCheckpoint) -> None:
 @add_json_option
 @pass_home
 def twin(home: Home, reference: str, name: str | None, seed: int) -> None:
-    """Register an untrained model of the same shape, as the random-init control of probes.
+    """Register a random-init control: a model of the same shape with random weights.
 
     \b
     Example: chessreg checkpoint twin reference --name untrained --seed 0

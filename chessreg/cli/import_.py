@@ -215,9 +215,8 @@ def probe(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any
 
     runs = import_directions(home, ImportedProbe, paths, name, settings)
     with home.session().database.read() as session:
-        print_rows(
-            home, load_entity("probe"), [row for run_id in runs for row in load_entity("probe").rows(session, run_id)]
-        )
+        rows = [row for run_id in runs for row in load_entity("probe").rows(session, run_id)]
+        print_rows(home, load_entity("probe"), rows, name_empty=False)
 
 
 @import_.command()
@@ -240,7 +239,7 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: An
 
     [run_id] = import_directions(home, ImportedVector, paths, name, settings)
     with home.session().database.read() as session:
-        print_rows(home, load_entity("vector"), load_entity("vector").rows(session, run_id))
+        print_rows(home, load_entity("vector"), load_entity("vector").rows(session, run_id), name_empty=False)
 
 
 @import_.command()
@@ -287,7 +286,7 @@ def sae(
     if report.attempt_id is None:
         print_known_import(f"these folders are imported-sae {report.run_id.hex[-6:]} already", name)
     with session.database.read() as sql:
-        print_rows(home, load_entity("sae"), load_entity("sae").rows(sql, report.run_id.hex))
+        print_rows(home, load_entity("sae"), load_entity("sae").rows(sql, report.run_id.hex), name_empty=False)
 
 
 def import_directions(

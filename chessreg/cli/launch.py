@@ -205,7 +205,7 @@ def make_cell_orders(
     where: str,
 ) -> list[Order]:
     """Return one order per cell of `table`'s grid and cells, over `base` and a preset; one order if it has neither."""
-    from chessreg.runs.spec import build_settings, list_setting_names, merge_settings, nest_settings
+    from chessreg.runs.spec import build_settings, flatten_settings, list_setting_names, merge_settings, nest_settings
     from chessreg.scheduling.launch import combine_grid, make_cell_name
 
     orders = []
@@ -218,7 +218,7 @@ def make_cell_orders(
             kind.spec, {k: v for k, v in values.items() if k in list_setting_names(kind.spec)}, preset
         )
         execution = build_settings(kind.options, {k: v for k, v in values.items() if k in kind.options.model_fields})
-        explicit = tuple(sorted({*preset, *values}))
+        explicit = tuple(sorted(flatten_settings(preset) | flatten_settings(values)))
         orders.append(make_order(kind, spec, execution, explicit, make_cell_name(name, cell, number), queueing))
     return orders
 

@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 
-from chessreg.cli.base import Group, Home, add_json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.cli.base import (
+    Group,
+    Home,
+    add_json_option,
+    open_with_waiting_results,
+    pass_home,
+    print_output,
+    print_table,
+)
 from chessreg.entities import load_entity
 from chessreg.entities.base import Entity
 from chessreg.entities.display import Option
@@ -38,15 +46,16 @@ def get_headings(noun: Entity) -> dict[str, str]:
     }
 
 
-def print_rows(home: Home, noun: Entity, rows: list[dict[str, Any]]) -> None:
-    """Print rows of a noun as `list` does. Shares are percentages, with % in the heading."""
+def print_rows(home: Home, noun: Entity, rows: list[dict[str, Any]], *, name_empty: bool = True) -> None:
+    """Print rows of a noun as `list` does. Shares are percentages, with % in the heading. With `name_empty`, a line
+    names the columns without a value."""
     if home.json:
         print_output(home, rows)
         return
     texts: dict[str, Any] = {column.field: column.text for column in noun.columns if column.text is not None}
     texts |= {column.field: to_percent for column in noun.columns if column.unit == "share"}
     rows = [{**row, **{field: text(row[field]) for field, text in texts.items()}} for row in rows]
-    print_output(home, rows, get_headings(noun))
+    print_table(rows, get_headings(noun), name_empty=name_empty)
 
 
 def to_percent(share: float | None) -> Percent | None:

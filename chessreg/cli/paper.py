@@ -358,7 +358,7 @@ def print_paper_plan(work: Work, as_json: bool) -> None:
     rows_listed = [
         row
         | {
-            "rows": ", ".join(f"{count:,} {table}" for table, count in row["rows"].items()),
+            "rows": ", ".join(f"{count:,} in {table}" for table, count in row["rows"].items()),
             "cpu": format_cpu_time(row["cpu_seconds"]),
         }
         for row in rows

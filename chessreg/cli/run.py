@@ -233,16 +233,18 @@ def print_plan(planned: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_output(True, planned)
         return
-    rows = ", ".join(f"{count:,} {table}" for table, count in planned["rows"].items()) or "not estimated"
+    rows = ", ".join(f"{count:,} in {table}" for table, count in planned["rows"].items()) or "not estimated"
     click.echo(f"{planned['kind']} {planned['run_id'][-6:]} ({planned['determinism']})")
     click.echo(f"  units  {planned['units']:,}, of which {planned['missing']:,} are missing")
     click.echo(f"  time   {format_time(planned)}")
     click.echo(f"  rows   {rows}")
     click.echo(f"  bytes  {planned['bytes']:,} in the store")
-    for name, setting in sorted(planned["settings"].items(), key=lambda item: item[1]["source"] == "default"):
-        for path, value in flatten_settings({name: setting["name"] or setting["value"]}).items():
-            if path not in planned["without_effect"]:
-                click.echo(f"  {path:<22} {clip_text(format_value(value), 59):<60} {setting['source']}")
+    settings = planned["settings"]
+    flat = flatten_settings({name: setting["name"] or setting["value"] for name, setting in settings.items()})
+    sources = {path: planned["sources"].get(path, "default") for path in flat}
+    for path in sorted(flat, key=lambda path: sources[path] == "default"):
+        if path not in planned["without_effect"]:
+            click.echo(f"  {path:<22} {clip_text(format_value(flat[path]), 59):<60} {sources[path]}")
     for remark in planned["remarks"]:
         click.echo(f"  note: {remark}", err=True)
 
@@ -259,7 +261,8 @@ def format_time(planned: dict[str, Any]) -> str:
 
 
 def build_run_settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
-    """Return the spec, the execution options, and the source of each value that is not a default."""
+    """Return the spec, the execution options, and the source of each value that is not a default, by its dotted
+    path."""
     from chessreg.runs.spec import build_settings, merge_settings
 
     from_file = read_toml(Path(params["spec"])) if params["spec"] else {}
@@ -269,9 +272,13 @@ def build_run_settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, di
     if from_file.get("kind", kind.name) != kind.name:
         raise BadInputError(f"{params['spec']} is a spec of kind {from_file['kind']}, not {kind.name}")
     spec_given, execution_given = collect_given_values(kind.spec, params), collect_given_values(kind.options, params)
-    sources = {key: str(params["spec"]) for key in from_file} | dict.fromkeys(spec_given | execution_given, "given")
     filled = kind.preset(params["preset"]) if params.get("preset") else {}
-    sources = dict.fromkeys(filled, f"preset {params.get('preset')}") | sources
+    sources: dict[str, str] = {}
+    for values, source in (
+        (filled, f"preset {params.get('preset')}"), (from_file, str(params["spec"])),
+        (spec_given | execution_given, "given"),
+    ):  # fmt: skip
+        sources |= dict.fromkeys(flatten_settings(values), source)
     in_file = {k: v for k, v in from_file.items() if k in list_setting_names(kind.spec)}
     spec = build_settings(kind.spec, merge_settings(in_file, spec_given), filled)
     execution = build_settings(
@@ -324,10 +331,11 @@ def make_plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: 
             name: {
                 "value": value,
                 "name": typed[name] if typed.get(name) and typed[name] != value else None,
-                "source": sources.get(name, "default"),
+                "source": next((sources[path] for path in sources if path.partition(".")[0] == name), "default"),
             }
             for name, value in (resolved_values | execution.model_dump(mode="json")).items()
         },
+        "sources": sources,
         "without_effect": resolved.spec.without_effect(),
         "remarks": list(estimate.remarks),
     }
@@ -388,7 +396,7 @@ def execute_run(
         click.echo(short)
     elif report.state == "complete":
         click.echo(f"{kind.name} {short} complete: {report.units} units", err=True)
-        for query in kind.queries or list_query_titles(kind):
+        for query in kind.select_queries(spec) or list_query_titles(kind):
             click.echo(f'  chessreg query "{query}"', err=True)
         click.echo(short)
     if report.interrupted:

@@ -95,7 +95,7 @@ class Checkpoints(Entity):
             f"{row['layers']} layers × {row['d_model']}" if row["layers"] else "no weights",
             f"{row['parameters']:,} parameters" if row["parameters"] else "",
             f"{row['tokens_seen']:,} tokens seen" if row["tokens_seen"] is not None else "tokens seen: unknown",
-            f"untrained twin of {twin}" if twin else "",
+            f"random-init control of {twin}" if twin else "",
             "" if legal is None else f"{100 * legal:.1f} % legal on the first try",
         ]
         return Thing(

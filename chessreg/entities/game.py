@@ -17,6 +17,7 @@ from chessreg.games.boards.adjudication import Termination
 from chessreg.games.boards.boardframe import BoardFrame, list_game_views
 from chessreg.games.boards.moves import convert_packed_to_sans, unpack_moves
 from chessreg.games.boards.pgn import GameRecord
+from chessreg.games.boards.picture import format_evaluation
 from chessreg.registry import names, tables
 from chessreg.registry.identity import shorten_id
 
@@ -139,7 +140,7 @@ class StoredGame:
         drawn = (game.detail or {}).get("draw_cp")
         ending = [f"{game.result} by {game.termination.replace('_', ' ')}"]
         if game.adjudication_cp is not None:
-            ending.append(f"evaluation {game.adjudication_cp / 100:+.2f} for White")
+            ending.append(f"evaluation {format_evaluation(game.adjudication_cp)}")
         if isinstance(drawn, int):
             ending.append(f"evaluation before the model's last move {drawn / 100:+.2f} for the model")
         views[-1] = views[-1].with_marks({}, ending)
@@ -148,9 +149,9 @@ class StoredGame:
 
 def describe_intervention(row: tables.Intervention) -> str:
     """Return an intervention as one line for headers and titles: `contrastive:skill x 0.8 at layers 3, 4`."""
-    layers = ", ".join(map(str, row.layers))
+    layers = f"layer{'s' * (len(row.layers) != 1)} {', '.join(map(str, row.layers))}"
     where = "" if row.token_mask == "all" else f", {row.token_mask} token"
-    return f"{row.source} x {row.scale:g} at layers {layers}{where}"
+    return f"{row.source} x {row.scale:g} at {layers}{where}"
 
 
 def find_target_square(text: str) -> int | None:

@@ -108,6 +108,9 @@ class Decoding(Kind):
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {"prediction": AnswerRow}
     queries = ("decoding modes", "prompt ablation", "edit distance of answers")
 
+    def select_queries(self, spec: DecodingSpec) -> tuple[str, ...]:
+        return tuple(query for query in self.queries if query != "edit distance of answers" or spec.samples)
+
     def units(self, spec: DecodingSpec, inputs: Inputs) -> int:
         return min(len(load_labelled_positions((spec.dataset,), inputs, "dataset")["fen"]), spec.positions)
 

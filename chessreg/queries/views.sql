@@ -153,7 +153,7 @@ told AS (
            CASE WHEN c.id IS NOT NULL THEN concat_ws(', ', coalesce(d.dataset, json_extract_string(c.spec, '$.dataset')),
                nullif(json_extract_string(c.spec, '$.sites'), 'dots'),
                nullif(json_extract_string(c.spec, '$.alignment'), 'post-ply'),
-               'games ' || nullif(json_extract_string(c.spec, '$.games'), '10000'),
+               'at most ' || nullif(json_extract_string(c.spec, '$.games'), '10000') || ' games',
                'min_plies ' || nullif(json_extract_string(c.spec, '$.min_plies'), '0'),
                'keep_duplicates ' || nullif(json_extract_string(c.spec, '$.keep_duplicates'), 'false'),
                'skip_sites ' || nullif(json_extract_string(c.spec, '$.skip_sites'), '0'),

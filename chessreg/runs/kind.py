@@ -96,6 +96,10 @@ class Kind:
             )
         return dict(self.presets[name])
 
+    def select_queries(self, spec: Any) -> tuple[str, ...]:
+        """Return those of `queries` in which a run of `spec` has rows. Printed when the run is complete."""
+        return self.queries
+
     def units(self, spec: Any, inputs: Inputs) -> int:
         """Return the number of units of a spec, at least 1."""
         raise NotImplementedError

@@ -69,9 +69,10 @@ def estimate_time(
 ) -> ExpectedTime:
     """Return the time of the `missing` units of a run with `units` units (None: not known before its inputs exist).
 
-    The nearest earlier attempts of the kind give the ratio of measured to counted time, without the time of their start:
-    the ratio that the fastest quarter of their work reached, because a loaded machine only makes runs slower. Without earlier attempts the counted
-    time is returned. A kind that counts nothing is measured per unit, a run of unknown size per run.
+    The nearest earlier attempts of the kind give the ratio of measured to counted time: the ratio that the fastest
+    quarter of their work reached, because a loaded machine only makes runs slower. The time of a start does not grow
+    with the work. Without earlier attempts the counted time is returned. A kind that counts nothing is measured per
+    unit, a run of unknown size per run.
     """
     if missing == 0:
         return ExpectedTime(None)

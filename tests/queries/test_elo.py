@@ -181,9 +181,9 @@ def test_an_edit_without_room_to_show_is_warned_of(database, make):
 
 
 def warned(database, **options):
-    """The warnings of the edit, without the one that says that one of the other sign has not played."""
+    """The warnings of the edit, without the one that its direction has not played with the opposite sign."""
     *told, last = edited(database, **options)["warning"].split("; ")
-    assert last == "the other sign has not played"
+    assert last == "the same direction has not played with the opposite sign"
     return told
 
 

@@ -117,7 +117,7 @@ async def test_a_checkpoint_tells_its_twin_its_tokens_and_how_often_it_is_legal(
         await driver.press("escape")
         await driver.stand_on("untrained")
         await driver.press("enter")
-        assert "untrained twin of deep" in driver.text
+        assert "random-init control of deep" in driver.text
         await driver.press("L")
         assert isinstance(driver.screen, LineageScreen)
         assert "checkpoint deep" in driver.text

@@ -515,7 +515,7 @@ def test_pickers_offer_the_starred_then_the_complete_then_the_newest(world: Path
         session.run(spec, name="newest")
         caches = list_candidates(session, "run:cache")
         assert [row["value"] for row in caches] == ["cache-test", "cache-fit", "newest"]
-        assert caches[-1]["about"].endswith("of an untrained model")
+        assert caches[-1]["about"].endswith("of a random-init control")
 
 
 async def test_a_form_opens_the_run_that_is_complete_already(drive) -> None:

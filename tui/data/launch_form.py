@@ -326,9 +326,9 @@ class Form:
 
     @property
     def explicit_names(self) -> tuple[str, ...]:
-        """Settings that were not left at their defaults, as a run records them."""
-        named = {self.by_key[key].path.partition(".")[0] for key in self.given if self.by_key[key].part != "launch"}
-        return tuple(sorted(named | ({*self.kind.preset(self.preset)} if self.preset else set())))
+        """Dotted paths of the settings that were not left at their defaults, as a run records them."""
+        named = {self.by_key[key].path for key in self.given if self.by_key[key].part != "launch"}
+        return tuple(sorted(named | flatten_settings(self.kind.preset(self.preset) if self.preset else {}).keys()))
 
 
 MAX_LISTED_RUNS = 500  # newest runs that are listed
@@ -450,7 +450,7 @@ def list_run_candidates(session: Session, sql: SqlSession, kind: str, of_model: 
         )
         rank += OF_MODEL_RANK if row["id"] in of_model else 0
         about = f"{format_star(rank)}{row['kind']} · {row['state']} · {row['done']:,}/{row['units']:,} units"
-        about += " · of an untrained model" if control else ""
+        about += " · of a random-init control" if control else ""
         value = row["name"] or row["id"].hex[-6:]
         rows.append({"value": value, "about": about, "at": row["created_at"], "rank": rank})
     return rows

@@ -331,19 +331,16 @@ def format_sample(row: Row) -> str:
     return "greedy" if row["sample"] < 0 else str(row["sample"])
 
 
-def format_centipawns(row: Row) -> str:
-    """Return the final evaluation of a game from White's side; a mate as its number of moves.
+def format_final_evaluation(row: Row) -> str:
+    """Return the final evaluation of a game from White's side as boards show it: in pawns, or as moves to mate.
 
-    >>> [format_centipawns({"adjudication_cp": value}) for value in (35, -9_997, 9_999, None)]
-    ['35', '-#3', '#1', '']
+    >>> [format_final_evaluation({"adjudication_cp": value}) for value in (35, -9_997, 9_999, None)]
+    ['+0.35', '#-3', '#1', '']
     """
-    from chessreg.games.boards.adjudication import MATE_CP
-    from chessreg.games.boards.picture import MAX_MATE_MOVES
+    from chessreg.games.boards.picture import format_evaluation
 
     value = row["adjudication_cp"]
-    if value is None or not 0 <= MATE_CP - abs(value) < MAX_MATE_MOVES:
-        return show.format_cell_value(value)
-    return f"{'-' if value < 0 else ''}#{MATE_CP - abs(value)}"
+    return "" if value is None else format_evaluation(value).removesuffix(" for White")
 
 
 TABLE_COLUMNS: dict[str, tuple[TableColumn, ...]] = {
@@ -356,9 +353,9 @@ TABLE_COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         TableColumn("termination", "ended by", least=16),
         TableColumn("plies", "plies", right=True),
         TableColumn("first_try_legal", "legal", right=True, text=format_first_tries),
-        TableColumn("adjudication_cp", "centipawns", right=True, text=format_centipawns),
+        TableColumn("adjudication_cp", "evaluation", right=True, text=format_final_evaluation),
         TableColumn("opening_number", "opening", right=True),
-        TableColumn("seconds", "took", right=True, text=lambda row: show.format_seconds(row["seconds"])),
+        TableColumn("seconds", "wall time", right=True, text=lambda row: show.format_seconds(row["seconds"])),
     ),
     "trial": (
         TableColumn("unit", "state", right=True),

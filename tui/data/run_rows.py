@@ -128,7 +128,11 @@ def format_units(row: Row) -> str:
 
 
 def format_run_name(row: Row) -> str:
-    return ("★ " if row["starred"] else "") + ("⚑ " if row["pinned"] else "") + (row["name"] or "")
+    return (
+        ("★ " if row["starred"] else "")
+        + ("⚑ " if row["pinned"] else "")
+        + (row["name"] or show.abbreviate_id(row["short"]))
+    )
 
 
 # By the names that they are sorted by (chessreg.registry.run_filter.SORT_KEYS).

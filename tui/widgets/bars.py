@@ -197,7 +197,7 @@ class KeyBar(Widget):
 
 
 FOOTER_FIRST = ("help", "quit", "back", "open")  # in this order
-FOOTER_LAST = ("lineage", "meaning", "scope")  # where not all fit: less used than the export of a table
+FOOTER_LAST = ("explain", "history", "lineage", "meaning", "scope")  # where not all fit: less used than the export
 
 
 def choose_footer_actions(actions: Sequence[Action]) -> tuple[Action, ...]:
@@ -212,7 +212,8 @@ def choose_footer_actions(actions: Sequence[Action]) -> tuple[Action, ...]:
 
 
 class PaneStrip(Widget):
-    """Names of panes. The current one is also in brackets, so that it is recognizable without color."""
+    """Names of panes. The current one is also in brackets, so that it is recognizable without color. `«` and `»` mark
+    names further left and right."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"pane-strip--name", "pane-strip--here"}
     DEFAULT_CSS = """
@@ -295,7 +296,7 @@ class FilterBar(Input):
         placeholder: str,
         id: str | None = None,
         hides: bool = True,
-        leads: str = "to the list",
+        leads: str = "to the list, again opens",
         offered: Sequence[str] = (),
         title: str = "filter",
     ) -> None:
@@ -393,7 +394,7 @@ class ScopeBar(FilterBar):
     """A FilterBar that acts on Enter rather than on each key, because a query may be slow. → accepts the suggestion."""
 
     def __init__(self, id: str | None = "scope") -> None:
-        super().__init__(SCOPE_GRAMMAR, id=id, hides=False, title="scope of all queries")
+        super().__init__(SCOPE_GRAMMAR, id=id, hides=False, leads="apply", title="scope of all queries")
         self.suggestions = ScopeSuggester()
         self.suggester = self.suggestions
 

@@ -296,7 +296,7 @@ def format_plan_facts(plan: Row, checked: FormCheck, wide: bool) -> Text:
         units = f"{plan['units']:,}" + (
             f", {plan['missing']:,} missing" if plan["missing"] not in (None, plan["units"]) else ""
         )
-    rows = ", ".join(f"{count:,} {table}" for table, count in (plan["rows"] or {}).items()) or "not estimated"
+    rows = ", ".join(f"{count:,} in {table}" for table, count in (plan["rows"] or {}).items()) or "not estimated"
     size = show.format_size(plan["bytes"]) if plan["bytes"] is not None else "not estimated"
     basis = f", from {plan['basis']}" if plan["basis"] else ""
     time = (

@@ -116,6 +116,10 @@ class BoardEdit(EditKind):
         "author-2024": {**PAPER, "token_mask": "all", "layers": (5,), "scale": 1.5},
     }
 
+    def select_queries(self, spec: EditSpec) -> tuple[str, ...]:
+        tries = bool(spec.layer_sets) or len(spec.scales) > 1
+        return tuple(query for query in self.queries if query != "best board edit" or tries)
+
     def estimate(self, spec: EditSpec, inputs: Inputs) -> RunEstimate:  # type: ignore[override]
         greedy = super().estimate(spec, inputs)
         return replace(greedy, rows={"trial": greedy.rows["trial"] * (1 + spec.samples)})

@@ -327,6 +327,9 @@ class Play(Kind):
     queries = ("elo by intervention", "wins by level", "draws by evaluation", "games by termination")
     example = "--checkpoint reference --opponent random --games 20 --policy legal --opening random:6 --name games"
 
+    def select_queries(self, spec: PlaySpec) -> tuple[str, ...]:
+        return tuple(query for query in self.queries if query != "draws by evaluation" or spec.evaluate_draws != "none")
+
     def units(self, spec: PlaySpec, inputs: Inputs) -> int:
         return spec.games * len(spec.opponents)
 

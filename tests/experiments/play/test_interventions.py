@@ -74,7 +74,7 @@ def test_the_row_says_what_was_done(session, make_vectors):
     assert row["input_references"] == [session.inputs.reference("run:vector", vectors)]
     control = load(session, vector=vectors, control="random", control_seed=3).row
     assert (control["source"], control["detail"]["control_seed"]) == ("random", 3)
-    assert describe_intervention(tables.Intervention(**row)) == "contrastive:white_elo x 0.8 at layers 1"
+    assert describe_intervention(tables.Intervention(**row)) == "contrastive:white_elo x 0.8 at layer 1"
 
 
 @pytest.mark.parametrize(
