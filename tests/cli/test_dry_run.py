@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import select
 
@@ -39,6 +40,30 @@ def test_the_given_settings_come_first_and_things_go_by_the_names_that_were_type
     assert planned["checkpoint"]["name"] == "bundled"
     assert planned["checkpoint"]["value"] not in (None, "bundled")
     assert planned["seed"]["name"] is None
+
+
+def test_of_a_table_of_settings_only_the_given_ones_are_called_given(here: Any) -> None:
+    assert here("import", "checkpoint", "--reference", "--name", "bundled") == 0, here.err
+    words = ["run", "play", "--checkpoint", "bundled", "--opponent", "random", "--games", "2"]
+    assert here(*words, "--opening", "random:2", "--dry-run") == 0, here.err
+    assert here("import", "vector", save_direction(here.folder), "--checkpoint", "bundled", "--layers", "3",
+                "--name", "calm") == 0, here.err  # fmt: skip
+    assert "without a value" not in here.err
+    steered = [*words, "--intervention.vector", "calm", "--intervention.scale", "4"]
+    assert here(*steered, "--dry-run") == 0, here.err
+    sources = {line.split()[0]: line.split()[-1] for line in here.out.splitlines()}
+    assert (sources["intervention.vector"], sources["intervention.scale"]) == ("given", "given")
+    assert sources["intervention.token_mask"] == "default"
+    assert here(*steered, "--name", "steered") == 0, here.err
+    assert "elo by intervention" in here.err
+    assert "draws by evaluation" not in here.err
+    shown = here.json("runs", "show", "steered")
+    assert shown["explicit"] == ["checkpoint", "games", "intervention.scale", "intervention.vector", "opponent"]
+
+
+def save_direction(folder: Path) -> str:
+    np.save(folder / "direction.npy", np.ones(192, np.float32))
+    return "direction.npy"
 
 
 def test_the_time_is_measured_by_earlier_runs_of_the_kind(here: Any) -> None:

@@ -46,7 +46,9 @@ class Maker:
         )  # fmt: skip
         return found
 
-    def checkpoint(self, name=None, *, source_format="nanogpt", parent_id=None, layers=8, d_model=192, heads=6):
+    def checkpoint(
+        self, name=None, *, source_format="nanogpt", parent_id=None, layers=8, d_model=192, heads=6, detail=None
+    ):
         digest = hash_canonical_json([name, next(self.count)])
         self.tokenizer()
         artifact = tables.Artifact(digest=digest, kind="checkpoint", bytes=1, state="complete", created_at=START)
@@ -54,7 +56,7 @@ class Maker:
             id=make_uuid(digest), artifact=digest, architecture="gpt2", layers=layers, d_model=d_model,
             heads=heads, block_size=1023, tokenizer="pgn-char-32", parameters=3_700_000,
             parameters_without_embeddings=3_500_000, residual="raw", tokens_seen=None, training_datasets=None,
-            source_format=source_format, parent_id=parent_id, run_id=None, detail={}, created_at=START,
+            source_format=source_format, parent_id=parent_id, run_id=None, detail=detail or {}, created_at=START,
         )  # fmt: skip
         self.add(artifact, row)
         if name:

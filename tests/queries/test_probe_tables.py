@@ -61,6 +61,37 @@ def test_trained_minus_twins_pairs_the_same_games(database, probed):
     assert {r["minus_untrained"] for r in untrained} == {None}
 
 
+def test_a_small_difference_from_one_twin_has_a_note(database, make):
+    model = make.checkpoint("reference")
+    fit, test = make.dataset("january"), make.dataset("february")
+    better = {key: [(n, right + (key[1] == "test" and not game)) for game, (n, right) in enumerate(games)]
+              for key, games in UNTRAINED.items()}  # fmt: skip
+
+    def probe(checkpoint, scores):
+        spec = {"seed": 0, "cache": make.cache(checkpoint, fit), "test_cache": make.cache(checkpoint, test)}
+        make.probe(checkpoint, scores, name=f"of-{checkpoint.id}", spec=spec)
+        return run_query(database, "best probe layers")
+
+    def twin(name):
+        return make.checkpoint(name, source_format="random-init", parent_id=model.id)
+
+    probe(model, better)
+    one = probe(twin("twin-0"), UNTRAINED)
+    assert [row["minus_untrained"] for row in one.rows[:2]] == [pytest.approx(100 / 192)] * 2
+    note = "rows 1, 2: one twin: the interval resamples games, not random initializations"
+    assert note in one.notes
+    assert note not in probe(twin("twin-1"), UNTRAINED).notes
+
+
+def test_a_model_that_its_import_found_hardly_trained_is_called_so(database, make):
+    for name, loss in (("lost", 3.1), ("good", 1.2)):
+        model = make.checkpoint(name, detail={"games": {"loss": loss, "entropy": 3.0, "legal": 0.1}})
+        spec = {"seed": 0, "cache": make.cache(model, make.dataset(f"games-{name}"))}
+        make.probe(model, TRAINED, name=f"probe-{name}", spec=spec)
+    rows = run_query(database, "best probe layers").rows
+    assert {row["checkpoint"]: row["weights"] for row in rows} == {"lost": "hardly trained", "good": "trained"}
+
+
 def test_runs_of_other_settings_are_another_pool(database, make, probed):
     make.probe(probed, TRAINED, name="longer", spec={"seed": 0, **probed.read, "epochs": 9})
     rows = run_query(database, "best probe layers", where="weights = 'trained' AND selected_on = 'test'").rows

@@ -48,7 +48,7 @@ async def test_the_runs_are_listed_with_state_and_units(drive, session: Session)
 async def test_typing_narrows_the_runs_and_escape_brings_them_back(drive) -> None:
     async with drive() as driver:
         await driver.press("slash")
-        assert "Enter to the list  Esc clear" in driver.lines[-1]
+        assert "Enter to the list, again opens  Esc clear" in driver.lines[-1]
         await driver.type("state:partial")
         bar = driver.screen.query_one(FilterBar)
         assert bar.value == "state:partial"

@@ -188,7 +188,7 @@ async def test_a_form_is_filled_planned_and_launched_and_its_job_finishes(drive,
         await typed(driver, "name", "checks")
         text = await planned(driver)
         assert "units     15" in text
-        assert "rows      15 score" in text
+        assert "rows      15 in score" in text
         assert "unknown: this kind has not run yet" in text
         assert driver.screen.command() == f"chessreg launch {TOY} --positions 15 --name checks"
         await driver.press("ctrl+l")

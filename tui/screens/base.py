@@ -515,6 +515,15 @@ class TextScreen(AppScreen):
         scroll.scroll_relative(y=-step if way.startswith("-") else step, animate=False)
 
 
+def format_field(name: str, value: Any) -> str:
+    """Return a value of a row in full, and the evaluation of a final position also as boards show it."""
+    if name != "adjudication_cp" or value is None:
+        return show.format_full_value(value)
+    from chessreg.games.boards.picture import format_evaluation
+
+    return f"{value} ({format_evaluation(value)})"
+
+
 class FieldsScreen(TextScreen):
     """Names and values of a row, without truncation."""
 
@@ -527,5 +536,5 @@ class FieldsScreen(TextScreen):
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         for name, value in self.fields.items():
-            table.add_row(Text(name.replace("_", " ")), Text(show.format_full_value(value)))
+            table.add_row(Text(name.replace("_", " ")), Text(format_field(name, value)))
         return table
