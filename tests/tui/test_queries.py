@@ -514,3 +514,13 @@ async def test_the_editor_has_vims_keys_where_they_are_wanted_and_esc_leaves_a_r
         assert "SQL" not in driver.way
         await driver.press("e")
         assert driver.screen.query_one(SqlEditor).vim, "it is so again the next time"
+
+
+async def test_the_footer_names_the_export_of_a_table_at_80_columns(drive: Any) -> None:
+    async with drive(start="queries", size=(80, 24)) as driver:
+        await driver.press("e", "f5")
+        assert "w export" in driver.lines[-1]
+        await driver.press("escape")
+        await driver.find_row("elo by intervention")
+        await driver.press("enter")
+        assert "w export" in driver.lines[-1]

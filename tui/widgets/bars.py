@@ -197,7 +197,8 @@ class KeyBar(Widget):
 
 
 FOOTER_FIRST = ("help", "quit", "back", "open")  # in this order
-FOOTER_LAST = ("explain", "history", "lineage", "meaning", "scope")  # where not all fit: less used than the export
+# less used than the export of a table, and last where not all fit
+FOOTER_LAST = ("published", "partial", "explain", "history", "lineage", "meaning", "scope")
 
 
 def choose_footer_actions(actions: Sequence[Action]) -> tuple[Action, ...]:
