@@ -310,8 +310,8 @@ def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetune
     if spec.heldout:
         every = TrainingData.of_task(task, (spec.heldout,), "heldout").open_labelled_positions()
         places = draw_sample(len(every[0]), spec.heldout_positions, Stream.HELDOUT, spec.seed)
-        sample = ([texts[place] for place in places] for texts in every)
-        heldout = PromptCorpus(written, *sample, config.block_size)
+        sample = [[texts[place] for place in places] for texts in every]
+        heldout = PromptCorpus(written, sample[0], sample[1], config.block_size)
     return Finetuner(config, made, task.folder, training_options, source), heldout
 
 

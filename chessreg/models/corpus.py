@@ -1,19 +1,22 @@
 """Training data as token ids: games, a stream of games, or positions, in memory or mapped from files.
 
-Imports only numpy. A mapped corpus (`np.memmap`) may be larger than memory: pages that were read are released again.
+Imports only numpy. A mapped corpus (`np.memmap`) may be larger than memory. Its rows are read with the system call
+`pread`: reading a mapped page in random order would map up to 0.5 MB around each row (ext4, Linux 6.18), which takes 40
+times as long and stays in the process's memory.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Sequence
-from typing import overload
+from pathlib import Path
+from typing import IO, overload
 
 import numpy as np
 
 IGNORED_LABEL = -100  # the label of padding, which cross_entropy skips
 MOST_UNRELEASED_LENGTHS = 1 << 18
-MOST_UNRELEASED_ITEMS = 1024  # a read of a cached file maps about 0.5 MB around it (ext4, Linux 6.18)
 
 
 def release_pages(array: np.ndarray) -> None:
@@ -23,13 +26,57 @@ def release_pages(array: np.ndarray) -> None:
         mapping.madvise(mmap.MADV_DONTNEED)
 
 
+class RowReader:
+    """Reads rows of an array [n, …] in random order, from memory or from the file of a mapped array."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self._file: IO[bytes] | None = None
+
+    def __getstate__(self) -> np.ndarray:
+        return self.array
+
+    def __setstate__(self, array: np.ndarray) -> None:
+        self.array, self._file = array, None
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return the rows from `start` to `stop`, in bounds. Raises OSError."""
+        file = self._open()
+        if file is None:
+            return self.array[start:stop]
+        return self._interpret(self._read_bytes(file, start, stop - start))
+
+    def take(self, items: np.ndarray) -> np.ndarray:
+        """Return the rows at these places int64 [n], in bounds. Raises OSError."""
+        file = self._open()
+        if file is None:
+            return self.array[items]
+        return self._interpret(b"".join([self._read_bytes(file, item, 1) for item in items.tolist()]))
+
+    def _open(self) -> IO[bytes] | None:
+        """Return the file of a mapped array, None for an array in memory."""
+        if self._file is None and getattr(self.array, "_mmap", None) is not None:
+            path = Path(self.array.filename)  # type: ignore[attr-defined]
+            self._file = path.open("rb", buffering=0)
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        return self._file
+
+    def _read_bytes(self, file: IO[bytes], start: int, rows: int) -> bytes:
+        row_bytes = self.array.strides[0]
+        return os.pread(file.fileno(), rows * row_bytes, self.array.offset + start * row_bytes)  # type: ignore[attr-defined]
+
+    def _interpret(self, data: bytes) -> np.ndarray:
+        return np.frombuffer(data, self.array.dtype).reshape(-1, *self.array.shape[1:])
+
+
 class Corpus:
     """Games as token ids below `vocab_size`: `tokens` uint8 [n], game i at offsets[i]:offsets[i + 1], int64. Games
     begin with `;`."""
 
     def __init__(self, tokens: np.ndarray, offsets: np.ndarray, vocab_size: int = 32) -> None:
         self.tokens, self.offsets, self.vocab_size = tokens, offsets, vocab_size
-        self._unreleased = self._unreleased_lengths = 0
+        self._reader, self._unreleased_lengths = RowReader(tokens), 0
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -48,11 +95,7 @@ class Corpus:
 
     def row(self, games: Sequence[int], limit: int) -> np.ndarray:
         """Return the concatenated games, cut at `limit` tokens."""
-        self._unreleased += len(games)
-        if self._unreleased > MOST_UNRELEASED_ITEMS:
-            self._unreleased = 0
-            release_pages(self.tokens)
-        return np.concatenate([self.tokens[start:stop] for start, stop in map(self.find_span, games)])[:limit]
+        return np.concatenate([self._reader.read(start, stop) for start, stop in map(self.find_span, games)])[:limit]
 
     def find_span(self, item: int) -> tuple[int, int]:
         """Return the first token of an item, and the one after its last."""
@@ -74,7 +117,7 @@ class TokenStream(Corpus):
     def __init__(self, tokens: np.ndarray, edges: np.ndarray, length: int, vocab_size: int = 32) -> None:
         self.tokens, self.edges, self.length, self.vocab_size = tokens, edges, length, vocab_size
         self.firsts = np.concatenate([[0], np.cumsum(np.diff(edges) // length)])
-        self._unreleased = 0
+        self._reader = RowReader(tokens)
 
     def __len__(self) -> int:
         return int(self.firsts[-1])
@@ -99,6 +142,7 @@ class PositionCorpus:
 
     def __init__(self, tokens: np.ndarray, actions: np.ndarray) -> None:
         self.tokens, self.actions = tokens, actions
+        self._tokens, self._actions = RowReader(tokens), RowReader(actions)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -113,26 +157,17 @@ class PositionCorpus:
 
     def take(self, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens int64 [n, 77 or 78] and the labels int64 [n, 1] of these positions."""
-        tokens = np.empty((len(items), self.tokens.shape[1]), np.int64)
-        labels = np.empty((len(items), 1), np.int64)
-        for start in range(0, len(items), MOST_UNRELEASED_ITEMS):
-            some = items[start : start + MOST_UNRELEASED_ITEMS]
-            tokens[start : start + len(some)] = self.tokens[some]
-            labels[start : start + len(some), 0] = self.actions[some]
-            release_pages(self.tokens)
-            release_pages(self.actions)
-        return tokens, labels
+        return self._tokens.take(items).astype(np.int64), self._actions.take(items)[:, None].astype(np.int64)
 
 
 class MappedTexts(Sequence[str]):
     """Texts in UTF-8: `data` uint8 [n], text i at offsets[i]:offsets[i + 1]."""
 
     def __init__(self, data: np.ndarray, offsets: np.ndarray) -> None:
-        self._data, self._offsets = data, offsets
-        self._unreleased = 0
+        self._data, self._offsets = RowReader(data), RowReader(offsets)
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return len(self._offsets.array) - 1
 
     @overload
     def __getitem__(self, number: int) -> str: ...
@@ -143,12 +178,8 @@ class MappedTexts(Sequence[str]):
             return [self[each] for each in range(*number.indices(len(self)))]
         if not 0 <= number < len(self):
             raise IndexError(f"text {number} of {len(self)}")
-        self._unreleased += 1
-        if self._unreleased > MOST_UNRELEASED_ITEMS:
-            self._unreleased = 0
-            release_pages(self._data)
-            release_pages(self._offsets)
-        return self._data[self._offsets[number] : self._offsets[number + 1]].tobytes().decode()
+        start, stop = self._offsets.read(number, number + 2).tolist()
+        return self._data.read(start, stop).tobytes().decode()
 
 
 def collate_rows(corpus: Corpus | PositionCorpus, rows: list[list[int]], limit: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from chessreg.models import epochs
-from chessreg.models.corpus import Corpus, PositionCorpus
+from chessreg.models.corpus import Corpus, PositionCorpus, RowReader
 from chessreg.models.epochs import EpochOrder, iterate_batches, make_epoch_generator, permute_places
 from chessreg.models.prefetch import prefetch
 from chessreg.models.train_config import OF_POSITIONS, PositionTraining, TextTraining, TrainConfig
@@ -163,6 +164,19 @@ def test_the_keyed_order_is_the_same_on_every_machine_and_looks_random(monkeypat
     cells = np.bincount(order[:100_000] // 10_000, minlength=100)  # where the first tenth lies
     assert ((cells - 1000) ** 2 / 900).sum() < 170  # chi-squared of 99 degrees: 134 at 1 %, for hypergeometric counts
     assert 0 < (order == np.arange(10**6)).sum() + (other == order).sum() < 20
+
+
+def test_rows_of_a_mapped_array_are_those_in_memory(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number, array in enumerate((rng.integers(0, 9, (500, 77), np.uint8), rng.integers(0, 999, 500, np.int16))):
+        np.save(tmp_path / f"{number}.npy", array)
+        mapped = RowReader(np.load(tmp_path / f"{number}.npy", mmap_mode="r"))
+        items = rng.integers(0, 500, 100)
+        for reader in (mapped, pickle.loads(pickle.dumps(RowReader(array)))):
+            assert np.array_equal(reader.take(items), array[items])
+            assert np.array_equal(reader.read(17, 450), array[17:450])
+            assert reader.take(items).dtype == array.dtype
+            assert reader.take(items[:0]).shape == array[:0].shape
 
 
 def count_up(until: int = 10**9, pause_s: float = 0.0) -> Iterator[int]:
