@@ -105,6 +105,7 @@ def join_words(names: Sequence[str]) -> str:
 
 
 FULL, PART, EMPTY = "━", "╸", "┄"
+BAR_SIGNS = {FULL, PART, EMPTY, " "}
 
 
 def draw_bar(share: float | None, width: int = 10) -> str:

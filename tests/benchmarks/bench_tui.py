@@ -187,6 +187,7 @@ class Screen:
     """`chessreg tui` in a pseudo-terminal."""
 
     def __init__(self, place: Place) -> None:
+        self.kept = b""  # read, but not sought yet
         command = [sys.executable, "-m", "chessreg.cli", "--registry", place.url, "--store", str(place.store), "tui"]
         self.main, worker = pty.openpty()
         fcntl.ioctl(worker, termios.TIOCSWINSZ, struct.pack("HHHH", HIGH, WIDE, 0, 0))
@@ -198,12 +199,13 @@ class Screen:
         os.close(worker)
 
     def until(self, word: str, seconds: float = 120.0) -> float:
-        """Seconds until the output has this word. Styles may change within it."""
-        began, seen = time.perf_counter(), b""
+        """Seconds until the output has this word. Styles may change within it. What follows it is kept for the next."""
+        began, seen = time.perf_counter(), self.kept
         while word.encode() not in STYLE.sub(b"", seen):
             if time.perf_counter() - began > seconds:
                 raise SystemExit(f"{word!r} did not come within {seconds} s")
             seen += self.read(0.5)
+        self.kept = STYLE.sub(b"", seen).partition(word.encode())[2]
         return time.perf_counter() - began
 
     def read(self, seconds: float) -> bytes:
@@ -216,6 +218,7 @@ class Screen:
 
     def quiet(self, seconds: float = 0.15) -> None:
         """Read what still comes, until nothing does for a moment."""
+        self.kept = b""
         while self.read(seconds):
             pass
 

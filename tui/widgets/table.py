@@ -18,6 +18,7 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from tui import show
 from tui.actions import TABLE, make_bindings
 from tui.columns import (
     GAP_CELLS,
@@ -259,7 +260,7 @@ class PageTable(ScrollView, can_focus=True):
         alike = [
             f"{headings[field]} {text}"
             for field, text in self._folded.items()
-            if field in headings and any(map(str.isalnum, text))  # not empty, not a drawn bar
+            if field in headings and not set(text) <= show.BAR_SIGNS  # not empty, not a drawn bar
         ]
         return f"same in all rows: {' · '.join(alike)}" if alike else ""
 
