@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,24 +62,23 @@ def format_card_of_dataset(
         step = build_step(sql, node, row["name"])
     content = get_dataset_content(row)
     report = row["report"]
-    what = f"{rows:,} {content}"
-    what += (
-        f" of the {row['plies' if content == 'positions' else 'games']:,} of {called}, part `{part}`" if part else ""
-    )
+    whole = row["plies" if content == "positions" else "games"]
+    what = f"{rows:,} {content}" + (f", the part {part} of the {whole:,} of {called}" if part else "")
     matter = ["tags: [chess, chessreg]", *format_licence(row["licence"])]
     matter += ["configs:"]
     for file in files:
         matter += [f"- config_name: {Path(file).stem}", f"  data_files: {file}"]
     rating = row["rating_scale"] or "not recorded"
     dates = [date for date in (report.get("first_date"), report.get("last_date")) if date]
-    licence = f" --licence {row['licence']}" if row["licence"] else ""
+    licence = f" --licence {shlex.quote(row['licence'])}" if row["licence"] else ""
+    name = shlex.quote(f"{called}-{part}" if part else called)
     facts = [f"{what}. Ratings: {rating}. Licence: {escape_markdown(row['licence'] or 'not recorded')}."]
     facts += [f"Dates: {' to '.join(dict.fromkeys(dates))}."] if dates else []
     facts += [f"{line}." for line in format_dataset_counts(row)]
     if "puzzles.parquet" in files:
         facts.append("`moves` of a puzzle begins with the null move `0000`: the position is the one to solve.")
     quoted = f'"{address.repository}", "{Path(files[0]).stem}"'
-    code = [f"chessreg fetch {address}", f"chessreg dataset add {' '.join(files)} --name {called}{licence}"]
+    code = [f"chessreg fetch {address}", f"chessreg dataset add {' '.join(files)} --name {name}{licence}"]
     parts = [
         "\n".join(["---", *matter, "---"]),
         f"# {escape_markdown(called)}{f', part {escape_markdown(part)}' if part else ''}",
@@ -152,7 +152,8 @@ def list_run_data(sql: SqlSession, steps: Sequence[dict[str, Any]]) -> list[dict
 
 def format_block(language: str, lines: Sequence[str]) -> str:
     """Return a fenced block of code."""
-    return "\n".join([f"```{language}", *lines, "```"])
+    fence = "````" if "```" in "".join(lines) else "```"
+    return "\n".join([f"{fence}{language}", *lines, fence])
 
 
 def format_rows(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:

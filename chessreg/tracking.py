@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import select
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 RUN_TAG = "chessreg.run"  # holds the id of a run that is written completely, by which a repeated export finds it
 STARTED_TAG = "chessreg.export"  # holds the id from the start of its export
+STATE_TAG, PROGRESS_TAG = "chessreg.state", "chessreg.progress"
+COMPLETE = "complete"
 DOCUMENT = "chessreg.json"  # the whole record; written last, so it marks a complete export
 MLFLOW_BATCH = 1000  # metrics per request, the server's limit
 MLFLOW_PARAMS = 100  # parameters per request, the server's limit
@@ -73,6 +75,15 @@ class RunRecord:
     def numbers(self) -> int:
         """Return the number of results and points of curves."""
         return len(self.results) + sum(map(len, self.curves.values()))
+
+    @property
+    def progress(self) -> str:
+        """A text that changes when an incomplete run has gone on."""
+        return f"{self.state}, {self.numbers()} numbers"
+
+    def is_newer_than(self, state: str | None, progress: str | None) -> bool:
+        """Return whether an export with this state and progress has to be written again. A complete one is final."""
+        return state != COMPLETE and progress != self.progress
 
     def as_dict(self) -> dict[str, Any]:
         """Return the whole record as a JSON document."""
@@ -142,14 +153,24 @@ def add_results(database: Database, subjects: Sequence[Subject], records: Sequen
 
 # -- writers ---------------------------------------------------------------------------------------------------------
 
-Writer = Callable[[Sequence[RunRecord], str, str, "Session"], int]
-"""Writes records to a place under the name of a project. Returns how many were new."""
+
+class WrittenRuns(NamedTuple):
+    """Numbers of runs that an export added, and that it wrote again because they were incomplete before."""
+
+    new: int
+    updated: int = 0
+    remark: str = ""
+
+
+Writer = Callable[[Sequence[RunRecord], str, str, "Session"], WrittenRuns]
+"""Writes records to a place under the name of a project."""
 
 TRACKERS: NameRegistry[Writer] = NameRegistry("tracker", "mlflow, wandb, trackio, ro-crate")
 
 
 def export_records(session: Session, place: str, words: str = "", project: str = "chessreg") -> dict[str, Any]:
-    """Write runs to `TRACKER:PLACE`; return the numbers of runs, of new runs, and of results and points of curves.
+    """Write runs to `TRACKER:PLACE`; return the numbers of runs, of new and of updated runs, and of results and points
+    of curves. A run that was incomplete when it was exported is replaced if it has gone on.
 
     Raises BadInputError for another format or if the tracker's library is not installed, NotFoundError if no run
     matches `words`.
@@ -160,34 +181,40 @@ def export_records(session: Session, place: str, words: str = "", project: str =
     write = TRACKERS[tracker]
     records = collect_records(session, words)
     try:
-        new = write(records, where, project, session)
+        written = write(records, where, project, session)
     except ModuleNotFoundError as error:
         package = PACKAGES.get(tracker, tracker)
         if str(error.name).partition(".")[0] != package.partition("-")[0]:
             raise
         raise BadInputError(f"export to {tracker} needs the package {package}", install_command(package)) from None
-    return {"place": place, "runs": len(records), "new": new, "numbers": sum(r.numbers() for r in records)}
+    numbers = sum(record.numbers() for record in records)
+    return {"place": place, "runs": len(records), **written._asdict(), "numbers": numbers}
 
 
 PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb", "trackio": "trackio", "ro-crate": "rocrate"}
 
 
 @TRACKERS.named("mlflow")
-def write_mlflow(records: Sequence[RunRecord], where: str, project: str, session: Session) -> int:
-    """Write to an MLflow tracking URI, or to a folder. A run that is there is left as it is."""
+def write_mlflow(records: Sequence[RunRecord], where: str, project: str, session: Session) -> WrittenRuns:
+    """Write to an MLflow tracking URI, or to a folder. An incomplete run is replaced; MLflow lists the old one as
+    deleted."""
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param, RunTag
 
     client = MlflowClient(tracking_uri=where)
     found = client.get_experiment_by_name(project)
     experiment = found.experiment_id if found else client.create_experiment(project)
-    new = 0
+    new = updated = 0
     for record in records:
-        if client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{record.id}'"):
+        there = client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{record.id}'")
+        known = [(run.data.tags.get(STATE_TAG), run.data.tags.get(PROGRESS_TAG)) for run in there]
+        if current := [run for run, tags in zip(there, known, strict=True) if not record.is_newer_than(*tags)]:
+            for stale in [run for run in there if run is not current[0]]:  # of an update that was cut off
+                client.delete_run(stale.info.run_id)
             continue
         for unfinished in client.search_runs([experiment], f"tags.`{STARTED_TAG}` = '{record.id}'"):
             client.delete_run(unfinished.info.run_id)
-        tags = {"chessreg.kind": record.kind, "chessreg.state": record.state}
+        tags = {"chessreg.kind": record.kind, STATE_TAG: record.state, PROGRESS_TAG: record.progress}
         tags |= {f"chessreg.{name}": format_param(value) for name, value in record.facts.items() if value is not None}
         tags |= {"tags": ", ".join(record.tags)} if record.tags else {}
         tags |= {"mlflow.note.content": "\n\n".join(record.notes)} if record.notes else {}
@@ -208,24 +235,29 @@ def write_mlflow(records: Sequence[RunRecord], where: str, project: str, session
         for part in split_batches(points, MLFLOW_BATCH):
             client.log_batch(run, metrics=part)
         client.log_dict(run, record.as_dict(), DOCUMENT)
-        client.set_terminated(run, "FINISHED" if record.state == "complete" else "FAILED", ended)
+        client.set_terminated(run, "FINISHED" if record.state == COMPLETE else "FAILED", ended)
         client.set_tag(run, RUN_TAG, record.id)
-        new += 1
-    return new
+        for stale in there:
+            client.delete_run(stale.info.run_id)
+        new, updated = new + (not there), updated + bool(there)
+    return WrittenRuns(new, updated)
 
 
 @TRACKERS.named("wandb")
-def write_wandb(records: Sequence[RunRecord], where: str, project: str, session: Session) -> int:
-    """Write offline runs of W&B into a folder; `wandb sync` uploads them. A run that is there is left as it is."""
+def write_wandb(records: Sequence[RunRecord], where: str, project: str, session: Session) -> WrittenRuns:
+    """Write offline runs of W&B into a folder; `wandb sync` uploads them. An incomplete run is replaced in the folder,
+    but not on W&B's server."""
     import wandb
 
     folder = Path(where)
     folder.mkdir(parents=True, exist_ok=True)
-    new = 0
+    new = updated = synced = 0
     for record in records:
         earlier = list(folder.glob(f"wandb/offline-run-*-{record.id}"))
-        if any((path / DOCUMENT).exists() for path in earlier):
+        there = [read_exported_progress(path / DOCUMENT) for path in earlier if (path / DOCUMENT).exists()]
+        if any(not record.is_newer_than(*known) for known in there):
             continue
+        synced += any(True for path in earlier for _ in path.glob("*.synced"))
         for unfinished in earlier:
             shutil.rmtree(unfinished)
         run = wandb.init(
@@ -246,22 +278,35 @@ def write_wandb(records: Sequence[RunRecord], where: str, project: str, session:
         run.finish()
         [written] = folder.glob(f"wandb/offline-run-*-{record.id}")
         write_document(record, written / DOCUMENT)
-        new += 1
-    return new
+        new, updated = new + (not there), updated + bool(there)
+    remark = f"{synced} of them were uploaded before: delete them on W&B, then run `wandb sync`" if synced else ""
+    return WrittenRuns(new, updated, remark)
+
+
+def read_exported_progress(path: Path) -> tuple[str | None, str | None]:
+    """Return state and progress of an exported document."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    numbers = len(document["results"]) + sum(map(len, document["curves"].values()))
+    return document["state"], f"{document['state']}, {numbers} numbers"
 
 
 @TRACKERS.named("trackio")
-def write_trackio(records: Sequence[RunRecord], where: str, project: str, session: Session) -> int:
-    """Write to Trackio's folder (its TRACKIO_DIR). A run that is there is left as it is."""
+def write_trackio(records: Sequence[RunRecord], where: str, project: str, session: Session) -> WrittenRuns:
+    """Write to Trackio's folder (its TRACKIO_DIR). An incomplete run is replaced."""
     import os
 
     os.environ["TRACKIO_DIR"] = str(Path(where).resolve())  # read when the library is imported
     from trackio.sqlite_storage import SQLiteStorage
 
-    there = {config.get("chessreg", {}).get("run") for config in SQLiteStorage.get_all_run_configs(project).values()}
-    new = [record for record in records if record.id not in there]
-    for record in new:
-        facts = {"run": record.id, "kind": record.kind, "state": record.state, "tags": record.tags,
+    configs = [config.get("chessreg", {}) for config in SQLiteStorage.get_all_run_configs(project).values()]
+    there = {config["run"]: (config.get("state"), config.get("progress")) for config in configs if "run" in config}
+    written = [record for record in records if record.id not in there or record.is_newer_than(*there[record.id])]
+    updated = [record for record in written if record.id in there]
+    for record in updated:
+        SQLiteStorage.delete_run(project, record.title, run_id=record.id)
+    for record in written:
+        facts = {"run": record.id, "kind": record.kind, "state": record.state, "progress": record.progress,
+                 "tags": record.tags,
                  "notes": record.notes, "inputs": record.inputs, "outputs": record.outputs, "lineage": record.lineage,
                  **record.facts}  # fmt: skip
         steps: dict[int, dict[str, float]] = {}
@@ -278,11 +323,11 @@ def write_trackio(records: Sequence[RunRecord], where: str, project: str, sessio
             timestamps=[record.began.isoformat()] * len(points),
             config={**to_plain(record.settings), "chessreg": to_plain(facts)},
         )
-    return len(new)
+    return WrittenRuns(len(written) - len(updated), len(updated))
 
 
 @TRACKERS.named("ro-crate")
-def write_crate(records: Sequence[RunRecord], where: str, project: str, session: Session) -> int:
+def write_crate(records: Sequence[RunRecord], where: str, project: str, session: Session) -> WrittenRuns:
     """Write a new folder: an RO-Crate with the result tables of the runs as Parquet and a JSON document for each run.
 
     Each run is an action of the Process Run Crate profile. Raises BadInputError if the folder is not empty.
@@ -292,7 +337,7 @@ def write_crate(records: Sequence[RunRecord], where: str, project: str, session:
 
     folder = Path(where)
     if folder.exists() and any(folder.iterdir()):
-        raise BadInputError(f"{folder} is not empty", "give a new folder")
+        raise BadInputError(f"{folder} is not empty", "a RO-Crate is not updated: give a new folder")
     crate = ROCrate()
     crate.name, crate.description = project, f"{len(records)} runs of chessreg, their settings, results and lineage"
     profile = "https://w3id.org/ro/wfrun/process/0.5"
@@ -315,14 +360,14 @@ def write_crate(records: Sequence[RunRecord], where: str, project: str, session:
         action = {"@type": "CreateAction", "name": record.title, "startTime": record.began.isoformat()}
         if record.ended is not None:
             action["endTime"] = record.ended.isoformat()
-        status = "Completed" if record.state == "complete" else "Failed"
+        status = "Completed" if record.state == COMPLETE else "Failed"
         action["actionStatus"] = f"http://schema.org/{status}ActionStatus"
         made = crate.add(ContextEntity(crate, f"#run-{record.id}", action))
         made["instrument"], made["object"], made["result"] = software, given, [document, *written]
         crate.root_dataset.append_to("mentions", made)
     crate.write(aside)
     aside.replace(folder)
-    return len(records)
+    return WrittenRuns(len(records))
 
 
 def write_document(record: RunRecord, path: Path) -> Path:

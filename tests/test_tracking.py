@@ -6,6 +6,7 @@ import json
 import math
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow.parquet
 import pytest
 
 import chessreg
+from chessreg import tracking
 from chessreg.api import Registry
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.tracking import RunRecord, collect_records, export_records, name_for_mlflow
@@ -216,3 +218,72 @@ def test_an_export_that_was_cut_off_is_written_again(
     else:
         assert (tmp_path / "crate/ro-crate-metadata.json").exists()
         assert not (tmp_path / "crate.part").exists()
+
+
+PROJECT = "incomplete"  # Trackio's folder is that of the first test
+
+
+def count_exported_runs(tracker: str, folder: Path) -> dict[str, tuple[int, int]]:
+    """Return run → (its exported copies, the numbers in them)."""
+    if tracker == "mlflow":
+        from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
+        found = [
+            (
+                run.data.tags["chessreg.run"],
+                sum(len(client.get_metric_history(run.info.run_id, key)) for key in run.data.metrics),
+            )
+            for experiment in client.search_experiments()
+            for run in client.search_runs([experiment.experiment_id])
+        ]
+    elif tracker == "wandb":
+        documents = [json.loads(path.read_text()) for path in folder.glob("wandb/offline-run-*/chessreg.json")]
+        found = [(one["id"], len(one["results"]) + sum(map(len, one["curves"].values()))) for one in documents]
+    else:
+        from trackio.sqlite_storage import SQLiteStorage
+
+        found = []
+        for config in SQLiteStorage.get_all_run_configs(PROJECT).values():
+            run = config["chessreg"]["run"]
+            rows = SQLiteStorage.get_logs(PROJECT, run_id=run)
+            found.append((run, sum(len(row.keys() - {"step", "timestamp"}) for row in rows)))
+    return {
+        run: (sum(1 for one, _ in found if one == run), sum(n for one, n in found if one == run)) for run, _ in found
+    }
+
+
+@pytest.mark.parametrize(("tracker", "package"), [("mlflow", "mlflow"), ("wandb", "wandb"), ("trackio", "trackio")])
+def test_an_incomplete_run_is_replaced_when_it_has_gone_on(
+    reg: Registry, records: list[RunRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracker: str, package: str
+) -> None:
+    pytest.importorskip(package, reason=f"no {package} here")
+    monkeypatch.chdir(tmp_path)
+    place = f"{tracker}:sqlite:///{tmp_path}/mlflow.db" if tracker == "mlflow" else f"{tracker}:{tmp_path}"
+    [whole] = [record for record in records if record.name == "trained"]
+    [name, curve] = max(whole.curves.items(), key=lambda item: len(item[1]))
+    early = replace(whole, state="running", ended=None, results={}, curves={name: curve[:1]})
+    later = replace(whole, state="running", ended=None, results={}, curves={name: curve[:2]})
+    done = {}
+    for step, record in (("early", early), ("same", early), ("later", later), ("whole", whole), ("again", whole)):
+        monkeypatch.setattr(tracking, "collect_records", lambda session, words, record=record: [record])
+        written = export_records(reg, place, project=PROJECT)
+        done[step] = written["new"], written["updated"]
+        expected = 1 if step in ("early", "same") else 2 if step == "later" else whole.numbers()
+        assert count_exported_runs(tracker, tmp_path) == {whole.id: (1, expected)}, step
+    assert done == {"early": (1, 0), "same": (0, 0), "later": (0, 1), "whole": (0, 1), "again": (0, 0)}
+
+
+def test_a_synced_run_of_wandb_that_is_updated_is_named(
+    reg: Registry, records: list[RunRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb", reason="no W&B here")
+    [whole] = [record for record in records if record.name == "trained"]
+    monkeypatch.setattr(
+        tracking, "collect_records", lambda session, words: [replace(whole, state="running", results={})]
+    )
+    export_records(reg, f"wandb:{tmp_path}")
+    [folder] = tmp_path.glob(f"wandb/offline-run-*-{whole.id}")
+    (folder / f"run-{whole.id}.wandb.synced").touch()
+    monkeypatch.setattr(tracking, "collect_records", lambda session, words: [whole])
+    assert "uploaded before" in export_records(reg, f"wandb:{tmp_path}")["remark"]

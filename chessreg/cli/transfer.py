@@ -301,7 +301,8 @@ def runs(home: Home, words: tuple[str, ...], place: str, project: str) -> None:
     """Write runs for another experiment tracker: settings, results with intervals, curves, artifacts and lineage.
 
     WORDS are those of `chessreg runs list`; left out: all runs that are not archived. Each tracker's library has to be
-    installed. A run that is there is skipped. A RO-Crate is a new folder, with the result tables as Parquet.
+    installed. A complete run that is there is skipped. A run that was incomplete is replaced if it has gone on. A
+    RO-Crate is a new folder, with the result tables as Parquet.
 
     \b
     Example: chessreg export runs --to mlflow:sqlite:///mlflow.db
@@ -317,3 +318,7 @@ def runs(home: Home, words: tuple[str, ...], place: str, project: str) -> None:
     else:
         text = f"{done['new']:,} of {done['runs']:,} runs are new in {place}, with {done['numbers']:,} numbers in all"
         click.echo(text, err=True)
+        if done["updated"]:
+            click.echo(f"{done['updated']:,} were incomplete there and are updated", err=True)
+        if done["remark"]:
+            click.echo(done["remark"], err=True)
