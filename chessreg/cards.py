@@ -115,7 +115,7 @@ def format_card_of_run(session: Session, noun: str, reference: str, address: Hub
         "## Use",
         *format_run_usage(noun, rows, address),
         "## Layers",
-        format_rows(rows, {column.field: column.heading for column in entity.columns}),
+        format_layer_table(rows, {column.field: column.heading for column in entity.columns}),
         "## Training data",
         format_data_table(data) if data else "The games are not recorded in the registry that exported this.",
         "## Commands",
@@ -156,18 +156,18 @@ def format_block(language: str, lines: Sequence[str]) -> str:
     return "\n".join([f"{fence}{language}", *lines, fence])
 
 
-def format_rows(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:
+def format_layer_table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:
     """Return a Markdown table of the columns that have a value in any row."""
     shown = {name: heading for name, heading in columns.items() if name not in ("run_id", "name")}
     shown = {name: heading for name, heading in shown.items() if any(row.get(name) is not None for row in rows)}
     lines = [f"| {' | '.join(shown.values())} |", f"|{' --- |' * len(shown)}"]
     for row in rows:
         cells = (row.get(name) for name in shown)
-        lines.append(f"| {' | '.join(escape_markdown(format_cell(cell)) for cell in cells)} |")
+        lines.append(f"| {' | '.join(escape_markdown(format_table_value(cell)) for cell in cells)} |")
     return "\n".join(lines)
 
 
-def format_cell(value: Any) -> str:
+def format_table_value(value: Any) -> str:
     """Return a value for a table: numbers with four significant digits."""
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 

@@ -129,14 +129,14 @@ def is_private(value: Any) -> bool:
     return isinstance(value, str) and (hide_folders(value) != value or mask(value) != value)
 
 
-def write_checkpoint(session: Session, reference: str, folder: Path, address: HubAddress) -> str:
+def write_checkpoint_files(session: Session, reference: str, folder: Path, address: HubAddress) -> str:
     """Write a checkpoint in the layout of transformers, and return its card."""
     card = format_card_of_checkpoint(session, reference, address)
     export_checkpoint(session.database, session.store, reference, folder)
     return card
 
 
-def write_dataset(session: Session, reference: str, folder: Path, address: HubAddress) -> str:
+def write_dataset_files(session: Session, reference: str, folder: Path, address: HubAddress) -> str:
     """Write a dataset, or a part of one (NAME:PART), as Parquet that `dataset add` reads, and return its card."""
     import pyarrow.parquet as pq
 
@@ -174,7 +174,7 @@ def build_published_tables(file: DatasetFile) -> dict[str, pa.Table]:
     return tables_of
 
 
-def write_probes(session: Session, reference: str, folder: Path, address: HubAddress) -> str:
+def write_probe_files(session: Session, reference: str, folder: Path, address: HubAddress) -> str:
     """Write each layer of a probe run as `layer-N.probe.safetensors`, and return the card."""
     inputs = session.inputs
     run = inputs.reference("run:probe", reference)
@@ -197,7 +197,7 @@ def write_probes(session: Session, reference: str, folder: Path, address: HubAdd
     return format_card_of_run(session, "probe", run, address)
 
 
-def write_vectors(session: Session, reference: str, folder: Path, address: HubAddress) -> str:
+def write_vector_files(session: Session, reference: str, folder: Path, address: HubAddress) -> str:
     """Write each layer of a vector run as `layer-N.vector.safetensors`, and return the card."""
     inputs = session.inputs
     run = inputs.reference("run:vector", reference)
@@ -238,7 +238,7 @@ def build_facts(
     )
 
 
-def write_saes(session: Session, reference: str, folder: Path, address: HubAddress) -> str:
+def write_sae_folders(session: Session, reference: str, folder: Path, address: HubAddress) -> str:
     """Write each SAE of a run as a folder of SAELens, and return the card."""
     from chessreg.experiments.sae.stored import build_output_name, export_sae
 
@@ -252,9 +252,9 @@ def write_saes(session: Session, reference: str, folder: Path, address: HubAddre
 
 
 WRITERS: dict[str, Callable[[Session, str, Path, HubAddress], str]] = {
-    "checkpoint": write_checkpoint,
-    "dataset": write_dataset,
-    "probe": write_probes,
-    "vector": write_vectors,
-    "sae": write_saes,
+    "checkpoint": write_checkpoint_files,
+    "dataset": write_dataset_files,
+    "probe": write_probe_files,
+    "vector": write_vector_files,
+    "sae": write_sae_folders,
 }

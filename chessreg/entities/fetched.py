@@ -113,7 +113,7 @@ def choose_files(repository: HubRepository) -> list[RepositoryFile]:
     groups = group_files([file.path for file in repository.files])
     if any(group.content == "model" and group.folder == "" for group in groups):
         groups = [group for group in groups if group.content not in ("model", "checkpoint") or group.folder == ""]
-    models = [name for group in groups for name in list_model_names(group)]
+    models = [name for group in groups for name in list_weight_names(group)]
     if len(models) > 1:
         raise BadInputError(
             f"{address} has {len(models):,} models: {describe_paths(models)}",
@@ -129,7 +129,7 @@ def choose_files(repository: HubRepository) -> list[RepositoryFile]:
     return [file for file in repository.files if file.path in chosen]
 
 
-def list_model_names(group: ContentGroup) -> Sequence[str]:
+def list_weight_names(group: ContentGroup) -> Sequence[str]:
     """Return the folder of a model, or each file of weights; nothing for other content."""
     if group.content == "model":
         return [group.folder or "."]
@@ -208,11 +208,13 @@ def describe_group(group: ContentGroup, folder: Path) -> list[FetchedContent]:
     if group.content == "checkpoint":
         return [describe_model(path) for path in paths]
     if group.content == "sae":
-        return [describe_files("SAE", [place], check_sae, "chessreg import sae {} --checkpoint MODEL")]
+        return [describe_files("SAE", [place], check_fetched_sae, "chessreg import sae {} --checkpoint MODEL")]
     if group.content == "probe":
-        return [describe_files("probe file", paths, check_probe, "chessreg import probe {} --checkpoint MODEL")]
+        return [describe_files("probe file", paths, check_fetched_probe, "chessreg import probe {} --checkpoint MODEL")]
     if group.content == "vector":
-        return [describe_files("vector file", paths, check_vector, "chessreg import vector {} --checkpoint MODEL")]
+        return [
+            describe_files("vector file", paths, check_fetched_vector, "chessreg import vector {} --checkpoint MODEL")
+        ]
     return describe_datasets(paths)
 
 
@@ -246,13 +248,13 @@ def describe_refusal(path: Path, error: Exception) -> str:
     return f"not importable: {message if path.name in message else f'{path.name}: {message}'}"
 
 
-def check_sae(path: Path) -> None:
+def check_fetched_sae(path: Path) -> None:
     from chessreg.models.sae_files import read_sae_folder
 
     read_sae_folder(path)
 
 
-def check_probe(path: Path) -> None:
+def check_fetched_probe(path: Path) -> None:
     from chessreg.models.importers import davis_probes, direction_files, directions, source
 
     if not source.is_safetensors(path):
@@ -261,7 +263,7 @@ def check_probe(path: Path) -> None:
         davis_probes.read_davis_probe(path, str(path))
 
 
-def check_vector(path: Path) -> None:
+def check_fetched_vector(path: Path) -> None:
     from chessreg.models.importers import direction_files, directions, source
 
     if not source.is_safetensors(path) or direction_files.read_own_vector(path, path.name) is None:
