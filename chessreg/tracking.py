@@ -295,15 +295,19 @@ def write_trackio(records: Sequence[RunRecord], where: str, project: str, sessio
     """Write to Trackio's folder (its TRACKIO_DIR). An incomplete run is replaced."""
     import os
 
-    os.environ["TRACKIO_DIR"] = str(Path(where).resolve())  # read when the library is imported
-    from trackio.sqlite_storage import SQLiteStorage
+    folder = Path(where).resolve()
+    os.environ["TRACKIO_DIR"] = str(folder)
+    from trackio import sqlite_storage
 
-    configs = [config.get("chessreg", {}) for config in SQLiteStorage.get_all_run_configs(project).values()]
+    sqlite_storage.TRACKIO_DIR = folder  # if the library was imported before, it has read the variable
+    storage = sqlite_storage.SQLiteStorage
+
+    configs = [config.get("chessreg", {}) for config in storage.get_all_run_configs(project).values()]
     there = {config["run"]: (config.get("state"), config.get("progress")) for config in configs if "run" in config}
     written = [record for record in records if record.id not in there or record.is_newer_than(*there[record.id])]
     updated = [record for record in written if record.id in there]
     for record in updated:
-        SQLiteStorage.delete_run(project, record.title, run_id=record.id)
+        storage.delete_run(project, record.title, run_id=record.id)
     for record in written:
         facts = {"run": record.id, "kind": record.kind, "state": record.state, "progress": record.progress,
                  "tags": record.tags,
@@ -314,7 +318,7 @@ def write_trackio(records: Sequence[RunRecord], where: str, project: str, sessio
             for step, value in curve:
                 steps.setdefault(step, {})[f"curve/{name}"] = value
         points = [(0, dict(record.results)), *sorted(steps.items())]
-        SQLiteStorage.bulk_log(
+        storage.bulk_log(
             project=project,
             run=f"{record.title} {record.id[-6:]}" if record.name else record.title,
             run_id=record.id,

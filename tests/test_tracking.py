@@ -220,9 +220,6 @@ def test_an_export_that_was_cut_off_is_written_again(
         assert not (tmp_path / "crate.part").exists()
 
 
-PROJECT = "incomplete"  # Trackio's folder is that of the first test
-
-
 def count_exported_runs(tracker: str, folder: Path) -> dict[str, tuple[int, int]]:
     """Return run → (its exported copies, the numbers in them)."""
     if tracker == "mlflow":
@@ -244,9 +241,9 @@ def count_exported_runs(tracker: str, folder: Path) -> dict[str, tuple[int, int]
         from trackio.sqlite_storage import SQLiteStorage
 
         found = []
-        for config in SQLiteStorage.get_all_run_configs(PROJECT).values():
+        for config in SQLiteStorage.get_all_run_configs("chessreg").values():
             run = config["chessreg"]["run"]
-            rows = SQLiteStorage.get_logs(PROJECT, run_id=run)
+            rows = SQLiteStorage.get_logs("chessreg", run_id=run)
             found.append((run, sum(len(row.keys() - {"step", "timestamp"}) for row in rows)))
     return {
         run: (sum(1 for one, _ in found if one == run), sum(n for one, n in found if one == run)) for run, _ in found
@@ -267,7 +264,7 @@ def test_an_incomplete_run_is_replaced_when_it_has_gone_on(
     done = {}
     for step, record in (("early", early), ("same", early), ("later", later), ("whole", whole), ("again", whole)):
         monkeypatch.setattr(tracking, "collect_records", lambda session, words, record=record: [record])
-        written = export_records(reg, place, project=PROJECT)
+        written = export_records(reg, place)
         done[step] = written["new"], written["updated"]
         expected = 1 if step in ("early", "same") else 2 if step == "later" else whole.numbers()
         assert count_exported_runs(tracker, tmp_path) == {whole.id: (1, expected)}, step
