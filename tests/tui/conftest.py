@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 from textual._compositor import Compositor
 from textual._context import visible_screen_stack
+from textual.css import stylesheet
+from textual.css.model import RuleSet, Selector
 from textual.css.stylesheet import Stylesheet
+from textual.dom import DOMNode
 from textual.events import Key
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
@@ -42,13 +45,18 @@ NEVER = 86_400.0  # seconds: no test takes as long
 
 @pytest.fixture(scope="session", autouse=True)
 def drawn_when_asked() -> Iterator[None]:
-    """Nobody sees the terminal of a test, so nothing is drawn on it: `Driver.text` and pictures draw the whole screen.
-    The style sheets of all apps, which are the same, are parsed once."""
+    """Draw only when `Driver.text` or a picture needs the whole screen, because no terminal shows it.
+
+    Parse the style sheets of all apps, which are the same, once.
+    """
     parse, update = Stylesheet._parse_rules, Compositor.render_update
     parsed: dict[Any, Any] = {}
+    variables: list[dict[str, str]] = []
 
     def parse_once(self: Stylesheet, *source: Any, **named: Any) -> Any:
-        key = (source, *named.items(), frozenset(self._variables.items()))
+        if self._variables not in variables:
+            variables.append(dict(self._variables))
+        key = (source, *named.items(), variables.index(self._variables))
         if key not in parsed:
             parsed[key] = parse(self, *source, **named)
         return parsed[key]
@@ -62,6 +70,24 @@ def drawn_when_asked() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Stylesheet, "_parse_rules", parse_once)
         patch.setattr(Compositor, "render_update", render_update)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def styled_faster() -> Iterator[None]:
+    """Apply style sheets faster, with the same result: that is a third of the work of these tests.
+
+    A selector can only match a node that its last part matches, so check that part first. `RuleSet.__hash__` returns
+    the object's identity from Python, and is called for every rule and node.
+    """
+    match = stylesheet._check_selectors
+
+    def match_last_first(selectors: list[Selector], path: list[DOMNode]) -> bool:
+        return selectors[-1].check(path[-1]) and match(selectors, path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stylesheet, "_check_selectors", match_last_first)
+        patch.setattr(RuleSet, "__hash__", object.__hash__)
         yield
 
 
