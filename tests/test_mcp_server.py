@@ -13,6 +13,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,8 @@ from chessreg.cli.root import run_command_line
 
 from .queries.test_any_value import DEMO
 
-pytest.importorskip("mcp", reason="no server for agents here: pip install 'chessreg[mcp]'")
-
-from mcp.client import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
-
-from chessreg.agents.server import MAX_ANSWER_CHARS, bound_answer, make_server
+# Imported by the tests: every process of a run of all tests reads this file, and mcp takes a second.
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="requires mcp: pip install 'chessreg[mcp]'")
 
 Ask = Callable[..., Any]
 
@@ -44,6 +41,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def connect(folder: Path, writable: bool = False) -> Any:
     """Return a context manager whose value calls a tool and returns its document, or the text of its error."""
+    from mcp.client import Client
+
+    from chessreg.agents.server import make_server
 
     @contextmanager
     def opened() -> Iterator[Ask]:
@@ -291,6 +291,8 @@ def test_errors_are_one_text_with_a_hint(ask: Any) -> None:
     [("sql", {"select": "SELECT * FROM runs, games"}), ("published", {"name": "probe accuracy by layer"})],
 )
 def test_pages_of_a_large_answer_are_bounded_and_add_up(ask: Any, tool: str, arguments: dict[str, Any]) -> None:
+    from chessreg.agents.server import MAX_ANSWER_CHARS
+
     rows: list[Any] = []
     while True:
         answer = ask(tool, **arguments, limit=500, offset=len(rows))
@@ -303,6 +305,8 @@ def test_pages_of_a_large_answer_are_bounded_and_add_up(ask: Any, tool: str, arg
 
 
 def test_long_texts_and_lists_are_shortened_with_a_mark() -> None:
+    from chessreg.agents.server import bound_answer
+
     answer = json.loads(bound_answer({"text": "a" * 5000, "list": list(range(900)), "deep": {"nan": float("nan")}}))
     assert answer["text"].endswith("… (5,000 characters)")
     assert answer["list"][-1] == "… (900 items)"
@@ -322,6 +326,9 @@ def test_a_writable_server_names_tags_and_notes(folder: Path, tmp_path: Path) ->
 
 
 def test_the_command_serves_on_stdin_and_stdout(folder: Path) -> None:
+    from mcp.client import Client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
     words = ["-m", "chessreg.cli", "--registry", str(folder / "registry.db"), "mcp"]
 
     async def talk() -> Any:
@@ -337,6 +344,6 @@ def test_the_command_serves_on_stdin_and_stdout(folder: Path) -> None:
 def test_without_the_package_one_line_names_it(monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: Any) -> None:
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
     monkeypatch.setitem(sys.modules, "mcp", None)
-    monkeypatch.delitem(sys.modules, "chessreg.agents.server")
+    monkeypatch.delitem(sys.modules, "chessreg.agents.server", raising=False)
     assert run_command_line(["--registry", str(folder / "registry.db"), "mcp"]) == 4
     assert "the package mcp is not installed" in capsys.readouterr().err
