@@ -143,9 +143,14 @@ class Form:
 
     def snapshot(self) -> Form:
         """Return a copy for another thread while the user continues typing."""
-        same = Form(self.kind, self.reference, self.typed)
-        same.preset = self.preset
-        return same
+        return self._copy_with(self.typed)
+
+    def _copy_with(self, typed: Mapping[str, str]) -> Form:
+        """Return a form of the same kind and preset with these typed values."""
+        form = Form(self.kind, self.reference, typed)
+        form.preset = self.preset
+        form._by_variant = self._by_variant  # depends on the kind alone, and a sweep has dozens of forms per key press
+        return form
 
     @property
     def presets(self) -> tuple[str, ...]:
@@ -197,8 +202,7 @@ class Form:
             return [self]
         forms = []
         for values in itertools.product(*swept.values()):
-            form = Form(self.kind, self.reference, self.typed | dict(zip(swept, values, strict=True)))
-            form.preset = self.preset
+            form = self._copy_with(self.typed | dict(zip(swept, values, strict=True)))
             form.cell = {key: form.value(key) for key in swept}
             forms.append(form)
         return forms
