@@ -20,6 +20,7 @@
 --   layers_tried [layers]: number of layers that were compared
 --   seeds [runs]: probe runs that differ in their seed, pooled
 --   models [models]: number of probed models: 1, or the number of twins
+--   epochs: passes over the fitting games
 --   n_games [games]: test games, each scored by every run
 --   n [predictions]: squares (or positions) scored
 --   accuracy [%]: right predictions on the test games; games and seeds are resampled, or twins if there are several
@@ -40,7 +41,6 @@
 --   fitted_on: dataset and part of the fitting games, and the selection of games and sites; none: unknown
 --   tested_on: the same for the test games
 --   train_games [games]: games fitted on
---   epochs: passes over the fitting games
 --   runs: the probe runs
 --   done [units]: completed units
 --   planned [units]: units of the runs
@@ -66,7 +66,8 @@
 -- statement: cells
 -- One row per probe. Runs of one pool differ in seed and replicate alone, untrained twins also in their weights; their
 -- fitting and test data are the same.
-SELECT p.run_id, p.unit, p.layer, p.label, p.positions, p.train_games, p.epochs, p.checkpoint_id AS probed_id,
+SELECT p.run_id, p.unit, p.layer, p.label, p.positions, p.train_games, p.epochs::BIGINT AS epochs,
+       p.checkpoint_id AS probed_id,
        coalesce(CASE WHEN c.random_init THEN c.parent_id END, p.checkpoint_id) AS checkpoint_id,
        coalesce(parent.checkpoint, c.checkpoint) AS checkpoint, coalesce(parent.place, c.place) AS checkpoint_place,
        CASE WHEN c.random_init THEN 'untrained' ELSE 'trained' END AS weights,
@@ -159,8 +160,8 @@ progress AS (
     FROM (SELECT DISTINCT pool, weights, run_id, done, planned FROM pools) GROUP BY ALL
 )
 SELECT h.cell, p.checkpoint, CASE WHEN p.hardly_trained THEN 'hardly trained' ELSE h.weights END AS weights, p.probe, p.label, p.positions, p.strata, h.selected_on, h.layer, h.layers_tried, p.seeds, p.models,
-       s.n_games, s.n, u.layer AS untrained_layer, o.* EXCLUDE (pool, weights),
-       p.fitted_on, p.tested_on, p.train_games, p.epochs, p.runs, g.done, g.planned,
+       s.n_games, s.n, p.epochs, u.layer AS untrained_layer, o.* EXCLUDE (pool, weights),
+       p.fitted_on, p.tested_on, p.train_games, p.runs, g.done, g.planned,
        CASE WHEN twin.models = 1 AND abs(s.accuracy - us.accuracy) < 1
             THEN 'one twin: the interval resamples games, not random initializations' END AS warning,
        p.checkpoint_id, p.run_id

@@ -67,7 +67,7 @@ SELECT p.run_id, p.unit, s.split, s.correct, s.n, p.checkpoint_id, c.checkpoint,
            AS twin_of,
        coalesce(parent.place, c.place) AS family, c.place AS checkpoint_place, p.label, p.positions,
        p.hook_point, p.layer,
-       p.train_games, p.epochs, r.run, r.done, r.planned, r.created_at,
+       p.train_games, p.epochs::BIGINT AS epochs, r.run, r.done, r.planned, r.created_at,
        concat_ws('; ', settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'layers']), u.settings)
            AS settings
 FROM probe AS p

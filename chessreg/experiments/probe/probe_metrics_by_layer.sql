@@ -66,7 +66,8 @@
 -- `family_settings`: settings that the random-init controls of a model share with it.
 SELECT p.run_id, p.unit, s.split, p.label, coalesce(r.source, 'residual') AS source, p.positions, r.phase, p.hook_point,
        regexp_replace(p.hook_point, '\.[0-9]+\.', '.*.') AS pattern, p.layer,
-       residual_index(p.hook_point, p.layer) AS residual_index, p.train_positions, p.epochs, p.checkpoint_id AS probed_id,
+       residual_index(p.hook_point, p.layer) AS residual_index, p.train_positions, p.epochs::BIGINT AS epochs,
+       p.checkpoint_id AS probed_id,
        c.checkpoint, coalesce(c.random_init, false) AS untrained,
        CASE WHEN c.random_init THEN coalesce(parent.checkpoint, right(replace(c.parent_id::VARCHAR, '-', ''), 6)) END
            AS twin_of,
