@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 @click.option(
     "--registry-rows", "rows", is_flag=True, help="Also the registry's rows, for `chessreg merge PLACE` (folders only)."
 )
-@click.option("--dry-run", is_flag=True, help="List the files with their sizes, and a repository's card; copy nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="List the files with their sizes, and a repository's card; change nothing."
+)
 @click.option("--private/--public", default=None, help="Visibility of a new repository of the hub.  [default: private]")
 @add_json_option
 @pass_home
