@@ -38,7 +38,7 @@ ROW_GROUP_ROWS = 10_000
 _WORDS = ("result", "white", "black", "event", "date", "eco", "time_control", "termination")
 Progress = Callable[[int, int, int], None]
 """Called after each block with (bytes of the sources read, total bytes, games kept so far)."""
-_BATCH_HASHES = 1 << 23  # 64 MiB of hashes, and the same again to sort them
+_BATCH_HASHES = 1 << 21  # about 100 MB of memory, whatever the number of games
 
 
 def build_dataset(

@@ -97,6 +97,8 @@ class GameFilter:
 
     def reason(self, tags: Mapping[str, str]) -> str | None:
         """Return why a game with these tags is rejected, or None."""
+        if self is EVERY_GAME:
+            return None
         return self._time_control(tags) or self._rated(tags) or self._rating(tags) or self._termination(tags)
 
     def _time_control(self, tags: Mapping[str, str]) -> str | None:
