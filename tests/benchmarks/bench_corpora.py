@@ -84,7 +84,7 @@ def measure_training(folder: Path, packing: str) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     names = ("tokens", "actions") if packing == "positions" else ("tokens", "offsets")
-    arrays = [map_array(folder / f"{name}.npy") for name in names]
+    arrays: Any = [map_array(folder / f"{name}.npy") for name in names]
     config: Any
     if packing == "positions":
         corpus: Any = PositionCorpus(*arrays)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def make_corpus(games: int) -> Corpus:
     return Corpus(np.concatenate(rows).astype(np.uint8), np.r_[0, np.cumsum([len(r) for r in rows])])
 
 
-def make_data(packing: str, items: int) -> tuple[Corpus | PositionCorpus, TrainConfig]:
+def make_data(packing: Any, items: int) -> tuple[Corpus | PositionCorpus, Any]:
     if packing == "positions":
         return PositionCorpus(np.zeros((items, 77), np.uint8), np.zeros(items, np.int16)), POSITIONS
     config = replace(CONFIG, packing=packing)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from store import Store
-from store.corpora import CorpusWriter, open_corpus
+from store.corpora import Columns, CorpusWriter, open_corpus
 from store.errors import DiskFullError
 from tests.full_disk import no_space_beyond
 
-COLUMNS = {"tokens": (np.uint8, (3,)), "labels": (np.int16, ())}
+COLUMNS: Columns = {"tokens": (np.uint8, (3,)), "labels": (np.int16, ())}
 
 
 def write_rows(count: int, calls: list[int] | None = None) -> Callable[[CorpusWriter], None]:
