@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from chessreg.encodings.prompts import PromptEncoding, make_tokenizer
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.corpora import TrainingData
-from chessreg.experiments.settings.parallel import ParallelOptions
+from chessreg.experiments.settings.parallel import ModelTrainingOptions
 from chessreg.experiments.settings.prompts import (
     PromptSpec,
     check_prompt_room,
@@ -121,13 +121,13 @@ class FinetuneSpec(PromptSpec):
         return self
 
 
-class FinetuneOptions(ParallelOptions):
+class FinetuneOptions(ModelTrainingOptions):
     micro_tokens: Annotated[int, AtMost(1_000_000_000, "more tokens do not fit in memory")] | None = Field(
-        None, ge=64, description="maximum tokens in one forward pass. Left out: 4,096 on a CPU, else 16,384"
+        None,
+        ge=64,
+        description="maximum tokens in one forward pass of each device; a larger batch is split, and its gradients are "
+        "accumulated. Left out: 4,096 on a CPU, else 16,384",
     )
-    autocast: bool = Field(True, description="compute in bfloat16 where that is safe")
-    log_steps: int = Field(20, ge=1, description="steps between points of the loss curve")
-    checkpoint_seconds: float = Field(300.0, gt=0, description="seconds between saved states")
 
 
 LLAMA: dict[str, Any] = {"steps": 200_000, "warmup_steps": 2000, "batch_positions": 8192, "learning_rate": 8e-5,
@@ -261,7 +261,6 @@ def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetune
     """Return the trainer, restored to its place in the run, and the held-out prompts."""
     from chessreg.models.devices import prepare_device
     from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus, require_quantization
-    from chessreg.models.training import TrainerOptions
 
     spec, options = task.spec, task.options
     device = prepare_device(options.device, options.threads)
@@ -301,9 +300,7 @@ def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetune
     )
     # on a CPU, scores of more prompts are so large that every pass allocates them from the system again
     micro_tokens = options.micro_tokens or (4096 if device == "cpu" else 16_384)
-    training_options = TrainerOptions(
-        device, micro_tokens, options.autocast, False, options.log_steps, options.checkpoint_seconds
-    )
+    training_options = options.trainer_options(device, micro_tokens)
     fens, moves = TrainingData.of_task(task, spec.datasets).open_labelled_positions()
     made = PromptCorpus(written, fens, moves, config.block_size, spec.loss == "all")
     heldout = None

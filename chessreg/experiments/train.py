@@ -15,7 +15,7 @@ from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.corpora import TrainingData, identify_encoding
 from chessreg.experiments.settings.decisions import Decisions, load_decisions
-from chessreg.experiments.settings.parallel import ParallelOptions
+from chessreg.experiments.settings.parallel import ModelTrainingOptions
 from chessreg.games.datasets.dataset import convert_column_to_numpy
 from chessreg.models.train_config import (
     BranchTraining,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
     from chessreg.models.branches import BranchCorpus
     from chessreg.models.corpus import Corpus, PositionCorpus
-    from chessreg.models.training import TrainerOptions, TrainPoint
+    from chessreg.models.training import TrainPoint
     from chessreg.runs.task import Task
     from store.corpora import Columns, CorpusWriter
 
@@ -140,14 +140,13 @@ class SearchlessSpec(AnyTraining, SearchlessTraining):
 TrainSpec = Annotated[TextSpec | BranchSpec | PositionSpec | SearchlessSpec, Field(discriminator="architecture")]
 
 
-class TrainOptions(ParallelOptions):
+class TrainOptions(ModelTrainingOptions):
     micro_tokens: Annotated[int, AtMost(1_000_000_000, "more tokens do not fit in memory")] = Field(
-        16_384, ge=64, description="most characters in one forward pass; a batch is split into several"
+        16_384,
+        ge=64,
+        description="most characters in one forward pass of each device; a larger batch is split, and its gradients "
+        "are accumulated",
     )
-    autocast: bool = Field(True, description="compute in bfloat16 where that is safe")
-    compile: bool = Field(False, description="torch.compile the model")
-    log_steps: int = Field(20, ge=1, description="steps between points of the loss curve")
-    checkpoint_seconds: float = Field(300.0, gt=0, description="seconds between saved states")
 
 
 DAVIS: dict[str, Any] = {  # specification 1.5 and 2, from the published script; the number of steps is reconstructed
@@ -281,11 +280,14 @@ class Train(Kind):
 
     def train(self, task: Task[TrainSpec, TrainOptions]) -> None:
         from chessreg.models.branches import BranchTrainer
+        from chessreg.models.devices import prepare_device
         from chessreg.models.ranks import run_ranks
         from chessreg.models.training import Trainer
 
         spec = task.spec
-        options = build_trainer_options(task.options)
+        options = task.options.trainer_options(
+            prepare_device(task.options.device, task.options.threads), task.options.micro_tokens
+        )
         made = build_corpus(spec, TrainingData.of_task(task, spec.datasets))
         trainer_type: type[Trainer] = BranchTrainer if isinstance(spec, BranchSpec) else Trainer
         trainer = trainer_type(spec, made, task.folder, options)  # type: ignore[arg-type]
@@ -347,17 +349,6 @@ def check_architecture(spec: TrainSpec) -> None:
         raise BadInputError("the games of the held-out positions are missing", "give --heldout-source-games")
     if spec.heldout_order != "file" and not spec.heldout_moves:
         raise BadInputError("--heldout-order has no effect if all held-out positions are used", "give --heldout-moves")
-
-
-def build_trainer_options(options: TrainOptions) -> TrainerOptions:
-    """Return the trainer's options from those of the run, on the device that they name."""
-    from chessreg.models.devices import prepare_device
-    from chessreg.models.training import TrainerOptions
-
-    device = prepare_device(options.device, options.threads)
-    return TrainerOptions(
-        device, options.micro_tokens, options.autocast, options.compile, options.log_steps, options.checkpoint_seconds
-    )
 
 
 def build_corpus(spec: TrainSpec, data: TrainingData) -> Corpus | PositionCorpus | BranchCorpus:

@@ -412,6 +412,16 @@ class Finetuner(Trainer):
     def extra_arguments(self) -> dict[str, Any]:
         return {"source": self.source}
 
+    def checkpoint_activations(self) -> None:
+        if not self.model.hf.supports_gradient_checkpointing:
+            raise BadInputError(
+                f"--activation-checkpointing: a {self.model.hf.config.model_type} model does not support it",
+                "leave it out",
+            )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # later versions have another name for it
+            self.model.hf.gradient_checkpointing_enable({"use_reentrant": False})
+
     def split_rows(self, rows: Batch) -> tuple[list[tuple[Tensor, Tensor]], int]:
         """Return this process's share of a batch as inputs and labels in portions of at most `micro_tokens` tokens, and
         the number of its positions that do not fit the model."""

@@ -7,8 +7,9 @@ numpy, as `training` does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -88,6 +89,7 @@ def compute_gradients(
     rows: int | None = None,
     precision: Precision = "float32",
     batch: int | None = None,
+    compiled: bool = False,
 ) -> tuple[Loss, Tensor]:
     """Return the loss over scaled residuals x [n, d_model], and which latents fired (bool [features]).
 
@@ -106,18 +108,37 @@ def compute_gradients(
     with set_tf32_products(precision == "tf32"):
         kind = torch.bfloat16 if precision == "bfloat16" else x.dtype
         rows = rows or compute_batch_rows(x.device, sae.features)
-        return _compute_gradients(sae, x, coefficient, out, rows, kind, len(x) if batch is None else batch)
+        n = len(x) if batch is None else batch
+        # a tensor, because torch.compile compiles again for every value of a number
+        factor, sparsity = x.new_full((), coefficient), x.new_full((), coefficient / n, dtype=kind)
+        # inside of set_tf32_products, because a compiled function cannot change that setting
+        compute = compile_gradients() if compiled else _compute_gradients
+        return compute(sae, x, factor, sparsity, out, rows, kind, n)
+
+
+@cache
+def compile_gradients() -> Callable[..., tuple[Loss, Tensor]]:
+    """Return `_compute_gradients`, compiled."""
+    return torch.compile(_compute_gradients)
 
 
 def _compute_gradients(
-    sae: GatedSae, x: Tensor, coefficient: float, out: Mapping[str, Tensor], rows: int, kind: torch.dtype, n: int
+    sae: GatedSae,
+    x: Tensor,
+    coefficient: Tensor,
+    sparsity: Tensor,
+    out: Mapping[str, Tensor],
+    rows: int,
+    kind: torch.dtype,
+    n: int,
 ) -> tuple[Loss, Tensor]:
-    """Implement `compute_gradients`, with factors and results of products in `kind`."""
+    """Implement `compute_gradients`, with factors and results of products in `kind`. `sparsity` is coefficient / n in
+    `kind`."""
     slope = sae.r_mag.exp()
     for value in out.values():
         value.zero_()
     w_gate, w_dec, b_dec = sae.W_gate.to(kind), sae.W_dec.to(kind), sae.b_dec.to(kind)
-    sparsity = torch.full_like(sae.b_gate, coefficient / n, dtype=kind)
+    sparsity = sparsity.expand(sae.features)
     u_of, both_of, back_of = (x.new_empty(times * min(rows, len(x)), sae.features, dtype=kind) for times in (1, 2, 2))
     summed, strongest = x.new_zeros(4), torch.zeros_like(sae.b_gate, dtype=kind)
     for part in x.split(rows) if len(x) else ():
@@ -242,6 +263,7 @@ def train_step(
     rows: int | None = None,
     precision: Precision = "float32",
     ranks: Ranks | None = None,
+    compiled: bool = False,
 ) -> tuple[Loss, Tensor]:
     """Update `sae` on scaled residuals x [n, d_model]; return the result of `compute_gradients`. `gradient` is
     overwritten.
@@ -249,7 +271,7 @@ def train_step(
     On a GPU nothing waits for the device. With `ranks`, each process has the whole batch and computes its share.
     """
     part = x if ranks is None else x.tensor_split(ranks.size)[ranks.rank]
-    loss, fired = compute_gradients(sae, part, coefficient, gradient, rows, precision, len(x))
+    loss, fired = compute_gradients(sae, part, coefficient, gradient, rows, precision, len(x), compiled)
     if ranks is not None:
         means, fires = torch.stack(list(loss.values())), fired.float()
         ranks.sum([*gradient.values(), means, fires])

@@ -14,12 +14,13 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+import shutil
 import signal
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import connection
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 GROUP_TIMEOUT = timedelta(minutes=2)  # of a collective operation, and for the group to form
 COMMAND_TIMEOUT = timedelta(days=365)  # rank 0 may measure the model for hours; its end closes the connection
 READY_POLL_S = 0.05
+READY_TIMEOUT = timedelta(minutes=30)  # on several machines, for every process to load the model
 END_TIMEOUT_S = 5.0  # for a process to end after SIGTERM, before SIGKILL
 KEPT_COMMANDS = 1000  # more than the steps that rank 0 can be ahead
 MAPPED_BYTES = 1 << 16  # larger arrays are stored in files, which the processes map
@@ -106,6 +108,10 @@ class Leader(Protocol):
     @property
     def device(self) -> str: ...
 
+    @property
+    def folder(self) -> Path:
+        """A folder of the run that all processes can read."""
+
     def make_follower(self) -> Follower: ...
 
     def connect(self, ranks: Ranks) -> None:
@@ -116,9 +122,15 @@ class Leader(Protocol):
 def run_ranks(leader: Leader, devices: int) -> Iterator[None]:
     """Make the training rank 0 of `devices` processes inside the block; with 1 nothing is started.
 
+    In a process that torchrun started, the group is that of torchrun, with `devices` processes per machine.
+
     Raises LostProcessError if one of the processes ends or stops responding, and BadInputError for more GPUs than
     this machine has.
     """
+    if is_started_by_torchrun():
+        with lead_torchrun_group(leader):
+            yield
+        return
     if devices == 1:
         yield
         return
@@ -137,8 +149,8 @@ def run_ranks(leader: Leader, devices: int) -> Iterator[None]:
             ranks = Ranks(0, devices, store)
             join_group(ranks, leader.device)
             leader.connect(ranks)
-            yield
-            ranks.send(END)
+            with ending(ranks):
+                yield
         except LostProcessError as error:
             if reason := find_reason(followers):
                 raise LostProcessError(devices, reason) from error
@@ -147,6 +159,20 @@ def run_ranks(leader: Leader, devices: int) -> Iterator[None]:
             end_processes(followers)
             if dist.is_initialized():
                 dist.destroy_process_group()
+
+
+@contextmanager
+def ending(ranks: Ranks) -> Iterator[None]:
+    """Tell the other processes to end after the block, except if one of them is lost."""
+    try:
+        yield
+    except LostProcessError:
+        raise
+    except BaseException:
+        with suppress(RuntimeError):
+            ranks.send(END)
+        raise
+    ranks.send(END)
 
 
 @contextmanager
@@ -236,6 +262,71 @@ def exit_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
+
+
+# -- processes that torchrun starts, on several machines ---------------------------------------------------------------
+
+
+FOLLOWER_KEY = "follower"  # the folder of the follower, or nothing if the run ends without one
+
+
+def is_started_by_torchrun() -> bool:
+    """Return whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+@contextmanager
+def lead_torchrun_group(leader: Leader) -> Iterator[None]:
+    """Make the training rank 0 of the processes that torchrun started, inside the block."""
+    store, rank, size = next(dist.rendezvous("env://"))
+    ranks = Ranks(rank, size, store)
+    for left in leader.folder.glob("ranks-*"):  # of an attempt that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="ranks-", dir=leader.folder) as name,
+        share_threads(int(os.environ["LOCAL_WORLD_SIZE"])),
+    ):
+        write_follower(leader.make_follower(), Path(name))
+        store.set(FOLLOWER_KEY, name)
+        try:
+            with explain_lost_process(size):
+                store.wait([ready_key(other) for other in range(1, size)], READY_TIMEOUT)
+            join_group(ranks, leader.device)
+            leader.connect(ranks)
+            with ending(ranks):
+                yield
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+def release_torchrun_group() -> None:
+    """End the other processes that torchrun started if rank 0 ends without having led them."""
+    store, _, _ = next(dist.rendezvous("env://"))
+    store.compare_set(FOLLOWER_KEY, "", "")
+
+
+def follow_torchrun_group(threads: int, device: str) -> None:
+    """Follow rank 0, until it ends, as the process whose number torchrun set. `device`: cpu, or auto and cuda for the
+    GPU with its number on this machine."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 decides when to stop
+        signal.signal(number, signal.SIG_IGN)
+    store, rank, size = next(dist.rendezvous("env://"))
+    store.set_timeout(COMMAND_TIMEOUT)
+    name = store.get(FOLLOWER_KEY).decode()
+    if not name:
+        return
+    torch.set_num_threads(max(1, threads // int(os.environ["LOCAL_WORLD_SIZE"])))
+    if device != "cpu" and torch.cuda.is_available():
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        torch.cuda.set_device(device)
+    else:
+        device = "cpu"
+    follow = read_follower(Path(name))(rank, device)
+    ranks = Ranks(rank, size, store)
+    store.set(ready_key(rank), "")
+    join_group(ranks, device)
+    follow(ranks)
 
 
 # -- the follower as files --------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from chessreg.errors import BadInputError, ChessregError, get_first_line
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
@@ -80,6 +81,7 @@ class TrainerOptions:
     checkpoint_seconds: float = 300.0
     devices: int = 1  # number of processes that share each batch (ranks.py)
     rank: int = 0  # the number of this process
+    activation_checkpointing: bool = False  # compute activations again in the backward pass instead of keeping them
 
 
 @dataclass(frozen=True)
@@ -254,6 +256,8 @@ class Trainer:
         self.ranks: Ranks | None = None
         torch.manual_seed(config.drawn_by)
         self.model = self.initial().to(self.options.device)
+        if self.options.activation_checkpointing:
+            self.checkpoint_activations()
         self.optimizers = make_optimizers(self.model, config)
         self.step = self.tokens_seen = self.epoch = self.position = 0
         self.left_out = 0  # drawn items that do not fit the model
@@ -272,6 +276,11 @@ class Trainer:
     def initial(self) -> Any:
         """Return the initial model; random draws come from torch's generator."""
         return make_initial_model(self.config, self.corpus.vocab_size)
+
+    def checkpoint_activations(self) -> None:
+        """Keep only the input of each block, from which the backward pass computes its activations again."""
+        for block in self.model.h:
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 
     def check_corpus(self) -> None:
         """Raise BadInputError for a corpus without a batch."""

@@ -107,6 +107,8 @@ def require_runnable(resolved: ResolvedSpec, options: ExecutionOptions | None, i
         devices.check_threads(options.threads)
         devices.check_device(options.device)
         devices.check_device_count(options.device, getattr(options, "devices", 1))  # of kinds that use several devices
+        if (nodes := getattr(options, "nodes", 1)) > 1:
+            raise BadInputError(f"--nodes {nodes} requires Slurm", "chessreg launch … --on slurm")
     resolved.kind.check(resolved.spec, inputs)
 
 

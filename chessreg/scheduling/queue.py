@@ -113,6 +113,7 @@ def make_submission(database: Database, store: Store, job: Job) -> Submission:
         bool(detail.get("share_gpu")),
         float(detail.get("gpu_memory") or 0),
         int(options.get("devices", 1)),
+        int(options.get("nodes", 1)),
     )
     cwd = launch_folder(job)
     if (

@@ -41,6 +41,28 @@ def main(path: Path) -> int:
     """Execute the attempt that this file describes. Return the exit status: 0 finished, 130 stopped by a signal."""
     folder = path.parent
     keep_private(shared_by=folder)
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # `--nodes`
+        return run_under_torchrun(path)
+    return run_alone(path)
+
+
+def run_under_torchrun(path: Path) -> int:
+    """Execute the attempt as rank 0 of the processes that torchrun started, or follow rank 0 as another of them."""
+    from chessreg.models.ranks import follow_torchrun_group, release_torchrun_group
+
+    if os.environ["RANK"] == "0":
+        try:
+            return run_alone(path)
+        finally:
+            release_torchrun_group()
+    options = json.loads(path.read_text(encoding="utf-8"))["execution_options"]
+    follow_torchrun_group(int(os.environ.get("CHESSREG_THREADS", "1")), str(options.get("device", "auto")))
+    return 0
+
+
+def run_alone(path: Path) -> int:
+    """Execute the attempt. Return the exit status."""
+    folder = path.parent
     try:
         with (folder / "lock").open("w", encoding="utf-8") as lock, mask_streams():
             try:

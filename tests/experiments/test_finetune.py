@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ SMALL: dict[str, Any] = {"family": "llama", "n_layer": 1, "n_head": 2, "n_embd":
 HOW = FinetuneOptions(threads=1, log_steps=10, autocast=False)
 FENS = [chess.STARTING_FEN, "8/8/4k3/8/8/4K3/4P3/8 w - - 0 1", "5k2/P4ppp/8/8/8/8/8/6K1 w - - 0 41"]
 MOVES = ["e2e4", "e3d4", "a7a8q"]
+HOW = TrainerOptions(autocast=False, log_steps=1)
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +49,17 @@ def corpus(words: Any, block_size: int = 512, **settings: Any) -> PromptCorpus:
     return PromptCorpus(PromptEncoding(words, PromptSettings(**settings)), FENS, MOVES, block_size)
 
 
-def tuner(folder: Path, made: PromptCorpus, begins: Path | None = None, **settings: Any) -> Finetuner:
+def tuner(
+    folder: Path,
+    made: PromptCorpus,
+    begins: Path | None = None,
+    options: TrainerOptions = HOW,
+    **settings: Any,
+) -> Finetuner:
     defaults: dict[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": made.block_size, "steps": 6}
     defaults |= {"warmup_steps": 1, "learning_rate": 1e-2, "batch_positions": 2, "vocab_size": made.encoding.size}
     config = FinetuneConfig(**(defaults | settings))
-    return Finetuner(config, made, folder, TrainerOptions(autocast=False, log_steps=1), begins)
+    return Finetuner(config, made, folder, options, begins)
 
 
 def test_labels_are_the_answer_and_its_end_alone(words: Any) -> None:
@@ -117,6 +125,21 @@ def test_two_processes_tune_as_one_and_each_encodes_its_share(lora: int, words: 
     assert counts[0][0] > 0
     assert len(curves[0]) == 7
     assert curves[1] == pytest.approx(curves[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("lora", [0, 4])
+def test_activation_checkpointing_tunes_the_same(lora: int, words: Any, tmp_path: Path) -> None:
+    if lora:
+        pytest.importorskip("peft")
+    curves = []
+    for checkpointing in (False, True):
+        options = replace(HOW, activation_checkpointing=checkpointing)
+        trainer = tuner(tmp_path / str(checkpointing), corpus(words), lora_rank=lora, options=options)
+        assert trainer.model.hf.is_gradient_checkpointing == checkpointing
+        trainer.run(lambda point: None, corpus(words))
+        curves.append([point.loss for point in trainer.curve])
+    assert curves[0] == curves[1]
+    assert curves[0][-1] < curves[0][0]
 
 
 def stopped_after(trainer: Finetuner, steps: int) -> None:

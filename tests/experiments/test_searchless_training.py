@@ -13,7 +13,7 @@ from chessreg.encodings.fen77 import Fen77
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.corpora import TrainingData
-from chessreg.experiments.train import TrainOptions, build_corpus, build_trainer_options
+from chessreg.experiments.train import TrainOptions, build_corpus
 from chessreg.games.datasets.bags import encode_record, write_bag
 from chessreg.models.decoding.values import score_moves
 from chessreg.models.ranks import run_ranks
@@ -97,7 +97,7 @@ def test_two_processes_train_as_one(bags: Session, tmp_path: Path, head: str, da
     made = build_corpus(spec, TrainingData(bags.inputs, (bags.inputs.reference("dataset", dataset),)))
     curves = []
     for devices in (1, 2):
-        trainer = Trainer(spec, made, tmp_path / str(devices), build_trainer_options(HOW))  # type: ignore[arg-type]
+        trainer = Trainer(spec, made, tmp_path / str(devices), HOW.trainer_options("cpu", HOW.micro_tokens))  # type: ignore[arg-type]
         with run_ranks(trainer, devices):
             trainer.run(lambda point: None)
         curves.append([point.loss for point in trainer.curve])

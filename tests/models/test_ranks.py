@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -16,6 +19,7 @@ import psutil
 import pytest
 import torch
 
+from chessreg.child import build_child_environment
 from chessreg.errors import BadInputError
 from chessreg.models import ranks
 from chessreg.models.branches import BranchTrainer
@@ -182,6 +186,32 @@ def test_a_follower_maps_the_arrays_of_a_corpus(tmp_path: Path) -> None:
     assert [isinstance(one, np.memmap) for one in read] == [True, True, False, True, True]
     assert read[3].filename == tmp_path / "mapped.npy"
     assert len(list((tmp_path / "follower").glob("*.npy"))) == 2
+
+
+def run_two_nodes(folder: Path, until: int) -> list[subprocess.Popen[bytes]]:
+    """Start the commands of a Slurm job on two nodes, here as two nodes of one machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-P", "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1",
+               "--max-restarts=0", "-m", "tests.models.torchrun_training", str(folder), str(until)]  # fmt: skip
+    place = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port)}
+    folder.mkdir(exist_ok=True)
+    return [
+        subprocess.Popen(command, env={**build_child_environment(), **place, "PET_NODE_RANK": str(node)})
+        for node in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("ends", [(7, SHORT.steps), pytest.param((0, 5, 9, SHORT.steps), marks=pytest.mark.slow)])
+def test_two_nodes_train_as_one_process(ends: tuple[int, ...], tmp_path: Path) -> None:
+    """Also after both have stopped, and after the first had nothing to do."""
+    for until in ends:
+        assert [node.wait(300) for node in run_two_nodes(tmp_path / "two", until)] == [0, 0]
+    trainer = Trainer(SHORT, corpus(), tmp_path / "two", HOW)
+    curve = [loss for point in trainer.curve for loss in (point.loss, point.heldout_loss) if loss is not None]
+    assert curve == pytest.approx(losses(tmp_path / "one", 1), abs=1e-5)
+    assert [path.name for path in (tmp_path / "two").iterdir()] == ["state.pt"]
 
 
 def test_more_devices_than_there_are_is_refused() -> None:

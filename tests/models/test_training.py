@@ -238,3 +238,23 @@ def test_models_train_decode_and_fit_saes_without_other_packages() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "chessreg.models.training chessreg.models.gated_sae [1, 2]"
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_activation_checkpointing_trains_the_same_with_fewer_kept_activations(tmp_path: Path, dropout: float) -> None:
+    config, kept, weights = replace(CONFIG, steps=3, dropout=dropout), [], []
+    for checkpointing in (False, True):
+        options = replace(HOW, activation_checkpointing=checkpointing)
+        trainer, sizes = Trainer(config, corpus(), tmp_path / str(checkpointing), options), [0]
+
+        def pack(tensor: torch.Tensor, sizes: list[int] = sizes) -> torch.Tensor:
+            sizes[0] += tensor.nbytes
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            trainer.summed_loss(trainer.model, *next(trainer.prepare_batches()).portions[0])
+        trainer.run(lambda point: None)
+        kept.append(sizes[0])
+        weights.append(trainer.trained().state_dict())
+    assert kept[1] < 0.6 * kept[0]
+    assert all(torch.equal(weights[0][name], tensor) for name, tensor in weights[1].items())

@@ -42,6 +42,7 @@ class SaeTrainer:
         self.seconds = 0.0
         self.clock = time.process_time if device == "cpu" else time.perf_counter
         self.ranks: Ranks | None = None
+        self.compiled = False  # whether steps use torch.compile
         self.begin()
         self.begun = path.exists()
         if self.begun:
@@ -141,7 +142,15 @@ class SaeTrainer:
         rate = self.spec.learning_rate * self.rate(self.step, steps)
         x = rows.to(self.device) * self.scale
         loss, fired = train_step(
-            self.sae, self.adam, self.gradient, x, coefficient, rate, precision=self.spec.precision, ranks=self.ranks
+            self.sae,
+            self.adam,
+            self.gradient,
+            x,
+            coefficient,
+            rate,
+            precision=self.spec.precision,
+            ranks=self.ranks,
+            compiled=self.compiled,
         )
         self.step += 1
         self.tokens += len(rows)

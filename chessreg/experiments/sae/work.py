@@ -96,6 +96,7 @@ class SaeFollower:
     folder: Path
     units: tuple[int, ...]
     batch_games: int
+    compiled: bool
     cached: CacheRows | None
 
     def __call__(self, rank: int, device: str) -> Callable[[Ranks], None]:
@@ -116,6 +117,8 @@ class SaeFollower:
             for unit, (expansion, point) in enumerate(self.origin.saes(self.spec))
             if unit in self.units
         }
+        for trainer in trainers.values():
+            trainer.compiled = self.compiled
         return SaeTraining(self.spec, rows, trainers)
 
 
@@ -129,8 +132,16 @@ class SaeWork:
         _, folder = task.inputs.checkpoint(self.origin.checkpoint)
         self.model = LanguageModel.load(folder, device=self.device)
         cached = None if self.spec.cache is None else CacheRows(self.spec, self.origin, task.inputs, self.device)
-        units, batch_games = tuple(task.units), self.options.batch_games
-        self.parts = SaeFollower(self.spec, self.origin, folder, task.folder, units, batch_games, cached)
+        self.parts = SaeFollower(
+            self.spec,
+            self.origin,
+            folder,
+            task.folder,
+            tuple(task.units),
+            self.options.batch_games,
+            self.options.compile,
+            cached,
+        )
         self.training = self.parts.build(self.device, self.model)
         self.trainers = self.training.trainers
         self.ranks: Ranks | None = None
@@ -149,6 +160,10 @@ class SaeWork:
             trainer.path.unlink(missing_ok=True)
 
     # -- training -------------------------------------------------------------------------------------------------
+
+    @property
+    def folder(self) -> Path:
+        return self.task.folder
 
     def make_follower(self) -> SaeFollower:
         """Return the function that makes another process follow this training (chessreg/models/ranks.py)."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pydantic import Field
 
 from chessreg.runs.spec import ExecutionOptions
+
+if TYPE_CHECKING:
+    from chessreg.models.training import TrainerOptions
 
 
 class ParallelOptions(ExecutionOptions):
@@ -13,3 +18,32 @@ class ParallelOptions(ExecutionOptions):
         ge=1,
         description="CUDA devices that share each batch, one process each; on a CPU: processes (data parallel)",
     )
+    nodes: int = Field(
+        1, ge=1, description="machines of one Slurm job, each with --devices processes (chessreg launch --on slurm)"
+    )
+    compile: bool = Field(False, description="torch.compile the training step")
+
+
+class ModelTrainingOptions(ParallelOptions):
+    """The execution options of trainings of language models."""
+
+    autocast: bool = Field(True, description="compute in bfloat16 where that is safe")
+    activation_checkpointing: bool = Field(
+        False, description="compute activations again in the backward pass: less memory, about a third more time"
+    )
+    log_steps: int = Field(20, ge=1, description="steps between points of the loss curve")
+    checkpoint_seconds: float = Field(300.0, gt=0, description="seconds between saved states")
+
+    def trainer_options(self, device: str, micro_tokens: int) -> TrainerOptions:
+        """Return the trainer's options. `micro_tokens`: most tokens in one forward pass."""
+        from chessreg.models.training import TrainerOptions
+
+        return TrainerOptions(
+            device,
+            micro_tokens,
+            self.autocast,
+            self.compile,
+            self.log_steps,
+            self.checkpoint_seconds,
+            activation_checkpointing=self.activation_checkpointing,
+        )

@@ -35,7 +35,14 @@ class ResourceNeeds:
     shards: int = 1  # number of shards that run in parallel
     share_gpu: bool = False  # whether it may share a GPU with other sharing jobs
     gpu_memory: float = 0.0  # free GiB required; 0: nine tenths of an exclusive GPU, none of a shared one
-    devices: int = 1  # execution option: GPUs that one shard uses together
+    devices: int = 1  # execution option: GPUs that one shard uses together, on each of its machines
+    nodes: int = 1  # execution option: machines that one shard uses together
+
+
+def require_one_node(needs: ResourceNeeds) -> None:
+    """Raise BadInputError for a shard on several machines, which only Slurm provides."""
+    if needs.nodes > 1:
+        raise BadInputError(f"--nodes {needs.nodes} requires Slurm", "chessreg launch … --on slurm")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,13 @@ from uuid import UUID
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.registry.machine import query_gpus
 from chessreg.registry.tables import Cause
-from chessreg.scheduling.executors import ResourceNeeds, Submission, SubmissionStatus, get_exit_status
+from chessreg.scheduling.executors import (
+    ResourceNeeds,
+    Submission,
+    SubmissionStatus,
+    get_exit_status,
+    require_one_node,
+)
 from store.files import parse_json
 from store.process import get_process_start, read_boot_id
 
@@ -266,6 +272,7 @@ class MachineSlots:
 
         Raises BadInputError if this machine can never provide one.
         """
+        require_one_node(needs)
         wants_gpu = needs.device.startswith("cuda")
         if wants_gpu and not gpus:
             raise BadInputError(f"this machine has no GPU for --device {needs.device}", "--device cpu")

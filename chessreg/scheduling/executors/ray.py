@@ -23,7 +23,7 @@ from chessreg import child
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.plugins import install_command
 from chessreg.registry.tables import Cause
-from chessreg.scheduling.executors import Submission, SubmissionStatus
+from chessreg.scheduling.executors import Submission, SubmissionStatus, require_one_node
 from store.files import parse_json
 
 CONNECT_TIMEOUT_S = 3.0
@@ -55,6 +55,8 @@ class RayExecutor:
     # -- interface ------------------------------------------------------------------------------------------------
 
     def submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
+        for work in works:
+            require_one_node(work.needs)
         orders = [
             {
                 "job": work.job_id.hex,

@@ -146,6 +146,12 @@ def make_script(works: Sequence[Submission], profile: SlurmProfile, output: Path
     lines += ['if [ -n "$CUDA_VISIBLE_DEVICES" ]; then export CHESSREG_GPU=$CUDA_VISIBLE_DEVICES; fi']
     if profile.store:
         lines += [f"export CHESSREG_JOB_STORE={shlex.quote(profile.store)}"]
+    if first.needs.nodes > 1:
+        lines += [
+            'export PET_MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            "export PET_MASTER_PORT=$((20000 + ${SLURM_JOB_ID:-0} % 20000))",
+            "export PYTHONSAFEPATH=1",  # torchrun's processes import nothing from the working folder either
+        ]
     if profile.setup:
         lines += ["set -e", *profile.setup, "set +e"]
     lines += [f"cd {shlex.quote(require_one_line(str(first.cwd)))} || exit", ""]
@@ -169,8 +175,8 @@ def make_sbatch_options(works: Sequence[Submission], profile: SlurmProfile, outp
         "output": make_output_pattern(
             format_node_path(str(output), first, profile.store) if profile.store else str(output)
         ),
-        "nodes": 1,
-        "ntasks": 1,
+        "nodes": first.needs.nodes,
+        "ntasks": first.needs.nodes,
         "cpus-per-task": cpus,
         "gres": format_gres(first.needs, profile),
         "partition": profile.partition,
@@ -249,7 +255,17 @@ def make_node_command(work: Submission, profile: SlurmProfile) -> str:
     argv = [profile.python or work.argv[0], *work.argv[1:]]
     if profile.store:
         argv = [format_node_path(part, work, profile.store) for part in argv]
-    return shlex.join(argv)
+    if work.needs.nodes == 1:
+        return shlex.join(argv)
+    place = argv.index("-m")
+    torchrun = [*argv[: place + 1], "torch.distributed.run", f"--nnodes={work.needs.nodes}"]
+    torchrun += [f"--nproc-per-node={work.needs.devices}", "--max-restarts=0"]
+    return f"{START_ON_NODES} {shlex.join([*torchrun, *argv[place:]])}"
+
+
+START_ON_NODES = """\
+srun --ntasks-per-node=1 --kill-on-bad-exit=1 bash -c 'PET_NODE_RANK=$SLURM_PROCID exec "$@"' torchrun"""
+"""One torchrun per node. Each reads its other settings from the environment."""
 
 
 def format_node_path(part: str, work: Submission, store: str) -> str:
