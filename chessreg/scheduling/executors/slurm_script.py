@@ -148,7 +148,7 @@ def make_script(works: Sequence[Submission], profile: SlurmProfile, output: Path
         lines += [f"export CHESSREG_JOB_STORE={shlex.quote(profile.store)}"]
     if first.needs.nodes > 1:
         lines += [
-            'export PET_MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            "export PET_MASTER_ADDR=$(hostname)",  # a batch script runs on the first node
             "export PET_MASTER_PORT=$((20000 + ${SLURM_JOB_ID:-0} % 20000))",
             "export PYTHONSAFEPATH=1",  # torchrun's processes import nothing from the working folder either
         ]

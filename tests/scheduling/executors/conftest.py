@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,17 +24,16 @@ SLURM = """\
 ClusterName=chessreg
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
-SlurmdPort={daemon}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/none
 CredType=cred/none
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -48,7 +47,7 @@ SelectTypeParameters=CR_CPU
 SchedulerParameters=sched_interval=1,sched_min_interval=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName={host} NodeAddr=127.0.0.1 CPUs=5 RealMemory=500
+NodeName={host} NodeAddr=127.0.0.1 Port={daemon} CPUs=5 RealMemory=500
 PartitionName=main Nodes={host} Default=YES PriorityTier=1
 PartitionName=steady Nodes={host} PriorityTier=1 PreemptMode=OFF
 PartitionName=urgent Nodes={host} PriorityTier=10
@@ -76,26 +75,38 @@ def slurm(*argv: str) -> str:
 @pytest.fixture(scope="module")
 def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A real Slurm of one node with 5 CPUs; its folder. Partition urgent preempts what is in main, not in steady."""
+    host = get_host_name()
+    yield from start_slurm(tmp_path_factory.mktemp("slurm"), SLURM, [host])
+
+
+def get_host_name() -> str:
+    return socket.gethostname().partition(".")[0]
+
+
+def start_slurm(folder: Path, settings: str, nodes: Sequence[str]) -> Iterator[Path]:
+    """Yield the folder of a real Slurm with these nodes, all on this machine. `settings` is a format of slurm.conf."""
     path = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
     daemons = {name: shutil.which(name, path=path) for name in ("slurmctld", "slurmd", "sbatch", "scontrol")}
     if absent := [name for name, found in daemons.items() if found is None]:
         pytest.skip(f"no {' and '.join(absent)} here: make deps")
-    folder, host = tmp_path_factory.mktemp("slurm"), socket.gethostname().partition(".")[0]
-    controller, daemon = free_ports(2)
-    user = psutil.Process().username()
+    controller, *ports = free_ports(1 + len(nodes))
+    places = {"controller": controller, "daemon": ",".join(map(str, ports))}
     config = folder / "slurm.conf"
-    config.write_text(SLURM.format(host=host, folder=folder, controller=controller, daemon=daemon, user=user))
+    config.write_text(settings.format(host=get_host_name(), folder=folder, user=psutil.Process().username(), **places))
     (folder / "state").mkdir()
-    (folder / "spool").mkdir()
+    for node in nodes:
+        (folder / f"spool-{node}").mkdir()
     before = os.environ.get("SLURM_CONF")
     os.environ["SLURM_CONF"] = str(config)
     started: list[subprocess.Popen[bytes]] = []
     try:
-        for argv in (
-            [daemons["slurmctld"], "-D", "-i", "-f", str(config)],
-            [daemons["slurmd"], "-D", "-f", str(config), "-N", host],
+        for number, argv in enumerate(
+            [
+                [daemons["slurmctld"], "-D", "-i", "-f", str(config)],
+                *([daemons["slurmd"], "-D", "-f", str(config), "-N", node] for node in nodes),
+            ]
         ):
-            with (folder / f"{Path(str(argv[0])).name}.out").open("wb") as out:
+            with (folder / f"slurm-{number}.out").open("wb") as out:
                 started.append(subprocess.Popen(argv, stdout=out, stderr=out, preexec_fn=die_with_parent))  # type: ignore[arg-type]
         wait_for_idle(folder, started)
         yield folder
