@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {"family": "llama", "n_layer": 1, "n_head": 2, "n_embd":
 HOW = FinetuneOptions(threads=1, log_steps=10, autocast=False)
 FENS = [chess.STARTING_FEN, "8/8/4k3/8/8/4K3/4P3/8 w - - 0 1", "5k2/P4ppp/8/8/8/8/8/6K1 w - - 0 41"]
 MOVES = ["e2e4", "e3d4", "a7a8q"]
-HOW = TrainerOptions(autocast=False, log_steps=1)
+EXACT = TrainerOptions(autocast=False, log_steps=1)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def tuner(
     folder: Path,
     made: PromptCorpus,
     begins: Path | None = None,
-    options: TrainerOptions = HOW,
+    options: TrainerOptions = EXACT,
     **settings: Any,
 ) -> Finetuner:
     defaults: dict[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": made.block_size, "steps": 6}
@@ -133,7 +133,7 @@ def test_activation_checkpointing_tunes_the_same(lora: int, words: Any, tmp_path
         pytest.importorskip("peft")
     curves = []
     for checkpointing in (False, True):
-        options = replace(HOW, activation_checkpointing=checkpointing)
+        options = replace(EXACT, activation_checkpointing=checkpointing)
         trainer = tuner(tmp_path / str(checkpointing), corpus(words), lora_rank=lora, options=options)
         assert trainer.model.hf.is_gradient_checkpointing == checkpointing
         trainer.run(lambda point: None, corpus(words))
