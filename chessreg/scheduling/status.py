@@ -315,8 +315,8 @@ def list_ended(session: Session, since: datetime) -> list[Row]:
                 "ended_at": job.ended_at,
             },
         )
-    newest = sorted(rows.values(), key=lambda row: row["ended_at"], reverse=True)[:MAX_ROWS]
-    return [{**row, "failed": row["cause"] in FAILURES} for row in newest]
+    ended = sorted(rows.values(), key=lambda row: row["ended_at"], reverse=True)[:MAX_ROWS]
+    return [{**row, "failed": row["cause"] in FAILURES} for row in ended]
 
 
 def explain_missing_log(row: Row) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from rich.cells import cell_len
@@ -108,7 +109,7 @@ def join_cells(cells: list[str], columns: list[TableColumn], widths: list[int]) 
     return (" " * GAP_CELLS).join(fitted).rstrip()
 
 
-def measure_preview(columns: list[TableColumn], rows: list[Row]) -> int:
+def measure_preview(columns: list[TableColumn], rows: Sequence[Row]) -> int:
     """Return the cells that the columns need side by side."""
     widest = (max(cell_len(text) for text in (column.heading, *map(column.of, rows))) for column in columns)
     return sum(widest) + GAP_CELLS * (len(columns) - 1)
