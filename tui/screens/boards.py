@@ -695,7 +695,9 @@ class PairScreen(DrawingScreen):
     AUTO_FOCUS = ""
     BINDINGS = make_bindings("pair")
     DEFAULT_CSS = """
-    PairScreen #head { height: 2; padding: 0 1; text-style: bold; color: $text-accent; }
+    PairScreen #head {
+        height: 2; padding: 0 1; text-style: bold; color: $text-accent; text-wrap: nowrap; text-overflow: ellipsis;
+    }
     PairScreen #games { height: 1fr; }
     PairScreen #games > Vertical { width: 1fr; height: 1fr; }
     PairScreen BoardPane { margin: 0 0 0 1; }
@@ -781,7 +783,7 @@ class PairScreen(DrawingScreen):
         ends = " and ".join(str(len(side.views) - 1) for side in pair.sides)
         more = f" · arm {pair.chosen + 1} of {len(pair.partners)}" if len(pair.partners) > 1 else ""
         here = "the same position" if together else "diverged"
-        return f"{pair.partners[pair.chosen].arm}{more}\nafter ply {self.ply} of {ends}, {here} · {parts}"
+        return f"after ply {self.ply} of {ends}, {here} · {pair.partners[pair.chosen].arm}{more}\n{parts}"
 
     def on_resize(self, event: events.Resize) -> None:
         self.draw()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 
 INTERNAL_FIELDS = ("noun", "thing")  # of `entity_rows.list_entities`
-TRAILING_COUNT = re.compile(r" [\d,]+$")
 IMPORT_COMMANDS = {  # noun → import command, accepted files, further options
     "dataset": (
         ("dataset", "add"), "games or positions: PGN, CSV, Parquet, .bag; also as .zst, .gz, .bz2, .zip",
@@ -243,7 +241,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
         if (part := self.part) is None:
             return
         columns = [replace(column, widest=90) for column in entity_rows.make_entity_columns(part.columns, part.rows)]
-        self.query_one(PageTable).set_title(TRAILING_COUNT.sub("", part.name))  # the table adds its own
+        self.query_one(PageTable).set_title(part.name.removesuffix(f" {len(part.rows):,}"))  # the table adds it
         self.query_one(PageTable).show(ListPages(part.rows), part.rows[:200], columns=columns, keep=keep)
         self.set_class(part.chart is not None, "-chart")
         if part.chart is not None:
