@@ -116,7 +116,7 @@ class Registry(Session):
         """
         from chessreg.queries.compare import compare_runs
 
-        return compare_runs(self.ingested(), list(runs))
+        return compare_runs(self.ingest_waiting(), list(runs))
 
     def lineage(self, reference: str) -> dict[str, Branch]:
         """Return two trees of a run, dataset or checkpoint: its inputs ("up"), and the results that depend on it
@@ -132,7 +132,7 @@ class Registry(Session):
 
     # -- lists ----------------------------------------------------------------------------------------------------
 
-    def ingested(self) -> Database:
+    def ingest_waiting(self) -> Database:
         """Ingest the fragments that wait in the store and mark lost attempts, and return the database.
 
         A read-only registry is returned unchanged. Issues a warning if the registry cannot be written.
@@ -143,7 +143,7 @@ class Registry(Session):
 
     @contextmanager
     def _read(self) -> Iterator[SqlSession]:
-        with self.ingested().read() as sql:
+        with self.ingest_waiting().read() as sql:
             yield sql
 
     def runs(self, words: str = "", *, kind: str | None = None, archived: bool = False, sort: str = "") -> Rows:

@@ -77,7 +77,7 @@ def network(adapter: str, vocabulary: int) -> Network:
     if adapter == "gpt2":
         return make_random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=LONG, vocab_size=vocabulary), 0)
     if adapter.endswith("fen-encoder"):
-        return FenEncoder(FenConfig(2, 2, 32, adapter.partition("-")[0])).untrained(0)  # type: ignore[arg-type]
+        return FenEncoder(FenConfig(2, 2, 32, adapter.partition("-")[0])).make_untrained(0)  # type: ignore[arg-type]
     torch.manual_seed(0)
     shape = {"vocab_size": vocabulary, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
     shape |= {"num_attention_heads": 2, "max_position_embeddings": LONG}

@@ -250,7 +250,8 @@ def test_a_file_in_the_folder_is_all_that_a_model_needs_to_be_imported_cached_an
     clone(
         "-c",
         "from pathlib import Path; from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint\n"
-        "from chessreg.models.adapters import get_adapter; model = get_adapter('linear')(32, 16, 256).untrained(3)\n"
+        "from chessreg.models.adapters import get_adapter\n"
+        "model = get_adapter('linear')(32, 16, 256).make_untrained(3)\n"
         f"save_checkpoint(model, Path({str(tmp_path / 'linear')!r}), CheckpointInfo.of(model, 'pgn-char-32'))",
     )
 
@@ -293,7 +294,7 @@ def test_the_adapter_is_saved_loaded_and_decodes(tmp_path):
     scope: dict[str, object] = {"__name__": "adapter_example"}
     try:
         exec(EXAMPLES["adapter.py"], scope)
-        model = scope["Linear"](32, 16, 64).untrained(3)  # type: ignore[operator]
+        model = scope["Linear"](32, 16, 64).make_untrained(3)  # type: ignore[operator]
         save_checkpoint(model, tmp_path, CheckpointInfo.of(model, "pgn-char-32"))
         loaded = LanguageModel.load(tmp_path)
         tokens = torch.tensor([[15, 6, 4, 27, 9]])

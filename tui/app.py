@@ -399,7 +399,7 @@ class ChessregApp(Host):
 
     def action_help(self) -> None:
         if self.top_screen is not None and not isinstance(self.top_screen, HelpScreen):
-            self.push_screen(HelpScreen(self.top_screen.keyed_actions()))
+            self.push_screen(HelpScreen(self.top_screen.list_keyed_actions()))
 
     def action_messages(self) -> None:
         from tui.screens.messages import MessagesScreen

@@ -62,7 +62,7 @@ class Host(App[Exception | None]):
     drafts: dict[Hashable, str]  # text typed in dialogs and not submitted
     followed: set[UUID]  # jobs whose end is announced
 
-    def keyed(self, actions: Iterable[Action]) -> list[Action]:
+    def apply_keys_to(self, actions: Iterable[Action]) -> list[Action]:
         """Return the actions with the user's keys, in ASCII if the terminal shows only that."""
         own = apply_keys(actions, self.keys)
         return [replace(action, ascii=True) for action in own] if self.only_ascii else own
@@ -91,7 +91,7 @@ class Host(App[Exception | None]):
         if self.drafts.get(draft) == text:
             del self.drafts[draft]
 
-    def refused_while_lost(self) -> bool:
+    def refuse_while_lost(self) -> bool:
         """Refuse to start a command while the registry cannot be read: it would create another registry there."""
         if self.lost:
             self.notify("the registry cannot be read now, so no command is started", severity="warning")
@@ -241,7 +241,7 @@ class Host(App[Exception | None]):
         if self.read_only:
             self.notify(READ_ONLY_MESSAGE, severity="warning")
             return
-        if self.refused_while_lost():
+        if self.refuse_while_lost():
             return
         self.notify(shlex.join(["chessreg", *words]), title=doing)
         status, out, err = await self.model.run_command(exact or words)

@@ -206,7 +206,9 @@ class TypedKeys:
 
     def _works_everywhere(self, key: Key) -> bool:
         """Return whether the key has the same meaning on every screen."""
-        return any(key.key in action.keys.split(",") for action in self.app.keyed(list_place_actions(EVERYWHERE)))
+        return any(
+            key.key in action.keys.split(",") for action in self.app.apply_keys_to(list_place_actions(EVERYWHERE))
+        )
 
     def _read_for(self, key: Key | Paste) -> list[Worker[Any]]:
         """Return the workers that `key` must wait for. These load a screen, filtered rows or a form because of earlier

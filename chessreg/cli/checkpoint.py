@@ -31,7 +31,7 @@ def print_checkpoint(home: Home, made: RegisteredCheckpoint) -> None:
     if home.json:
         print_output(home, {**row, "created": made.created})
     else:
-        printed = load_entity("checkpoint").printed(row)
+        printed = load_entity("checkpoint").make_output(row)
         assert isinstance(printed.fields, dict)
         headings = LISTED | {name: printed.fields[name] for name in VERIFIED}
         print_output(home, {**row, **printed.read_as}, headings)

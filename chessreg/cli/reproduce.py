@@ -170,7 +170,7 @@ def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
         replicate_run(session.database, session.store, run_id, on_progress) as (there, replicate),
     ):
         comparison = compare_runs(there, [run_id.hex, replicate.hex])
-    p = comparison.corrected()
+    p = comparison.correct_p_values()
     apart = [name for name, adjusted in p.items() if adjusted < SIGNIFICANCE_LEVEL]
     agrees = bool(p) and not apart
     if home.json:

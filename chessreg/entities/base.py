@@ -101,9 +101,9 @@ class Entity:
         """Return the output of `chessreg NOUN show`. `options` are the values of `show_options`."""
         with session.database.read() as sql:
             row = self.chosen(self.rows(sql, reference), reference, options.get("layer"))
-        return self.printed(row)
+        return self.make_output(row)
 
-    def printed(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> ShowOutput:
+    def make_output(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> ShowOutput:
         """Return `row` as output of `show`, without the hidden fields in its text form."""
         read_as = {"tags": " ".join(row["tags"])} if "tags" in row else {}
         known = {column.field: column for column in self.measured}

@@ -127,12 +127,12 @@ class Caches(Entity):
     def one(self, rows: list[Row]) -> Row:
         return {**rows[0], "layers": len(rows[0]["hook_points"])}
 
-    def printed(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> ShowOutput:
+    def make_output(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> ShowOutput:
         groups = [
             f"units {group['start']}–{group['stop'] - 1}  {group['rows']:,} rows  {group['path']}"
             for group in row["groups"]
         ]
-        return super().printed(row, groups, remarks)
+        return super().make_output(row, groups, remarks)
 
     def thing(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:

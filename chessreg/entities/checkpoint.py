@@ -76,8 +76,8 @@ class Checkpoints(Entity):
         runs = names.read_names_of(sql, "run", filter(None, (row["run_id"] for row in rows)))
         return [{**row, "made_by": runs.get(row["run_id"]), "twin_of": find_twin_name(row, called)} for row in rows]
 
-    def printed(self, row: Row, lines: Any = (), remarks: Any = ()) -> ShowOutput:
-        printed = super().printed(row, lines, [*remarks, *list_import_warnings(row)])
+    def make_output(self, row: Row, lines: Any = (), remarks: Any = ()) -> ShowOutput:
+        printed = super().make_output(row, lines, [*remarks, *list_import_warnings(row)])
         trained_on = "unknown" if row["trained_on"] is None else ", ".join(row["trained_on"]) or "nothing"
         return printed._replace(read_as={**printed.read_as, "trained_on": trained_on})
 
@@ -518,7 +518,7 @@ def register_random_init_control(
     inputs = Inputs(database, store)
     parent, original = inputs.checkpoint(inputs.reference(NOUN, reference))
     with store.stage(NOUN) as folder:
-        model = load_model(original).untrained(seed)
+        model = load_model(original).make_untrained(seed)
         source = {"format": "random-init", "seed": seed, "shape_of": parent.artifact}
         info = CheckpointInfo.of(model, read_info(original).encoding, tokens_seen=0, source=source)
         save_checkpoint(model, folder, info)

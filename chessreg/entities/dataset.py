@@ -108,7 +108,7 @@ class Datasets(Entity):
             bounds = f"seed {part['seed']}, {part['low']:g} to {part['high']:g}"
             lines.append(f"part          {part['name']}  {part['games']:,} {row['content']}  {bounds}")
         lines += [f"note          {make_visible(note)}" for note in row["notes"]]
-        return self.printed(row, lines)
+        return self.make_output(row, lines)
 
     def thing(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:

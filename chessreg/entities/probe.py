@@ -97,7 +97,7 @@ class Probes(Entity):
         norms = ", ".join(f"{name} {norm:.4f}" for name, norm in row["norms"].items())
         lines = [f"norm of each class{where}: {norms}"] if norms else []
         lines += [f"cosine of {pair}: {value:.4f}" for pair, value in row["cosines"].items()]
-        return self.printed(row, lines, remarks)
+        return self.make_output(row, lines, remarks)
 
     def thing(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:

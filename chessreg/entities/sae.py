@@ -107,7 +107,7 @@ class Saes(Entity):
         row = self.chosen(rows, reference, options.get("layer"))
         details = ("tokens", "train_games", "heldout_games", "l1_coefficient", "sites", "scale")
         row |= {name: row["detail"][name] for name in details if name in row["detail"]}
-        printed = self.printed(row)
+        printed = self.make_output(row)
         return printed._replace(parts=(build_metrics_part(row),) if row["statistics"] else ())
 
     def thing(self, session: Session, id: UUID) -> Thing:

@@ -172,7 +172,7 @@ class Vectors(Entity):
             f"cosine {other['cosine']:+.4f}  {other['name'] or other['run_id'].hex[-6:]}, {other['source']}"
             for other in row["cosines"][:10]
         ]
-        return self.printed(row, near, remarks)
+        return self.make_output(row, near, remarks)
 
     def thing(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:

@@ -172,7 +172,7 @@ class Duel:
                 if game.end is None:
                     answers[self._ask(game)] = game
                 elif game.adjudicated and self.adjudicate is not None:
-                    answers[self.opponent.analyse(game.judged_board(), self.adjudicate)] = game
+                    answers[self.opponent.analyse(game.find_judged_board(), self.adjudicate)] = game
                 else:
                     yield game
 

@@ -325,7 +325,7 @@ def publish_finetuned(task: Task[FinetuneSpec, FinetuneOptions], trainer: Finetu
         parent = task.inputs.checkpoint_row(spec.checkpoint)
         known = list(parent.training_datasets or ())
         source["tuned_from"] = parent.artifact
-    model = trainer.trained()
+    model = trainer.copy_trained()
     info = CheckpointInfo.of(model, written.name, tokens_seen=trainer.tokens_seen, source=source)
     if spec.tune != "whole":
         with task.output("adapter", 0, "adapter") as folder:

@@ -266,7 +266,7 @@ class PlayedGame:
         """Whether the game was stopped in play, so that an evaluation decides its result."""
         return self.end is not None and self.end.termination in ADJUDICATED and self.end.result == "*"
 
-    def judged_board(self) -> chess.Board:
+    def find_judged_board(self) -> chess.Board:
         """Return the position that is evaluated if the game is stopped."""
         plies = 2 * self.rules.adjudicate_at - 1
         if not 0 < plies < self.ply:

@@ -161,7 +161,7 @@ def load_fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
         selection=RowSelection.of(fit),
         pattern=fit.hook_point,
     )
-    return data.positions[data.rows & ~data.held_out(fit.validation, fit.seed, fit.split)]
+    return data.positions[data.rows & ~data.draw_held_out(fit.validation, fit.seed, fit.split)]
 
 
 def is_centring_needed(probe: FittedProbe, cache: CachedActivations) -> bool:
@@ -182,7 +182,7 @@ def emit_applied_overlap(task: Task[ApplySpec, ExecutionOptions], data: ProbeDat
     if 0 not in task.units:
         return
     inputs, spec = task.inputs, task.spec
-    mine = data.evaluated(data.rows)
+    mine = data.select_evaluated(data.rows)
     for name, reference in (("checkpoint", data.cache.checkpoint), ("probe", spec.probe)):
         counted = overlap.measure_overlap(inputs, reference, mine, task.progress)
         for what in ("games", "openings", "positions"):

@@ -641,7 +641,7 @@ def publish_trained(task: Task[TrainSpec, TrainOptions], trainer: Any) -> None:
     from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint
 
     spec = task.spec
-    model = trainer.trained()
+    model = trainer.copy_trained()
     source = {"format": "chessreg-train", "spec_hash": task.resolved.spec_hash, "finished": time.strftime("%Y-%m-%d")}
     source |= {} if trainer.tokens_read is None else {"tokens_read": trainer.tokens_read}
     info = CheckpointInfo.of(model, spec.encoding, tokens_seen=trainer.tokens_seen, source=source)

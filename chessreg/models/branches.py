@@ -190,7 +190,7 @@ class BranchTrainer(Trainer):
     def count_read_tokens(self, piece: Branches) -> int:  # type: ignore[override]
         return piece.tokens.numel()
 
-    def summed_loss(self, forward: Callable[..., Tensor], piece: Branches) -> Tensor:  # type: ignore[override]
+    def compute_summed_loss(self, forward: Callable[..., Tensor], piece: Branches) -> Tensor:  # type: ignore[override]
         return compute_branch_loss(self.model, piece, self.options)
 
     def measure_heldout(self, heldout: BranchCorpus) -> tuple[float, float]:

@@ -206,7 +206,7 @@ class TunedModel(nn.Module):
         logits: Tensor = self.hf.get_output_embeddings()(hidden[wanted])
         return logits
 
-    def trained(self) -> Network:
+    def copy_trained(self) -> Network:
         """Return a copy of the model in float32 on the CPU, with LoRA's matrices merged."""
         if self.adapter is None:
             return wrap_hugging_face(copy.deepcopy(self.hf).float().cpu().eval())
@@ -448,7 +448,7 @@ class Finetuner(Trainer):
             )
         return parts, BatchCounts(*totals)
 
-    def summed_loss(self, forward: Callable[..., Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+    def compute_summed_loss(self, forward: Callable[..., Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         wanted = labels != IGNORED_LABEL
         with make_autocast(self.options):
             logits = forward(inputs.to(self.options.device), wanted.to(self.options.device))

@@ -363,7 +363,7 @@ class Trainer:
         """Return the number of tokens in one portion, including padding and the first token of a model of positions."""
         return inputs.numel() + (len(inputs) if isinstance(self.config, OF_POSITIONS) else 0)
 
-    def summed_loss(self, forward: Callable[..., Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+    def compute_summed_loss(self, forward: Callable[..., Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         """Return the summed cross-entropy of one portion, in nats."""
         return compute_total_loss(forward, inputs, labels, self.options)
 
@@ -412,9 +412,9 @@ class Trainer:
             ) from error
         self.batches = self.prepare_batches()
 
-    def trained(self) -> TrainableModel:
+    def copy_trained(self) -> TrainableModel:
         """Return a copy of the model in float32 on the CPU, in eval mode."""
-        return self.model.trained()
+        return self.model.copy_trained()
 
     def train_step(self, forward: Callable[[Tensor], Tensor]) -> Tensor:
         """Make one update; return the batch's mean loss as a tensor, so that nothing waits for the device."""
@@ -424,7 +424,7 @@ class Trainer:
             torch.manual_seed((self.config.drawn_by << 32 | self.options.rank << 56 | self.step) % SEED_COUNT)
         summed = torch.zeros((), device=self.options.device)
         for part in parts:
-            loss = self.summed_loss(forward, *part) / counts.targets
+            loss = self.compute_summed_loss(forward, *part) / counts.targets
             loss.backward()
             summed += loss.detach()
         if self.ranks is not None:
@@ -510,7 +510,7 @@ class Trainer:
                 more: Mapping[str, float] = {}
                 if self.step % heldout_steps == 0 or last:
                     held = self.measure_heldout(heldout) if heldout is not None else held
-                    more = measure(self.trained()) if measure is not None else more
+                    more = measure(self.copy_trained()) if measure is not None else more
                 rate = (self.tokens_seen - tokens) / (now - clock)
                 factor = self.config.rate(self.step - 1)
                 point = TrainPoint(self.step, self.tokens_seen, loss, held[0], factor, rate, held[1], more)

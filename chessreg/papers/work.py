@@ -110,14 +110,14 @@ class Work:
 
     @property
     def made(self) -> CompleteSteps:
-        return self.made_with(self.references)
+        return self.with_references(self.references)
 
-    def made_with(self, references: dict[str, str]) -> CompleteSteps:
+    def with_references(self, references: dict[str, str]) -> CompleteSteps:
         return CompleteSteps(self.session, self.request, self.tag, references, self.answers)
 
     def settings(self, step: Step, references: Mapping[str, str] | None = None) -> dict[str, Any]:
         known = self.references if references is None else dict(references)
-        values = step.settings(self.made_with(known)) if callable(step.settings) else step.settings
+        values = step.settings(self.with_references(known)) if callable(step.settings) else step.settings
         settings: dict[str, Any] = replace_references(values, known)
         return settings
 

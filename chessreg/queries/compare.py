@@ -168,7 +168,7 @@ class RunComparison:
         ]
         return Rows(rows, {"": "", **{label: label for label in labels}})
 
-    def corrected(self) -> dict[str, float]:
+    def correct_p_values(self) -> dict[str, float]:
         """Return metric → p-value that the second subject is a replicate of the first, Holm-adjusted over all metrics
         with an interval.
 

@@ -104,7 +104,7 @@ class Clusters:
         """Return the sum of a count over all clusters."""
         return math.fsum(np.nansum(self.counts[name] * self.weights[:, None], axis=1).tolist())
 
-    def resampled(self, *names: str, side: str = "") -> np.ndarray:
+    def resample(self, *names: str, side: str = "") -> np.ndarray:
         """Return the totals of the counts in bootstrap samples, float64 [name, resample].
 
         The clusters of a resample are the same in every call. Draws are also resampled, independently of the clusters
@@ -364,7 +364,7 @@ def estimate_elo_difference(clusters: Clusters, points: str, games: str, base_po
             _resampled_ratios(pairs, base_points, base_games, Stream.STATISTICS_BASE),
         ]
         trials = [
-            np.maximum(pairs.resampled(name, side=side)[0], 1)
+            np.maximum(pairs.resample(name, side=side)[0], 1)
             for name, side in ((games, ""), (base_games, Stream.STATISTICS_BASE))
         ]
         # A resample without any point counts as half a point, so that its Elo is finite.
@@ -385,7 +385,7 @@ def estimate_elo_difference(clusters: Clusters, points: str, games: str, base_po
 
 
 def _resampled_ratios(clusters: Clusters, hits: str, trials: str, side: str = "") -> np.ndarray:
-    top, bottom = clusters.resampled(hits, trials, side=side)
+    top, bottom = clusters.resample(hits, trials, side=side)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios: np.ndarray = top / bottom
     return ratios

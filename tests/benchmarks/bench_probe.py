@@ -129,7 +129,7 @@ def optimizer_of(weight: Tensor) -> torch.optim.Optimizer:
 def plain_accuracy(fit: ProbeData, test: ProbeData, layer: int, seed: int) -> float:
     """Test accuracy of the same first weights, loss, optimiser and batches in plain torch, on our activations."""
     residual, target = torch.from_numpy(fit.cache.values(layer)), torch.from_numpy(fit.labels.astype(np.int64))
-    fitted = fit.rows & ~fit.held_out(PAPER.validation, seed)
+    fitted = fit.rows & ~fit.draw_held_out(PAPER.validation, seed)
     drawn = torch.Generator().manual_seed(1_000_003 * seed)  # as `fit` draws them, for all layers at once
     weight = torch.randn(len(fit.cache.layers), residual.shape[1], 64 * 13, generator=drawn)[layer]
     weight = (weight / residual.shape[1] ** 0.5).requires_grad_()

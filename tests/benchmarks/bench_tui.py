@@ -318,7 +318,7 @@ def filters(place: Place) -> dict[str, tuple[float, float, float]]:
             ("sorted by plies", View("", "plies", True, columns)),
             ("the last page of it", View("", "plies", True, columns)),
         ]
-        looks = [(f"games, {name}", partial(pages.narrowed, view)) for name, view in asked]
+        looks = [(f"games, {name}", partial(pages.narrow, view)) for name, view in asked]
         looks += [(f"runs, {words}", partial(list_run_pages, session, words)) for words in RUN_FILTERS]
         looks.append(("runs, sorted by units", partial(list_run_pages, session, "", "units")))
         for name, look in looks:

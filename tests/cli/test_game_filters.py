@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_left_out_and_counted(
     assert kept(tmp_path / "made") == names
     assert report.skipped == skipped
     assert report.games + sum(report.skipped.values()) == report.found == len(GAMES)
-    assert report.miscounted() is None
+    assert report.find_miscount() is None
 
 
 def test_transcripts_are_filtered_by_their_columns(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_a_resumed_training_has_the_same_weights(lora: bool, words: Any, tmp_pat
 def saved(trainer: Finetuner, folder: Path) -> Path:
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
-    model = trainer.trained()
+    model = trainer.copy_trained()
     save_checkpoint(model, folder, CheckpointInfo.of(model, trainer.corpus.encoding.name))
     trainer.corpus.encoding.save(folder)
     return folder
@@ -201,7 +201,7 @@ def test_lora_is_merged_into_the_checkpoint_and_kept_beside_it(family: str, word
     with torch.no_grad():
         before = plain(tokens).logits
         with_adapter = peft.PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()(tokens).logits
-        merged = trainer.trained()(tokens)
+        merged = trainer.copy_trained()(tokens)
     assert float((with_adapter - before).abs().max()) > 1e-3
     torch.testing.assert_close(merged, with_adapter, atol=1e-4, rtol=0)
 

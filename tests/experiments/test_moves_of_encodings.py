@@ -46,7 +46,7 @@ def uci_model(bigram) -> LanguageModel:
 
 def fen_model() -> LanguageModel:
     """Random weights, but for the head: b1c3 is the action that it likes best on a usual board."""
-    network = FenEncoder(FenConfig(2, 4, 32)).untrained(1)
+    network = FenEncoder(FenConfig(2, 4, 32)).make_untrained(1)
     written = get_encoding("fen-77")
     with torch.no_grad():
         for parameter in network.parameters():

@@ -226,7 +226,7 @@ def test_a_game_is_left_to_fit_on_and_one_alone_is_refused(world_session):
     spec = ProbeSpec(**inputs.run(inputs.reference("run:probe", "reference-board")).spec)
     data = ProbeData.load(inputs, spec.cache, Labelling("piece"), "cache")
     for by in ("game", "row"):
-        assert (~data.held_out(0.9999, 0, by)).any()
+        assert (~data.draw_held_out(0.9999, 0, by)).any()
     one = CacheSpec(checkpoint="reference", dataset="sample:fit", games=1)
     world_session.run(one, CacheOptions(threads=1), name="one-game")
     with pytest.raises(BadInputError, match="one game is too few to fit and to evaluate a probe"):
@@ -239,7 +239,7 @@ def test_scores_follow_from_the_stored_probe(world_session):
     run = inputs.run(recipe)
     spec = ProbeSpec(**run.spec)
     data = ProbeData.load(inputs, spec.cache, Labelling("piece"), "cache")
-    held = data.held_out(spec.validation, spec.seed)
+    held = data.draw_held_out(spec.validation, spec.seed)
     assert not set(data.item[held]) & set(data.item[~held])
     with world_session.database.read() as sql:
         rows = sql.scalars(select(tables.Score).where(tables.Score.run_id == run.id)).all()
@@ -367,7 +367,7 @@ def test_labels_are_dealt_among_the_fitted_alone_and_none_is_lost(world_session,
         return ProbeData.load(world_session.inputs, reference, Labelling(label), "cache")
 
     true, dealt, again, other = (data() for _ in range(4))
-    fitted = true.rows & ~true.held_out(0.3, 0)
+    fitted = true.rows & ~true.draw_held_out(0.3, 0)
     for one, draw in ((dealt, 4), (again, 4), (other, 5)):
         one.deal_labels(fitted, draw)
     np.testing.assert_array_equal(dealt.labels, again.labels)

@@ -58,7 +58,7 @@ def test_scratch_files_in_place_of_memory_change_nothing(world_session, tmp_path
     weights = []
     for allocate in (np.empty, make_allocator(tmp_path, memory_mib=0)):
         data = ProbeData.load(world_session.inputs, recipe, Labelling("piece"), "cache", allocate=allocate)
-        weights.append(fit_probes(spec, data, ~data.held_out(0.1, 0), [0, 1], "cpu", lambda fraction, text: None))
+        weights.append(fit_probes(spec, data, ~data.draw_held_out(0.1, 0), [0, 1], "cpu", lambda fraction, text: None))
     assert isinstance(data.labels, np.memmap)
     assert np.array_equal(*weights)
     assert not list(tmp_path.iterdir())  # a scratch file has no name
@@ -101,7 +101,7 @@ def test_unseen_positions_are_those_that_no_fitted_position_equals(world_session
     run, recipe = probed(world_session)
     fit_data, test = loaded(world_session, run), loaded(world_session, run, "test_cache")
     spec = ProbeSpec(**run.spec)
-    fitted = fit_data.rows & ~fit_data.held_out(spec.validation, spec.seed)
+    fitted = fit_data.rows & ~fit_data.draw_held_out(spec.validation, spec.seed)
 
     def states(data, rows):
         games, _ = world_session.inputs.dataset(data.cache.dataset)

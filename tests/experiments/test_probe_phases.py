@@ -153,13 +153,13 @@ def test_a_probe_of_a_phase_is_fitted_and_scored_at_its_tokens_alone(session):
 def test_rows_held_out_one_by_one_share_games_with_the_fitted_ones_and_games_do_not(session):
     reference = session.inputs.reference("run:cache", "all")
     data = ProbeData.load(session.inputs, reference, Labelling("color"), "cache", selection=RowSelection(phase=1))
-    by_row, by_game = (data.held_out(0.1, 7, by) for by in ("row", "game"))
+    by_row, by_game = (data.draw_held_out(0.1, 7, by) for by in ("row", "game"))
     assert by_row.sum() == round(0.1 * data.rows.sum())
     assert not (by_row & ~data.rows).any()
     for held, shared in ((by_row, True), (by_game, False)):
         fitted = data.rows & ~held
         assert bool(set(data.item[held]) & set(data.item[fitted])) is shared
-    assert not np.array_equal(by_row, data.held_out(0.1, 8, "row"))
+    assert not np.array_equal(by_row, data.draw_held_out(0.1, 8, "row"))
 
 
 def test_the_final_layer_norm_is_probed_with_a_cosine_schedule(session):

@@ -31,7 +31,7 @@ def models(world):
     """Tiny models of random weights in the world's registry: a GPT-2 of UCI squares, a bidirectional FEN encoder."""
     networks = {
         "uci-square-72": make_random_gpt2(GPT2Config(2, 2, 32, block_size=160, vocab_size=72), seed=3),
-        "fen-77": FenEncoder(FenConfig(2, 4, 32)).untrained(3),
+        "fen-77": FenEncoder(FenConfig(2, 4, 32)).make_untrained(3),
     }
     with open_session(str(world / "registry.db"), world / "store") as session:
         for name, network in networks.items():

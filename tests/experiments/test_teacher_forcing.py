@@ -49,7 +49,7 @@ def session(world: Any, bigram: Any, tmp_path_factory: pytest.TempPathFactory) -
     """The world's registry with models that write UCI squares (of 512 tokens, and of LCB's vocabulary), PGN of few
     characters, and actions; and a game with a promotion."""
     short = bigram(block_size=120)
-    fen = FenEncoder(FenConfig(1, 2, 32)).untrained(1)
+    fen = FenEncoder(FenConfig(1, 2, 32)).make_untrained(1)
     with open_session(str(world / "registry.db"), world / "store") as opened:
         register(opened, uci_model(bigram), "uci")
         register(opened, bigram(name="uci-square-77"), "lcb")

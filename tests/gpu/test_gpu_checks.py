@@ -180,8 +180,10 @@ def test_a_signal_during_training_leaves_the_model_as_it_is(gpu: Any, tmp_path: 
     assert (label, write()["updates"]) == ("float16 shards", 3)
     assert not list(fit.plan_rescue())
     trained = gpu.training.read_shards(tmp_path / "model").state_dict()
-    assert {name: value.half() for name, value in fit.trainer.trained().state_dict().items()}.keys() == trained.keys()
-    assert torch.equal(fit.trainer.trained().wte.weight.half().float(), trained["wte.weight"])
+    assert {
+        name: value.half() for name, value in fit.trainer.copy_trained().state_dict().items()
+    }.keys() == trained.keys()
+    assert torch.equal(fit.trainer.copy_trained().wte.weight.half().float(), trained["wte.weight"])
 
 
 def test_the_number_of_updates_follows_the_time_left(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:

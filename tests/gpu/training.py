@@ -143,7 +143,7 @@ class Fit:
         """Write the model as it is now as a Hugging Face folder."""
         assert self.trainer is not None
         step = self.trainer.step
-        config, weights = self.trainer.trained().files("float16")
+        config, weights = self.trainer.copy_trained().files("float16")
         shards = write_shards(self.folder, config, weights, self.context.sizes.shard_bytes)
         self.written_step = step
         return {"updates": step, "shards": shards, "bytes": sum(t.nbytes for t in weights.values())}

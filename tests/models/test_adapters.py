@@ -46,7 +46,7 @@ def bridged(kind: str) -> LanguageModel:
 
 
 def fen_encoder(attention: str = "bidirectional", embedding: str = "own") -> LanguageModel:
-    network = FenEncoder(FenConfig(2, 4, 32, attention, embedding)).untrained(1)  # type: ignore[arg-type]
+    network = FenEncoder(FenConfig(2, 4, 32, attention, embedding)).make_untrained(1)  # type: ignore[arg-type]
     with torch.no_grad():
         for parameter in network.parameters():
             parameter *= 8 if parameter.dim() == 2 else 1
@@ -148,7 +148,7 @@ def test_llama_equals_the_library_transformers(options: dict[str, Any], tmp_path
     assert config == other
     assert list(weights) == list(others)
     assert all(torch.equal(weights[name], others[name]) for name in weights)
-    twin, its = model.network.untrained(3).files("float32")[1], slow.untrained(3).files("float32")[1]
+    twin, its = model.network.make_untrained(3).files("float32")[1], slow.make_untrained(3).files("float32")[1]
     assert all(torch.equal(twin[name], its[name]) for name in its)
 
 
@@ -194,8 +194,8 @@ def test_other_architectures_are_imported_edited_and_saved(kind: str, tmp_path: 
         model.logits(TOKENS, edits=[ResidualEdit(0, vector, form="mlp-bias")])
     save_checkpoint(model.network, tmp_path / "again", read_info(tmp_path / "ours"))
     assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "ours/model.safetensors").read_bytes()
-    twin = model.network.untrained(3)
-    assert torch.equal(twin(TOKENS), model.network.untrained(3)(TOKENS))
+    twin = model.network.make_untrained(3)
+    assert torch.equal(twin(TOKENS), model.network.make_untrained(3)(TOKENS))
 
 
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
@@ -278,7 +278,7 @@ def test_gpt2_llama_and_fen_encoder_run_without_transformers(tiny: LanguageModel
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
 def test_the_last_block_of_a_fen_encoder_need_only_know_its_last_token(attention: str) -> None:
     """Logits, and gradients of every weight, are those of the whole pass; and who looks there sees all of it."""
-    model = FenEncoder(FenConfig(3, 2, 16, attention)).untrained(4).train()
+    model = FenEncoder(FenConfig(3, 2, 16, attention)).make_untrained(4).train()
     tokens = torch.randint(0, 31, (5, 77), generator=torch.Generator().manual_seed(0))
     whole = model.unembed(model.hidden(tokens)[:, -1:])
     torch.testing.assert_close(model(tokens), whole, atol=1e-5, rtol=1e-4)

@@ -100,7 +100,7 @@ def test_biases_that_a_model_has_are_kept_and_counted(tiny: LanguageModel, tmp_p
 def test_a_trained_gpt_leaves_with_equal_logits(tmp_path: Path) -> None:
     config = TextTraining(n_layer=3, n_head=4, n_embd=32, block_size=400)
     trainer = Trainer(config, Corpus(np.zeros(900, np.uint8), np.array([0, 450, 900])), tmp_path)
-    model, tokens = trainer.trained(), torch.randint(32, (2, 400))
+    model, tokens = trainer.copy_trained(), torch.randint(32, (2, 400))
     with torch.no_grad():
         assert float((trainer.model(tokens) - model(tokens)).abs().max()) <= 1e-5
     assert model.count_parameters()[0] == sum(p.numel() for p in trainer.model.parameters())

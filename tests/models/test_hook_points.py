@@ -43,7 +43,7 @@ def gpt2() -> LanguageModel:
 
 def fen_encoder(attention: str, embedding: str) -> LanguageModel:
     config = FenConfig(LAYERS, 4, 32, attention, embedding)  # type: ignore[arg-type]
-    return strong(FenEncoder(config).untrained(0))
+    return strong(FenEncoder(config).make_untrained(0))
 
 
 def close(one: Tensor, other: Tensor, limit: float = EXACT) -> None:

@@ -135,7 +135,7 @@ def test_a_model_without_a_cache_gives_the_same(squares: LanguageModel, monkeypa
 
 
 def test_the_fen_encoder_sees_the_edit_of_its_last_token() -> None:
-    network = FenEncoder(FenConfig(n_layer=2, n_head=2, n_embd=16)).untrained(0)
+    network = FenEncoder(FenConfig(n_layer=2, n_head=2, n_embd=16)).make_untrained(0)
     model = LanguageModel(network, CheckpointInfo.of(network, "fen-77"))
     row = model.encoding.prompt([])
     edit = ResidualEdit(0, 3 * draw(1, 16), 1.0, "last", reference=network.norm().forward)

@@ -94,7 +94,7 @@ def test_an_interrupted_run_with_dropout_draws_the_same(tmp_path: Path) -> None:
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, pieces.model.state_dict()[name]), name
     tokens = torch.arange(12)[None]
-    made = whole.trained()
+    made = whole.copy_trained()
     torch.manual_seed(0)
     dropped = whole.model(tokens)
     assert not torch.equal(dropped, whole.model(tokens))
@@ -252,9 +252,9 @@ def test_activation_checkpointing_trains_the_same_with_fewer_kept_activations(tm
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            trainer.summed_loss(trainer.model, *next(trainer.prepare_batches()).portions[0])
+            trainer.compute_summed_loss(trainer.model, *next(trainer.prepare_batches()).portions[0])
         trainer.run(lambda point: None)
         kept.append(sizes[0])
-        weights.append(trainer.trained().state_dict())
+        weights.append(trainer.copy_trained().state_dict())
     assert kept[1] < 0.6 * kept[0]
     assert all(torch.equal(weights[0][name], tensor) for name, tensor in weights[1].items())

@@ -94,13 +94,15 @@ def test_one_metric_of_many_that_leaves_0_out_by_chance_is_no_difference():
     same = [metric(f"same {n}", Estimate(0.01, -0.2, 0.2)) for n in range(19)]
     chance, real = Estimate(0.1, 0.01, 0.19), Estimate(-0.5, -0.6, -0.4)
     unknown = [metric("no interval", Estimate(0.3, None, None)), metric("not there", None)]
-    found = RunComparison([], [], metrics=[metric("chance", chance), metric("real", real), *same, *unknown]).corrected()
+    found = RunComparison(
+        [], [], metrics=[metric("chance", chance), metric("real", real), *same, *unknown]
+    ).correct_p_values()
     assert chance.p() == pytest.approx(0.029, abs=0.001)
     assert found["chance"] > 0.5
     assert found["real"] < 1e-6
     assert len(found) == 21
-    assert RunComparison([], [], metrics=[metric("chance", chance)]).corrected() == {"chance": chance.p()}
-    assert RunComparison([], [], metrics=unknown).corrected() == {}
+    assert RunComparison([], [], metrics=[metric("chance", chance)]).correct_p_values() == {"chance": chance.p()}
+    assert RunComparison([], [], metrics=unknown).correct_p_values() == {}
     assert (Estimate(0.1, 0.1, 0.1).p(), Estimate(0.0, 0.0, 0.0).p()) == (0.0, 1.0)
 
 

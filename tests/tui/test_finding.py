@@ -61,7 +61,7 @@ ROWS = [
     ],
 )  # fmt: skip
 def test_words_narrow_rows(text: str, names: str) -> None:
-    assert [row["name"] for row in ListPages(ROWS).narrowed(View(text, columns=COLUMNS)).rows] == [
+    assert [row["name"] for row in ListPages(ROWS).narrow(View(text, columns=COLUMNS)).rows] == [
         name for name in names.split(",") if name
     ]
 
@@ -69,9 +69,9 @@ def test_words_narrow_rows(text: str, names: str) -> None:
 def test_what_has_no_value_comes_last_either_way_and_an_unknown_column_is_told() -> None:
     for descending, expected in ((False, [1500, 1901, None]), (True, [1901, 1500, None])):
         view = View("", "white_elo", descending, COLUMNS)
-        assert [row["white_elo"] for row in ListPages(ROWS).narrowed(view).rows] == expected
+        assert [row["white_elo"] for row in ListPages(ROWS).narrow(view).rows] == expected
     with pytest.raises(BadInputError, match="no column 'hue' here"):
-        ListPages(ROWS).narrowed(View("hue:1", columns=COLUMNS))
+        ListPages(ROWS).narrow(View("hue:1", columns=COLUMNS))
 
 
 # -- the engines agree ------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def listed(world: Path) -> Iterator[Callable[..., Pages]]:
 def agree(pages: Pages, columns: Any, text: str, sort: str = "", descending: bool = False) -> int:
     """That SQL or Arrow finds the rows that Python finds, in an order that is as good; returns how many."""
     view = View(text, sort, descending, tuple(columns))
-    found, wanted = pages.narrowed(view), ListPages(every(pages)).narrowed(view)
+    found, wanted = pages.narrow(view), ListPages(every(pages)).narrow(view)
     rows = every(found)
     assert len(rows) == found.count == wanted.count
     if sort:
@@ -177,7 +177,7 @@ def test_a_word_means_the_same_in_python_sql_and_arrow(dialect: str, request: py
             texts = [f"{name}{sign}{word}" for sign, word in product((":", "=", "!=", "<", ">="), WORDS)]
             texts += [*WORDS, *(f"!{name}<{word}" for word in WORDS)]
             views = {text: View(text, columns=(TableColumn(name, name),)) for text in texts}
-            wanted = {text: [row["id"] for row in ListPages(rows).narrowed(view).rows] for text, view in views.items()}
+            wanted = {text: [row["id"] for row in ListPages(rows).narrow(view).rows] for text, view in views.items()}
             every = [case((and_(*make_conditions(view, fields.get, dialect)), 1), else_=0) for view in views.values()]
             found = np.array(connection.execute(select(*every).order_by(table.c.id)).all(), bool)
             for place, (text, view) in enumerate(views.items()):
@@ -198,9 +198,9 @@ def test_moves_are_looked_for_to_their_end(session: Session) -> None:
     ((_, _, games),) = pages.parts
     texts = games.table(["text"]).column("text").to_pylist()
     word = texts[0].split()[-1]
-    found = pages.narrowed(View(f"moves:{word}", columns=DATASET_GAME_COLUMNS))
+    found = pages.narrow(View(f"moves:{word}", columns=DATASET_GAME_COLUMNS))
     assert [row["unit"] for row in every(found)] == [n for n, text in enumerate(texts) if word.lower() in text.lower()]
-    assert found.narrowed(View("unit=0", columns=DATASET_GAME_COLUMNS)).count == 1
+    assert found.narrow(View("unit=0", columns=DATASET_GAME_COLUMNS)).count == 1
 
 
 def test_a_million_answers_are_narrowed_as_their_values_are(session: Session) -> None:
@@ -211,7 +211,7 @@ def test_a_million_answers_are_narrowed_as_their_values_are(session: Session) ->
     columns = build_answer_columns(answer)
     for text, sort in (("plies>7", ""), ("result:1", "c1"), ("", "c2"), ("#<3", "#"), ("!1-0", "c0")):
         agree(answer.pages, columns, text, sort)
-    numbers = [row["#"] for row in every(answer.pages.narrowed(View("#>2", "c1", True, tuple(columns))))]
+    numbers = [row["#"] for row in every(answer.pages.narrow(View("#>2", "c1", True, tuple(columns))))]
     assert sorted(numbers) == [3, 4, 5, 6]
 
 

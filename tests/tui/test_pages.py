@@ -184,12 +184,12 @@ def test_joined_pages_go_on_from_one_source_to_the_next() -> None:
     rows = [{"n": n} for n in range(3 * PAGE_ROWS + 7)]
     cuts = (0, 3, PAGE_ROWS + 5, PAGE_ROWS + 6, len(rows))
     joined = JoinedPages(
-        [ListPages(rows[start:stop]) for start, stop in itertools.pairwise(cuts)], ListPages([]).narrowed
+        [ListPages(rows[start:stop]) for start, stop in itertools.pairwise(cuts)], ListPages([]).narrow
     )
     assert joined.count == len(rows)
     assert [row for number in range(4) for row in joined.page(number)] == rows
     assert list(joined.page(4)) == list(joined.page(-1)) == []
-    assert JoinedPages([], ListPages([]).narrowed).count == 0
+    assert JoinedPages([], ListPages([]).narrow).count == 0
 
 
 def test_a_pause_ends_a_step_and_what_was_found_before_it_is_shown() -> None:
@@ -200,7 +200,7 @@ def test_a_pause_ends_a_step_and_what_was_found_before_it_is_shown() -> None:
             yield ListPages([{"n": n}] if n in (0, 39) else [])
             yield None
 
-    pages = JoinedPages(parts(), ListPages([]).narrowed)
+    pages = JoinedPages(parts(), ListPages([]).narrow)
     assert (pages.count, pages.complete, pages.page(0)) == (1, False, [{"n": 0}])
     assert pages.more()
     assert (pages.count, pages.complete) == (1, False)
@@ -262,7 +262,7 @@ def test_sources_are_counted_on_after_the_first_rows_and_one_that_fails_is_told(
                 raise OSError("gone")
             yield ListPages([{"n": n}] * PAGE_ROWS if n % 2 else [])
 
-    pages = JoinedPages(parts(), ListPages([]).narrowed)
+    pages = JoinedPages(parts(), ListPages([]).narrow)
     assert (pages.count, pages.complete, asked[-1]) == (
         JoinedPages.FIRST,
         False,
@@ -274,7 +274,7 @@ def test_sources_are_counted_on_after_the_first_rows_and_one_that_fails_is_told(
     count_rows_to(pages, 14 * PAGE_ROWS)
     assert (pages.complete, pages.count, pages.page(14)[0]["n"]) == (True, 15 * PAGE_ROWS, 29)
     assert not pages.more()
-    pages = JoinedPages(parts(broken=True), ListPages([]).narrowed)
+    pages = JoinedPages(parts(broken=True), ListPages([]).narrow)
     with pytest.raises(OSError, match="gone"):
         pages.more()
     assert not pages.more()

@@ -95,14 +95,14 @@ class DatasetPages:
             for place, row in zip(places, map(GAME_ROW_MAKERS[games.content], read), strict=True)
         ]
 
-    def narrowed(self, view: View) -> Pages:
+    def narrow(self, view: View) -> Pages:
         """Filter and sort. Only the needed columns are read. A word without a column skips the move texts, which are
         slow to search; `moves:` searches them."""
         for term in parse_terms(view.text):
             if term.field:
                 view.fields(term.field)  # an unknown one is refused before anything is read
         if not view.sort:
-            return JoinedPages(self._fitting(view), self.narrowed)
+            return JoinedPages(self._fitting(view), self.narrow)
         places, keys = [], []
         for _, name, games in self.parts:
             column = ColumnReader(games, name)

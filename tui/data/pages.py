@@ -23,7 +23,7 @@ class Pages(Protocol):
 
     def page(self, number: int) -> Sequence[Row]: ...
 
-    def narrowed(self, view: View) -> Pages:
+    def narrow(self, view: View) -> Pages:
         """Return the rows that match the view, in its order. Raises BadInputError for an unknown column."""
         ...
 
@@ -37,12 +37,12 @@ class ListPages:
     def page(self, number: int) -> Sequence[Row]:
         return self.rows[number * PAGE_ROWS : (number + 1) * PAGE_ROWS]
 
-    def narrowed(self, view: View) -> ListPages:
+    def narrow(self, view: View) -> ListPages:
         return ListPages(table_filter.narrow_rows(self.rows, view))
 
 
 def refuse_narrowing(view: View) -> Pages:
-    """Raise BadInputError: a replacement for `narrowed` in lists with a separate filter."""
+    """Raise BadInputError: a replacement for `narrow` in lists with a separate filter."""
     raise BadInputError("use the filter above this list")
 
 
@@ -59,7 +59,7 @@ class JoinedPages:
 
     def __init__(self, parts: Iterable[Pages | None], narrow: Callable[[View], Pages]) -> None:
         self._left: Iterator[Pages | None] | None = iter(parts)
-        self.narrowed = narrow
+        self.narrow = narrow
         self._parts, self._starts = list[Pages](), [0]
         self._counting = threading.Lock()
         self.complete = False

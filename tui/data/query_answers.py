@@ -390,7 +390,7 @@ class RowsBehind:
             for place, row in enumerate(part.rows)
         ]
 
-    def narrowed(self, view: View) -> RowsBehind:
+    def narrow(self, view: View) -> RowsBehind:
         """Filter by the stored values with all digits, not by their text."""
         import numpy as np
         import pyarrow as pa

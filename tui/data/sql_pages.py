@@ -24,7 +24,7 @@ class KeysetPages:
     from the nearest of them, from either end: the first and the last page of a million rows cost the same.
     """
 
-    narrowed = staticmethod(refuse_narrowing)
+    narrow = staticmethod(refuse_narrowing)
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class SortedPages:
             value = value.value
         if value is None:
             raise BadInputError(f"rows are not sorted by {view.sort.replace('_', ' ')}", "> takes the next column")
-        self._session, self._table, self._where, self.narrowed = session, table, tuple(where), narrow
+        self._session, self._table, self._where, self.narrow = session, table, tuple(where), narrow
         attempt = getattr(table, "attempt_id", None)  # a UUID of version 7: by time
         self._ties = tuple(key) if attempt is None else (attempt, *key)
         if isinstance(value.type, String):  # ignore case
@@ -176,7 +176,7 @@ class ChosenPages:
         self._database, self._table, self._ids, self._rows = session.database, table, ids, rows
         self.count = len(ids)
 
-    def narrowed(self, view: View) -> ListPages:
+    def narrow(self, view: View) -> ListPages:
         """Read every row, because states are computed per row. Suitable for a few thousand rows."""
         rows = [row for number in range(-(-self.count // PAGE_ROWS)) for row in self.page(number)]
         return ListPages(table_filter.narrow_rows(rows, view))

@@ -154,7 +154,7 @@ class AppScreen(Screen[None]):
         dialog = getattr(self.app.screen, "place", "") if isinstance(self.app.screen, ModalScreen) else ""
         for keys in self.query(KeyBar):
             keys.actions = choose_footer_actions(
-                self.app.keyed(list_place_actions(dialog)) if dialog else self.keyed_actions()
+                self.app.apply_keys_to(list_place_actions(dialog)) if dialog else self.list_keyed_actions()
             )
         stack = [screen for screen in self.app.screen_stack if isinstance(screen, AppScreen)]
         for bar in self.query(TopBar):
@@ -163,9 +163,9 @@ class AppScreen(Screen[None]):
             bar.registry = self.app.place_shown
             bar.held, bar.at_work = len(self.app.writes.held), self.app.at_work
 
-    def keyed_actions(self) -> list[Action]:
+    def list_keyed_actions(self) -> list[Action]:
         """Return the available actions with the user's custom keys."""
-        return self.app.keyed(self.actions())
+        return self.app.apply_keys_to(self.actions())
 
     def actions(self) -> list[Action]:
         """Return the actions available for the focused widget and the settings of the app."""
@@ -408,16 +408,16 @@ class AppScreen(Screen[None]):
         name = RELOAD if event.keep else ""
         self.run_exclusive(partial(self.narrow, event), f"narrow {event.table.id}", name)
 
-    def narrowed(self, whole: Pages, view: View) -> Pages:
+    def narrow_pages(self, whole: Pages, view: View) -> Pages:
         """Return the rows of `whole` that match `view`."""
-        return whole.narrowed(view)
+        return whole.narrow(view)
 
     async def narrow(self, event: PageTable.Narrow) -> None:
         """Read the matching rows and show them."""
         table, whole, view, cursor = event.table, event.whole, event.table.view, event.table.cursor
 
         def look(session: Session) -> tuple[Pages, Any]:
-            pages = self.narrowed(whole, view)
+            pages = self.narrow_pages(whole, view)
             if event.keep:
                 count_rows_to(pages, cursor)
             return pages, pages.page(0)

@@ -76,9 +76,9 @@ class DrawingScreen(AppScreen):
 
     def on_squares_clicked(self, event: Squares.Clicked) -> None:
         pane = event.squares.parent
-        self.clicked("" if pane is None else pane.id or "", event.square)
+        self.handle_click("" if pane is None else pane.id or "", event.square)
 
-    def clicked(self, pane: str, square: int) -> None:
+    def handle_click(self, pane: str, square: int) -> None:
         """Show details of a square of the board in `pane`. A second click hides them."""
         self.picked = None if self.picked == square else square
         self.draw()
@@ -211,7 +211,7 @@ class FourBoardsScreen(DrawingScreen):
             "after": f"{layer} edited, ?{wrong.get('after', 0)}",
         }
 
-    def shown_part(self) -> str:
+    def choose_part(self) -> str:
         """Return the key of PARTS to show.
 
         Unless one was chosen: all boards if their squares are large or two boards would not be larger.
@@ -227,7 +227,7 @@ class FourBoardsScreen(DrawingScreen):
 
     def list_shown_panes(self) -> list[str]:
         views = self.views()
-        return [name for name in PARTS[self.shown_part()] if name in views]
+        return [name for name in PARTS[self.choose_part()] if name in views]
 
     def arrangement(self, size: int, count: int) -> str | None:
         """Return `row` or `square`, whichever fits `count` boards of this size, or None."""
@@ -356,7 +356,7 @@ class FourBoardsScreen(DrawingScreen):
         """Show the next part of PARTS."""
         if len(self.views()) == len(PANES):
             parts = list(PARTS)
-            self.part = parts[(parts.index(self.shown_part()) + 1) % len(parts)]
+            self.part = parts[(parts.index(self.choose_part()) + 1) % len(parts)]
             self.draw()
 
     def action_layer(self, way: str) -> None:

@@ -392,7 +392,7 @@ class BoardScreen(DrawingScreen):
         size, glyphs = self.board_size, self.app.glyphs
         panes = [self.query_one("#left", BoardPane), self.query_one("#right", BoardPane)]
         for pane, frame in zip(panes, self.views, strict=False):
-            pane.show(self.turned(frame), size, glyphs)
+            pane.show(self.turn_board(frame), size, glyphs)
             pane.set_class(not self.paired, "-bare")
             pane.squares.cursor = self.picked
             half = (self.app.size.width - 6) // 2 if self.paired else 0
@@ -418,7 +418,7 @@ class BoardScreen(DrawingScreen):
         bar.display, strip.display = self.evaluated, bool(shares)
         bar.value, bar.flipped, bar.styles.height = (
             now,
-            self.turned(self.views[0]).flipped,
+            self.turn_board(self.views[0]).flipped,
             compute_board_extent(size)[1] - 1,
         )
         strip.styles.width = compute_board_extent(size)[0] - 2
@@ -465,7 +465,7 @@ class BoardScreen(DrawingScreen):
                 lines.append(f"the move played has {show.format_probability(played.weight)}")
         return lines
 
-    def turned(self, frame: BoardFrame) -> BoardFrame:
+    def turn_board(self, frame: BoardFrame) -> BoardFrame:
         return replace(frame, flipped=not frame.flipped) if self.flipped else frame
 
     def on_resize(self, event: events.Resize) -> None:

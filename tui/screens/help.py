@@ -167,7 +167,7 @@ class Palette(Provider):
     def here(self) -> Iterator[PaletteEntry]:
         """Yield the actions of the current screen."""
         if isinstance(self.screen, AppScreen):
-            for action in self.screen.keyed_actions():
+            for action in self.screen.list_keyed_actions():
                 if action.method != "palette":
                     yield PaletteEntry(
                         action.name,
@@ -183,7 +183,7 @@ class Palette(Provider):
         """
         mine = self.screen.place if isinstance(self.screen, AppScreen) else ""
         for entry in ENTRIES:
-            for action in self.home.keyed(list_place_actions(entry.name)) if entry.name != mine else ():
+            for action in self.home.apply_keys_to(list_place_actions(entry.name)) if entry.name != mine else ():
                 if action.short or not action.writes:
                     text = f"{entry.name}: {action.text}"
                     yield PaletteEntry(

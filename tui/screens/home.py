@@ -342,7 +342,7 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
     def previewed_table(self) -> PageTable:
         return self.table
 
-    async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
+    async def build_preview(self, row: Mapping[str, Any]) -> RowPreview | None:
         """Return the preview of a machine, of an active or failed job, or of a complete run."""
         if "device" in row:
             from tui.screens.machine import format_machine_facts, read_machine
@@ -425,7 +425,7 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         if self.busy:
             self.notify(f"chessreg {self.busy} is still running", severity="warning")
             return
-        if self.app.refused_while_lost():
+        if self.app.refuse_while_lost():
             return
         self.busy = shlex.join(command)
         self.update_overview()

@@ -222,7 +222,7 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         table.show(page.pages, first, columns=COLUMNS, keep=keep, number=page.number)
         self.relabel()
 
-    async def previewed(self, row: Row) -> RowPreview | None:
+    async def build_preview(self, row: Row) -> RowPreview | None:
         return await preview_job(self, row)
 
     def command(self) -> str:

@@ -354,7 +354,7 @@ class LabScreen(FourBoardsScreen):
 
     # -- the target board -----------------------------------------------------------------------------------------
 
-    def aimed(self) -> chess.Board:
+    def make_target_board(self) -> chess.Board:
         """Return the current board with the changed squares."""
         import chess
 
@@ -370,7 +370,7 @@ class LabScreen(FourBoardsScreen):
         if self.cursor is not None:  # show the changes before the model answers
             from chessreg.games.boards.boardframe import BoardFrame
 
-            before, aimed = make_position_frame(self.sans), self.aimed()
+            before, aimed = make_position_frame(self.sans), self.make_target_board()
             marks: dict[int, Mark] = {
                 square: "removed" if piece == "." else "target" for square, piece in self.changes.items()
             }
@@ -454,7 +454,7 @@ class LabScreen(FourBoardsScreen):
         self.changes = {}
         self.look()
 
-    def clicked(self, pane: str, square: int) -> None:
+    def handle_click(self, pane: str, square: int) -> None:
         """Select a square of the target, or play a move on the original by clicking its two squares.
 
         Clicks elsewhere show details of the square.
@@ -465,7 +465,7 @@ class LabScreen(FourBoardsScreen):
             self.picked = None
             self.go((*self.sans, san))
         else:
-            super().clicked(pane, square)
+            super().handle_click(pane, square)
 
     def move_between(self, start: int | None, end: int) -> str:
         """Return the legal move between two squares in SAN, promoting to a queen. Empty if no move is legal."""

@@ -210,7 +210,7 @@ class FormScreen(AppScreen):
         strip.display = len(strip.names) > 1
         self.run_exclusive(self.build, "build")
         if self.form.typed or self.form.preset:
-            (clear,) = (action for action in self.keyed_actions() if action.method == "clear_form")
+            (clear,) = (action for action in self.list_keyed_actions() if action.method == "clear_form")
             self.notify(f"the form is as you left it; {clear.shown_key} clears it", title=self.form.kind.name)
 
     def save_draft(self) -> None:

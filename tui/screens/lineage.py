@@ -81,10 +81,10 @@ class LineageScreen(AppScreen):
         )
         self.draw(keep)
 
-    def narrowed(self, whole: Pages, view: View) -> Pages:
+    def narrow_pages(self, whole: Pages, view: View) -> Pages:
         """Return the matching nodes as a flat list, because guide lines need their parents."""
         assert isinstance(whole, ListPages)
-        return ListPages([{**row, "guide": ""} for row in whole.rows]).narrowed(view)
+        return ListPages([{**row, "guide": ""} for row in whole.rows]).narrow(view)
 
     def draw(self, keep: bool = True) -> None:
         if self.trees is not None:

@@ -90,7 +90,7 @@ class Preview(VerticalScroll, can_focus=False):
 
 
 class PreviewingScreen(AppScreen):
-    """A list with a preview pane. Subclasses implement `previewed`.
+    """A list with a preview pane. Subclasses implement `build_preview`.
 
     A row is read after the cursor has rested on it. Moving on cancels a preview that is still being made.
     """
@@ -101,7 +101,7 @@ class PreviewingScreen(AppScreen):
         yield Preview(classes=self.preview_classes)
         yield from super().compose()
 
-    async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
+    async def build_preview(self, row: Mapping[str, Any]) -> RowPreview | None:
         """Return the preview of `row`, or None to show an empty pane."""
         raise NotImplementedError
 
@@ -140,7 +140,7 @@ class PreviewingScreen(AppScreen):
         await asyncio.sleep(PREVIEW_DELAY_S)
         self.require_shown()
         row = self.previewed_table.current
-        shown = None if row is None else await self.previewed(row)
+        shown = None if row is None else await self.build_preview(row)
         self.require_shown()
         await self.query_one(Preview).show(shown)
 
@@ -154,7 +154,7 @@ class BoardPreviewingScreen(PreviewingScreen):
     def least_width(self) -> int:
         return BOARD_WIDE_CELLS
 
-    async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
+    async def build_preview(self, row: Mapping[str, Any]) -> RowPreview | None:
         from tui.data.board_views import preview_boards
 
         found = await self.ask("drawing the board", lambda session: [preview_boards(session, row)])

@@ -80,7 +80,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
     _shown = ""
     _wrong = ""
 
-    async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
+    async def build_preview(self, row: Mapping[str, Any]) -> RowPreview | None:
         """Return the question, paper, plots and columns of a query."""
         entry = row["entry"]
         columns = [(f"{c.name} [{c.unit}]" if c.unit else c.name, c.text) for c in entry.columns if not c.hidden]

@@ -85,7 +85,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
                         offered=FILTER_SUGGESTIONS)  # fmt: skip
         yield Static("", id="nothing", markup=False)
         empty = "no run matches the filter; / then Esc clears it"
-        yield PageTable(self.headed(), id="runs", title="Runs", empty=empty)
+        yield PageTable(self.make_headed_columns(), id="runs", title="Runs", empty=empty)
 
     def on_mount(self) -> None:
         self.query_one(PageTable).is_marked = lambda row: row["id"] in self.marked
@@ -110,7 +110,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         if page is None:
             if self.refused:  # do not keep rows that match earlier words
                 self._read = None
-                table.show(ListPages([]), [], columns=self.headed())
+                table.show(ListPages([]), [], columns=self.make_headed_columns())
             return
         self._read, self.hidden = wanted, page.hidden & self.marked.keys()
         kept = {"words": self.filter_text, "sort": self.sort, "columns": list(self.columns)}
@@ -118,7 +118,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         if page.pages.count:  # show the rows before the slower totals
             self.set_class(False, "-empty")
             first = page.rows if page.number * PAGE_ROWS < page.pages.count else None
-            table.show(page.pages, first, columns=self.headed(), keep=keep, number=page.number)
+            table.show(page.pages, first, columns=self.make_headed_columns(), keep=keep, number=page.number)
         counts = await self.ask("counting the data", count_nouns)
         if counts is None:
             return
@@ -130,9 +130,9 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
                 self.query_one("#nothing", Static).update(
                     format_first_steps(counts) + ("" if self.app.read_only else HOME_HINT)
                 )
-            table.show(page.pages, page.rows, columns=self.headed(), keep=keep)
+            table.show(page.pages, page.rows, columns=self.make_headed_columns(), keep=keep)
 
-    def headed(self) -> list[TableColumn]:
+    def make_headed_columns(self) -> list[TableColumn]:
         """Return the columns, with an arrow at the column that the rows are sorted by."""
         arrow = "▼" if self.sort.startswith("-") else "▲"
         sorted_by = self.sort.removeprefix("-")
@@ -176,9 +176,9 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
             if len(self.results) > MAX_KEPT_RESULTS:
                 self.results.clear()
             self.results |= {(id, unread[id]): words for id, words in found.items()}
-            self.query_one(PageTable).reorder(self.headed())
+            self.query_one(PageTable).reorder(self.make_headed_columns())
 
-    async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
+    async def build_preview(self, row: Mapping[str, Any]) -> RowPreview | None:
         """Return the result of a run and the settings that were given."""
         from tui.screens.run_preview import read_run_preview
 
@@ -232,7 +232,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def on_screen_resume(self) -> None:
         table = self.query_one(PageTable)
-        if [column.field for column in table.columns] != [column.field for column in self.headed()]:
+        if [column.field for column in table.columns] != [column.field for column in self.make_headed_columns()]:
             self.load()
 
     # -- marks ----------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         self._drawn = self.noun
         self.relabel()
 
-    async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
+    async def build_preview(self, row: Mapping[str, Any]) -> RowPreview | None:
         """Return the fields of the row, without its report (which `i` shows)."""
         known = collect_row_fields(self.query_one(PageTable), row)
         shown = {

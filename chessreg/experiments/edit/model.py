@@ -239,11 +239,11 @@ class PieceRemovals(EditedModel[EditSpec]):
         if condition.source == SHUFFLED and self.shuffled:
             weight = self.shuffled[layer].weight
         elif condition.source == SHUFFLED:
-            labels = [self.shuffled_label(weight, removed, draw) for removed in removals]
+            labels = [self.choose_shuffled_label(weight, removed, draw) for removed in removals]
         squares = [removed.square for removed in removals]
         return compute_piece_directions(weight, squares, labels, spec.piece, spec.blank)
 
-    def shuffled_label(self, weight: np.ndarray, removed: Removal, draw: int) -> int:
+    def choose_shuffled_label(self, weight: np.ndarray, removed: Removal, draw: int) -> int:
         """Return another piece for which the probe has a direction on the square, drawn for the state."""
         changes = [(removed.square, removed.label, EMPTY)]
         [(_, label, _)] = controls.shuffle_pieces(

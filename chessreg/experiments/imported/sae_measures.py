@@ -74,7 +74,7 @@ def measure_imported_saes(
     origin = SaeOrigin(
         checkpoint, row, points, games, places, games, places, HELD, SITES, "post-ply", 0, None, None, False
     )  # fmt: skip
-    tokens = len(origin.encoded(model.encoding, games, places).tokens.ids)
+    tokens = len(origin.encode_items(model.encoding, games, places).tokens.ids)
     parameters = sum(one.numel() for one in model.network.parameters())
     count = min(len(places), len(places) * MAX_WORK // max(parameters * tokens, 1))
     if count < MIN_GAMES:
@@ -93,7 +93,7 @@ def compute_mean_residuals(model: LanguageModel, origin: SaeOrigin) -> dict[str,
 
     from chessreg.experiments.sae.measuring import iterate_measured_batches
 
-    encoded = origin.encoded(model.encoding, origin.held_items, origin.held_places)
+    encoded = origin.encode_items(model.encoding, origin.held_items, origin.held_places)
     sums = {point: torch.zeros(model.d_model, dtype=torch.float64) for point in origin.points}
     seen: dict[str, torch.Tensor] = {}
     for items in iterate_measured_batches(encoded, BATCH_GAMES, model.block_size):

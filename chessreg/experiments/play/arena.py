@@ -227,7 +227,7 @@ class Arena:
             self.games[row] = None
             drawn = game.last_choice() if self.roles.judge_draws and game.end.result == "1/2-1/2" else None
             if game.adjudicated and self.roles.adjudicate is not None:
-                self.judged.append((game, self.pool.analyse(game.judged_board(), self.roles.adjudicate)))
+                self.judged.append((game, self.pool.analyse(game.find_judged_board(), self.roles.adjudicate)))
             elif drawn is not None and self.roles.judge_draws is not None:
                 self.judged.append((game, self.pool.analyse(drawn, self.roles.judge_draws)))
             else:

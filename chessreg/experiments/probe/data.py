@@ -168,7 +168,7 @@ class ProbeData:
         """bool [rows]: the rows to use."""
         return np.ones(len(self.item), bool) if self.usable is None else self.usable
 
-    def held_out(self, share: float, seed: int, by: Literal["game", "row"] = "game") -> np.ndarray:
+    def draw_held_out(self, share: float, seed: int, by: Literal["game", "row"] = "game") -> np.ndarray:
         """Return which usable rows are held out of fitting, bool [rows], drawn by the seed.
 
         Either whole games are held out, or single rows as in Davis's code, where rows of one game may be on both sides
@@ -200,7 +200,7 @@ class ProbeData:
             counts += np.stack([(part == k).sum(0) for k in range(self.classes)])
         return counts.argmax(0).astype(np.int8)
 
-    def evaluated(self, rows: np.ndarray) -> EvaluatedGames:
+    def select_evaluated(self, rows: np.ndarray) -> EvaluatedGames:
         """Return the evaluated games and positions of these rows, for comparison with training games."""
         return EvaluatedGames.at(self.items, np.unique(self.item[rows]).astype(np.int64), self.positions[rows])
 

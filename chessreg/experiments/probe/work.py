@@ -217,7 +217,7 @@ class ProbeWork:
         self.allocate = make_allocator(task.folder, task.options.memory_mib)
         self.features = load_features(task.inputs, self.spec, list(self.layers.values()))
         self.data = self.load(self.spec.cache, "cache")
-        self.held_out = self.data.held_out(self.spec.validation, self.spec.seed, self.spec.split)
+        self.held_out = self.data.draw_held_out(self.spec.validation, self.spec.seed, self.spec.split)
         self.fitted = self.data.rows & ~self.held_out
         if not self.fitted.any():
             raise BadInputError("one game is too few to fit and to evaluate a probe", "cache more games")
@@ -378,7 +378,7 @@ class ProbeWork:
         fitted games."""
         inputs, spec = self.task.inputs, self.spec
         checkpoint = str(inputs.run(spec.cache, "cache").spec["checkpoint"])
-        evaluated = [on.evaluated(mask) for _, on, mask in self.tested]
+        evaluated = [on.select_evaluated(mask) for _, on, mask in self.tested]
         counts: dict[str, TrainingOverlap] = {
             "checkpoint": overlap.measure_overlap(
                 inputs, checkpoint, concatenate_evaluated(evaluated), self.task.progress

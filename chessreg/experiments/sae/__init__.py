@@ -65,7 +65,7 @@ class Sae(Kind):
         """Raise BadInputError for sites that the model's encoding lacks, and for held-out games that the model or the
         SAE is trained on."""
         origin = SaeOrigin.of(spec, inputs)
-        origin.encoded(inputs.encoding(origin.checkpoint), origin.held_items, origin.held_places[:1])
+        origin.encode_items(inputs.encoding(origin.checkpoint), origin.held_items, origin.held_places[:1])
         items, places = origin.held_items, origin.held_places
         overlap.refuse_overlap(inputs, origin.checkpoint, items, places, spec.allow_overlap)
         overlap.refuse_game_overlap(
@@ -151,7 +151,7 @@ def build_latent_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]
 def format_token_context(written: Encoding, origin: SaeOrigin, game: int, token: int, ply: int) -> str:
     """Return the last 24 tokens before a token, and the token in brackets; for a position its whole text and the
     token."""
-    tokens = origin.encoded(written, origin.held_items, np.array([game])).tokens
+    tokens = origin.encode_items(written, origin.held_items, np.array([game])).tokens
     if written.content == "position":
         item = int(np.flatnonzero(tokens.ply == ply)[0]) if len(tokens) > 1 else 0
         ids = tokens.item(item)

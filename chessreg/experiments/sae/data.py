@@ -104,7 +104,7 @@ class SaeOrigin:
         """Return the 0-based layer of a hook point."""
         return get_hook_layer(point, self.row.layers)
 
-    def encoded(self, written: Encoding, items: Games | Positions, places: np.ndarray) -> EncodedGames:
+    def encode_items(self, written: Encoding, items: Games | Positions, places: np.ndarray) -> EncodedGames:
         """Return the games at these rows, encoded, with the sites that autoencoders read."""
         encoded = EncodedGames.of(written, self.row.block_size, items, places, self.sites, self.alignment)
         encoded = encoded.between(self.skip_sites, self.max_sites, self.last_sites)
@@ -232,7 +232,7 @@ class ModelRows:
             epoch, begun = divmod(done, len(places))
             games = generator(self.spec.seed, Stream.EPOCH_GAMES, epoch).permutation(len(places))
             some = games[begun : begun + COUNT_GAMES]
-            counts = self.origin.encoded(self.model.encoding, self.origin.items, places[some]).counts
+            counts = self.origin.encode_items(self.model.encoding, self.origin.items, places[some]).counts
             orders.append(some)
             ends.append(total + np.cumsum(counts))
             done, total = done + len(some), total + int(counts.sum())
@@ -250,7 +250,7 @@ class ModelRows:
         self._count(high)
         first, last = int(np.searchsorted(self.ends, low, "right")), int(np.searchsorted(self.ends, high))
         games = self.order[first : last + 1]
-        encoded = self.origin.encoded(self.model.encoding, self.origin.items, self.origin.places[games])
+        encoded = self.origin.encode_items(self.model.encoding, self.origin.items, self.origin.places[games])
         begins = int(self.ends[first]) - int(encoded.counts[0])
         place = begins - low + np.arange(len(encoded.sites))  # index of each site among the chunk's rows
         mixed = generator(self.spec.seed, Stream.SAE_MIXED_TOKENS, number).permutation(self.rows)

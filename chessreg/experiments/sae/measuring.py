@@ -110,7 +110,7 @@ def measure_saes(
     ablation. Cross-entropy is in nats per token, over all next tokens of the games; the residual is replaced at the
     autoencoder's sites. Raises BadInputError if no held-out game has such a site.
     """
-    encoded = origin.encoded(model.encoding, origin.held_items, origin.held_places)
+    encoded = origin.encode_items(model.encoding, origin.held_items, origin.held_places)
     if not len(encoded.sites):
         raise BadInputError(f"no held-out game has a token at {origin.sites}", "give other --sites, or longer games")
     games, width, predicts = len(origin.held_places), model.d_model, model.head == "next-token"

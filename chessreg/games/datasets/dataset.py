@@ -139,7 +139,7 @@ class DatasetReport:
     notes: list[str] = field(default_factory=list)
     content: str = "games"
 
-    def miscounted(self) -> str | None:
+    def find_miscount(self) -> str | None:
         """Return a sentence if the counts do not add up, else None."""
         kept = self.plies if self.content == "positions" else self.games
         listed = kept + sum(self.rejected.values()) + sum(self.skipped.values())
@@ -389,7 +389,7 @@ def verify_games(folder: Path, *, sample: int = 200, seed: int = 0) -> Verificat
     ):
         if stored != expected:
             problems.append(f"{stored:,} {name}, but the report counts {expected:,}")
-    if miscounted := recorded.miscounted():
+    if miscounted := recorded.find_miscount():
         problems.append(miscounted)
     rejects = (folder / REJECTS_FILE).read_text(encoding="utf-8").count("\n") - 1
     if rejects != sum(recorded.rejected.values()):

@@ -808,7 +808,7 @@ def verify_positions(folder: Path, *, sample: int = 200, seed: int = 0) -> Verif
     problems = []
     if len(positions) != recorded.plies:
         problems.append(f"{len(positions):,} positions, but the report counts {recorded.plies:,}")
-    if miscounted := recorded.miscounted():
+    if miscounted := recorded.find_miscount():
         problems.append(miscounted)
     rng = generator(seed, Stream.VERIFY, recorded.identity)
     chosen = np.sort(rng.choice(len(positions), min(sample, len(positions)), replace=False))

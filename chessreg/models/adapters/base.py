@@ -112,7 +112,7 @@ class Network(nn.Module, ABC):
         was saved."""
 
     @abstractmethod
-    def untrained(self, seed: int) -> Self:
+    def make_untrained(self, seed: int) -> Self:
         """Return a model of this shape with initial weights: a pure function of (shape, seed)."""
 
     def with_vocabulary(self, rows: Sequence[int]) -> Network:

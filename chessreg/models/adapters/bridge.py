@@ -120,7 +120,7 @@ class BridgedModel(Network):
         hf.tie_weights()
         return BridgedModel(hf)
 
-    def untrained(self, seed: int) -> BridgedModel:
+    def make_untrained(self, seed: int) -> BridgedModel:
         """Return a model as transformers initializes it, from `seed`."""
         return BridgedModel(make_untrained_model(self.hf_config, seed))
 

@@ -352,12 +352,12 @@ class GPT2(CausalDecoder):
                 weights[name] = weights[name][list(rows)]
         return GPT2.of_weights(replace(self.config, vocab_size=len(rows)), weights)
 
-    def trained(self) -> GPT2:
+    def copy_trained(self) -> GPT2:
         """Return a copy in float32 on the CPU, in eval mode."""
         shape = replace(self.config, bias=True, dropout=0.0)
         return GPT2.of_weights(shape, {name: tensor.float().clone() for name, tensor in self.weights().items()})
 
-    def untrained(self, seed: int) -> GPT2:
+    def make_untrained(self, seed: int) -> GPT2:
         """Return a model with initial weights as `initialise` draws them, from a separate generator; biases are 0 and
         frozen."""
         return make_random_gpt2(self.config, seed)

@@ -201,7 +201,7 @@ class Llama(CausalDecoder):
                 weights[name] = weights[name][list(rows)]
         return Llama.of_weights(reorder_config(self.config, rows), weights)
 
-    def untrained(self, seed: int) -> Llama:
+    def make_untrained(self, seed: int) -> Llama:
         """Return a model as transformers initializes it, from `seed`."""
         drawn = list_weights(make_untrained_model(self.config, seed))
         return Llama.of_weights(self.config, {name: weight.detach() for name, weight in drawn.items()})

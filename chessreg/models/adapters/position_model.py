@@ -102,12 +102,12 @@ class PositionModel(Network):
         model.load_state_dict(dict(weights), assign=True)
         return model.eval()
 
-    def trained(self) -> Self:
+    def copy_trained(self) -> Self:
         """Return a copy in float32 on the CPU, in eval mode."""
         weights = {name: tensor.detach().cpu().float().clone() for name, tensor in self.state_dict().items()}
         return self.of_weights(self.config, weights)
 
-    def untrained(self, seed: int) -> Self:
+    def make_untrained(self, seed: int) -> Self:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = type(self)(self.config)

@@ -236,7 +236,7 @@ class DecodingSession:
             self._residuals[self._watched[point], rows] = residual[last]
 
         hidden = self.forward(Ragged(group, counts, first, ids, positions, None, masks), keep)
-        self.logprobs[rows] = self.predicted([group[i] for i in computed], hidden[last])
+        self.logprobs[rows] = self.predict([group[i] for i in computed], hidden[last])
         reusable = int(self.prefix_stable)
         for i in computed.tolist():
             self._known[group[i]] = True
@@ -250,7 +250,7 @@ class DecodingSession:
         masks = [chosen.of(np.array(self.tokens[row], np.int64), encoding) for row in group]
         return np.concatenate([mask[start:] for mask, start in zip(masks, first, strict=True)])
 
-    def predicted(self, rows: Sequence[int], hidden: Tensor) -> Tensor:
+    def predict(self, rows: Sequence[int], hidden: Tensor) -> Tensor:
         """Return log-probabilities float32 [rows, outputs] of the next token, given the final hidden states [rows,
         d_model] at these rows' last tokens."""
         return self.head(hidden)
@@ -319,7 +319,7 @@ class ValueSession(DecodingSession):
         self._scored.clear()
         super().select(rows)
 
-    def predicted(self, rows: Sequence[int], hidden: Tensor) -> Tensor:
+    def predict(self, rows: Sequence[int], hidden: Tensor) -> Tensor:
         from chessreg.models.decoding.values import compute_action_log_probs
 
         return compute_action_log_probs(self._score(rows), self.model.outputs).to(self.model.device)

@@ -319,7 +319,7 @@ def add_differences(
         by_paper_run = [(comparison.differences(run, paper), paper) for paper in value.paper_runs]
         texts, paper = min(by_paper_run, key=lambda each: (each[1].kind != run.kind, len(each[0])))
         differences |= dict.fromkeys(texts)
-        free |= dict.fromkeys(comparison.unstated(run, paper))
+        free |= dict.fromkeys(comparison.list_unstated_settings(run, paper))
     row["reasons"], row["not_stated"] = "; ".join(differences), ", ".join(free) or None
 
 

@@ -179,7 +179,7 @@ class PaperComparison:
             texts.append(f"made by version {ours.version} of {ours.kind}, described here for {paper.version}")
         return texts
 
-    def unstated(self, ours: RecordedRun, paper: PaperRun) -> list[str]:
+    def list_unstated_settings(self, ours: RecordedRun, paper: PaperRun) -> list[str]:
         """Return our values of the settings that the paper does not state."""
         from chessreg.runs.spec import flatten_settings
 

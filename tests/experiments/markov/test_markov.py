@@ -44,7 +44,7 @@ def session(tmp_path_factory):
             model = bag_of_tokens(written, sees)
             save_checkpoint(model.network, root / name, CheckpointInfo.of(model.network, written))
             import_checkpoint(opened.database, opened.store, root / name, name=name)
-        fen = FenEncoder(FenConfig(1, 1, 16, "causal")).untrained(0)
+        fen = FenEncoder(FenConfig(1, 1, 16, "causal")).make_untrained(0)
         save_checkpoint(fen, root / "fen", CheckpointInfo.of(fen, "fen-77"))
         import_checkpoint(opened.database, opened.store, root / "fen", name="fen")
         opened.run(MarkovSpec(checkpoint="bag", **SMALL), PAST, name="bag")

@@ -177,10 +177,10 @@ def test_a_stopped_game_is_evaluated_where_the_rules_say():
     for san in ("e4", "e5", "Nf3", "Nc6", "Bb5", "a6", "Ba4", "Nf6"):
         game.push(game.board.parse_san(san))
     assert game.adjudicated
-    assert game.judged_board().fen() == "r1bqkbnr/pppp1ppp/2n5/1B2p3/4P3/5N2/PPPP1PPP/RNBQK2R b KQkq - 3 3"
+    assert game.find_judged_board().fen() == "r1bqkbnr/pppp1ppp/2n5/1B2p3/4P3/5N2/PPPP1PPP/RNBQK2R b KQkq - 3 3"
     early = PlayedGame(0, Opening(0), MatchRules(chess.WHITE, 4, adjudicate_at=90))
     early.push(chess.Move.from_uci("e2e4"))
-    assert early.judged_board() is early.board
+    assert early.find_judged_board() is early.board
 
 
 def test_the_protocol_stands_in_the_match(session, play):

@@ -56,7 +56,7 @@ def fitted_rows(session: Session) -> tuple[torch.Tensor, np.ndarray]:
 
     inputs = session.inputs
     data = ProbeData.load(inputs, inputs.reference("run:cache", "reference-fit"), Labelling("piece"), "cache")
-    fitted = np.flatnonzero(data.rows & ~data.held_out(0.1, 0))
+    fitted = np.flatnonzero(data.rows & ~data.draw_held_out(0.1, 0))
     return torch.from_numpy(data.cache.values(1, fitted)), data.labels[fitted]
 
 

@@ -375,8 +375,8 @@ def test_what_is_measured_has_the_final_tokens_of_its_cache(opened: Session) -> 
     reference = opened.inputs.reference("run:cache", "final-tokens")
     origin = SaeOrigin.of(SaeSpec(cache=reference, heldout_games=2), opened.inputs)
     written = opened.model("reference").encoding
-    held = origin.encoded(written, origin.held_items, origin.held_places)
-    trained = origin.encoded(written, origin.items, origin.places)
+    held = origin.encode_items(written, origin.held_items, origin.held_places)
+    trained = origin.encode_items(written, origin.items, origin.places)
     rows = load_cache(opened.inputs, reference).array.rows
     assert set(held.counts.tolist()) <= {0, 3}
     assert held.counts.sum() + trained.counts.sum() == rows > 0

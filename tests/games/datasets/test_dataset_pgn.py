@@ -349,9 +349,10 @@ def test_the_games_found_are_those_kept_skipped_and_rejected(tmp_path: Path) -> 
     games, report = add(tmp_path, "".join(odd))
     assert (report.found, len(games), report.duplicates) == (5, 2, 1)
     assert (report.skipped, report.rejected) == ({"custom start": 1, "no moves": 1}, {"unreadable move": 1})
-    assert report.miscounted() is None
+    assert report.find_miscount() is None
     assert (
-        dataclasses.replace(report, found=6).miscounted() == "6 games were found, and 5 are kept, rejected or skipped"
+        dataclasses.replace(report, found=6).find_miscount()
+        == "6 games were found, and 5 are kept, rejected or skipped"
     )
 
 
