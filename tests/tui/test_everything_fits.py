@@ -117,6 +117,23 @@ async def test_whatever_is_cut_has_a_mark(drive: Any, studied: Path, monkeypatch
                 await look(f"{run}, part {number}")
                 await driver.press("tab")
             await driver.press("escape")
+        await driver.go("boards")
+        await driver.press("enter")
+        await look("a game")
+        await driver.press("c", "d")
+        assert "identical for" in driver.text
+        await look("two games")
+        await driver.press("escape", "escape")
+        await driver.go("runs")
+        await driver.find_row("plain")
+        await driver.press("space")
+        await driver.find_row("sure")
+        await driver.press("space", "c")
+        assert "baseline " in driver.text
+        await look("two runs")
+        await driver.press("escape", "u", "L")
+        await look("a lineage")
+        await driver.press("escape")
         for query in QUERIES:
             await driver.go("queries")
             await driver.find_row(query)
