@@ -98,7 +98,7 @@ def format_summary(row: dict[str, Any]) -> str:
 
 def format_usage(row: dict[str, Any], address: HubAddress | None = None) -> str:
     """Return the code that loads the model: with transformers if it supports the architecture and the tokenizer."""
-    fetched = f"chessreg fetch {address}   # prints the folder\n" if address else ""
+    fetched = f"# prints the folder\nchessreg fetch {address}\n" if address else ""
     command = f"```sh\n{fetched}chessreg import checkpoint {'FOLDER' if address else '.'} --name mine\n```"
     place = address.repository if address else "."
     name = row["tokenizer"]

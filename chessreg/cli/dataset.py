@@ -417,7 +417,14 @@ def fetch(
 @click.option(
     "--levels", type=Numbers(int), default="0-19", show_default=True, help="Skill levels that meet each other."
 )
-@click.option("--nodes", type=click.IntRange(1), default=200, show_default=True, help="Search limit of every move.")
+@click.option(
+    "--search-nodes",
+    "nodes",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
+    help="Nodes that Stockfish searches for each move.",
+)
 @click.option(
     "--max-plies", type=click.IntRange(2), default=140, show_default=True, help="Longer games are adjudicated."
 )
@@ -452,7 +459,7 @@ def generate(
     The Elo tags hold the levels' published ratings, so the rating scale is stockfish's own.
 
     \b
-    Example: chessreg dataset generate --games 500 --levels 0-5 --nodes 200 --name engines
+    Example: chessreg dataset generate --games 500 --levels 0-5 --search-nodes 200 --name engines
     """
     from chessreg.cli.base import show_progress_line
     from chessreg.entities.adding import check_generation, generate_dataset

@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from store import Store
 
 NOUN = "dataset"
-GENERATE_OPTIONS = (
-    "games",
-    "nodes",
-    "max_plies",
-    "opening_plies",
-    "resign_share",
-    "seed",
-)  # options of `dataset generate`
+GENERATE_OPTIONS = {  # setting → option of `dataset generate`
+    "games": "--games",
+    "nodes": "--search-nodes",
+    "max_plies": "--max-plies",
+    "opening_plies": "--opening-plies",
+    "resign_share": "--resign-share",
+    "seed": "--seed",
+}
 
 
 class Datasets(Entity):
@@ -160,8 +160,8 @@ class Datasets(Entity):
         remark, report = f"content {row.identity[:12]}", row.report
         if settings := report.get("generated"):
             words = ["generate", "--levels", ",".join(map(str, settings["levels"]))]
-            for name in GENERATE_OPTIONS:
-                words += ["--" + name.replace("_", "-"), str(settings[name])]
+            for name, option in GENERATE_OPTIONS.items():
+                words += [option, str(settings[name])]
             remark += f", {settings['engine']} {settings['version']}"
         else:
             words = ["add", *([name for name, _ in self.files(sql, row)] or ["--sample"])]

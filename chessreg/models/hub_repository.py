@@ -41,7 +41,7 @@ MAX_LISTED_FILES = 200_000  # a server that lists more is refused
 MAX_DOWNLOADED_FILES = 1000
 MAX_NAME_BYTES = 255
 SPARE_BYTES = 64 << 20  # stay free on the disk
-LOGIN = "log in with: hf auth login; or export HF_TOKEN=…"
+LOGIN = "log in with: hf auth login; or set HF_TOKEN"
 
 
 @dataclass(frozen=True)

@@ -319,7 +319,7 @@ def test_a_month_that_does_not_arrive_makes_no_registry(here: Any, lichess: str,
 def test_generated_games_are_added_with_the_engine_that_played_them(here: Any, tmp_path: Path) -> None:
     kept = tmp_path / "kept.pgn"
     made = here.json(
-        *("dataset", "generate", "--games", "4", "--levels", "0-1", "--nodes", "5", "--max-plies", "12"),
+        *("dataset", "generate", "--games", "4", "--levels", "0-1", "--search-nodes", "5", "--max-plies", "12"),
         *("--seed", "3", "--processes", "1", "--name", "engines", "--pgn", kept),
     )  # fmt: skip
     assert (made["games"], made["rating_scale"]) == (4, "stockfish")

@@ -53,7 +53,7 @@ dataset verify sample
 dataset overlap sample:fit sample:test
 dataset add {{w}}/games.pgn --min-plies 2 --name again
 dataset split again --parts a=0.5,b=0.5
-dataset generate --games 2 --levels 0 --nodes 10 --name played
+dataset generate --games 2 --levels 0 --search-nodes 10 --name played
 checkpoint list
 checkpoint show reference
 checkpoint twin reference --name untrained

@@ -234,7 +234,7 @@ def test_the_command_that_makes_a_dataset_names_its_files_and_filters(place: Any
         (add_dataset(database, store, [torn], FileFilter(salvage=True)), "chessreg dataset add torn.pgn.zst --salvage"),
         (
             add_dataset(database, store, paths[:1], extra={"generated": made}),
-            "chessreg dataset generate --levels 0,1 --games 4 --nodes 5 --max-plies 12 --opening-plies 4 "
+            "chessreg dataset generate --levels 0,1 --games 4 --search-nodes 5 --max-plies 12 --opening-plies 4 "
             "--resign-share 0.5 --seed 3",
         ),
     ):

@@ -57,14 +57,15 @@ def work(session, toy_paper, monkeypatch) -> Work:
 
 @pytest.fixture
 def interrupt_at():
-    """Return a function that makes a callback which sends SIGINT at the nth progress report."""
+    """Return a function that makes a callback which sends SIGINT at the nth progress report with a word."""
     seen = []
 
-    def at(number):
+    def at(number, word=""):
         def report(fraction, text):
-            seen.append(fraction)
-            if len(seen) == number:
-                os.kill(os.getpid(), signal.SIGINT)
+            if word in text:
+                seen.append(fraction)
+                if len(seen) == number:
+                    os.kill(os.getpid(), signal.SIGINT)
 
         return report
 

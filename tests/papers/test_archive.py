@@ -247,7 +247,7 @@ def state_of(work):
 
 def test_a_training_that_was_stopped_goes_on_elsewhere_from_one_file(training, tmp_path, interrupt_at):
     here, there = training
-    assert here.do(on_progress=interrupt_at(1))  # at its first point, of two
+    assert here.do(on_progress=interrupt_at(1, "loss"))  # at its first point, of two
     saved = archive.save_paper(here, tmp_path / "half.zip")
     assert (saved["complete"], saved["runs"], saved["states"]) == (0, 1, 1)
     for came in (1, 0):  # a second time does nothing
@@ -276,7 +276,7 @@ def test_what_steps_to_come_read_is_saved_though_they_are_not_among_those_chosen
 
 def test_a_saved_training_that_is_damaged_is_refused_before_anything_is_taken_in(training, tmp_path, interrupt_at):
     here, there = training
-    assert here.do(on_progress=interrupt_at(1))
+    assert here.do(on_progress=interrupt_at(1, "loss"))
     state_of(here).write_bytes(b"cut short")
     with pytest.raises(ChessregError, match=r"state\.pt is not a saved state"):
         archive.save_paper(here, tmp_path / "half.zip")
