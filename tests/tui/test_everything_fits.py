@@ -124,6 +124,11 @@ async def test_whatever_is_cut_has_a_mark(drive: Any, studied: Path, monkeypatch
         assert "identical for" in driver.text
         await look("two games")
         await driver.press("escape", "escape")
+        await driver.go("boards")
+        await driver.press("tab", "enter")
+        assert driver.screen.query("Rankings")
+        await look("an edited state")
+        await driver.press("escape")
         await driver.go("runs")
         await driver.find_row("plain")
         await driver.press("space")

@@ -226,6 +226,7 @@ def format_ranking(
         told = "text-muted" if abs(change) < MIN_MARKED_CHANGE else "text-success" if change > 0 else "text-error"
         line.highlight_regex(r"Δ[+-][\d.]+", colors[told])
         text.append_text(line)
+    text.right_crop(1)  # the end of the last line, which would be drawn as one more
     return text
 
 
