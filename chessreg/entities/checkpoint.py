@@ -58,7 +58,7 @@ class Checkpoints(Entity):
         Column("max_logit_difference", "largest logit difference from the file"),
         Column("import_loss", "loss on sample games, nats per token"),
         Column("import_entropy", "entropy of single tokens, nats"),
-        Column("import_legal", "legal first moves in sample games", "share"),
+        Column("import_legal", "first-try legal moves in sample games", "share"),
         Column("first_try_legal", "legal first moves in a legality run", "share"),
     )  # fmt: skip
     hidden = ("detail", "import_learned", "training_datasets", "parent_id", "notes", "archived", "invalid")

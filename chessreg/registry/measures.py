@@ -226,8 +226,8 @@ def find_comparable_runs(session: Session, run_id: UUID) -> list[UUID]:
     """Return earlier complete runs that asked the same question of the same model, best match first.
 
     They have the same kind and version, and differ only in FREE_SETTINGS. Sorted by the number of different settings;
-    then runs that read no additional inputs (such as games without the edit) first; then by the number of shared
-    inputs; then newest first.
+    then games without an intervention, whose difference is its effect, before those with another one; then runs that
+    read no additional inputs first; then by the number of shared inputs; then newest first.
     """
     run, read = tables.Run, tables.RunInput
     record = session.get_one(run, run_id)
@@ -238,11 +238,12 @@ def find_comparable_runs(session: Session, run_id: UUID) -> list[UUID]:
         .order_by(run.created_at.desc(), run.id)
         .limit(MAX_EARLIER_RUNS)
     )
-    others = dict[UUID, int]()
+    others = dict[UUID, tuple[int, bool]]()
     for id, spec in earlier:
         different = {name for name in spec.keys() | record.spec.keys() if spec.get(name) != record.spec.get(name)}
         if different <= FREE_SETTINGS:
-            others[id] = len(different)
+            has_vector = (spec.get("intervention") or {}).get("vector") is not None
+            others[id] = len(different), has_vector
     inputs = defaultdict[UUID, set[str]](set)
     for id, reference in session.execute(select(read.run_id, read.reference).where(read.run_id.in_([run_id, *others]))):
         inputs[id].add(reference)

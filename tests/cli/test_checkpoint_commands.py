@@ -89,7 +89,7 @@ def test_an_import_prints_and_keeps_how_well_the_model_predicts_games(here: Any,
     assert here("checkpoint", "show", "tiny") == 0
     assert warning in here.err
     assert "the order of its tokens is known from vocab.json" in here.err
-    assert re.search(r"^legal first moves in sample games +[\d.]+ %$", here.out, re.M)
+    assert re.search(r"^first-try legal moves in sample games +[\d.]+ %$", here.out, re.M)
     assert "vocab.json, reordered, 2 rows dropped ('\\x1b', '~')" in here.out
     shown = here.json("checkpoint", "show", "tiny")
     assert shown["detail"]["source"]["tokenizer"]["rows"] == list(range(31, -1, -1))

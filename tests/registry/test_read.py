@@ -273,7 +273,7 @@ EDITED = {"intervention": {"vector": "run:v", "scale": 2}}
         ({}, ({"seed": 1}, {"seed": 2}), 1),
         (EDITED, ({"opponent": "random"}, {}, {"checkpoint": "sha256:two"}), 1),
         (EDITED, ({}, {"intervention": {"vector": "run:w"}}), 0),  # beside none, not beside another edit
-        (EDITED, ({}, {"intervention": {"vector": "run:v", "scale": 1}}), 1),  # the same edit at another scale
+        (EDITED, ({}, {"intervention": {"vector": "run:v", "scale": 1}}), 0),  # nor beside another scale of it
     ],
 )
 def test_a_result_is_compared_only_with_an_earlier_run_of_the_same_model_and_question(
