@@ -240,6 +240,32 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: An
     [run_id] = import_directions(home, ImportedVector, paths, name, settings)
     with home.session().database.read() as session:
         print_rows(home, load_entity("vector"), load_entity("vector").rows(session, run_id), name_empty=False)
+    print_relative_norms(home, run_id)
+
+
+def print_relative_norms(home: Home, run_id: str) -> None:
+    """Print how long vectors are compared with the residuals that they will be added to, for a choice of the scale.
+
+    Prints nothing if the model is not in the store or does not read games.
+    """
+    from chessreg.errors import NotFoundError
+    from chessreg.models.importers.game_check import measure_residual_norms
+    from chessreg.registry import tables
+
+    session = home.session()
+    vectors = session.inputs.rows(tables.VectorRecord, session.inputs.run(run_id))
+    checkpoint = vectors[0].checkpoint_id
+    if checkpoint is None:
+        return
+    try:
+        model = session.model(checkpoint.hex)
+    except NotFoundError:
+        return
+    residuals = measure_residual_norms(model, {vector.hook_point for vector in vectors})
+    for vector in vectors:
+        if residual := residuals.get(vector.hook_point):
+            share = f"{100 * vector.norm / residual:.2g} % of the residual's mean norm ({residual:.4g} in sample games)"
+            click.echo(f"layer {vector.layer}: its norm is {share}; --intervention.scale multiplies it", err=True)
 
 
 @import_.command()

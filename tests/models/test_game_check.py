@@ -129,3 +129,18 @@ def test_what_cannot_be_measured_is_none() -> None:
         infinite.wte.weight *= 1e38
     check = check_on_games(LanguageModel(infinite))
     assert (check.loss, check.legal, check.has_learned) == (None, None, False)
+
+
+def test_the_norm_of_residuals_is_that_of_every_token_of_the_first_games() -> None:
+    with as_file(files("chessreg") / "data" / "reference-model") as folder:
+        model = LanguageModel.load(folder)
+    point = "blocks.3.hook_resid_post"
+    norms = [
+        model.residuals(torch.tensor([text]), [3])[0, 0].norm(dim=-1)
+        for text in game_check.get_sample(model.encoding).texts[: game_check.MIN_GAMES]
+    ]
+    measured = game_check.measure_residual_norms(model, [point])
+    assert measured == {point: pytest.approx(float(torch.cat(norms).mean()), rel=1e-5)}
+    assert len(torch.cat(norms)) > 300
+    with as_file(files("chessreg") / "data" / "fen-model") as folder:
+        assert game_check.measure_residual_norms(LanguageModel.load(folder), ["blocks.0.hook_resid_post"]) == {}

@@ -12,7 +12,7 @@ import io
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -26,6 +26,8 @@ from chessreg.errors import DivergedError
 from chessreg.noise import Stream
 
 if TYPE_CHECKING:
+    import torch
+
     from chessreg.encodings import Encoding
     from chessreg.models.language_model import LanguageModel
 
@@ -120,6 +122,21 @@ def measure_loss_on_games(model: LanguageModel) -> float | None:
     if written.answer_size > model.outputs:
         return None
     return compute_loss(model, iterate_predictions(written, model.block_size, MIN_GAMES))[0]
+
+
+def measure_residual_norms(model: LanguageModel, hook_points: Collection[str]) -> dict[str, float]:
+    """Return hook point → mean norm of the residual at a token, over the first sample games; empty for an encoding of
+    positions."""
+    import torch
+
+    seen: dict[str, torch.Tensor] = {}
+    norms: dict[str, list[torch.Tensor]] = {}
+    for text in get_sample(model.encoding).texts[:MIN_GAMES]:
+        with torch.inference_mode(), model.watching(set(hook_points), seen.__setitem__):
+            model.logits(torch.tensor([text[: model.block_size]]))
+        for point, residual in seen.items():
+            norms.setdefault(point, []).append(residual.float().norm(dim=-1).flatten())
+    return {point: float(torch.cat(each).mean()) for point, each in norms.items()}
 
 
 @cache
