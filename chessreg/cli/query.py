@@ -207,7 +207,7 @@ def find_named_entry(home: Home, name: str | None) -> Entry:
     if name is None:
         raise click.UsageError("give the NAME of a query; --list prints all queries")
     try:
-        return find_in_catalogue(name)
+        return find_in_catalogue(name, complete_kinds=list_complete_kinds(home))
     except NotFoundError as error:  # unless a custom kind that ran here has it
         try:
             database = home.database()
@@ -242,7 +242,7 @@ def answer_query(home: Home, asked: Asked) -> QueryResult:
             raise click.UsageError("--rows and --published do not go together")
         return query_rows_behind(database, entry, asked.rows, scope, **how)
     result = run_query(database, entry, scope, **how)
-    if asked.name and not entry.is_called(asked.name):
+    if asked.name and not (entry.is_called(asked.name) if len(result) else entry.is_titled(asked.name)):
         result = replace(result, notes=[f'this is "{entry.title}": {entry.question}', *result.notes])
     if asked.published:
         from chessreg.queries.published import compare_with_published
@@ -348,11 +348,10 @@ def list_complete_kinds(home: Home) -> frozenset[str] | None:
         with suppress(sqlite.dbapi.Error, OSError):
             return frozenset(str(kind) for (kind,) in sqlite.read_rows(path, wanted)) if path.exists() else None
         return None
-    from sqlalchemy import text
+    from chessreg.queries.ask import list_complete_kinds as list_in_database
 
     try:
-        with home.database().read() as session:
-            return frozenset(session.scalars(text(wanted)))
+        return list_in_database(home.database())
     except ChessregError:
         return None
 

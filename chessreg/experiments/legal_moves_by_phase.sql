@@ -1,7 +1,7 @@
 -- title: legal moves by phase
 -- topic: legal moves
 -- question: How often is the predicted token legal in each phase of a move?
--- aliases: legal tokens by phase, token legality, legality by phase, legal rate, illegal moves, legal moves
+-- aliases: legal tokens by phase, token legality, legality by phase, legal rate, legal moves
 -- paper: Davis 2026, Table 2 and section 4.2
 -- kinds: token-legality
 -- made by: chessreg run token-legality

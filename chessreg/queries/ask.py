@@ -78,10 +78,19 @@ def find_recorded_entry(database: Database, name: str | Entry) -> Entry:
     """Return the query of this name, including queries next to the files of kinds that were run here."""
     if isinstance(name, Entry):
         return name
+    complete = list_complete_kinds(database)
     try:
-        return find_entry(name)
+        return find_entry(name, complete_kinds=complete)
     except NotFoundError:
-        return find_entry(name, list_trusted_kind_files(database))
+        return find_entry(name, list_trusted_kind_files(database), complete)
+
+
+def list_complete_kinds(database: Database) -> frozenset[str]:
+    """Return the kinds with complete runs."""
+    from sqlalchemy import text
+
+    with database.read() as session:
+        return frozenset(session.scalars(text("SELECT DISTINCT kind FROM run WHERE completed_at IS NOT NULL")))
 
 
 def load_kind_views(database: Database, engine: QueryEngine, entry: Entry) -> None:

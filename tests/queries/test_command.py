@@ -66,9 +66,13 @@ def test_json_is_one_document_with_meta_and_nothing_on_stderr(type_, filled):
 
 
 def test_an_empty_registry_gives_a_helpful_line_and_typed_columns(type_, database):
-    code, out, err = type_("elo")
+    code, out, err = type_("elo by intervention")
     assert (code, out) == (0, "")
     assert err.startswith("no runs yet; chessreg run play produces the rows of this table\ncolumns: checkpoint, ")
+    code, out, aliased = type_("elo")
+    assert (code, out) == (0, "")
+    assert aliased.startswith('this is "elo by intervention": How strong is the model')
+    assert aliased.endswith(err)
     code, out, _ = type_("elo", "--format", "csv")
     assert (code, out.count("\n")) == (0, 1)
 
@@ -154,6 +158,16 @@ def test_sql_in_place_of_a_name_is_told_where_it_goes(type_, filled):
     words = shlex.split(hint.removeprefix("hint: chessreg query "))
     assert type_(*words)[0] == 0
     assert type_("selected games")[2].startswith("error: there is no query 'selected games'")
+
+
+def test_a_phrase_without_a_match_suggests_queries_with_runs(type_, filled):
+    code, out, err = type_("are the games too short")
+    assert (code, out) == (3, "")
+    assert 'hint: did you mean "games by termination" or ' in err
+    assert "skill of other games" not in err, "it has no runs here"
+    code, _, err = type_("score by intervention")
+    assert code == 0
+    assert 'this is "elo by intervention": ' in err
 
 
 def test_a_wrong_name_makes_no_registry(type_, tmp_path):

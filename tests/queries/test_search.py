@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chessreg.errors import NotFoundError
-from chessreg.queries.catalogue import find_entry, find_plot
+from chessreg.queries.catalogue import find_entry, find_plot, list_entries
 
 # Those of the second half were written by a researcher who did not know the catalogue.
 PHRASES = """
@@ -52,7 +52,7 @@ negative steering | elo by intervention
 board edits | board intervention legality
 intervention success rate | board intervention legality
 legal move prob mass | legal move mass by edit
-illegal moves | legal moves by phase
+illegal moves | games by termination
 legality by temperature | decoding modes
 piece deletion | board intervention legality
 SAEs | sae reconstruction
@@ -83,6 +83,56 @@ def test_at_least_54_of_60_phrases_find_their_table():
     missed = {phrase: found(phrase) for phrase, titles in EXPECTED.items() if found(phrase) not in titles}
     assert len(EXPECTED) == 60
     assert len(missed) <= 6, missed
+
+
+QUESTIONS = """
+which squares does the probe get wrong | accuracy by square
+which squares are worst | accuracy by square
+worst squares | accuracy by square
+how many games were played | wins by level
+illegal moves | games by termination
+how good is the model | wins by level
+did the vector change how it plays | elo by intervention
+did the steering vector change how the model plays | elo by intervention
+game length by intervention | games by termination
+how long are the games | games by termination
+which pieces are hardest to read | probe f1 by class
+which piece is read worst | probe f1 by class
+are the games of the match different from each other | unique games
+"""
+
+
+@pytest.mark.parametrize("line", QUESTIONS.strip().splitlines())
+def test_a_question_in_words_finds_its_table(line):
+    phrase, title = line.split(" | ")
+    assert find_entry(phrase).title == title
+
+
+def test_the_name_of_a_plot_finds_the_query_it_draws():
+    queries = {name.lower() for entry in list_entries() for name in (entry.title, *entry.aliases)}
+    plots = {n: e.title for e in list_entries() for p in e.plots for n in (p.title, *p.aliases) if n not in queries}
+    assert len(plots) > 20
+    assert {name: find_entry(name).title for name in plots} == plots
+
+
+def test_a_query_with_runs_is_preferred_on_a_near_tie_only():
+    edits = {"edit-next-token"}
+    assert find_entry("layer").title == "best probe layers"
+    assert find_entry("layer", complete_kinds=edits).title == "legal move mass by layer"
+    assert find_entry("probe by class", complete_kinds=edits).title == "probe f1 by class"
+    assert find_entry("probe accuracy by layer", complete_kinds=edits).title == "probe accuracy by layer"
+
+
+def test_a_phrase_without_a_match_is_answered_with_three_queries_that_have_runs():
+    def hint(kinds):
+        with pytest.raises(NotFoundError) as caught:
+            find_entry("are the games too short", complete_kinds=kinds)
+        return caught.value.hint
+
+    assert hint({"engine-match"}) == 'did you mean "games by termination" or "unique games"?'
+    assert hint({"play", "legality", "probe"}).count('"') == 6
+    assert hint({"sae"}) == "chessreg query --list"
+    assert hint(None).count('"') == 6
 
 
 @pytest.mark.parametrize("name", ["elo by intervenion", "probe acuracy by layer", "perplexty", "zzz", "", "?"])

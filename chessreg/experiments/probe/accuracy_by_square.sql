@@ -1,7 +1,8 @@
 -- title: accuracy by square
 -- topic: probes
 -- question: How accurately does the probe predict each square?
--- aliases: square accuracy, probe accuracy by square, heat map, per square accuracy
+-- aliases: square accuracy, probe accuracy by square, heat map, per square accuracy, worst squares,
+--       squares that the probe gets wrong
 -- paper: beyond Karvonen 2024, Table 1: accuracy by square
 -- kinds: probe
 -- made by: chessreg run probe

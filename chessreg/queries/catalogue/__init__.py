@@ -52,7 +52,7 @@ import difflib
 import hashlib
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import entry_points
@@ -169,9 +169,11 @@ class Entry:
 
     def is_called(self, name: str) -> bool:
         """Return whether `name` is the title, an alias or the file's name, in any case."""
-        return name.endswith(".sql") or _name_key(name) in {
-            _name_key(n) for n in (self.title, *self.aliases, self.path.stem)
-        }
+        return self.is_titled(name) or _name_key(name) in map(_name_key, self.aliases)
+
+    def is_titled(self, name: str) -> bool:
+        """Return whether `name` is the title or the file's name, in any case."""
+        return name.endswith(".sql") or _name_key(name) in {_name_key(self.title), _name_key(self.path.stem)}
 
     def column(self, name: str) -> QueryColumn:
         return next((c for c in self.columns if c.name == name), QueryColumn(name, "", ""))
@@ -364,12 +366,13 @@ def check_unique_names(candidates: Sequence[Entry]) -> tuple[Entry, ...]:
     return tuple(sorted(unique, key=lambda e: e.title))
 
 
-def find_entry(name: str, beside: tuple[Path, ...] = ()) -> Entry:
-    """Return the query with this title or alias (in any case) or file name (`./markov.sql`), or else the best match for
-    the words of `name` (chessreg.queries.catalogue.search).
+def find_entry(name: str, beside: tuple[Path, ...] = (), complete_kinds: Collection[str] | None = None) -> Entry:
+    """Return the query with this title or alias (in any case) or file name (`./markov.sql`), or the query of the plot
+    with this name, or else the best match for the words of `name` (chessreg.queries.catalogue.search).
 
-    `beside`: files of kinds whose queries are included. Raises NotFoundError with similar names, or with the command
-    that accepts SQL if `name` is SQL.
+    `beside`: files of kinds whose queries are included. `complete_kinds`: kinds with complete runs in the registry;
+    their queries are preferred on a near tie, and only they are suggested. Raises NotFoundError with similar names, or
+    with the command that accepts SQL if `name` is SQL.
 
     >>> find_entry("Elo by Intervention").title
     'elo by intervention'
@@ -383,16 +386,25 @@ def find_entry(name: str, beside: tuple[Path, ...] = ()) -> Entry:
         return parse_entry(read_query_file(path), path)
     catalogue = list_entries(beside)
     known = {_name_key(n): entry for entry in catalogue for n in (entry.title, *entry.aliases, entry.path.stem)}
-    if _name_key(name) in known:
-        return known[_name_key(name)]
+    drawn = {_name_key(n): e for e in catalogue for plot in e.plots for n in (plot.title, *plot.aliases)}
+    for names in (known, drawn):
+        if _name_key(name) in names:
+            return names[_name_key(name)]
     if SQL.match(name):
         line = re.sub(r"\s*\n\s*", " ", name.strip())
         raise NotFoundError("an SQL statement requires --sql", f"chessreg query --sql {shlex.quote(line)}")
     titles = {key: entry.title for key, entry in known.items()}
-    if ranked := rank_descriptions(name, [weigh_entry_words(entry) for entry in catalogue]):
+    described = [weigh_entry_words(entry) for entry in catalogue]
+    with_runs = {
+        place for place, entry in enumerate(catalogue) if not set(entry.kinds).isdisjoint(complete_kinds or ())
+    }
+    if ranked := rank_descriptions(name, described, with_runs=with_runs):
         return catalogue[ranked[0]]
+    near = rank_descriptions(name, described, least_share=0)
+    nearest = [catalogue[place].title for place in near if not complete_kinds or place in with_runs]
     raise NotFoundError(
-        f"there is no query {clip_text(name)!r}", _suggest_titles(name, titles) or "chessreg query --list"
+        f"there is no query {clip_text(name)!r}",
+        _ask_about([*_list_similar_titles(name, titles), *nearest]) or "chessreg query --list",
     )
 
 
@@ -425,16 +437,23 @@ def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:
     if ranked := rank_descriptions(name, described):
         return plots[ranked[0]]
     titles = {key: plot.title for key, (_, plot) in known.items()}
-    raise NotFoundError(f"there is no plot {name!r}", _suggest_titles(name, titles) or "chessreg plot --list")
+    raise NotFoundError(
+        f"there is no plot {name!r}", _ask_about(_list_similar_titles(name, titles)) or "chessreg plot --list"
+    )
 
 
-def _suggest_titles(name: str, titles: dict[str, str]) -> str:
-    """Return `did you mean …?` with the similarly spelled titles (by key), or an empty text."""
+def _list_similar_titles(name: str, titles: dict[str, str]) -> list[str]:
+    """Return the similarly spelled titles (by key)."""
     wanted = _name_key(name)
     near = difflib.get_close_matches(wanted, titles, n=5, cutoff=0.6)
     near += [key for key in titles if wanted and (wanted in key or key in wanted)]
-    titles_near = list(dict.fromkeys(titles[key] for key in near))[:3]
-    return "did you mean " + " or ".join(f'"{t}"' for t in titles_near) + "?" if titles_near else ""
+    return [titles[key] for key in near]
+
+
+def _ask_about(titles: Sequence[str]) -> str:
+    """Return `did you mean …?` with the first three distinct titles, or an empty text."""
+    first = list(dict.fromkeys(titles))[:3]
+    return "did you mean " + " or ".join(f'"{title}"' for title in first) + "?" if first else ""
 
 
 @lru_cache(maxsize=1000)

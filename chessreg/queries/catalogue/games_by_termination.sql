@@ -1,11 +1,12 @@
 -- title: games by termination
 -- topic: play
 -- question: How do games end: checkmate, draws, illegal moves, move limit?
--- aliases: terminations, how games end, illegal forfeits, forfeits, game endings, games lost by illegal moves
+-- aliases: terminations, how games end, illegal forfeits, forfeits, game endings, games lost by illegal moves,
+--       illegal moves, game length, game length by intervention, how long are the games
 -- paper: Karvonen 2024, section 2.2 and Appendix E
 -- kinds: play, engine-match, imported-games
 -- made by: chessreg run play
--- default: checkpoint, intervention, opponent, policy, termination; share; n, games
+-- default: checkpoint, intervention, opponent, policy, termination; share, plies; n
 -- columns:
 --   checkpoint: the model that played
 --   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is

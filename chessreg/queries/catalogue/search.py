@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 LEAST_WEIGHT_SHARE = 0.6  # share of the phrase's weight that a query must have
 COLUMN_WORD_WEIGHT = 1.0  # weight of a word in column names only: too small for a match by itself
 UNKNOWN_WORD_WEIGHT = 2.5  # weight of a word that no query has
+WITH_RUNS_FACTOR = 1.15  # on a near tie, a query with runs in the registry comes first
 ABBREVIATIONS = {
     "acc": "accuracy", "avg": "average", "baseline": "control", "caa": "steering", "cpl": "centipawn",
     "feature": "latent", "features": "latents", "lmpm": "legal move mass", "prob": "probability", "sf": "stockfish",
     "temp": "temperature", "winrate": "win",
 }  # fmt: skip
-ENDING = re.compile(r"(?<=...)(ies|es|s|ing|ed|y|e)$")
+ENDING = re.compile(r"(?<=...)(ies|y?(?:es|s|ing|ed)|y|e)$")
 COMMON = """
-a all an and any are as at be by can do does each for from get give good has have how i in is it its list many me model
-much my of on one or our per print result results show table that the their them these this to vs was we were what when
-where which who why with work works
+a all an and any are as at be by can did do does each for from get give good has have how i in is it its list many
+me model much my of on one or our per print result results show table that the their them these they this to vs was
+we were what when where which who why with work works
 """
 COMMON_WORDS = frozenset(COMMON.split())
 
@@ -45,10 +46,17 @@ def weigh_words(texts: Sequence[tuple[str, float]]) -> dict[str, float]:
     return weights
 
 
-def rank_descriptions(phrase: str, described: Sequence[Mapping[str, float]]) -> list[int]:
+def rank_descriptions(
+    phrase: str,
+    described: Sequence[Mapping[str, float]],
+    *,
+    with_runs: Collection[int] = (),
+    least_share: float = LEAST_WEIGHT_SHARE,
+) -> list[int]:
     """Return the indices of the descriptions with enough of the phrase's words, the best first.
 
-    A description is the weight of each of its words (`weigh_words`). At equal scores the earlier one comes first.
+    A description is the weight of each of its words (`weigh_words`). `with_runs`: indices whose score is multiplied by
+    WITH_RUNS_FACTOR. At equal scores the earlier one comes first.
     """
     words = list_word_stems(
         " ".join(ABBREVIATIONS.get(word, word) for word in re.findall(r"[a-z0-9]+", phrase.lower()))
@@ -61,6 +69,7 @@ def rank_descriptions(phrase: str, described: Sequence[Mapping[str, float]]) -> 
     for place, weights in enumerate(described):
         had = sum(rarity[word] for word in words if word in weights)
         is_subject = any(weights.get(word, 0) > COLUMN_WORD_WEIGHT for word in words)
-        if is_subject and had >= LEAST_WEIGHT_SHARE * sum(rarity.values()):
-            scores.append((-sum(rarity[word] * weights.get(word, 0.0) for word in words), place))
+        if is_subject and had >= least_share * sum(rarity.values()):
+            score = sum(rarity[word] * weights.get(word, 0.0) for word in words)
+            scores.append((-score * (WITH_RUNS_FACTOR if place in with_runs else 1), place))
     return [place for _, place in sorted(scores)]

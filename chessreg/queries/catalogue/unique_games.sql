@@ -1,7 +1,8 @@
 -- title: unique games
 -- topic: play
 -- question: How many of the games are different, and are any of them training games?
--- aliases: games against the training set, karvonen section 2.2, duplicate games, memorised games, memorized games
+-- aliases: games against the training set, karvonen section 2.2, duplicate games, memorised games, memorized games,
+--       games of a match different from each other
 -- paper: Karvonen 2024, section 2.2
 -- kinds: play, engine-match, imported-games
 -- made by: chessreg run play

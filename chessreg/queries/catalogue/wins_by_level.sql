@@ -2,7 +2,8 @@
 -- topic: play
 -- question: How often does the model win, draw and lose against each opponent and Stockfish level?
 -- aliases: ladder, wins draws and losses by level, junkin wins, win rate, winrate, win rates, results by level,
---       stockfish results, stockfish level, results against stockfish
+--       stockfish results, stockfish level, results against stockfish, games played, number of games,
+--       how many games, how good is the model, who won
 -- paper: Junkin 2025, the figures of wins against Stockfish's levels (section 4 and Appendix I)
 -- kinds: play, imported-games, imported-sweep
 -- made by: chessreg run play
