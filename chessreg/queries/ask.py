@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Container
 from dataclasses import replace
@@ -350,6 +351,10 @@ def list_remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope, skippe
         notes.insert(0, skipped or f"{fits}; {entry.made_by} produces the rows of this table")
         if not left["runs"]:
             notes.insert(1, f"columns: {', '.join(column.name for column in entry.columns if not column.hidden)}")
+    for column in entry.columns:
+        share = re.search(rf"\b{column.name}\s*(?:[<>]=?|!?=)\s*(0?\.\d+)\b", scope.where or "")
+        if share is not None and column.unit == "%":
+            notes.append(f"{column.name} is in %: {100 * float(share[1]):g}, not {share[1]}")
     return notes
 
 

@@ -95,6 +95,9 @@ def test_a_model_that_its_import_found_hardly_trained_is_called_so(database, mak
 def test_runs_of_other_settings_are_another_pool(database, make, probed):
     make.probe(probed, TRAINED, name="longer", spec={"seed": 0, **probed.read, "epochs": 9})
     rows = run_query(database, "best probe layers", where="weights = 'trained' AND selected_on = 'test'").rows
+    said = "accuracy is in %: 65, not 0.65"  # a share would be compared with percentages
+    for where, is_noted in (("accuracy < 0.65", True), ("accuracy>=0.65", True), ("accuracy > 65", False)):
+        assert (said in run_query(database, "best probe layers", where=where).notes) is is_noted
     assert sorted(r["runs"] for r in rows) == ["board-0, board-1", "longer"]
     assert {r["run"] for r in query_rows_behind(database, "best probe layers", 1).rows} == {"board-0", "board-1"}
 
