@@ -18,8 +18,9 @@ from textual.widget import Widget
 import tui
 from tui.board_colors import compute_contrast_ratio, downgrade_color
 from tui.columns import TableColumn, choose_state_tone, find_foldable, format_state
-from tui.data.pages import ListPages
+from tui.data.pages import PAGE_ROWS, ListPages
 from tui.data.query_answers import align_intervals, compute_signs
+from tui.data.table_filter import View
 from tui.interval_bars import ShownEstimate, make_interval_bars
 from tui.themes import (
     BACKGROUND_VARIABLES,
@@ -168,11 +169,45 @@ async def test_empty_and_constant_columns_are_named_in_the_frame_until_a_later_p
         assert [column.field for column in table.shown_columns] == ["id", "name", "state", "elo", "edit", "when"]
         assert table.border_title == "Rows 7"
         assert table.border_subtitle == "same in all rows: policy legal"
-        assert table._unfolded([{**ROWS[0], "same": "sampled"}])
         table.show(ListPages(ROWS[:2]), ROWS[:2], columns=COLUMNS)
         await pilot.pause()
         assert [column.field for column in table.shown_columns][-2:] == ["same", "when"], "two rows tell nothing"
     assert find_foldable(COLUMNS, []) == {}
+
+
+async def test_a_column_is_named_constant_in_all_rows_only_where_all_rows_have_its_text() -> None:
+    columns = (COLUMNS[0], COLUMNS[1], TableColumn("layer", "layer", right=True), TableColumn("split", "split"))
+    rows = [{"id": n, "name": f"n{n}", "layer": n // 250, "split": "test"} for n in range(800)]
+    pages = ListPages(rows)
+    app = Tables()
+    async with app.run_test(size=(120, 20)) as pilot:
+        table = app.query_one(PageTable)
+        table.show(pages, pages.page(0), columns=columns)
+        await pilot.pause()
+        assert table.border_subtitle == "same in the rows read so far: layer 0 · split test"
+        for words, layer in (("layer=2", "2"), ("layer=3", "3"), ("layer=9", None)):
+            table.view = View(words)
+            table.narrow()
+            fitting = pages.narrow(table.view)
+            table.show_narrowed(pages, fitting, fitting.page(0), keep=False)
+            await pilot.pause()
+            read = "all rows" if fitting.count <= PAGE_ROWS else "the rows read so far"
+            assert table.border_subtitle == (f"same in {read}: layer {layer} · split test" if layer else "")
+        table.view = View("layer<2")
+        table.narrow()
+        fitting = pages.narrow(table.view)
+        table.show_narrowed(pages, fitting, fitting.page(0), keep=False)
+        for number in (1, 2):
+            table.give(fitting, number, fitting.page(number))
+            read = "the rows read so far" if number < 2 else "all rows"
+            assert table.border_subtitle == f"same in {read}: split test"
+        assert "layer" in [column.field for column in table.shown_columns]
+        table.view = View()
+        table.narrow()
+        await pilot.pause()
+        for number in (3, 0, 2, 1):  # the first row of page 1 has the text of page 0
+            table.give(pages, number, pages.page(number))
+        assert table.border_subtitle == "same in all rows: split test"
 
 
 async def test_cells_have_the_color_of_their_state_and_intervals_are_muted() -> None:

@@ -166,6 +166,9 @@ class PageTable(ScrollView, can_focus=True):
         self._asked: set[int] = set()
         self._held: Any = None  # id of the cursor's row during a reload
         self._folded: dict[str, str] = {}  # columns left out, with their constant text
+        self._read: dict[int, int] = {}  # page read so far → its number of rows
+        self._constant: dict[str, str] = {}  # fields that are constant in the rows read so far, with their text
+        self._varied: set[str] = set()  # fields that are not
         self.bars: IntervalBars | None = None
         self._bar: TableColumn | None = None  # the bars as a column, where there is room
         self._widths: list[int] = [len(column.heading) for column in self.columns]
@@ -262,7 +265,10 @@ class PageTable(ScrollView, can_focus=True):
             for field, text in self._folded.items()
             if field in headings and not set(text) <= show.BAR_SIGNS  # not empty, not a drawn bar
         ]
-        return f"same in all rows: {' · '.join(alike)}" if alike else ""
+        if not alike or not self.count:
+            return ""
+        complete = self._source is not None and is_counted(self._source) and sum(self._read.values()) >= self.count
+        return f"same in {'all rows' if complete else 'the rows read so far'}: {' · '.join(alike)}"
 
     unread = "reading…"
 
@@ -301,8 +307,11 @@ class PageTable(ScrollView, can_focus=True):
         self._pages.clear()
         self._longest.clear()
         self._asked.clear()
+        self._read.clear()
+        self._constant.clear()
+        self._varied.clear()
         if first is not None:
-            self._pages[number] = first
+            self._add_page(number, first)
         if fit or not keep or not any(self._widths):
             self._fit()
         self._resize_virtual()
@@ -362,15 +371,28 @@ class PageTable(ScrollView, can_focus=True):
         if len(rows) < min(PAGE_ROWS, source.count - number * PAGE_ROWS) and not is_counted(source):
             self.refresh()  # read before the count was complete: request it again
             return
-        self._pages[number] = rows
+        self._add_page(number, rows)
         self._pages.move_to_end(number)
         while len(self._pages) > MAX_PAGES:
             self._pages.popitem(last=False)
         self._stay()
-        if len(self._pages) == 1 or self._widened(rows) or self._unfolded(rows):
+        if len(self._pages) == 1 or self._widened(rows) or self._varied & self._folded.keys():
             self._fit()
-            self._entitle()
+        self._entitle()
         self.refresh()
+
+    def _add_page(self, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Keep a page, and record which columns are constant in all pages read so far."""
+        self._pages[number], self._read[number] = rows, len(rows)
+        for column in self.columns if rows else ():
+            if column.field in self._varied:
+                continue
+            text = self._constant.setdefault(column.field, column.of(rows[0]))
+            other = next((row for row in rows if column.of(row) != text), None)
+            if other is not None:
+                self._varied.add(column.field)
+                if len(self._read) > 1:
+                    self._longest.setdefault(column.field, other)
 
     def refuse(self, source: Pages, number: int) -> None:
         """Record that a requested page could not be read. It is requested again on the next drawing."""
@@ -410,11 +432,19 @@ class PageTable(ScrollView, can_focus=True):
         self._resize_virtual()
 
     def _fold(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Leave out empty and constant columns. While a filter is active, keep the previous choice. Keep columns whose
-        text would be cut in the border if the table is wide enough."""
-        if not self.folds or self.view.text:
+        """Leave out empty and constant columns. While a filter is active, leave out no others than before it. Keep
+        columns whose text would be cut in the border if the table is wide enough."""
+        if not self.folds:
             return
-        columns = [column for column in self.columns if column.field != self.view.sort]
+        if self.view.text:
+            if self._read:
+                self._folded = {field: self._constant.get(field, text) for field, text in self._folded.items()
+                                if field not in self._varied}  # fmt: skip
+            return
+        columns = [
+            column for n, column in enumerate(self.columns)
+            if column.field != self.view.sort and (n == 0 or column.field not in self._varied)
+        ]  # fmt: skip
         self._folded = find_foldable(columns, rows) if self.columns and columns[:1] == list(self.columns[:1]) else {}
         for column in reversed(columns):
             if cell_len(self._alike) <= self.size.width - BORDER_CELLS:
@@ -426,14 +456,6 @@ class PageTable(ScrollView, can_focus=True):
                     <= self.room
                 ):
                     del self._folded[column.field]
-
-    def _unfolded(self, rows: Sequence[Mapping[str, Any]]) -> bool:
-        """Return whether rows of a later page need a column that was left out. Such columns are shown from now on."""
-        needed = {c.field for c in self.columns if c.field in self._folded
-                  and any(c.of(row) != self._folded[c.field] for row in rows)}  # fmt: skip
-        for row in rows[:1]:
-            self._longest |= dict.fromkeys(needed, row)
-        return bool(needed)
 
     def _widened(self, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Return whether numbers in these rows are wider than their columns. Numbers are never cut."""
