@@ -282,7 +282,7 @@ def test_errors_are_one_text_with_a_hint(ask: Any) -> None:
     assert ask("show", noun="run", reference="plan").startswith("Error executing tool show: run 'plan' was not found")
     assert ask("lineage", reference="board").count("untrained-board") == 1
     assert "unknown noun" in ask("list_things", noun="nonsense")
-    assert "has no ply 99" in ask("board", reference="plain:0", ply=99)
+    assert "has no board at ply 99" in ask("board", reference="plain:0", ply=99)
     assert "greater than or equal" in ask("query", name="ratings", limit=0)
 
 

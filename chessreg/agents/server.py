@@ -172,12 +172,11 @@ def make_server(reg: Registry) -> MCPServer:
         """Return a board as text and FEN: of a game after `ply` half-moves (0 is the start, -1 the end), of an edit, or
         of a probe's reading."""
         from chessreg.entities.boards import read_board_views
+        from chessreg.games.boards.boardframe import find_ply
         from chessreg.games.boards.picture import render_text
 
         frames = read_board_views(reg.inputs, reference)
-        if not -len(frames) <= ply < len(frames):
-            raise BadInputError(f"{reference} has no ply {ply}", f"its boards are 0 to {len(frames) - 1}")
-        frame = frames[ply]
+        frame = find_ply(frames, ply, reference)[-1]
         return {
             "boards": len(frames),
             "title": frame.title,

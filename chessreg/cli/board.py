@@ -23,7 +23,9 @@ MAX_BOARDS = 4  # shown without --ply
 
 @click.command()
 @click.argument("reference", metavar="GAME")
-@click.option("--ply", type=int, help="Which board: 0 is the start, -1 the last.  [default: the last; all where few]")
+@click.option(
+    "--ply", type=int, help="Ply of the board: 0 is the start, -1 the end.  [default: the end; all where few]"
+)
 @click.option(
     "--item",
     type=int,
@@ -119,12 +121,12 @@ def evaluate_boards(views: list[BoardFrame], limit: str) -> list[BoardFrame]:
 
 
 def choose_frames(views: list[BoardFrame], ply: int | None, reference: str) -> list[BoardFrame]:
-    """Return the chosen frames. Raises BadInputError for a ply that the game does not have."""
+    """Return the chosen frames. Raises BadInputError for a ply without a board."""
+    from chessreg.games.boards.boardframe import find_ply
+
     if ply is None:
         return views if len(views) <= MAX_BOARDS else views[-1:]
-    if not -len(views) <= ply < len(views):
-        raise BadInputError(f"{reference} has no ply {ply}", f"its boards are 0 to {len(views) - 1}")
-    return [views[ply]]
+    return find_ply(views, ply, reference)
 
 
 def write_picture(path: Path, text: str) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import chess
@@ -141,9 +141,9 @@ def build_turn_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
             caption.append(f"legal move mass {turn.mass_original:.3f}")
         if turn.detail:
             caption.append(f"mass of texts in the form of a move {turn.detail['valid_mass']:.3f}")
-        views.append(
-            BoardFrame.from_board(board, title=f"game {turn.item}, ply {turn.ply}", arrows=arrows, caption=caption)
-        )
+        title = f"game {turn.item}, ply {turn.ply}"
+        frame = BoardFrame.from_board(board, title=title, arrows=arrows, caption=caption)
+        views.append(replace(frame, ply=turn.ply))
     return views
 
 

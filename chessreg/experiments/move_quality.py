@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 from uuid import UUID
 
@@ -414,7 +414,8 @@ def build_move_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     views, board = [], chess.Board()
     for ply, move in enumerate(moves):
         if ply in judged:
-            views.append(_build_move_frame(board, judged[ply], f"game {number}, ply {ply}", flipped))
+            frame = _build_move_frame(board, judged[ply], f"game {number}, ply {ply}", flipped)
+            views.append(replace(frame, ply=ply))
         board.push(move)
     return views
 

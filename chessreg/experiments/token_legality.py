@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import chess
@@ -134,7 +134,8 @@ class TokenLegality(Kind):
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """Return one frame for each illegal prediction of a game: the position, the written part of the move, and the
         token."""
-        return [build_error_frame(error) for error in inputs.unit_rows(tables.Trial, row, tables.Trial.sample.desc())]
+        errors = inputs.unit_rows(tables.Trial, row, tables.Trial.sample.desc())
+        return [replace(build_error_frame(error), ply=error.ply) for error in errors]
 
 
 def select_scored_games(spec: TokenLegalitySpec, inputs: Inputs) -> tuple[Games, np.ndarray]:

@@ -208,7 +208,7 @@ def test_a_board_is_drawn_at_a_ply(played, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["legal:1", "--ply", "99"], 4, "no ply 99"),
+        (["legal:1", "--ply", "99"], 4, "no board at ply 99"),
         (["legal:7"], 3, "no row of unit 7"),
         (["legal"], 4, "is not a game reference"),
         (["nobody:1"], 3, "nobody"),

@@ -143,7 +143,8 @@ def test_a_probe_of_a_phase_is_fitted_and_scored_at_its_tokens_alone(session):
     behind = {"run_id": report.run_id, "split": "test", "layer": 1, "item": looked_at.item}
     frames = Probe().board_views(behind, inputs)
     assert len(frames) == looked_at.detail["positions"]
-    assert frames[0].title.startswith("token 3 ")
+    assert frames[0].title.startswith(f"game {looked_at.item}, token 3 ")
+    assert frames[0].ply == 1
     assert " (black-origin), ply 1: layer 1 reads " in frames[0].title
     assert set(frames[0].read) == set(frames[0].marks) != set()
     assert all(0 < one.probability <= 1 for one in frames[0].read.values())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from chessreg.cli.root import run_command_line
 from chessreg.lab.question import find_strongest_edit
 from chessreg.session import Session, open_session
 from tui.screens.boards import BoardScreen, PairScreen
@@ -16,13 +17,14 @@ from tui.screens.lab import LabScreen
 from tui.screens.preview import Preview
 from tui.widgets.board import BoardPane
 from tui.widgets.evaluation import PlyStrip
+from tui.widgets.moves import MoveList
 from tui.widgets.table import PageTable
 
 from .test_tasks import Keys
 
 
 async def test_another_layer_of_the_same_position_is_read_by_keys_and_the_strip_has_each_ply(
-    drive: Any, studied: Path
+    drive: Any, studied: Path, command: Any
 ) -> None:
     async with drive(studied, size=(120, 40)) as driver:
         press = Keys(driver)
@@ -50,6 +52,34 @@ async def test_another_layer_of_the_same_position_is_read_by_keys_and_the_strip_
         await driver.pilot.click(PlyStrip, offset=(2 * strip.cells, 1))
         await driver.settle()
         assert screen.frame == 2
+        assert driver.way.endswith(f"deep-board layer 0 game {item}")
+        assert f"game {item}, ply {screen.views[0].ply}: layer 0 reads" in " ".join(driver.text.split())
+        assert f"games game {item}: " in driver.text
+        plies = [view.ply for view in screen.boards.views]
+        assert plies == [0, 2, 4]
+        for text, frame in (("4", 2), ("2", 1), ("3", 1)):
+            await driver.press("number_sign")
+            await driver.type(text)
+            await driver.press("enter")
+            assert screen.frame == frame
+        assert "'3' has no board: there are plies 0, 2, 4" in driver.notices
+        assert screen.command().endswith(f":0 --item {item} --ply 2")
+        moves = screen.query_one(MoveList)
+        assert [moves.render_line(y).text.split()[:2] for y in (0, 2)] == [["0", "layer"], ["4", "layer"]]
+        told = command("board", "deep-board:0", "--item", str(item), "--ply", "4")["boards"]
+        assert [one["title"] for one in told] == [screen.boards.views[2].title]
+        await driver.press("question_mark")
+        assert "chessreg board RUN:UNIT --item N --ply N" in driver.text
+
+
+def test_a_ply_without_a_board_is_refused_with_the_plies_that_exist(studied: Path, capsys: Any) -> None:
+    place = ["--registry", str(studied / "registry.db"), "--store", str(studied / "store")]
+    for ply in ("1", "6", "-4"):
+        assert run_command_line([*place, "board", "deep-board:0", "--ply", ply]) == 4
+        assert f"deep-board:0 has no board at ply {ply}" in (told := capsys.readouterr().err)
+        assert "its boards are at plies 0, 2, 4" in told
+    assert run_command_line([*place, "board", "deep-board:0", "--ply", "-1"]) == 0
+    assert ", ply 4: layer 0 reads" in capsys.readouterr().out
 
 
 async def test_a_game_tells_its_result_and_edit_and_is_found_beside_the_lists_that_hold_it(

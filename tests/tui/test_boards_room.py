@@ -117,6 +117,12 @@ async def test_the_models_moves_are_arrows_beside_the_move_that_was_played(drive
         await driver.settle()
         for words in ("legal move mass 0.012", "no legal move has 2% or more", "the move played has 0.0004"):
             assert words in driver.text
+        sure = tuple(move._replace(probability=0.937 if move.uci == follows.moves[-1] else 0.0004) for move in rare)
+        screen.answers[6] = replace(screen.answers[6], clean=replace(screen.answers[6].clean, moves=sure))
+        screen.draw()
+        await driver.settle()
+        for words in ("no other legal move has 2% or more", "the move played has 0.937"):
+            assert words in driver.text
         await driver.press("m")
         assert not screen.query_one("#left", BoardPane).squares.frame.arrows
         assert "legal move mass" not in driver.text
@@ -204,7 +210,7 @@ async def test_one_goes_to_a_ply_by_its_number_or_by_a_click_on_its_move(drive) 
             await driver.press("number_sign")
             await driver.type(wrong)
             await driver.press("enter")
-            assert f"from 0 to {last}" in driver.notices
+            assert f"has no board: there are plies 0 to {last}" in driver.notices
         assert screen.frame == 12
         moves = screen.query_one(MoveList)
         places = [line.places for line in moves.lines[moves.first : moves.first + moves.size.height]]

@@ -91,7 +91,7 @@ def test_what_a_probe_reads(picture: Any, session: Session) -> None:
         await driver.press("enter", "enter", "right")
 
     frames = load_boards(session, first_row(session, "board", "score")).views
-    picture(steps, frames[1].title[:40], "probability of")
+    picture(steps, frames[1].title[:30], "probability of")
 
 
 @pytest.mark.trained

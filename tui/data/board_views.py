@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
+FIRST_MOVES = 6  # plies of a game that are written out
 KINDS_WITH_OWN_SCREEN = ("edit", "edit-next-token")  # kinds with a screen that asks the process that holds the model
 
 
@@ -96,7 +98,28 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
         )  # fmt: skip
     checkpoint, layers = find_run_checkpoint(session, run.spec), find_score_layers(session, whole)
     model_name = name_checkpoint(session, checkpoint)
-    return Boards(whole, views, called, run.kind, checkpoint=checkpoint, layers=layers, model=model_name)
+    facts = describe_cached_game(session, run.spec, whole)
+    return Boards(whole, views, called, run.kind, checkpoint=checkpoint, facts=facts, layers=layers, model=model_name)
+
+
+def describe_cached_game(session: Session, spec: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the dataset, ratings, result and first moves of the game that a score is about, if it is here."""
+    from chessreg.entities.dataset import build_dataset_frames
+
+    cache = spec.get("test_cache") if row.get("split") == "test" and spec.get("test_cache") else spec.get("cache")
+    if row["result_table"] != "score" or row.get("item") is None or not isinstance(cache, str):
+        return ()
+    try:
+        reference = str(session.inputs.run(cache, "cache").spec["dataset"])
+        identity = reference.removeprefix("dataset:").partition("[")[0]
+        with session.database.read() as sql:
+            dataset = sql.scalars(select(tables.Dataset.id).where(tables.Dataset.identity == identity)).one_or_none()
+        views = build_dataset_frames(session.inputs, dataset.hex, int(row["item"])) if dataset is not None else []
+    except ChessregError:
+        return ()
+    moves = " ".join(view.caption[0] for view in views[1 : 1 + FIRST_MOVES] if view.caption)
+    titles = [view.title for view in views[:1]]
+    return (*titles, *([re.sub(r"\d+\.\.\. ", "", moves)] if moves else []))
 
 
 def describe_game(game: StoredGame) -> tuple[str, ...]:

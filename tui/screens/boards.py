@@ -14,7 +14,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
 from chessreg.errors import ChessregError, NotFoundError
-from chessreg.games.boards.boardframe import Arrow, BoardFrame
+from chessreg.games.boards.boardframe import Arrow, BoardFrame, format_plies, list_plies
 from tui import show
 from tui.actions import Action, make_bindings
 from tui.columns import TableColumn
@@ -211,7 +211,9 @@ MIN_SIDE_CELLS = 24  # for the list of moves
 
 
 def format_board_crumb(row: Mapping[str, Any]) -> str:
-    """Return the run and unit of a row."""
+    """Return the run and unit of a row; of a probe's score, its layer and game."""
+    if row.get("result_table") == "score" and None not in (row.get("layer"), row.get("item")):
+        return f"{row.get('run', 'board')} layer {row['layer']} game {row['item']}"
     return f"{row.get('run', 'board')} {row.get('unit', '')}".strip()
 
 
@@ -292,7 +294,7 @@ class BoardScreen(DrawingScreen):
         self.boards, self.answers, self.picked = drawn, {}, None
         self.evaluations, self.evaluating = [view.evaluation for view in drawn.views], self.evaluating + 1
         self.frame = min(self.frame, len(drawn.views) - 1)
-        self.crumb = f"{drawn.run} {drawn.row['unit']}"
+        self.crumb = format_board_crumb({**drawn.row, "run": drawn.run})
         self.set_class(self.paired, "-pair")
         self.set_class(not self.paired, "-single")
         self.query_one(MoveList).views = tuple(drawn.views)
@@ -443,9 +445,12 @@ class BoardScreen(DrawingScreen):
         if self.picked is None or self.boards is None:
             return []
         views = self.boards.views
-        touched = [str(n) for n, view in enumerate(views) if view.last_move and self.picked in view.last_move]
-        plies = f"moves from or to it: plies {', '.join(touched[:12])}{' …' if len(touched) > 12 else ''}"
-        return [describe_square(self.views[0], self.picked), *([plies] if touched else []), ""]
+        plies = list_plies(views)
+        touched = [
+            str(ply) for ply, view in zip(plies, views, strict=True) if view.last_move and self.picked in view.last_move
+        ]
+        told = f"moves from or to it: plies {', '.join(touched[:12])}{' …' if len(touched) > 12 else ''}"
+        return [describe_square(self.views[0], self.picked), *([told] if touched else []), ""]
 
     def model_lines(self) -> list[str]:
         """Return lines about the model that is asked: that it is being loaded, or its legal move mass and why moves
@@ -459,8 +464,9 @@ class BoardScreen(DrawingScreen):
 
         lines = [f"{self.boards.model}: legal move mass {show.format_probability(answer.clean.original)}"]
         if all(arrow.role for arrow in self.views[0].arrows):
-            lines.append(f"no legal move has {MIN_ARROW_PROBABILITY:.0%} or more")
             played = next((arrow for arrow in self.views[0].arrows if arrow.role == "played"), None)
+            other = "other " if played is not None and played.weight >= MIN_ARROW_PROBABILITY else ""
+            lines.append(f"no {other}legal move has {MIN_ARROW_PROBABILITY:.0%} or more")
             if played is not None:
                 lines.append(f"the move played has {show.format_probability(played.weight)}")
         return lines
@@ -534,7 +540,7 @@ class BoardScreen(DrawingScreen):
 
     def action_go_to(self) -> None:
         if self.boards is not None and not self.paired:
-            ask_ply(self, len(self.boards.views) - 1, self.go)
+            ask_ply(self, list_plies(self.boards.views), self.go)
 
     def action_evaluate(self) -> None:
         if self.boards is not None and all(view.position for view in self.boards.views):
@@ -611,6 +617,24 @@ class BoardScreen(DrawingScreen):
         self.go(event.place)
 
     @property
+    def has_item(self) -> bool:
+        """Whether the row's unit may have several rows with boards: a probe's layer one for each game."""
+        item = self.row.get("item", self.row.get("game"))
+        return (
+            self.boards is not None
+            and self.boards.row.get("result_table") in ("score", "prediction")
+            and item is not None
+        )
+
+    def actions(self) -> list[Action]:
+        if not self.has_item:
+            return super().actions()
+        return [
+            replace(action, command=action.command.replace("board RUN:UNIT", "board RUN:UNIT --item N"))
+            for action in super().actions()
+        ]
+
+    @property
     def is_game(self) -> bool:
         return self.boards is not None and self.boards.row.get("result_table") == "game"
 
@@ -656,30 +680,33 @@ class BoardScreen(DrawingScreen):
         self.go(event.place)
 
     def command(self) -> str:
-        run, item = self.row.get("run_id", self.row.get("dataset_id")), self.row.get("item", self.row.get("game"))
+        run = self.row.get("run_id", self.row.get("dataset_id"))
         words = f"chessreg board {show.abbreviate_id(run)}:{self.row.get('unit')}"
-        if self.boards is not None and self.boards.row.get("result_table") == "score" and item is not None:
-            words += f" --item {item}"
+        if self.has_item:
+            words += f" --item {self.row.get('item', self.row.get('game'))}"
         if self.asks_model and self.boards is not None:
             frame = self.boards.views[self.frame]
             at = f'--moves "{" ".join(frame.moves)}"' if frame.moves else f'--fen "{frame.position}"'
             return f"chessreg lab --checkpoint {show.abbreviate_id(self.boards.checkpoint)} {at}"
-        return words if self.paired else f"{words} --ply {self.frame}"
+        if self.paired or self.boards is None:
+            return words
+        return f"{words} --ply {list_plies(self.boards.views)[self.frame]}"
 
 
-def ask_ply(screen: DrawingScreen, last: int, go: Callable[[int], None]) -> None:
-    """Ask for a ply from 0 to `last` and call `go` with it."""
+def ask_ply(screen: DrawingScreen, plies: Sequence[int], go: Callable[[int], None]) -> None:
+    """Ask for one of these plies and call `go` with the place of its board."""
     from tui.screens.dialogs import Prompt
 
     def chosen(text: str | None) -> None:
         if text is None:
             return
-        if text.isascii() and text.isdigit() and int(text) <= last:
-            go(int(text))
+        if text.isascii() and text.isdigit() and len(text) < 10 and int(text) in plies:
+            go(plies.index(int(text)))
         else:
-            screen.notify(f"{text[:40]!r} is not a ply from 0 to {last}", severity="error")
+            screen.notify(f"{text[:40]!r} has no board: there are {there}", severity="error")
 
-    screen.app.push_screen(Prompt("Go to ply", hint=f"0 to {last}. Enter goes there, Esc cancels"), chosen)
+    there = format_plies(plies)
+    screen.app.push_screen(Prompt("Go to ply", hint=f"{there}. Enter goes there, Esc cancels"), chosen)
 
 
 PAIR_CHROME_LINES = 9  # bars, head, titles, legend, text under a board
@@ -809,7 +836,7 @@ class PairScreen(DrawingScreen):
 
     def action_go_to(self) -> None:
         if self.pair is not None:
-            ask_ply(self, self.last, self.go)
+            ask_ply(self, range(self.last + 1), self.go)
 
     def action_step(self, way: str) -> None:
         self.go(self.ply + int(way))

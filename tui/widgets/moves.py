@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 PLY_PATTERN = re.compile(r"(\d+)(\.+) ?(\S+)")
+GAME_PLY_PATTERN = re.compile(r"^(game|position) \d+, (ply \d+: )?")
 NUMBER_CELLS, SIDE_CELLS = 7, 16
 
 
@@ -102,7 +103,8 @@ class MoveList(Widget):
             (place,) = line.places
             assert place is not None
             frame = self.views[place]
-            sign, number_text = "›" if place == self.place else " ", fit_text(str(place), 3, right=True)
+            number = place if frame.ply is None else frame.ply
+            sign, number_text = "›" if place == self.place else " ", fit_text(str(number), 3, right=True)
             text = f"{sign} {number_text}  {format_frame_line(frame)}"
             return Strip([Segment(fit_text(text, width), self.style_of(place))])
         segments = [Segment(f"{fit_text(line.label, NUMBER_CELLS - 2, right=True)} ", self.style_of(None))]
@@ -134,8 +136,8 @@ class MoveList(Widget):
 
 
 def format_frame_line(frame: BoardFrame) -> str:
-    """Return a frame as one line: its first caption line or its title, and its illegal tries."""
-    line = frame.caption[0] if frame.caption else frame.title
+    """Return a frame as one line: its first caption line or its title without game and ply, and its illegal tries."""
+    line = frame.caption[0] if frame.caption else GAME_PLY_PATTERN.sub("", frame.title)
     return f"{line}   ! {find_illegal_tries(frame)}" if find_illegal_tries(frame) else line
 
 

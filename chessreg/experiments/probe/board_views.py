@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -51,7 +52,7 @@ def build_reading_frames(
     """Return a probe's readings of the positions of one game of a cache, compared with the truth if it is known."""
     label = resolve_label(probe.label, probe.weight.shape[-1])
     known = label.source == "position" or data.skill is not None
-    named = name_tokens(inputs, data, game)
+    named, thing = name_tokens(inputs, data, game), data.items.content.removesuffix("s")
     views = []
     for reading in iterate_game_logits(
         probe.reader(), data, data.rows & (data.item == game), probe.layer, centre=centre
@@ -61,16 +62,16 @@ def build_reading_frames(
         for logits, at, board, ply in zip(reading.logits, reading.rows, positions.boards, plies.tolist(), strict=True):
             squares, title = (
                 format_board_letters(board),
-                f"{named.get(int(at), '')}ply {ply}: layer {probe.layer} reads",
+                f"{thing} {game}, {named.get(int(at), '')}ply {ply}: layer {probe.layer} reads",
             )
             if label.source == "rating":
                 elo = float(logits[0, 0]) * probe.detail["std"] + probe.detail["mean"]
                 truth = f", true value {data.labels[at, 0]:.0f}" if known else ""
-                views.append(BoardFrame(f"{title} {elo:.0f} Elo{truth}", squares))
+                view = BoardFrame(f"{title} {elo:.0f} Elo{truth}", squares)
             else:
-                views.append(
-                    build_probe_frame(title, squares, label, softmax_logits(logits), data.labels[at] if known else None)
-                )
+                truths = data.labels[at] if known else None
+                view = build_probe_frame(title, squares, label, softmax_logits(logits), truths)
+            views.append(replace(view, ply=ply))
     return views
 
 

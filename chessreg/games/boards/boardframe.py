@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -71,7 +72,8 @@ class BoardFrame:
     probe's probability); `heat_label` says what the number means. Shading runs from the first value of `heat_range`
     (unshaded) to the second; if the first is higher, the shade shows doubt. `caption` has the lines below the board.
     `read` has a probe's wrong predictions. `evaluation` is an engine's, in centipawns from White's view; None if
-    unknown. `position` is the whole FEN and `moves` the UCI moves from the initial position, if known.
+    unknown. `position` is the whole FEN and `moves` the UCI moves from the initial position, if known. `ply` is the
+    number of half-moves played; None if that is the frame's place among the frames of its row, or unknown.
 
     Raises BadInputError for invalid squares, marks or numbers.
     """
@@ -90,6 +92,7 @@ class BoardFrame:
     evaluation: float | None = None
     position: str = ""
     moves: tuple[str, ...] = ()
+    ply: int | None = None
 
     def __repr__(self) -> str:
         """Return the title and the eight ranks as letters."""
@@ -242,6 +245,42 @@ class BoardFrame:
         """Return the squares in drawing order: eight rows from the top, each from the left."""
         rows = [list(range(rank * 8, rank * 8 + 8)) for rank in range(8)]
         return [row[::-1] for row in rows] if self.flipped else rows[::-1]
+
+
+def list_plies(views: Sequence[BoardFrame]) -> list[int]:
+    """Return the ply of each frame; frames of an unknown ply are counted from 0."""
+    return [place if view.ply is None else view.ply for place, view in enumerate(views)]
+
+
+def find_ply(views: Sequence[BoardFrame], ply: int, reference: str) -> list[BoardFrame]:
+    """Return the frames at a ply; -1 is the last frame, -2 the one before it.
+
+    Several frames have the same ply if a probe reads several tokens of a move. Raises BadInputError if there is none.
+    """
+    plies = list_plies(views)
+    found = [view for view, its in zip(views, plies, strict=True) if its == ply]
+    if -len(views) <= ply < 0:
+        found = [views[ply]]
+    if not found:
+        raise BadInputError(f"{reference} has no board at ply {ply}", f"its boards are at {format_plies(plies)}")
+    return found
+
+
+def format_plies(plies: Sequence[int]) -> str:
+    """Return the plies in words.
+
+    >>> format_plies(range(9)), format_plies([0, 2, 4, 6, 8]), format_plies([3, 4, 4, 9])
+    ('plies 0 to 8', 'plies 0, 2, 4 … 8', 'plies 3, 4, 9')
+    """
+    known = sorted(set(plies))
+    steps = {later - ply for ply, later in pairwise(known)}
+    if len(known) == 1:
+        return f"ply {known[0]}"
+    if steps == {1}:
+        return f"plies {known[0]} to {known[-1]}"
+    if len(steps) == 1 and len(known) > 4:
+        return f"plies {', '.join(map(str, known[:3]))} … {known[-1]}"
+    return f"plies {', '.join(map(str, known))}"
 
 
 def get_board_letters(board: chess.BaseBoard) -> str:
