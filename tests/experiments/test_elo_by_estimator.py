@@ -127,6 +127,21 @@ def test_an_engine_is_one_player_whichever_side_of_a_match_it_is(session):
     assert {row["player"]: row["games"] for row in session.query("ratings").rows} == {"capture": 8, "random": 8}
 
 
+def test_adjudicated_games_of_a_rated_player_are_counted_and_noted(session):
+    common = {"games": 4, "opening": "random:6", "adjudication": "none"}
+    sides = (("capture", "random"), ("random", "capture"))
+    rated, other = [session.run(EngineMatchSpec(player=one, opponent=other, **common)).run_id for one, other in sides]
+    stopped = {"result": "*", "termination": "move_limit", "adjudication_cp": 300}
+    with session.database.write() as sql:
+        some = (tables.Game.run_id == other) | (tables.Game.unit < 3)
+        sql.execute(update(tables.Game).where(some).values(**stopped))
+    spec = RatingSpec(runs=[rated.hex], estimator="davidson", anchors="none", resamples=20)
+    session.run(spec)
+    table = session.query("ratings")
+    assert {row["player"]: row["adjudicated"] for row in table.rows} == {"capture": 3, "random": 3}
+    assert "unfinished games are scored by Stockfish's evaluation (column adjudicated)" in " ".join(table.notes)
+
+
 def test_games_from_one_line_of_a_short_book_are_drawn_together(session, tmp_path):
     book = tmp_path / "lines.tsv"
     book.write_text("name\tpgn\nking\t1. e4\nqueen\t1. d4 d5\n")

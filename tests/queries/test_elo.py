@@ -44,8 +44,10 @@ def test_the_authors_scoring_drops_draws_and_counts_balanced_stopped_games_as_lo
     assert author["score"] == pytest.approx((1 + 0 + 1 + 0 + 0) / 5)
     assert (paper["unscored"], author["unscored"]) == (0, 2)  # draws, and exactly 100 centipawns, are left out
     assert (author["w"], author["d"], author["l"], author["scoring"]) == (2, 0, 3, "author-2024")
-    notes = run_query(database, "elo by intervention").notes
-    assert notes == ["row 1: unfinished games are scored by Stockfish's evaluation (column adjudicated)"]
+    for title in ("elo by intervention", "wins by level"):
+        result = run_query(database, title)
+        assert result.notes == ["row 1: unfinished games are scored by Stockfish's evaluation (column adjudicated)"]
+        assert [row["adjudicated"] for row in result.rows] == [4]
 
 
 def test_that_no_game_was_drawn_or_no_draw_evaluated_is_told_where_draws_are_asked_for(database, make):

@@ -64,3 +64,17 @@ def test_the_models_own_games_are_read_beside_those_of_the_test(found):
 def test_an_opponent_leaves_room_where_the_unedited_model_neither_loses_nor_wins_nearly_all(found):
     shown = {row["runs"]: (row["share"], row["n"], row["says"]) for row in found if row["cause"] == "3 opponent"}
     assert shown == {"some": (25.0, 4, "does not stand"), "none": (0.0, 4, "stands")}
+    assert {row["adjudicated"] for row in found if row["cause"] == "3 opponent"} == {0}
+    assert {row["adjudicated"] for row in found if row["cause"] != "3 opponent"} == {None}
+
+
+def test_adjudicated_games_of_the_unedited_model_are_counted_and_noted(make, database):
+    games = [
+        {"result": "1-0"},
+        *({"result": "*", "termination": "move_limit", "adjudication_cp": cp} for cp in (300, 0, None)),
+    ]
+    make.play(make.checkpoint("model"), games)
+    result = run_query(database, "causes of no skill effect")
+    [row] = result.rows
+    assert (row["n"], row["adjudicated"]) == (3, 2)
+    assert result.notes[0] == "row 1: unfinished games are scored by Stockfish's evaluation (column adjudicated)"

@@ -21,6 +21,7 @@
 --   l [games]: lost games
 --   score: points per game, a draw counts half
 --   unscored [games]: games that this scoring ignores
+--   adjudicated [games]: stopped and decided by the engine's evaluation
 --   opponents [players]: number of different opponents
 --   anchored_games [games]: games against opponents of known rating; bradley-terry and davidson use all games, the
 --       other estimators these
@@ -29,6 +30,7 @@
 --   draw_weight: points of a draw, if the run sets it
 --   policy: how the model's move is chosen
 --   opening: source of its openings
+--   warning [hidden]: that games without a result are scored by Stockfish's evaluation
 --   checkpoint_id [hidden]: id of the checkpoint
 --   intervention_id [hidden]: id of the intervention
 
@@ -53,9 +55,21 @@ WHERE t.estimator <> 'performance'
 SELECT * FROM cells
 
 -- statement: table
-SELECT cell, run, estimator, player, rating, rating_low, rating_high, anchor, games, w, d, l, score, unscored, opponents,
-       anchored_games, systematic, scoring, draw_weight, policy, opening, checkpoint_id, intervention_id
-FROM base
+WITH stopped AS (
+    SELECT p.cell, count(*) AS adjudicated
+    FROM (SELECT DISTINCT b.cell, s.side_run_id AS run_id, s.match
+          FROM base AS b JOIN rated_sides AS s ON s.run_id = b.run_id AND s.unit = b.unit AND s.player = b.player) AS p
+    JOIN game AS g ON g.run_id = p.run_id AND g.match = p.match
+    WHERE g.result = '*' AND g.adjudication_cp IS NOT NULL
+    GROUP BY p.cell
+)
+SELECT cell, run, estimator, player, rating, rating_low, rating_high, anchor, games, w, d, l, score, unscored,
+       coalesce(adjudicated, 0) AS adjudicated, opponents, anchored_games, systematic, scoring, draw_weight, policy,
+       opening,
+       CASE WHEN adjudicated > 0
+            THEN 'unfinished games are scored by Stockfish''s evaluation (column adjudicated)' END AS warning,
+       checkpoint_id, intervention_id
+FROM base LEFT JOIN stopped USING (cell)
 ORDER BY cell
 
 -- statement: rows

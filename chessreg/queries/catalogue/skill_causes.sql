@@ -23,7 +23,9 @@
 --   says: 2 and 3: whether the cause stands by the share alone: over 90 % read as the lowest class; outside 20 to 80 %
 --   layer: of probes: the one that validation chooses; of several runs the lowest of theirs
 --   n [games]: games
+--   adjudicated [games]: 3: stopped and decided by the engine's evaluation
 --   runs: the runs
+--   warning [hidden]: that games without a result are scored by Stockfish's evaluation
 --   checkpoint_id [hidden]: its id
 -- statistics:
 --   share = percent(hits, counted)
@@ -54,14 +56,15 @@ WHERE p.label IN ('skill', 'skill-shuffled')
 SELECT f.checkpoint_id, f.checkpoint, f.place, '1 source' AS cause, 'test games read right' AS measured, f.of_probe AS "of",
        f.labels, f.layer, f.run, s.run_id, s.unit, s.attempt_id, s.item, f.test_settings AS among,
        s.correct::DOUBLE AS hits, s.n::DOUBLE AS counted, s.n * (s.source_class = s.game_class)::DOUBLE AS base_hits,
-       CASE WHEN s.source_class IS NOT NULL THEN s.n::DOUBLE END AS base_counted, true AS paired
+       CASE WHEN s.source_class IS NOT NULL THEN s.n::DOUBLE END AS base_counted, true AS paired,
+       false AS adjudicated
 FROM fitted AS f
 JOIN scoped AS r ON r.run_id = f.run_id
 JOIN probe_score AS s ON s.run_id = f.run_id AND s.unit = f.unit AND s.split = 'test' AND s.item >= 0
 UNION ALL
 SELECT f.checkpoint_id, f.checkpoint, f.place, '2 level', 'games read as lowest class',
        coalesce(d.dataset, k.dataset, 'games') || ', by ' || f.of_probe, f.labels, p.layer, r.run, p.run_id, p.unit, p.attempt_id,
-       p.item, '', (p.vote_class = 0)::DOUBLE, 1.0, NULL, NULL, false
+       p.item, '', (p.vote_class = 0)::DOUBLE, 1.0, NULL, NULL, false, false
 FROM probe_apply_prediction AS p
 JOIN scoped AS r ON r.run_id = p.run_id
 JOIN probe_apply_run AS q ON q.run_id = p.run_id
@@ -73,7 +76,7 @@ WHERE p.vote_class IS NOT NULL
 UNION ALL
 SELECT f.checkpoint_id, f.checkpoint, f.place, '2 level', 'games read as lowest class',
        coalesce(d.dataset, k.dataset, 'games') || ', by ' || f.of_probe, f.labels, p.layer, r.run, p.run_id, p.unit, p.attempt_id,
-       -1 - s.item, f.test_settings, NULL, NULL, (s.vote_class = 0)::DOUBLE, 1.0, false
+       -1 - s.item, f.test_settings, NULL, NULL, (s.vote_class = 0)::DOUBLE, 1.0, false, false
 FROM (SELECT DISTINCT run_id, unit, layer, attempt_id FROM probe_apply_prediction WHERE vote_class IS NOT NULL) AS p
 JOIN scoped AS r ON r.run_id = p.run_id
 JOIN probe_apply_run AS q ON q.run_id = p.run_id
@@ -87,7 +90,8 @@ UNION ALL
 SELECT a.checkpoint_id, a.checkpoint, a.checkpoint_place, '3 opponent', 'points of the unedited model',
        a.opponent || ', ' || a.opening || ', ' || a.policy || ', ' || a.color, NULL, NULL, r.run, g.run_id, g.unit,
        g.attempt_id, g.opening_number, a.opening_stream,
-       game_score($scoring, g.result, g.termination, g.adjudication_cp, a.color), 1.0, NULL, NULL, false
+       game_score($scoring, g.result, g.termination, g.adjudication_cp, a.color), 1.0, NULL, NULL, false,
+       g.result = '*' AND g.adjudication_cp IS NOT NULL
 FROM arms AS a
 JOIN scoped AS r ON r.run_id = a.run_id
 JOIN game AS g ON g.run_id = a.run_id AND g.match = a.match
@@ -106,7 +110,11 @@ SELECT cell, any_value(checkpoint) AS checkpoint, any_value(cause) AS cause, any
            WHEN '3 opponent' THEN CASE WHEN sum(hits) < 0.2 * sum(counted) OR sum(hits) > 0.8 * sum(counted)
                                        THEN 'stands' ELSE 'does not stand' END END AS says,
        min(layer) AS layer, count(DISTINCT (run_id, unit, item)) FILTER (counted IS NOT NULL) AS n,
-       string_agg(DISTINCT run, ', ' ORDER BY run) AS runs, any_value(checkpoint_id) AS checkpoint_id
+       CASE any_value(cause) WHEN '3 opponent' THEN count(*) FILTER (adjudicated) END AS adjudicated,
+       string_agg(DISTINCT run, ', ' ORDER BY run) AS runs,
+       CASE WHEN bool_or(adjudicated)
+            THEN 'unfinished games are scored by Stockfish''s evaluation (column adjudicated)' END AS warning,
+       any_value(checkpoint_id) AS checkpoint_id
 FROM base
 GROUP BY cell
 ORDER BY cell

@@ -27,12 +27,14 @@
 --   d [games]: drawn
 --   l [games]: lost
 --   unscored [games]: no score under this scoring policy
+--   adjudicated [games]: stopped and decided by the engine's evaluation
 --   win [%]: of the scored games, with its interval; openings are resampled
 --   draw [%]: likewise
 --   loss [%]: likewise
 --   score: points per scored game
 --   assisted [plies]: that Stockfish played for the model, of all its games
 --   runs: the runs that played
+--   warning [hidden]: that games without a result are scored by Stockfish's evaluation
 --   checkpoint_id [hidden]: its id
 --   intervention_id [hidden]: its id
 -- statistics:
@@ -69,20 +71,21 @@ FROM (
 SELECT c.cell, g.run_id, g.unit, g.attempt_id, c.run, c.checkpoint_id, c.checkpoint, c.intervention, c.opponent, c.color,
        c.opening_stream, g.opening_number,
        game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score, 1::BIGINT AS n,
-       g.result, g.termination, g.plies, false AS counted
+       g.result, g.termination, g.adjudication_cp, g.plies, false AS counted
 FROM game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
 UNION ALL
 SELECT c.cell, p.run_id, p.unit, p.attempt_id, c.run, c.checkpoint_id, c.checkpoint, c.intervention, c.opponent, c.color,
        c.opening_stream, NULL, CASE p.name WHEN 'wins' THEN 1.0 WHEN 'losses' THEN 0.0
                                          ELSE CASE WHEN $scoring = 'paper' THEN 0.5 END END,
-       whole(p.value), p.name, NULL, NULL, true
+       whole(p.value), p.name, NULL, NULL, NULL, true
 FROM metric_point AS p JOIN cells AS c ON c.run_id = p.run_id AND c.match = p.unit AND c.kind = 'imported-sweep'
 WHERE p.name IN ('wins', 'draws', 'losses')
 
 -- statement: table
 WITH played AS (
     SELECT cell, whole(sum(n)) AS n, whole(sum(n) FILTER (score = 1)) AS w, whole(sum(n) FILTER (score = 0.5)) AS d,
-           whole(sum(n) FILTER (score = 0)) AS l, whole(sum(n) FILTER (score IS NULL)) AS unscored
+           whole(sum(n) FILTER (score = 0)) AS l, whole(sum(n) FILTER (score IS NULL)) AS unscored,
+           count(*) FILTER (result = '*' AND adjudication_cp IS NOT NULL) AS adjudicated
     FROM base GROUP BY cell
 ),
 arm AS (
@@ -96,8 +99,11 @@ helped AS (
     FROM play_game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match GROUP BY c.cell
 )
 SELECT cell, checkpoint, intervention, origin, assist, opponent, level, "limit", engine_version, color, opening, policy, rules,
-       n, planned, coalesce(w, 0) AS w, coalesce(d, 0) AS d, coalesce(l, 0) AS l, coalesce(unscored, 0) AS unscored, assisted,
-       runs, checkpoint_id, intervention_id
+       n, planned, coalesce(w, 0) AS w, coalesce(d, 0) AS d, coalesce(l, 0) AS l, coalesce(unscored, 0) AS unscored,
+       adjudicated, assisted, runs,
+       CASE WHEN adjudicated > 0 THEN 'unfinished games are scored by Stockfish''s evaluation (column adjudicated)' END
+           AS warning,
+       checkpoint_id, intervention_id
 FROM arm JOIN played USING (cell) LEFT JOIN helped USING (cell)
 ORDER BY cell
 
