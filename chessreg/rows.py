@@ -46,6 +46,15 @@ def to_plain(value: Any) -> Any:
     return str(value)
 
 
+def format_float(value: float) -> str:
+    """Return a number with four digits, and all digits before the decimal point up to 15.
+
+    >>> format_float(0.123456), format_float(14150.0), format_float(-2.5e20)
+    ('0.1235', '14,150', '-2.5e+20')
+    """
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
 def format_cell(value: Any) -> str:
     """Return a value as one line of text, for a table's cell."""
     if isinstance(value, bool):
@@ -59,7 +68,7 @@ def format_cell(value: Any) -> str:
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone().strftime("%Y-%m-%d %H:%M")
     if isinstance(value, float):
-        return f"{value:.2f}" if isinstance(value, Percent) else f"{value:.4g}"
+        return f"{value:.2f}" if isinstance(value, Percent) else format_float(value)
     if isinstance(value, int):
         return f"{value:,}"
     value = to_plain(value)

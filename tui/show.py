@@ -12,6 +12,7 @@ from uuid import UUID
 
 from chessreg.entities.display import format_count as format_count
 from chessreg.entities.display import format_size as format_size
+from chessreg.rows import format_float
 from tui import show
 
 
@@ -74,7 +75,7 @@ def format_cell_value(thing: Any) -> str:
     if isinstance(thing, datetime):
         return format_local_time(thing)
     if isinstance(thing, float):
-        return f"{thing:.4g}"
+        return format_float(thing)
     if isinstance(thing, int):
         return f"{thing:,}"
     if isinstance(thing, (bytes, memoryview)):
@@ -186,7 +187,7 @@ def format_measured_value(found: Mapping[str, Any]) -> str:
     '1.25'
     """
     if not found["measure"].endswith("%"):
-        return f"{found['value']:.4g}"
+        return format_float(found["value"])
     return f"{found['value']:.1f} %{format_interval(found.get('low'), found.get('high'))}"
 
 

@@ -19,6 +19,7 @@ from chessreg.cli.jobs import (
     make_readable_row,
     start_supervisor_if_needed,
 )
+from chessreg.rows import format_float
 from chessreg.terminal import make_visible, wrap_drawing_stream
 
 GOING = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units", "pace": "pace",
@@ -83,7 +84,7 @@ def format_result(answer: dict[str, Any]) -> str:
     'test % 93.26 (+1.5)'
     """
     change = "" if answer["change"] is None else f" ({answer['change']:+.3g})"
-    return f"{answer['measure']} {answer['value']:.4g}{change}"
+    return f"{answer['measure']} {format_float(answer['value'])}{change}"
 
 
 @click.command()
