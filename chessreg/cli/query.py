@@ -207,7 +207,7 @@ def find_named_entry(home: Home, name: str | None) -> Entry:
     if name is None:
         raise click.UsageError("give the NAME of a query; --list prints all queries")
     try:
-        return find_in_catalogue(name, complete_kinds=list_complete_kinds(home))
+        return find_in_catalogue(name, complete_kinds=list_kinds_with_runs(home))
     except NotFoundError as error:  # unless a custom kind that ran here has it
         try:
             database = home.database()
@@ -316,7 +316,7 @@ def show_list(home: Home, as_json: bool) -> None:
     from chessreg.queries.catalogue import list_entries
 
     listed = list_entries(list_custom_kind_files(home))
-    complete = list_complete_kinds(home)
+    complete = list_kinds_with_runs(home)
     if as_json:
         rows = [
             {
@@ -338,7 +338,7 @@ def show_list(home: Home, as_json: bool) -> None:
     click.echo("• complete runs are here" if complete else "this registry has no complete run yet", err=True)
 
 
-def list_complete_kinds(home: Home) -> frozenset[str] | None:
+def list_kinds_with_runs(home: Home) -> frozenset[str] | None:
     """Return the kinds with complete runs, or None if the registry cannot be read."""
     from chessreg.registry import sqlite
 
