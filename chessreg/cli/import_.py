@@ -243,10 +243,13 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: An
     print_relative_norms(home, run_id)
 
 
+MAX_MEASURED_PARAMETERS = 200_000_000  # a larger model takes long to load
+
+
 def print_relative_norms(home: Home, run_id: str) -> None:
     """Print how long vectors are compared with the residuals that they will be added to, for a choice of the scale.
 
-    Prints nothing if the model is not in the store or does not read games.
+    Prints nothing if the model is not in the store, is too large to load for this, or does not read games.
     """
     from chessreg.errors import NotFoundError
     from chessreg.models.importers.game_check import measure_residual_norms
@@ -257,6 +260,9 @@ def print_relative_norms(home: Home, run_id: str) -> None:
     checkpoint = vectors[0].checkpoint_id
     if checkpoint is None:
         return
+    with session.database.read() as sql:
+        if (sql.get_one(tables.Checkpoint, checkpoint).parameters or 0) > MAX_MEASURED_PARAMETERS:
+            return
     try:
         model = session.model(checkpoint.hex)
     except NotFoundError:

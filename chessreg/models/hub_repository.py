@@ -337,7 +337,7 @@ def push_folder(
     folder: Path, address: HubAddress, message: str, *, private: bool = True, endpoint: str | None = None
 ) -> PushedFolder:
     """Upload the files of a folder in one commit; create the repository if it is missing. Files that the repository has
-    already are not sent, and if none differs there is no commit. Other files there stay.
+    already are not sent, and if none differs there is no commit. Other files of the repository are kept.
 
     `private` applies to a new repository only. `address` must have a type. Raises BadInputError without a token or
     rights and for a repository of another type, ChessregError if the network fails. Nothing is committed then.

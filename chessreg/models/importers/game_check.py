@@ -131,8 +131,9 @@ def measure_residual_norms(model: LanguageModel, hook_points: Collection[str]) -
 
     seen: dict[str, torch.Tensor] = {}
     norms: dict[str, list[torch.Tensor]] = {}
-    for text in get_sample(model.encoding).texts[:MIN_GAMES]:
-        with torch.inference_mode(), model.watching(set(hook_points), seen.__setitem__):
+    known = set(hook_points) & model.network.hook_points.keys()
+    for text in get_sample(model.encoding).texts[:MIN_GAMES] if known else ():
+        with torch.inference_mode(), model.watching(known, seen.__setitem__):
             model.logits(torch.tensor([text[: model.block_size]]))
         for point, residual in seen.items():
             norms.setdefault(point, []).append(residual.float().norm(dim=-1).flatten())
