@@ -38,6 +38,7 @@ from chessreg.runs.attempt import RunReport
 from chessreg.runs.kind import Kind, find_kind
 from chessreg.session import Session, open_session
 
+from . import skips
 from .forked import FORKED
 
 pytest.register_assert_rewrite("tests.scheduling.executors.conformance")
@@ -68,6 +69,11 @@ LONGEST = (
     "test_ranks.py", "test_catalogue.py", "test_render.py",
 )  # fmt: skip
 TESTS = Path(__file__).parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Fail tests that are skipped for a reason that is not listed."""
+    config.pluginmanager.register(skips)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -151,7 +151,6 @@ def stop_slurm(daemons: list[subprocess.Popen[bytes]]) -> None:
 @pytest.fixture(scope="module")
 def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     """A real Ray of two nodes with 2 CPUs each; the second works in a store of its own."""
-    pytest.importorskip("ray", reason="no ray here: pip install 'chessreg[ray]'")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
