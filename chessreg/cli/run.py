@@ -313,7 +313,7 @@ def make_plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: 
     if missing:
         require_runnable(resolved, execution, inputs)
     estimate = kind.estimate(resolved.spec, inputs)
-    time = estimate_time(kind, resolved.spec, estimate, resolved.units, len(missing), inputs)
+    time = estimate_time(kind, resolved.spec, estimate, resolved.units, len(missing), inputs, execution)
     typed, resolved_values = spec.model_dump(mode="json"), resolved.spec.model_dump(mode="json")
     return {
         "run_id": resolved.run_id.hex,

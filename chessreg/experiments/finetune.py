@@ -205,6 +205,10 @@ class Finetune(Kind):
             own = PromptEncoding.load(folder, row.tokenizer)
             check_prompt_room(own.with_settings(spec.prompt_settings(own.settings)), int(row.block_size or 0))
 
+    def check_options(self, spec: FinetuneSpec, options: FinetuneOptions) -> None:
+        if options.fsdp and spec.tune == "qlora":
+            raise BadInputError("--fsdp does not support --tune qlora", "give --tune lora")
+
     def estimate(self, spec: FinetuneSpec, inputs: Inputs) -> RunEstimate:
         remark = f"{spec.steps * spec.batch_positions:,} supervised moves"
         moves = spec.steps * spec.batch_positions

@@ -264,6 +264,11 @@ class Train(Kind):
             )
             raise BadInputError(f"the games have {there:,} tokens, but --packing {spec.packing} needs {needed:,}", hint)
 
+    def check_options(self, spec: TrainSpec, options: TrainOptions) -> None:
+        if options.fsdp and isinstance(spec, BranchSpec):
+            hint = "leave it out: --devices alone divides each batch"
+            raise BadInputError(f"--fsdp does not support --architecture {spec.architecture}", hint)
+
     def estimate(self, spec: TrainSpec, inputs: Inputs) -> RunEstimate:
         parameters = count_parameters(spec)
         if isinstance(spec, TextSpec):

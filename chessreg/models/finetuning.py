@@ -400,17 +400,24 @@ class Finetuner(Trainer):
         order = EpochOrder(self.config.drawn_by, epoch, len(self.corpus))
         return iterate_items(order, self.config.batch_positions, first)
 
-    def weights(self) -> dict[str, Tensor]:
+    def select_weights(self) -> dict[str, Tensor]:
         changed = {name for name, parameter in self.model.named_parameters() if parameter.requires_grad}
         return {name: tensor for name, tensor in self.model.state_dict().items() if name in changed}
 
     def set_weights(self, weights: dict[str, Tensor]) -> None:
         missing, unknown = self.model.load_state_dict(weights, strict=False)
-        if unknown or set(self.weights()) & set(missing):
+        if unknown or set(self.select_weights()) & set(missing):
             raise ValueError(f"{self.state_path} holds the weights of another model")
 
     def extra_arguments(self) -> dict[str, Any]:
         return {"source": self.source}
+
+    def list_blocks(self) -> list[nn.Module]:
+        kinds = self.model.hf._no_split_modules or ()
+        return [module for module in self.model.hf.modules() if type(module).__name__ in kinds]
+
+    def choose_idle_portion(self, batch: PreparedBatch) -> tuple[Tensor, Tensor]:
+        return torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 1, dtype=torch.int64)
 
     def checkpoint_activations(self) -> None:
         if not self.model.hf.supports_gradient_checkpointing:

@@ -67,6 +67,20 @@ def explain_lost_process(size: int) -> Iterator[None]:
         raise LostProcessError(size, get_first_line(error)) from error
 
 
+@contextmanager
+def explain_lost_collective(size: int) -> Iterator[None]:
+    """Convert errors of collective operations inside the block to LostProcessError.
+
+    Operations of a sharded model are inside its passes, whose other errors are unchanged.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, dist.DistError) or "gloo" in str(error):
+            raise LostProcessError(size, get_first_line(error)) from error
+        raise
+
+
 @dataclass
 class Ranks:
     """The group of processes, as seen by process `rank` of `size`."""
@@ -94,6 +108,13 @@ class Ranks:
         with explain_lost_process(self.size):
             for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
                 work.wait()
+
+    def find_largest(self, number: int, device: str) -> int:
+        """Return the largest of the processes' numbers. Raises LostProcessError if one of them has ended."""
+        largest = torch.tensor(number, device=device)
+        with explain_lost_process(self.size):
+            dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return int(largest)
 
 
 class Follower(Protocol):

@@ -29,7 +29,8 @@ from chessreg.models.adapters.searchless_chess import SearchlessChess, Searchles
 from chessreg.models.corpus import IGNORED_LABEL, Corpus, PositionCorpus, collate_rows
 from chessreg.models.epochs import SEED_COUNT, Batch, iterate_batches
 from chessreg.models.prefetch import prefetch
-from chessreg.models.ranks import NEXT_STEP, Ranks
+from chessreg.models.ranks import END, NEXT_STEP, Ranks, explain_lost_collective
+from chessreg.models.sharding import gather_tensors, shard_model, shard_optimizer_state
 from chessreg.models.train_config import (
     OF_POSITIONS,
     GPT2Training,
@@ -42,6 +43,8 @@ from chessreg.models.train_config import (
 TrainableModel = GPT2 | FenEncoder | SearchlessChess
 
 PREFETCHED_BATCHES = 4
+# commands to the other processes of a sharded training
+GATHER_WEIGHTS, GATHER_OPTIMIZERS, RUN_FORWARD = "weights", "optimizers", "forward"
 
 
 def make_initial_model(config: TrainConfig, vocab_size: int) -> TrainableModel:
@@ -82,6 +85,7 @@ class TrainerOptions:
     devices: int = 1  # number of processes that share each batch (ranks.py)
     rank: int = 0  # the number of this process
     activation_checkpointing: bool = False  # compute activations again in the backward pass instead of keeping them
+    fsdp: bool = False  # shard weights, gradients and optimizer states over the processes (sharding.py)
 
 
 @dataclass(frozen=True)
@@ -254,8 +258,9 @@ class Trainer:
         self.config, self.corpus, self.folder = config, corpus, folder
         self.options = options or TrainerOptions()
         self.ranks: Ranks | None = None
+        self.is_sharded = False
         torch.manual_seed(config.drawn_by)
-        self.model = self.initial().to(self.options.device)
+        self.model = self.initial().to(self.load_device)
         if self.options.activation_checkpointing:
             self.checkpoint_activations()
         self.optimizers = make_optimizers(self.model, config)
@@ -273,9 +278,18 @@ class Trainer:
     def state_path(self) -> Path:
         return self.folder / STATE
 
+    @property
+    def load_device(self) -> str:
+        """The device of a new model: the CPU until it is sharded, because a GPU may be too small for the whole."""
+        return "cpu" if self.options.fsdp else self.options.device
+
     def initial(self) -> Any:
         """Return the initial model; random draws come from torch's generator."""
         return make_initial_model(self.config, self.corpus.vocab_size)
+
+    def list_blocks(self) -> list[torch.nn.Module]:
+        """Return the model's blocks, which are sharded one by one."""
+        return list(self.model.h)
 
     def checkpoint_activations(self) -> None:
         """Keep only the input of each block, from which the backward pass computes its activations again."""
@@ -294,8 +308,24 @@ class Trainer:
         return iterate_batches(self.corpus, self.config, epoch, first)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the weights that training changes, by name."""
+        """Return the weights that training changes, by name; of a sharded model, whole tensors on the CPU."""
+        return self.gather(GATHER_WEIGHTS, self.select_weights())
+
+    def select_weights(self) -> dict[str, Tensor]:
+        """Return the tensors of the model that training changes, by name."""
         return dict(self.model.state_dict())
+
+    def optimizer_states(self) -> list[dict[str, Any]]:
+        """Return the optimizers' states; of a sharded model, with whole tensors on the CPU."""
+        states: list[dict[str, Any]] = self.gather(GATHER_OPTIMIZERS, [each.state_dict() for each in self.optimizers])
+        return states
+
+    def gather(self, command: str, state: Any) -> Any:
+        """Return a state with whole tensors in rank 0, which sends the other processes the command to take part."""
+        if not self.is_sharded:
+            return state
+        self.command(command)
+        return gather_tensors(state, keep=self.options.rank == 0)
 
     def set_weights(self, weights: dict[str, Tensor]) -> None:
         """Set weights returned by `weights`."""
@@ -318,6 +348,24 @@ class Trainer:
         """Share all further steps with these processes."""
         self.ranks = ranks
         self.options = replace(self.options, devices=ranks.size, rank=ranks.rank)
+        if self.options.fsdp:
+            self.shard()
+
+    def shard(self) -> None:
+        """Keep only this process's part of the weights and of the optimizers' states."""
+        states = self.optimizer_states()
+        shard_model(self.model, self.list_blocks(), self.options.device, self.options.autocast)
+        self.optimizers = make_optimizers(self.model, self.config)
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            optimizer.load_state_dict(shard_optimizer_state(state, optimizer))
+        self.is_sharded = True
+
+    def build_whole_model(self) -> Any:
+        """Return a copy of a sharded model that is not sharded, on the CPU."""
+        with torch.random.fork_rng(devices=[]):
+            whole = self.initial()
+        whole.load_state_dict(self.weights(), strict=False)  # the others are not trained
+        return whole
 
     def split_rows(self, rows: Batch) -> tuple[list[Any], int]:
         """Return a batch as inputs and labels in portions of one forward pass, and the number of items left out."""
@@ -379,7 +427,7 @@ class Trainer:
         state = {
             "config": asdict(self.config),
             "model": self.weights(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "optimizers": self.optimizer_states(),
             "place": [self.step, self.tokens_seen, self.epoch, self.position],
             "left_out": self.left_out,
             "tokens_read": self.tokens_read,
@@ -392,7 +440,7 @@ class Trainer:
     def load(self) -> None:
         """Load the state. Raises ChessregError if it is damaged or belongs to another training."""
         try:
-            state = torch.load(self.state_path, map_location=self.options.device, weights_only=True)
+            state = torch.load(self.state_path, map_location=self.load_device, weights_only=True)
             differing = {k for k, v in asdict(self.config).items() if state["config"].get(k) != v} - {"steps"}
             if differing:
                 raise ValueError(f"it was trained with another {', '.join(sorted(differing))}")
@@ -414,7 +462,7 @@ class Trainer:
 
     def copy_trained(self) -> TrainableModel:
         """Return a copy of the model in float32 on the CPU, in eval mode."""
-        return self.model.copy_trained()
+        return (self.build_whole_model() if self.is_sharded else self.model).copy_trained()
 
     def train_step(self, forward: Callable[[Tensor], Tensor]) -> Tensor:
         """Make one update; return the batch's mean loss as a tensor, so that nothing waits for the device."""
@@ -423,10 +471,13 @@ class Trainer:
         if self.config.dropout:  # the same draws in a resumed run, different ones in every process
             torch.manual_seed((self.config.drawn_by << 32 | self.options.rank << 56 | self.step) % SEED_COUNT)
         summed = torch.zeros((), device=self.options.device)
+        idle = self.count_idle_passes(batch, len(parts))
         for part in parts:
             loss = self.compute_summed_loss(forward, *part) / counts.targets
             loss.backward()
             summed += loss.detach()
+        for _ in range(idle):
+            (self.compute_summed_loss(forward, *self.idle_portion) * 0.0).backward()
         if self.ranks is not None:
             self.share_gradients(self.ranks, summed)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
@@ -444,8 +495,27 @@ class Trainer:
             self.tokens_read += counts.tokens
         return summed
 
+    def count_idle_passes(self, batch: PreparedBatch, own: int) -> int:
+        """Return how many more portions than this process, which has `own`, another one has.
+
+        All processes of a sharded training must make the same number of passes: in each, they gather the weights and
+        sum the gradients together.
+        """
+        if not self.is_sharded or self.ranks is None:
+            return 0
+        self.idle_portion = self.choose_idle_portion(batch)
+        return self.ranks.find_largest(own, self.options.device) - own
+
+    def choose_idle_portion(self, batch: PreparedBatch) -> Any:
+        """Return inputs and labels for passes whose result is not used."""
+        return batch.portions[0]
+
     def share_gradients(self, ranks: Ranks, summed: Tensor) -> None:
-        """Sum the gradients and the loss over all processes."""
+        """Sum the gradients and the loss over all processes. The backward pass has summed the gradients of a sharded
+        model."""
+        if self.is_sharded:
+            ranks.sum([summed])
+            return
         weights = [p for p in self.model.parameters() if p.requires_grad]
         for parameter in weights:
             if parameter.grad is None:  # this process had no share of the batch
@@ -460,13 +530,36 @@ class Trainer:
         """Take the steps that rank 0 commands, which alone writes and reports."""
         self.connect(ranks)
         forward = self.forward_pass()
+        actions: dict[str, Callable[[], object]] = {
+            NEXT_STEP: lambda: self.train_step(forward),
+            GATHER_WEIGHTS: self.weights,
+            GATHER_OPTIMIZERS: self.optimizer_states,
+            RUN_FORWARD: self.run_idle_forward,
+        }
         with self.prefetching():
-            while ranks.receive() == NEXT_STEP:
-                self.train_step(forward)
+            while (command := ranks.receive()) != END:
+                actions[command]()
+
+    @torch.no_grad()
+    def run_idle_forward(self) -> None:
+        """Take part in a forward pass of rank 0."""
+        self.compute_summed_loss(self.model, *self.idle_portion)
+
+    @contextmanager
+    def commanding_forwards(self) -> Iterator[None]:
+        """Let the other processes of a sharded model take part in each forward pass inside the block."""
+        if not self.is_sharded:
+            yield
+            return
+        hook = self.model.register_forward_pre_hook(lambda *_: self.command(RUN_FORWARD), prepend=True)
+        try:
+            yield
+        finally:
+            hook.remove()
 
     def command(self, command: str) -> None:
-        """Send a command to the other processes, if there are any."""
-        if self.ranks is not None:
+        """Send a command from rank 0 to the other processes, if there are any."""
+        if self.ranks is not None and self.options.rank == 0:
             self.ranks.send(command)
 
     def run(
@@ -482,9 +575,12 @@ class Trainer:
         `on_point` receives a TrainPoint every `options.log_steps` steps; every `heldout_steps` steps it includes a
         held-out loss and the result of `measure` for a copy of the model.
         """
-        with self.prefetching():
-            self._run(on_point, heldout, heldout_steps, should_stop, measure)
-        self.save()
+        with explain_lost_collective(self.options.devices):
+            with self.prefetching():
+                self._run(on_point, heldout, heldout_steps, should_stop, measure)
+            self.save()
+            if self.is_sharded:
+                self.model, self.is_sharded = self.build_whole_model(), False
 
     def _run(
         self,
@@ -509,7 +605,8 @@ class Trainer:
                 held: tuple[float | None, float | None] = (None, None)
                 more: Mapping[str, float] = {}
                 if self.step % heldout_steps == 0 or last:
-                    held = self.measure_heldout(heldout) if heldout is not None else held
+                    with self.commanding_forwards():
+                        held = self.measure_heldout(heldout) if heldout is not None else held
                     more = measure(self.copy_trained()) if measure is not None else more
                 rate = (self.tokens_seen - tokens) / (now - clock)
                 factor = self.config.rate(self.step - 1)

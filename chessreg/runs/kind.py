@@ -111,6 +111,9 @@ class Kind:
     def check(self, spec: Any, inputs: Inputs) -> None:
         """Raise an error for a problem that `run` would find only later. Called before anything is recorded."""
 
+    def check_options(self, spec: Any, options: Any) -> None:
+        """Raise an error for execution options that this spec does not allow. Called before anything is recorded."""
+
     def run(self, task: Any) -> None:
         """Process `task.units`, a share of the run's units. `task` is a `runs.task.Task` with this kind's spec and
         options."""

@@ -100,16 +100,27 @@ def count_spec_units(kind: Kind, spec: Spec, spec_hash: str, inputs: Inputs) -> 
 def require_runnable(resolved: ResolvedSpec, options: ExecutionOptions | None, inputs: Inputs) -> None:
     """Raise an error for a problem that the run would find only later.
 
-    With `options`, their threads and device are checked on this machine. Pass None for a run elsewhere, and in a
-    worker, whose threads are granted by its executor.
+    With `options`, they are checked for a run on this machine. Pass None in a worker, whose threads are granted by its
+    executor, and if they have been checked.
     """
     if options is not None:
+        check_execution_options(resolved.kind, resolved.spec, options)
+    resolved.kind.check(resolved.spec, inputs)
+
+
+def check_execution_options(kind: Kind, spec: Spec, options: ExecutionOptions, on: str = "local") -> None:
+    """Raise BadInputError for options that the executor `on` or the spec does not allow.
+
+    Threads and devices are compared with this machine's only for a run on it.
+    """
+    executor = on.partition(":")[0]
+    if executor == "local":
         devices.check_threads(options.threads)
         devices.check_device(options.device)
         devices.check_device_count(options.device, getattr(options, "devices", 1))  # of kinds that use several devices
-        if (nodes := getattr(options, "nodes", 1)) > 1:
-            raise BadInputError(f"--nodes {nodes} requires Slurm", "chessreg launch … --on slurm")
-    resolved.kind.check(resolved.spec, inputs)
+    if executor != "slurm" and (nodes := getattr(options, "nodes", 1)) > 1:
+        raise BadInputError(f"--nodes {nodes} requires Slurm", "chessreg launch … --on slurm")
+    kind.check_options(spec, options)
 
 
 def publish_user_files(spec: Spec, inputs: Inputs) -> None:

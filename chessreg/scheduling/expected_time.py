@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Row
 
     from chessreg.runs.kind import Kind, RunEstimate
-    from chessreg.runs.spec import Spec
+    from chessreg.runs.spec import ExecutionOptions, Spec
 
 NEWEST_ATTEMPTS = 50  # of a kind, among which the nearest are chosen
 NEAREST_ATTEMPTS = 8
@@ -65,6 +65,7 @@ def estimate_time(
     units: int | None,
     missing: int | None,
     inputs: Inputs,
+    options: ExecutionOptions,
     shards: int = 1,
 ) -> ExpectedTime:
     """Return the time of the `missing` units of a run with `units` units (None: not known before its inputs exist).
@@ -72,8 +73,9 @@ def estimate_time(
     The nearest earlier attempts of the kind give the ratio of measured to counted time: the ratio that the fastest
     quarter of their work reached, because a loaded machine only makes runs slower. The time of a start does not grow
     with the work. Without earlier attempts the counted time is returned. A kind that counts nothing is measured per
-    unit, a run of unknown size per run.
+    unit, a run of unknown size per run. The devices of one run share its work equally.
     """
+    shards *= count_devices(options.model_dump())
     if missing == 0:
         return ExpectedTime(None)
     attempts = find_nearest_attempts(kind, spec, inputs)
@@ -94,6 +96,16 @@ def estimate_time(
         return ExpectedTime(None)
     seconds_per_unit = find_fast_pace([(_measure_seconds(attempt), attempt.units_done) for attempt in attempts])
     return ExpectedTime(seconds_per_unit * missing / shards, len(attempts), crowded=crowded)
+
+
+def count_devices(options: Mapping[str, Any]) -> int:
+    """Return the number of devices that share a run's work. The processes on one CPU count as one device.
+
+    >>> count_devices({"device": "cuda", "devices": 8, "nodes": 2}), count_devices({"device": "cpu", "devices": 2})
+    (16, 1)
+    """
+    devices = 1 if options.get("device") == "cpu" else int(options.get("devices", 1))
+    return devices * int(options.get("nodes", 1))
 
 
 def find_start_time(times: Sequence[tuple[float, float]]) -> float:
@@ -126,7 +138,8 @@ def find_nearest_attempts(kind: Kind, spec: Spec, inputs: Inputs) -> list[Row[An
     attempt, run, machine = tables.Attempt, tables.Run, tables.Machine
     query = (
         select(
-            attempt.started_at, attempt.ended_at, attempt.units_done, attempt.load, run.units, run.spec,
+            attempt.started_at, attempt.ended_at, attempt.units_done, attempt.load, attempt.execution_options,
+            run.units, run.spec,
             machine.host, machine.system_id,
         )
         .join(run, run.id == attempt.run_id)
@@ -163,8 +176,9 @@ def recount_seconds(kind: Kind, attempt: Row[Any], inputs: Inputs) -> float | No
 
 
 def _measure_seconds(attempt: Row[Any]) -> float:
-    """Return the seconds that an attempt would have taken if no more processes than cores had run."""
-    return float((attempt.ended_at - attempt.started_at).total_seconds()) / max(1.0, _measure_crowding(attempt))
+    """Return the seconds that an attempt would have taken on one device, if no more processes than cores had run."""
+    seconds = float((attempt.ended_at - attempt.started_at).total_seconds()) / max(1.0, _measure_crowding(attempt))
+    return seconds * count_devices(attempt.execution_options)
 
 
 def _measure_crowding(attempt: Row[Any]) -> float:

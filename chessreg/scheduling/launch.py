@@ -32,6 +32,7 @@ from chessreg.runs import transfer
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind, is_checkpoint_maker
 from chessreg.runs.resolve import (
+    check_execution_options,
     count_spec_units,
     find_missing_units,
     list_references,
@@ -203,9 +204,11 @@ def plan_order(order: Order, inputs: ExpectedInputs, planned: dict[str, PlannedR
         resolved = count_spec_units(order.kind, spec, spec_hash, inputs)
         units, missing = resolved.units, len(find_missing_units(inputs, resolved))
         if missing:
-            require_runnable(resolved, order.options if order.on == "local" else None, inputs)
+            require_runnable(resolved, None, inputs)
         else:
             status = "complete"
+    if status != "complete":
+        check_execution_options(order.kind, spec, order.options, order.on)
     with inputs.database.read() as session:
         if status != "complete" and queue.has_active_job(session, make_uuid(spec_hash)):
             status = "already_queued"
@@ -358,7 +361,7 @@ def preview_run(planned: PlannedRun, database: Database, store: Store) -> Row:
         if units is None:
             units = missing = order.kind.units(planned.spec, inputs)
     has_sizes = estimate is not None and bool(estimate.rows or estimate.bytes)
-    time = estimate_time(order.kind, planned.spec, estimate, units, missing, inputs, planned.shards)
+    time = estimate_time(order.kind, planned.spec, estimate, units, missing, inputs, order.options, planned.shards)
     return {
         "run_id": planned.run_id,
         "kind": order.kind.name,

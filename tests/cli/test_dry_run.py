@@ -12,11 +12,15 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.experiments.probe import ProbeOptions, ProbeSpec
+from chessreg.experiments.sae import SaeOptions, SaeSpec
+from chessreg.experiments.train import TextSpec, TrainOptions
 from chessreg.registry import tables
-from chessreg.runs.kind import find_kind
-from chessreg.scheduling.launch import Order, plan_orders, preview_run
+from chessreg.runs.kind import RunEstimate, find_kind
+from chessreg.scheduling.expected_time import estimate_time
+from chessreg.scheduling.launch import Order, launch_orders, plan_orders, preview_run
 from chessreg.session import open_session
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
@@ -124,3 +128,32 @@ def test_a_run_that_waits_for_its_inputs_is_timed_by_earlier_runs(pristine_world
     assert (waiting["units"], waiting["missing"]) == (None, None)
     assert waiting["seconds"] > shared["seconds"] > 0
     assert waiting["basis"].endswith("; its inputs do not exist yet")
+
+
+def test_the_devices_of_a_training_share_its_time(pristine_world: Path) -> None:
+    spec = TextSpec(architecture="gpt2", datasets=("sample",))
+    with open_session(str(pristine_world / "registry.db"), pristine_world / "store") as session:
+
+        def estimate(**options: Any) -> float:
+            work = RunEstimate(operations=1e15)
+            time = estimate_time(find_kind("train"), spec, work, 1, 1, session.inputs, TrainOptions(**options))
+            assert time.seconds is not None
+            return time.seconds
+
+        assert estimate(devices=4, nodes=2) == pytest.approx(estimate() / 8)
+        assert estimate(devices=4, device="cpu") == estimate()
+
+
+def test_several_machines_without_slurm_are_refused_before_a_job_is_made(pristine_world: Path, tmp_path: Path) -> None:
+    """Also if the run waits for its inputs."""
+    folder = shutil.copytree(pristine_world, tmp_path / "world")
+    with open_session(str(folder / "registry.db"), folder / "store") as session:
+        cached = CacheSpec(checkpoint="reference", dataset="sample", games=3)
+        orders = [
+            Order(find_kind("cache"), cached, CacheOptions(), name="more"),
+            Order(find_kind("sae"), SaeSpec(cache="more"), SaeOptions(nodes=2)),
+        ]
+        with pytest.raises(BadInputError, match="--nodes 2 requires Slurm"):
+            launch_orders(orders, session.database, session.store)
+        with session.database.read() as sql:
+            assert not sql.scalars(select(tables.Job)).all()

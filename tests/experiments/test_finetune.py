@@ -105,20 +105,30 @@ def test_the_loss_is_the_mean_over_the_tokens_of_a_batch_s_answers(family: str, 
     assert (trainer.tokens_seen, count, accuracy) == (16, 16, 0.0)
 
 
-@pytest.mark.parametrize("lora", [0, pytest.param(4, marks=pytest.mark.slow)])
-def test_two_processes_tune_as_one_and_each_encodes_its_share(lora: int, words: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("family", "lora", "fsdp"), [
+    ("llama", 0, False), ("llama", 0, True),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (("llama", 4, False), ("llama", 4, True),
+                                                                ("gpt_neox", 0, True))),
+])  # fmt: skip
+def test_two_processes_tune_as_one_and_each_encodes_its_share(
+    family: str, lora: int, fsdp: bool, words: Any, tmp_path: Path
+) -> None:
     """A batch of three positions, of which one may not fit, with portions of one row."""
     if lora:
         pytest.importorskip("peft")
     curves, counts = [], []
     room = max(len(row) for row, _ in corpus(words).rows([0, 1, 2])) - 2
+    settings: dict[str, Any] = {"batch_positions": 3, "lora_rank": lora, "family": family}
+    how = {1: EXACT, 2: replace(EXACT, fsdp=fsdp)}
     for devices in (1, 2):
-        trainer = tuner(tmp_path / str(devices), corpus(words, room), batch_positions=3, lora_rank=lora)
+        trainer = tuner(tmp_path / str(devices), corpus(words, room), options=how[devices], **settings)
         with run_ranks(trainer, devices):
             stopped_after(trainer, 3)
-        again = tuner(tmp_path / str(devices), corpus(words, room), batch_positions=3, lora_rank=lora)
+        again = tuner(tmp_path / str(devices), corpus(words, room), options=how[3 - devices], **settings)
         with run_ranks(again, 3 - devices):
             again.run(lambda point: None, corpus(words))
+        if lora:
+            again.model.save_adapter(tmp_path)
         curves.append([loss for p in again.curve for loss in (p.loss, p.heldout_loss) if loss is not None])
         counts.append((again.left_out, again.tokens_seen, again.tokens_read))
     assert counts[0] == counts[1]

@@ -26,7 +26,7 @@ from chessreg.models.branches import BranchTrainer
 from chessreg.models.devices import check_device_count
 from chessreg.models.ranks import FOLLOWER_FILE, GROUP_TIMEOUT, LostProcessError, follow_rank, run_ranks
 from chessreg.models.train_config import TextTraining
-from chessreg.models.training import Trainer, TrainPoint
+from chessreg.models.training import Trainer, TrainerOptions, TrainPoint
 from chessreg.runs.attempt import classify_failure
 
 from .test_branches import BRANCHED, branched
@@ -35,9 +35,15 @@ from .test_training import CONFIG, HOW, corpus
 SHORT = replace(CONFIG, steps=20)
 
 
-def losses(folder: Path, devices: int, until: int = SHORT.steps, config: TextTraining = SHORT) -> list[float]:
+def losses(
+    folder: Path,
+    devices: int,
+    until: int = SHORT.steps,
+    config: TextTraining = SHORT,
+    options: TrainerOptions = HOW,
+) -> list[float]:
     """Train up to step `until` and return the losses of the whole curve, nats per token."""
-    trainer = Trainer(config, corpus(), folder, HOW)
+    trainer = Trainer(config, corpus(), folder, options)
     with run_ranks(trainer, devices):
         trainer.run(lambda point: None, corpus(20), 20, lambda: trainer.step >= until)
     return [loss for point in trainer.curve for loss in (point.loss, point.heldout_loss) if loss is not None]

@@ -161,7 +161,8 @@ def test_a_gpu_has_its_line_with_load_memory_and_job() -> None:
             "gpus": [gpu(0, 0.75, 20), gpu(1, 0.0, 79), gpu(2, 0.0, 0), gpu(3, 0.5, 40)]}  # fmt: skip
     row = {"host": "box1", "running": 2, "runs": 9, "load": load, "last_seen": None}
     idle = {**row, "host": "abc", "running": 0, "load": None}
-    job = {"at": "box1", "gpu": 1, "name": "probe", "title": "", "state": "running", "seconds_left": 5.0, "ran": 9.0}
+    job = {"at": "box1", "gpus": (1,), "name": "probe", "title": "", "state": "running", "seconds_left": 5.0,
+           "ran": 9.0}  # fmt: skip
     told = texts(make_gpu_grid([idle, row], [job], {}, 120))
     assert told[0] == "box1 0 ━━━━━━┄┄ 75 % ━━┄┄┄┄┄┄ 20/80 GiB used by others"
     assert told[1] == "4 × H100 1 ┄┄┄┄┄┄┄┄  0 % ━━━━━━━━ 79/80 GiB ● probe 1.0 s 1.0 s"
@@ -170,7 +171,11 @@ def test_a_gpu_has_its_line_with_load_memory_and_job() -> None:
     tones = {column.field: column.tone_of for column in make_gpu_grid([row], [job], {}, 120)[0]}
     line = make_gpu_grid([row], [job], {}, 120)[1][1]
     assert tones["busy"](line) == tones["memory"](line) == "warn", "it has a job and does nothing; its memory is full"
-    assert count_gpus([idle, row], [job, {**job, "gpu": None}]) == (1, 4)
+    assert count_gpus([idle, row], [job, {**job, "gpus": ()}]) == (1, 4)
+    both = {**job, "gpus": (0, 1)}
+    lines = texts(make_gpu_grid([row], [both], {}, 120))
+    assert ["● probe" in line for line in lines] == [True, True, False, False]
+    assert count_gpus([row], [both]) == (2, 4)
     short, _ = texts(make_machine_table([row, idle], [job], 80))
     assert short == "box1 ▆▁▁▅ 1 of 4 ━┄┄┄┄ 25 % ━┄┄┄┄ 25 % ● probe"
 
@@ -184,7 +189,7 @@ def test_a_machine_without_gpus_has_one_line_and_one_more_for_each_other_job() -
         minutes.note(at, load)  # told already
     assert len(minutes.at) == len(minutes.shares["CPU"]) == 60
     assert minutes.drawn("GPU 0", 20) == ""
-    job = {"at": "box1", "gpu": None, "name": "probe", "title": "", "state": "running", "seconds_left": 5.0, "ran": 9.0}
+    job = {"at": "box1", "gpus": (), "name": "probe", "title": "", "state": "running", "seconds_left": 5.0, "ran": 9.0}
     told = texts(make_gpu_grid([row], [job, {**job, "name": "edit"}], {"box1": minutes}, 180))
     assert told[0].startswith("box1 cpu " + "▁" * 11 + "█ ┄")
     assert told[1] == "● edit 1.0 s 1.0 s"

@@ -420,7 +420,7 @@ def list_loads(session: Session) -> list[Row]:
 
 
 def add_placements(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
-    """Add machine and GPU to the rows of running jobs, and an estimated start to the rows of waiting jobs."""
+    """Add machine and GPUs to the rows of running jobs, and an estimated start to the rows of waiting jobs."""
     attempt, machine = tables.Attempt, tables.Machine
     query = (
         select(attempt.run_id, attempt.job_id, attempt.execution_options, machine.host)
@@ -428,14 +428,14 @@ def add_placements(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
         .where(attempt.state == tables.AttemptState.RUNNING)
     )
     places = {
-        (run_id, job_id): (parse_gpu_number(options), host) for run_id, job_id, options, host in sql.execute(query)
+        (run_id, job_id): (parse_gpu_numbers(options), host) for run_id, job_id, options, host in sql.execute(query)
     }
     left = {row["run_id"].hex[-6:]: row["seconds_left"] for row in going}
     called = {row["run_id"].hex[-6:]: row["name"] for row in going}
     rows, now = list[Row](), get_utc_now()
     for row in going:
         started = row.get("machine") if row["state"] == "running" else None
-        gpu, host = places.get((row["run_id"], row["id"]), (None, started))
+        gpus, host = places.get((row["run_id"], row["id"]), ((), started))
         awaited = [left.get(what.rpartition(" ")[2]) for what in row["waits_for"]]
         after = [called.get(what.rpartition(" ")[2]) or what for what in row["waits_for"]]
         known = [seconds for seconds in awaited if seconds is not None]
@@ -443,22 +443,25 @@ def add_placements(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
         if starts_in is None:
             starts_in = show.measure_seconds_to_start(row)
         ran = (now - row["started_at"]).total_seconds() if host is not None and row["started_at"] else None
-        rows.append({**row, "at": host, "gpu": gpu, "ran": ran, "starts_in": starts_in, "after": after})
+        rows.append({**row, "at": host, "gpus": gpus, "ran": ran, "starts_in": starts_in, "after": after})
     return rows
 
 
-def parse_gpu_number(options: Row) -> int | None:
-    """Return the index of the GPU that an attempt uses on its machine, or None for the CPU.
+def parse_gpu_numbers(options: Row) -> tuple[int, ...]:
+    """Return the indexes of the GPUs that an attempt uses on its machine; empty for the CPU.
 
-    >>> parse_gpu_number({"device": "cuda", "granted_gpu": "2"}), parse_gpu_number({"device": "cuda:1"})
-    (2, 1)
-    >>> parse_gpu_number({"device": "cpu"})
+    >>> parse_gpu_numbers({"device": "cuda", "granted_gpu": "2,3"}), parse_gpu_numbers({"device": "cuda:1"})
+    ((2, 3), (1,))
+    >>> parse_gpu_numbers({"device": "cpu"}), parse_gpu_numbers({"device": "cuda", "devices": 2})
+    ((), (0, 1))
     """
     device, granted = str(options.get("device", "auto")), str(options.get("granted_gpu", ""))
     if device == "cpu":
-        return None
-    number = granted.partition(",")[0] or device.partition(":")[2]
-    return int(number) if number.isdecimal() else 0  # without an index: the first GPU
+        return ()
+    numbers = (granted or device.partition(":")[2]).split(",")
+    if all(number.isdecimal() for number in numbers):
+        return tuple(map(int, numbers))
+    return tuple(range(int(options.get("devices", 1))))  # without indexes: the first GPUs
 
 
 def list_hosts(sql: SqlSession) -> list[Row]:

@@ -134,9 +134,10 @@ def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loa
     if len(gpus) > 3:
         labels.append(f"{len(gpus)} × {gpus[0]['name'].removeprefix('NVIDIA ')}")
     labels += [f"CPU {format_meter(total['busy'], cells)}", f"mem {format_meter(total['memory'], cells)}"]
-    by_gpu: dict[int, list[Row]] = {}
+    by_gpu: dict[int, list[Row]] = {}  # a job on several GPUs is on the line of each
     for row in here:
-        by_gpu.setdefault(-1 if row["gpu"] is None else row["gpu"], []).append(row)
+        for number in row["gpus"] or (-1,):
+            by_gpu.setdefault(number, []).append(row)
     rows: list[Line] = []
     for gpu in gpus:
         jobs = by_gpu.pop(gpu["index"], [])
@@ -167,7 +168,7 @@ def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loa
 def count_gpus(machines: Sequence[Row], going: Sequence[Row]) -> tuple[int, int]:
     """Return how many GPUs this registry's jobs use, and how many the machines with running work have."""
     loads = {row["host"]: row["load"]["gpus"] for row in machines if row["running"] and row["load"]}
-    used = {(row["at"], row["gpu"]) for row in going if row["at"] in loads and row["gpu"] is not None}
+    used = {(row["at"], number) for row in going if row["at"] in loads for number in row["gpus"]}
     return len(used), sum(map(len, loads.values()))
 
 
@@ -223,7 +224,7 @@ def make_machine_table(
             row |= {"busy": compute_cpu_share(load), "memory": compute_memory_share(load)}
             gpus = load["gpus"]
             row["gpus"] = "".join(show.draw_sparkline([gpu["busy"] or 0.0], 1, 0, 1) for gpu in gpus)
-            used = len({job["gpu"] for job in here if job["gpu"] is not None} & {gpu["index"] for gpu in gpus})
+            used = len({number for job in here for number in job["gpus"]} & {gpu["index"] for gpu in gpus})
             row["device"] = f"{used} of {len(gpus)}" if gpus else ""
         rows.append(row)
     return columns, rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 JOB_COLUMNS = (
     TableColumn("name", "what", text=get_job_name, widest=28, least=12, role="key"),
     STATE,
-    TableColumn("gpu", "device", text=lambda row: "cpu" if row["gpu"] is None else f"GPU {row['gpu']}", role="key"),
+    TableColumn("gpus", "device", text=lambda row: format_devices(row["gpus"]), role="key"),
     PROGRESS, PACE, UNITS, SHARD, WHY,
     TableColumn("ran", "elapsed", right=True, text=lambda row: show.format_seconds(row["ran"])),
 )  # fmt: skip
@@ -100,7 +101,16 @@ def read_machine(session: Session, host: str) -> tuple[Row, list[Row]]:
     with session.database.read() as sql:
         machine = next(row for row in list_hosts(sql) if row["host"] == host)
         here = [row for row in add_placements(sql, status.list_active(sql)) if row["at"] == host]
-    return machine, sorted(here, key=lambda row: (row["gpu"] is None, row["gpu"]))
+    return machine, sorted(here, key=lambda row: (not row["gpus"], row["gpus"]))
+
+
+def format_devices(gpus: Sequence[int]) -> str:
+    """Return the devices of a job.
+
+    >>> format_devices(()), format_devices((0, 1))
+    ('cpu', 'GPU 0, 1')
+    """
+    return f"GPU {', '.join(map(str, gpus))}" if gpus else "cpu"
 
 
 def format_machine_facts(machine: Row) -> Text:
