@@ -122,6 +122,11 @@ def print_dataset(home: Home, added: AddedDataset) -> None:
     help="Whose ratings the Elo tags hold.  [default: by the Site and Event tags]",
 )
 @click.option("--licence", help="Licence of the games, such as CC0-1.0. Left out: not recorded.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    help="Processes that read games, about 200 MB each.  [default: one a core, at most 16]",
+)
 @make_filter_options
 @add_json_option
 @pass_home
@@ -134,6 +139,7 @@ def add(
     min_plies: int,
     exclude: tuple[str, ...],
     within: tuple[str, ...],
+    processes: int | None,
     **settings: Any,
 ) -> None:
     """Add files as one dataset: PGN, transcript CSV (plain or .zst, .gz, .bz2, .zip) or Parquet.
@@ -178,6 +184,7 @@ def add(
                 name=name,
                 **about,
                 extra={"fetched": fetched} if fetched else None,
+                processes=processes,
                 on_progress=on_progress,
             )
     print_dataset(home, added)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 
 NOUN = "dataset"
+MOST_PROCESSES = 16  # more would wait for the process that cuts the text into blocks and writes the rows
 OnProgress = Callable[[float, str], None]
 
 
@@ -81,18 +82,21 @@ def add_dataset(
     rating_scale: str | None = None,
     licence: str | None = None,
     extra: dict[str, Any] | None = None,
+    processes: int | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> AddedDataset:
     """Read games (PGN, transcript CSV) or positions (Parquet, CSV with FENs) into the store and register them as one
     dataset.
 
     Excluded games and positions are counted. Adding the same bytes with the same filter again returns the existing
-    dataset. If `rating_scale` is None, it is inferred from the tags. `extra` is added to the report.
+    dataset. If `rating_scale` is None, it is inferred from the tags. `extra` is added to the report. At most
+    `processes` processes read games, by default one per core up to MOST_PROCESSES, with the same result for any number.
 
     Raises NotFoundError and BadInputError as `build_dataset` does, and BadInputError for a name in use and for a rating
     scale or licence that is too long. Nothing is stored or recorded then.
     """
     from chessreg.games.datasets import bags, build, positions
+    from chessreg.games.engines.pool import count_free_cores
 
     paths = [shard for path in paths for shard in bags.list_bag_shards(Path(path))]
     of_positions = has_positions(paths)
@@ -141,6 +145,7 @@ def add_dataset(
                 exclude=excluded,
                 wanted=chosen.tags,
                 on_progress=reading,
+                processes=processes or min(count_free_cores(), MOST_PROCESSES),
             )
         for file in sorted(made.iterdir()):
             file.rename(folder / file.name)

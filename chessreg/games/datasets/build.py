@@ -1,7 +1,7 @@
 """Building a dataset of games: source files in, a folder with `games.parquet`, `rejects.tsv`, `dataset.json` out.
 
-Memory is constant: blocks of 4 MiB, at most three at a time. Rows go to a scratch file first, because duplicates are
-known for certain only at the end; the second pass adds that column and compresses.
+Memory is constant: blocks of 4 MiB, at most two per process and one more. Rows go to a scratch file first, because
+duplicates are known for certain only at the end; the second pass adds that column and compresses.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -23,10 +22,11 @@ import numpy as np
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.games.boards.moves import HashSet
 from chessreg.games.datasets import dataset, rows
+from chessreg.games.datasets.block_reading import BlockPool, BlockReader, SourceBlock
 from chessreg.games.datasets.dataset import DatasetReport, SourceFile
 from chessreg.games.datasets.game_filter import EVERY_GAME, GameFilter
 from chessreg.games.datasets.reader import READER_VERSION, GameReader, get_reader
-from chessreg.games.datasets.rows import BlockRows, Reject, Tally
+from chessreg.games.datasets.rows import Reject, Tally
 from chessreg.games.datasets.sources import BrokenStreamError, GameSource
 from chessreg.games.datasets.transcripts import open_game_source
 from store.files import describe_os_error, hash_file, is_disk_full
@@ -38,6 +38,7 @@ ROW_GROUP_ROWS = 10_000
 _WORDS = ("result", "white", "black", "event", "date", "eco", "time_control", "termination")
 Progress = Callable[[int, int, int], None]
 """Called after each block with (bytes of the sources read, total bytes, games kept so far)."""
+_BYTES_PER_PROCESS = 2 << 20  # of sources; starting a process takes as long as reading 4 MiB of PGN
 _BATCH_HASHES = 1 << 21  # about 100 MB of memory, whatever the number of games
 
 
@@ -51,13 +52,14 @@ def build_dataset(
     wanted: GameFilter = EVERY_GAME,
     on_progress: Progress | None = None,
     reader_name: str = "auto",
-    workers: int = 2,
+    processes: int = 1,
 ) -> DatasetReport:
     """Read PGN files or transcript CSVs (plain, zst, gz, bz2, zip) into the new dataset `folder`, in their order.
 
     Games without moves, with fewer than `min_plies`, of variants and from custom starts are skipped and counted, as are
     games that `wanted` rejects and games whose move hash is in `exclude`: {input reference of a dataset: hashes uint64
-    [n] of its games}. `salvage` keeps the complete games before a break in a stream.
+    [n] of its games}. `salvage` keeps the complete games before a break in a stream. The result does not depend on
+    `processes`, the greatest number of processes that read blocks (small files are read by fewer).
 
     Raises BadInputError, and leaves nothing behind, if the folder exists, a stream cannot be decoded completely
     (without `salvage`), a file is not a PGN, or no game is legal.
@@ -68,20 +70,19 @@ def build_dataset(
     player = get_reader(reader_name)
     with create_folder(folder) as aside:
         return _build_from_sources(
-            sources, aside, player, salvage, min_plies, exclude or {}, wanted, on_progress, workers
+            sources, aside, player, salvage, min_plies, exclude or {}, wanted, on_progress, processes
         )
 
 
 def check_game_file(path: Path, salvage: bool = False, reader_name: str = "auto") -> None:
     """Raise the errors of `build_dataset` for a file without a legal game. Reads only up to the first legal game."""
     source, tally, read = open_game_source(path), Tally(), 0
-    with ThreadPoolExecutor(1) as pool:
-        stream = _Stream(source, get_reader(reader_name), 0, None, EVERY_GAME, pool, 1)
-        for block in stream.rows():
-            tally.add(block.tally)
-            read += block.games_read
-            if tally.games:
-                return
+    reader, stream = BlockReader(get_reader(reader_name), 0, None, EVERY_GAME), _Stream(source)
+    for block in map(reader.read, stream.blocks()):
+        tally.add(block.tally)
+        read += block.games_read
+        if tally.games:
+            return
     if stream.broken and not salvage:
         raise _make_broken_error(source, stream.broken)
     raise _make_no_game_error(source, read, tally, {})
@@ -116,7 +117,7 @@ def _build_from_sources(
     exclude: Mapping[str, np.ndarray],
     wanted: GameFilter,
     on_progress: Progress | None,
-    workers: int,
+    processes: int,
 ) -> DatasetReport:
     """Build the dataset in `aside`; the arguments are those of `build_dataset`."""
     import pyarrow as pa
@@ -124,6 +125,7 @@ def _build_from_sources(
     total = sum(source.bytes_total for source in sources)
     tally, broken, row = Tally(), None, 0
     excluded = HashSet(np.concatenate(list(exclude.values()))) if exclude else None
+    reader = BlockReader(player, min_plies, excluded, wanted)
     scratch, hashes = aside / "scratch.arrow", aside / "hashes"
     with (
         pa.ipc.new_file(
@@ -131,13 +133,13 @@ def _build_from_sources(
         ) as writer,
         hashes.open("wb") as hashes_out,
         (aside / dataset.REJECTS_FILE).open("w", encoding="utf-8", newline="") as rejects,
-        ThreadPoolExecutor(workers) as pool,
+        BlockPool(reader, min(processes, max(1, total // _BYTES_PER_PROCESS))) as pool,
     ):
         rejects.write("row\tsource\tline\tply\treason\n")
         for source in sources:
             before, legal, bad = row, tally.games, dict(tally.rejected)
-            stream = _Stream(source, player, min_plies, excluded, wanted, pool, workers + 1)
-            for block in stream.rows():
+            stream = _Stream(source)
+            for block in pool.read(stream.blocks()):
                 batch = block.batch.set_column(0, "row", pa.array(block.batch["row"].to_numpy() + row))
                 writer.write_batch(batch.cast(rows.make_game_schema()))
                 hashes_out.write(block.hashes.tobytes())
@@ -193,38 +195,21 @@ def _build_from_sources(
 
 
 class _Stream:
-    """The blocks of one source, read by a few threads and returned in order."""
+    """The blocks of one source up to its end or a break in it."""
 
-    def __init__(
-        self,
-        source: GameSource,
-        player: GameReader,
-        min_plies: int,
-        excluded: HashSet | None,
-        wanted: GameFilter,
-        pool: ThreadPoolExecutor,
-        ahead: int,
-    ) -> None:
-        self.source, self.player, self.min_plies, self.excluded = source, player, min_plies, excluded
-        self.wanted, self.pool, self.ahead = wanted, pool, ahead
+    def __init__(self, source: GameSource) -> None:
+        self.source, self.line = source, source.first_line
         self.broken: str | None = None
         self.cut_off = False
-        self.line = source.first_line
 
-    def rows(self) -> Iterator[BlockRows]:
-        waiting: list[Future[BlockRows]] = []
+    def blocks(self) -> Iterator[SourceBlock]:
         try:
-            for block in self.source.blocks():
-                filters = self.min_plies, self.source.split, self.excluded, self.wanted
-                waiting.append(self.pool.submit(rows.read_block, block, self.line, self.player, *filters))
-                self.line += block.count(b"\n")
-                if len(waiting) >= self.ahead:
-                    yield waiting.pop(0).result()
+            for text in self.source.blocks():
+                yield SourceBlock(text, self.line, self.source.split)
+                self.line += text.count(b"\n")
         except BrokenStreamError as error:
             self.broken = str(error.args[0])
             self.cut_off = bool(error.args[1].strip())
-        for future in waiting:
-            yield future.result()
 
 
 def write_reject(file: IO[str], reject: Reject, row: int, name: str) -> None:

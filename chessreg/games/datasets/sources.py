@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.datasets import borders
@@ -93,6 +93,10 @@ class GameSource:
     @property
     def sha256(self) -> str:
         return self._digest.hexdigest()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs to split blocks."""
+        return {name: value for name, value in vars(self).items() if name != "_digest"}
 
     def blocks(self) -> Iterator[bytes]:
         """Yield blocks of complete games.

@@ -186,9 +186,7 @@ def games(world: World, data: bytes) -> None:
     path = world.file("games", data)
     if not has_positions([path]):
         for number, reader in enumerate(("rust", "python")):
-            build.build_dataset(
-                [path], world.folder / f"made{number}", reader_name=reader, salvage=bool(number), workers=1
-            )
+            build.build_dataset([path], world.folder / f"made{number}", reader_name=reader, salvage=bool(number))
 
 
 @target("text csv", lambda world: [EVAL, PGN, *members("/results")], MOVE_WORDS + " Stockfish True nan")

@@ -17,6 +17,7 @@ from typing import Any
 import chess
 import chess.pgn
 import numpy as np
+import psutil
 import pytest
 import zstandard
 
@@ -219,7 +220,7 @@ def test_an_interruption_or_a_full_disk_leaves_nothing(tmp_path: Path, text: str
 
 def test_the_same_bytes_have_the_same_identity_and_filters_change_it(tmp_path: Path, text: str) -> None:
     first = build_dataset([write(tmp_path / "a.pgn", text)], tmp_path / "1")
-    again = build_dataset([write(tmp_path / "b.pgn", text)], tmp_path / "2", reader_name="python", workers=1)
+    again = build_dataset([write(tmp_path / "b.pgn", text)], tmp_path / "2", reader_name="python")
     short = build_dataset([tmp_path / "a.pgn"], tmp_path / "3", min_plies=2)
     assert first.identity == again.identity == identify_dataset([first.sources[0].sha256], {"min_plies": 0})
     assert first.games_sha256 == again.games_sha256
@@ -234,6 +235,52 @@ def test_several_files_become_one_run_of_rows(tmp_path: Path) -> None:
     rejected = (tmp_path / "out" / "rejects.tsv").read_text().splitlines()[1:]
     assert rejected == ["5\ta.pgn\t36\t0\tillegal move: e5", "6\tb.pgn\t1\t0\tillegal move: e5"]
     assert [source.name for source in made.sources] == ["a.pgn", "b.pgn"]
+
+
+def test_the_number_of_processes_does_not_change_a_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(build_module, "_BYTES_PER_PROCESS", 1)
+    bad = '[Event "E"]\n\n1. e4 e5 2. Ke3 *\n\n'
+    files = [
+        write(tmp_path / "a.pgn.zst", packed("zst", (pgn(40) + bad + pgn(3, 2)).encode())),
+        write(tmp_path / "b.csv", "transcript\n;1.e4 e5\n;1.e4 c5 2.Nf3\n;1.d4 d5 2.c4 e6\n"),
+        write(tmp_path / "c.pgn", bad + pgn(40, 1)),
+    ]
+    build_dataset([files[2]], tmp_path / "whole")
+    hashes = Games(tmp_path / "whole").hashes[1:10:3]
+    chosen: dict[str, Any] = {"min_plies": 2, "exclude": {"dataset:x": hashes}}
+    for number in (1, 3):
+        build_dataset(files, tmp_path / str(number), processes=number, **chosen)
+    for name in contents(tmp_path / "1"):
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "3" / name).read_bytes()
+    report = Games(tmp_path / "3").report
+    assert report.rejected == {"illegal move": 2}
+    assert report.skipped == {"moves of a dataset that is left out": len(hashes)}
+    assert report.games == 86 - len(hashes)
+
+
+def test_a_killed_process_or_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(build_module, "_BYTES_PER_PROCESS", 1)
+    source = write(tmp_path / "a.pgn", pgn(60))
+    children: list[psutil.Process] = []
+
+    def kill(*step: int) -> None:
+        children.extend(psutil.Process().children())
+        for child in children:
+            child.kill()
+
+    def interrupt(*step: int) -> None:
+        children.extend(psutil.Process().children())
+        raise KeyboardInterrupt
+
+    for fail, error in ((kill, ChessregError), (interrupt, KeyboardInterrupt)):
+        children.clear()
+        with pytest.raises(error):
+            build_dataset([source], tmp_path / "out", processes=2, on_progress=fail)
+        assert contents(tmp_path) == ["a.pgn"]
+        assert len(children) >= 2
+        assert not any(child.is_running() for child in children)
 
 
 def test_later_copies_of_a_move_list_are_marked_and_counted(tmp_path: Path, text: str) -> None:
