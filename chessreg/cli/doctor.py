@@ -43,6 +43,7 @@ REQUIRED = (
 OPTIONAL = {  # module → the package that brings it, and what for
     "ray": ("ray", "launching on a Ray cluster"),
     "obstore": ("obstore", "stores in S3"),
+    "onnx": ("onnx", "import of ONNX graphs"),
     "tensorstore": ("tensorstore", "import of orbax folders"),
     "textual_serve": ("textual-serve", "the TUI in a browser"),
     "textual_image": ("textual-image", "boards as images in the TUI"),

@@ -101,8 +101,8 @@ def checkpoint(
     **others: Any,
 ) -> None:
     """Import a model: a nanoGPT ckpt.pt of games or positions, a Lightning .ckpt, a GPT-2 state dict, a TransformerLens
-    .pth, a Hugging Face folder with a causal model, or DeepMind's searchless_chess parameters (.npz, or an orbax folder
-    with chessreg[orbax]).
+    .pth, a Hugging Face folder with a causal model, its ONNX graph (with chessreg[onnx]), or DeepMind's
+    searchless_chess parameters (.npz, or an orbax folder with chessreg[orbax]).
 
     GPT-2 and Llama run on chessreg's own code; GPT-NeoX and others run in TransformerLens, which is slower. The model
     is converted to safetensors, and its logits are compared with the original's. Tokens in another order are reordered,
@@ -118,6 +118,7 @@ def checkpoint(
     \b
     Example: chessreg import checkpoint --reference=uci
              chessreg import checkpoint ckpt.pt --name karvonen-8
+             chessreg import checkpoint model.onnx --name exported
              chessreg import checkpoint llama/ --encoding prompt --template junkin-1 --name llama
     """
     from chessreg.cli.checkpoint import print_checkpoint

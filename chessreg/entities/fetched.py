@@ -70,6 +70,8 @@ def group_files(paths: Sequence[str]) -> list[ContentGroup]:
     >>> [group.content for group in group_files(["config.json", "model.safetensors", "games/a.pgn", "games/b.pgn"])]
     ['model', 'dataset']
     """
+    from chessreg.models.importers.onnx_graph import GRAPH_FILES
+
     by_folder: defaultdict[str, set[str]] = defaultdict(set)
     for path in paths:
         folder, _, name = path.rpartition("/")
@@ -82,6 +84,9 @@ def group_files(paths: Sequence[str]) -> list[ContentGroup]:
         elif "config.json" in names and any(map(MODEL_WEIGHTS.match, names)):
             safe = any(name.endswith(".safetensors") for name in filter(MODEL_WEIGHTS.match, names))
             chosen = {name for name in names if MODEL_FILES.fullmatch(name) and not (safe and name.endswith(".bin"))}
+            groups.append(make_group("model", folder, chosen))
+        elif "config.json" in names and (graph := next((name for name in GRAPH_FILES if name in names), None)):
+            chosen = {name for name in names if MODEL_FILES.fullmatch(name) or name.startswith(graph)}
             groups.append(make_group("model", folder, chosen))
         else:
             continue

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line
+from chessreg.models.importers.onnx_graph import find_graph_file, open_graph
 from chessreg.models.importers.orbax import find_parameters_folder, read_arrays
 
 if TYPE_CHECKING:
@@ -34,12 +35,7 @@ MAX_PLAIN_VALUES = 100_000
 NPZ_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE_ERRORS, OSError, MemoryError, zipfile.BadZipFile, zlib.error)
 MAX_UNPACKED_FACTOR = 100  # relative to the size of a compressed file of arrays
 
-UNSUPPORTED_SUFFIXES = {".onnx": "an ONNX graph", ".pb.gz": "an lc0 network"}
-"""Ends of the names of files that no import reads."""
-UNSUPPORTED_HINTS = {
-    "an ONNX graph": "save the weights with torch.save",
-    "an lc0 network": "it reads board planes, but chessreg's models read tokens",
-}
+LC0_SUFFIX = ".pb.gz"
 LC0_MAGIC = b"\x0d\xc0\x01\x00\x00"  # field `magic` of lc0's weights file
 UNSUPPORTED_MODELS = {
     "a Maia-2 model": (
@@ -81,9 +77,9 @@ NONE_GIVEN = UnrecordedSettings()
 class CheckpointSource:
     """A path and its content.
 
-    `content` is the object in a torch file, a dict of the arrays in a `.npz` or an orbax folder, or None for another
-    folder. `given` are settings that the file does not record. `loss` returns the loss of a network on the sample games
-    (None: not measured), by which the number of attention heads can be found.
+    `content` is the object in a torch file, a dict of the arrays in a `.npz` or an orbax folder, an ONNX graph, or None
+    for another folder. `given` are settings that the file does not record. `loss` returns the loss of a network on the
+    sample games (None: not measured), by which the number of attention heads can be found.
     """
 
     path: Path
@@ -130,19 +126,27 @@ def describe_contents(value: Any, most: int = 8) -> str:
 
 
 def open_checkpoint(path: Path, given: UnrecordedSettings = NONE_GIVEN) -> CheckpointSource:
-    """Return a folder, or a file of torch, safetensors or numpy, as a source. Raises NotFoundError or BadInputError."""
+    """Return a folder, or a file of torch, safetensors, numpy or ONNX, as a source.
+
+    Raises NotFoundError or BadInputError.
+    """
     if not path.exists():
         raise NotFoundError(f"no file or folder {path}")
     if path.is_dir():
         folder = find_parameters_folder(path)
-        arrays = None if folder is None else read_arrays(folder)
-        return CheckpointSource(path, arrays, given)
+        if folder is not None:
+            return CheckpointSource(path, read_arrays(folder), given)
+        graph = find_graph_file(path)
+        return CheckpointSource(path, None if graph is None else open_graph(graph), given)
     if not path.is_file():
         raise BadInputError(f"{path} is neither a file nor a folder")
-    found = next((kind for suffix, kind in UNSUPPORTED_SUFFIXES.items() if path.name.endswith(suffix)), None)
-    if found or is_lc0_network(path):
-        found = found or "an lc0 network"
-        raise BadInputError(f"{path.name} is {found}, which cannot be imported", UNSUPPORTED_HINTS[found])
+    if path.suffix == ".onnx":
+        return CheckpointSource(path, open_graph(path), given)
+    if path.name.endswith(LC0_SUFFIX) or is_lc0_network(path):
+        raise BadInputError(
+            f"{path.name} is an lc0 network, which cannot be imported",
+            "it reads board planes, but chessreg's models read tokens",
+        )
     if is_npz(path):
         return CheckpointSource(path, read_npz(path), given)
     content = read_safetensors(path) if is_safetensors(path) else read_torch_file(path)
