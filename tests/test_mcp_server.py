@@ -288,7 +288,7 @@ def test_errors_are_one_text_with_a_hint(ask: Any) -> None:
 
 @pytest.mark.parametrize(
     ("tool", "arguments"),
-    [("sql", {"select": "SELECT * FROM runs, games"}), ("published", {"name": "probe accuracy by layer"})],
+    [("sql", {"select": "SELECT * FROM runs, games LIMIT 1200"}), ("published", {"name": "probe accuracy by layer"})],
 )
 def test_pages_of_a_large_answer_are_bounded_and_add_up(ask: Any, tool: str, arguments: dict[str, Any]) -> None:
     from chessreg.agents.server import MAX_ANSWER_CHARS

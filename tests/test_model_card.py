@@ -55,6 +55,7 @@ def test_its_code_loads_the_folder(demo: Path, tmp_path: Path, monkeypatch: pyte
     assert names["tokenizer"](";1.e4")["input_ids"] == [15, 6, 4, 27, 9]  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     from chessreg.entities.checkpoint import import_reference
 

@@ -118,6 +118,7 @@ def read_leveldb_log(data: bytes) -> Iterator[bytes]:
             whole = b""
 
 
+@pytest.mark.slow
 def test_wandb_gives_every_number_back(reg: Registry, records: list[RunRecord], tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="no W&B here: pip install wandb")
     from wandb.proto import wandb_internal_pb2

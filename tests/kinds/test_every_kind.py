@@ -69,6 +69,7 @@ def results(session, run_id) -> dict[str, int]:
     return {family: count for family, count in counts.items() if count}
 
 
+@pytest.mark.slow
 def test_every_kind_has_a_time_estimate_before_its_first_run(chessreg):
     bases = set()
     for name in load_kinds():

@@ -100,6 +100,7 @@ def test_a_process_that_is_killed_ends_the_training_which_then_resumes(tmp_path:
     assert [p.loss for p in again.curve] == pytest.approx(losses(tmp_path / "one", 1)[:-1], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_ends_the_training_after_the_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_process_that_hangs_ends_the_training_after_the_timeout(
     assert followers() == []
 
 
+@pytest.mark.slow
 def test_the_others_wait_for_the_first_longer_than_the_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower has its own GROUP_TIMEOUT, so this one is shortened where it is used: in both processes."""
     monkeypatch.setattr(ranks, "follow_rank", follow_with_short_timeout)
@@ -209,7 +211,7 @@ def run_two_nodes(folder: Path, until: int) -> list[subprocess.Popen[bytes]]:
     ]
 
 
-@pytest.mark.parametrize("ends", [(7, SHORT.steps), pytest.param((0, 5, 9, SHORT.steps), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ends", [(SHORT.steps,), pytest.param((0, 5, 9, SHORT.steps), marks=pytest.mark.slow)])
 def test_two_nodes_train_as_one_process(ends: tuple[int, ...], tmp_path: Path) -> None:
     """Also after both have stopped, and after the first had nothing to do."""
     for until in ends:

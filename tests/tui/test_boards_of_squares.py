@@ -98,6 +98,7 @@ async def opened(driver: Any, condition: str) -> CaseScreen:
     return driver.screen
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("near_model")
 async def test_boards_masses_and_heat_are_those_that_are_stored_and_e_opens_the_same_edit(drive, squares: Path) -> None:
     case = case_of(squares, "edit")

@@ -98,6 +98,7 @@ async def test_a_run_alone_of_one_attempt_has_nothing_to_be_compared_with(drive,
         assert driver.app.is_running
 
 
+@pytest.mark.slow
 async def test_a_pinned_run_is_the_baseline_until_it_is_unpinned(drive, studied: Path, tmp_path: Path) -> None:
     shutil.copytree(studied, tmp_path / "own")
     async with drive(tmp_path / "own", size=(160, 45)) as driver:

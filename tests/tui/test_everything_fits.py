@@ -1,4 +1,4 @@
-"""What is cut has a mark, in every table, text and frame, at four sizes of the terminal."""
+"""Whatever is cut has a mark, in every table, text and frame: at 80x24, and in `make slow` at four sizes."""
 
 from __future__ import annotations
 
@@ -80,17 +80,20 @@ def find_cut_frames(screen: Any, lines: list[str]) -> Iterator[str]:
                 yield f"{part.names[part.place]!r} is not whole in {line!r}"
 
 
-async def test_whatever_is_cut_has_a_mark(drive: Any, studied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sizes", [SIZES[:1], pytest.param(SIZES, marks=pytest.mark.slow)], ids=["80x24", "all"])
+async def test_whatever_is_cut_has_a_mark(
+    sizes: tuple[tuple[int, int], ...], drive: Any, studied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tui.screens.preview.WIDE_CELLS", 160)
     monkeypatch.setattr("tui.screens.preview.BOARD_WIDE_CELLS", 120)
     found: list[str] = []
     looked = tables = 0
 
-    async with drive(studied, size=SIZES[-1], start="home") as driver:
+    async with drive(studied, size=sizes[-1], start="home") as driver:
 
         async def look(where: str) -> None:
             nonlocal looked, tables
-            for size in SIZES:
+            for size in sizes:
                 await driver.pilot.resize_terminal(*size)
                 await driver.settle()
                 screen = driver.screen
@@ -154,6 +157,6 @@ async def test_whatever_is_cut_has_a_mark(drive: Any, studied: Path, monkeypatch
             await look(f"form {kind} with its fourth preset")
             await driver.press("escape")
     print(f"{looked} screens with {tables} tables")
-    assert looked > 150
-    assert tables > 120
+    assert looked > 37 * len(sizes)
+    assert tables > 25 * len(sizes)
     assert not found, "\n".join(found)

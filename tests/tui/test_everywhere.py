@@ -57,6 +57,7 @@ def luminance(color: tuple[int, int, int]) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
+@pytest.mark.slow
 async def test_words_stand_out_from_their_ground_in_every_room_and_theme(drive) -> None:
     """By 3 to 1, as WCAG 2 wants of large text; a form of the launch screen is one of the rooms, and the SQL room."""
     async with drive(size=(120, 40)) as driver:
@@ -126,6 +127,7 @@ async def test_jump_marks_the_parts_of_the_room(drive, entry: ScreenEntry) -> No
         assert all(len(line) <= 80 for line in driver.lines)
 
 
+@pytest.mark.slow
 async def test_a_terminal_of_ascii_gets_ascii_in_every_room_until_other_pieces_are_chosen(drive) -> None:
     async with drive(size=(120, 40), start="home", plain=True, glyphs="letters") as driver:
         for room in ("home", "jobs", "launch", "runs", "boards", "lab", "queries", "data"):

@@ -311,6 +311,7 @@ async def test_rooms_and_breadcrumbs_are_clicked(drive: Any) -> None:
         assert driver.way.startswith("queries")
 
 
+@pytest.mark.slow
 async def test_the_palette_finds_everything_and_what_is_used_comes_first(drive: Any) -> None:
     async with drive(size=(140, 60)) as driver:
 

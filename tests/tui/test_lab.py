@@ -73,6 +73,7 @@ async def opened(driver: Any, session: Session, condition: str = "clean") -> Edi
     return driver.screen
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("near_model")
 async def test_an_edit_is_scrubbed_by_layer_class_and_condition(drive, session: Session, world: Path) -> None:
     row = edited_row(session)
@@ -167,6 +168,7 @@ async def test_numbers_fit_their_place_also_where_it_becomes_narrower_later(driv
                 assert max(map(len, lines)) <= pane.content_size.width, f"a line is broken in {cells} cells"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("near_model")
 async def test_boards_of_every_size_fit_and_stand_beside_each_other(drive, session: Session) -> None:
     async with drive(size=(80, 24)) as driver:

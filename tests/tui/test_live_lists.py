@@ -94,6 +94,7 @@ async def test_the_cursor_stays_on_its_run_while_others_are_added(drive: Any, ow
         assert current(driver) not in ("sure", "newcomer0")
 
 
+@pytest.mark.slow
 async def test_the_cursor_stays_on_its_run_over_the_end_of_a_page(drive: Any, own: Path) -> None:
     with open_session(str(own / "registry.db"), own / "store") as session, session.database.read() as sql:
         there = len(read.read_run_rows(sql))

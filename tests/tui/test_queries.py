@@ -245,6 +245,7 @@ async def test_esc_stops_the_sql_that_runs_and_the_next_is_answered(drive: Any, 
         assert not driver.app.database.waiting()
 
 
+@pytest.mark.slow
 async def test_leaving_sql_or_asking_other_sql_stops_what_runs(drive: Any) -> None:
     async with drive(start="queries", size=(140, 40)) as driver:
         await driver.press("e")
@@ -485,6 +486,7 @@ async def test_keys_of_the_normal_mode_move_and_change(keys: str, text: str, at:
         assert (editor.text, editor.cursor_location) == (text, at)
 
 
+@pytest.mark.slow
 async def test_the_editor_has_vims_keys_where_they_are_wanted_and_esc_leaves_a_room_without_rows(drive: Any) -> None:
     async with drive() as driver:
         await driver.go("queries")

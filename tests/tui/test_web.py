@@ -165,6 +165,7 @@ async def test_another_page_gets_nothing(url: str) -> None:
         assert await status(client, url, tunnel) == 200
 
 
+@pytest.mark.slow
 async def test_a_page_may_change_things_only_with_write(world: Path, tmp_path: Path) -> None:
     with serving(world, tmp_path, "--write") as url:
         address, token = parts(url)

@@ -622,6 +622,7 @@ def test_queries_of_legal_move_mass(squares, everything):
     assert not any(row["comparison"] == "comparable" for row in published)
 
 
+@pytest.mark.slow
 def test_edits_by_saes_of_two_expansions_are_held_against_each_other_on_the_same_cases(squares):
     small = {"cache": "cache-white", "layers": (1,), "l1_coefficient": 0.5, "heldout_games": 2, "boards": 0}
     probes = [f"of-{expansion}x" for expansion in (1, 2)]
