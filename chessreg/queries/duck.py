@@ -6,9 +6,10 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -234,18 +235,28 @@ AS_TEXT = re.compile(r"BIGNUM|BIT|INTERVAL|TIME|TIME WITH TIME ZONE|TIME_NS|UNIO
 
 
 def _with_representable_types(relation: Any) -> Any:
-    """Return the relation with ids as 32 hex digits, and with types that Arrow or Python lacks (24:00, intervals, bits)
-    as text."""
-    types = [str(kind) for kind in relation.types]
-    if not any(kind == "UUID" or AS_TEXT.fullmatch(kind) for kind in types):
+    """Return the relation with ids as 32 hex digits, with types that Arrow or Python lacks (24:00, intervals, bits) as
+    text, and with a separate name for each column."""
+    types, names = [str(kind) for kind in relation.types], _number_repeated_names(relation.columns)
+    if names == relation.columns and not any(kind == "UUID" or AS_TEXT.fullmatch(kind) for kind in types):
         return relation
     cells = []
-    for number, (name, kind) in enumerate(zip(relation.columns, types, strict=True), 1):
+    for number, (name, kind) in enumerate(zip(names, types, strict=True), 1):
         text = f"CAST(#{number} AS VARCHAR)"
         cell = f"replace({text}, '-', '')" if kind == "UUID" else text if AS_TEXT.fullmatch(kind) else f"#{number}"
         quoted = name.replace('"', '""')
         cells.append(f'{cell} AS "{quoted}"')
     return relation.project(", ".join(cells))
+
+
+def _number_repeated_names(names: Sequence[str]) -> list[str]:
+    """Return the names with a number after each repetition, as in DuckDB's subqueries: a row is a dict, which would
+    lose the first of two columns with one name."""
+    unique: list[str] = []
+    for name in names:
+        numbers = (f"{name}_{number}" for number in count(1))
+        unique.append(name if name not in unique else next(n for n in numbers if n not in unique and n not in names))
+    return unique
 
 
 def convert_to_arrow(relation: Any) -> pa.Table:

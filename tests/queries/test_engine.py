@@ -187,6 +187,17 @@ def test_memory_is_limited(database):
         run_sql(database, "SELECT 1", memory="lots")
 
 
+@pytest.mark.parametrize("limit", ["", " LIMIT 5"])
+def test_columns_of_one_name_are_all_in_the_answer(database, limit):
+    from chessreg.queries.ask import stream_sql
+
+    sql = "SELECT * FROM (SELECT 1 AS a, 2 AS a_1) x, (SELECT 3 AS a) y, (SELECT 4 AS a) z" + limit
+    row = {"a": 1, "a_1": 2, "a_2": 3, "a_3": 4}
+    assert run_sql(database, f"SELECT x.a, x.a_1, y.a, z.a {sql[8:]}").rows == [row]
+    assert run_sql(database, sql).rows == [row]
+    assert [part for result in stream_sql(database, sql) for part in result.rows] == [row]
+
+
 def test_sql_that_does_not_bind_is_said_in_one_line(database):
     with pytest.raises(BadInputError) as caught:
         run_sql(database, "SELECT plys FROM game")
