@@ -68,7 +68,7 @@ def format_cell(value: Any) -> str:
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone().strftime("%Y-%m-%d %H:%M")
     if isinstance(value, float):
-        return f"{value:.2f}" if isinstance(value, Percent) else format_float(value)
+        return f"{value:.1f}" if isinstance(value, Percent) else format_float(value)
     if isinstance(value, int):
         return f"{value:,}"
     value = to_plain(value)

@@ -11,6 +11,9 @@ from typing import Any
 from uuid import UUID
 
 from chessreg.entities.display import format_count as format_count
+from chessreg.entities.display import format_estimate as format_estimate
+from chessreg.entities.display import format_measured_value as format_measured_value
+from chessreg.entities.display import format_signed_change as format_signed_change
 from chessreg.entities.display import format_size as format_size
 from chessreg.rows import format_float
 from tui import show
@@ -176,45 +179,6 @@ def format_result_words(found: Mapping[str, Any]) -> str:
     parts.append(f"Δ {format_signed_change(found)} to {found['than']}" if format_signed_change(found) else "")
     parts.append(f"n {found['n']:,}" if found.get("n") else "")
     return " · ".join(filter(None, parts))
-
-
-def format_measured_value(found: Mapping[str, Any]) -> str:
-    """Return a run's result with its unit and, if known, its interval.
-
-    >>> format_measured_value({"measure": "test %", "value": 93.256, "low": 91.0, "high": 95.04})
-    '93.3 % [91.0, 95.0]'
-    >>> format_measured_value({"measure": "loss", "value": 1.25})
-    '1.25'
-    """
-    if not found["measure"].endswith("%"):
-        return format_float(found["value"])
-    return f"{found['value']:.1f} %{format_interval(found.get('low'), found.get('high'))}"
-
-
-def format_signed_change(found: Mapping[str, Any]) -> str:
-    """Return the difference between two runs' results, or an empty string if no earlier run exists.
-
-    >>> format_signed_change({"measure": "test %", "change": -1.25, "change_low": -3.0, "change_high": 0.5})
-    '−1.2 [−3.0, +0.5]'
-    """
-    if found["change"] is None:
-        return ""
-    percent = found["measure"].endswith("%")
-    digits = f"{found['change']:+.1f}" if percent else f"{found['change']:+.3g}"
-    return f"{digits}{format_interval(found.get('change_low'), found.get('change_high'), '+')}".replace("-", "−")
-
-
-def format_interval(low: float | None, high: float | None, sign: str = "") -> str:
-    """Return an interval to append to a value; empty if neither end is known.
-
-    >>> format_interval(1.0, 2.25), format_interval(None, 5.0), format_interval(None, None)
-    (' [1.0, 2.2]', ' [≤ 5.0]', '')
-    """
-    if low is None and high is None:
-        return ""
-    if low is None or high is None:
-        return f" [≤ {high:{sign}.1f}]" if low is None else f" [≥ {low:{sign}.1f}]"
-    return f" [{low:{sign}.1f}, {high:{sign}.1f}]"
 
 
 SPARKS = "▁▂▃▄▅▆▇█"

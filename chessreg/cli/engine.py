@@ -49,7 +49,7 @@ def list_(home: Home) -> None:
 @add_json_option
 @pass_home
 def ladder(home: Home) -> None:
-    """List the opponents from weakest to strongest. Measure a model at levels where it scores 20 to 80 %.
+    """List the opponents from weakest to strongest. Measure a model at levels where it scores 0.2 to 0.8.
 
     \b
     Example: chessreg run play --checkpoint reference --opponent stockfish:0@nodes=10

@@ -19,7 +19,7 @@ from chessreg.cli.jobs import (
     make_readable_row,
     start_supervisor_if_needed,
 )
-from chessreg.rows import format_float
+from chessreg.entities.display import format_measured_value, format_signed_change
 from chessreg.terminal import make_visible, wrap_drawing_stream
 
 GOING = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units", "pace": "pace",
@@ -81,10 +81,10 @@ def format_result(answer: dict[str, Any]) -> str:
     """Format a run's result and its difference from the previous run of its kind.
 
     >>> format_result({"measure": "test %", "value": 93.256, "change": 1.5})
-    'test % 93.26 (+1.5)'
+    'test 93.3 % (+1.5)'
     """
-    change = "" if answer["change"] is None else f" ({answer['change']:+.3g})"
-    return f"{answer['measure']} {format_float(answer['value'])}{change}"
+    change = "" if answer["change"] is None else f" ({format_signed_change(answer)})"
+    return f"{answer['measure'].removesuffix(' %')} {format_measured_value(answer)}{change}"
 
 
 @click.command()

@@ -57,6 +57,54 @@ class VerifyOutput(NamedTuple):
     problems: Sequence[str] = ()
 
 
+# -- results ----------------------------------------------------------------------------------------------------------
+
+
+def format_measured_value(found: Mapping[str, Any]) -> str:
+    """Return a run's result with its unit and, if known, its interval.
+
+    A measure whose name ends with % has one decimal, a score or probability mass three, as in the tables of queries.
+
+    >>> format_measured_value({"measure": "test %", "value": 93.256, "low": 91.0, "high": 95.04})
+    '93.3 % [91.0, 95.0]'
+    >>> format_measured_value({"measure": "score", "value": 0.4})
+    '0.400'
+    """
+    percent = found["measure"].endswith("%")
+    text = format_estimate(found["value"], None, None, 1 if percent else 3) + " %" * percent
+    return text + format_interval_ends(found.get("low"), found.get("high"), 1 if percent else 3)
+
+
+def format_signed_change(found: Mapping[str, Any]) -> str:
+    """Return the difference between two runs' results, or an empty string if no earlier run exists.
+
+    >>> format_signed_change({"measure": "test %", "change": -1.25, "change_low": -3.0, "change_high": 0.5})
+    '−1.2 [−3.0, +0.5]'
+    """
+    if found["change"] is None:
+        return ""
+    decimals = 1 if found["measure"].endswith("%") else 3
+    ends = found.get("change_low"), found.get("change_high")
+    return format_estimate(found["change"], *ends, decimals, "+").replace("-", "−")
+
+
+def format_estimate(value: float, low: float | None, high: float | None, decimals: int, sign: str = "") -> str:
+    """Return a value with its interval, if an end is known. `sign` is a sign option of format strings, such as `+`.
+
+    >>> format_estimate(1.0, 0.5, 2.25, 1), format_estimate(0.0, None, 0.25, 3), format_estimate(2.0, None, None, 1)
+    ('1.0 [0.5, 2.2]', '0.000 [≤ 0.250]', '2.0')
+    """
+    return f"{value:{sign},.{decimals}f}" + format_interval_ends(low, high, decimals, sign)
+
+
+def format_interval_ends(low: float | None, high: float | None, decimals: int, sign: str = "") -> str:
+    """Return an interval to append to a value; empty if neither end is known."""
+    if low is None and high is None:
+        return ""
+    ends = [f"{mark}{end:{sign},.{decimals}f}" for mark, end in (("≥ ", low), ("≤ ", high)) if end is not None]
+    return f" [{ends[0]}]" if len(ends) == 1 else f" [{', '.join(end[2:] for end in ends)}]"
+
+
 # -- charts -----------------------------------------------------------------------------------------------------------
 
 
@@ -197,9 +245,9 @@ def format_share(share: float | None) -> str:
     """Return a fraction of 1 as a percentage with two decimals.
 
     >>> format_share(0.12345), format_share(None)
-    ('12.35 %', '')
+    ('12.3 %', '')
     """
-    return "" if share is None else f"{100 * share:.2f} %"
+    return "" if share is None else f"{100 * share:.1f} %"
 
 
 def format_display_cell(column: Column, row: Row) -> str | None:

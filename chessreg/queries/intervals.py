@@ -27,7 +27,8 @@ def add_intervals(session: Session, run_id: UUID, answer: measures.Row) -> measu
     from chessreg.queries import stats  # imports numpy, which many lists of runs do not need
 
     row["n"] = sum(count.number for count in own.values())
-    row["low"], row["high"] = find_rate_ends(own)
+    scale = 100 if answer["measure"].endswith("%") else 1
+    row["low"], row["high"] = find_rate_ends(own, scale)
     if answer["change"] is None:
         return row
     if answer["than"] == "clean":
@@ -37,18 +38,18 @@ def add_intervals(session: Session, run_id: UUID, answer: measures.Row) -> measu
         base = {} if before is None else measures.read_cluster_counts(session, before[0], answer["measure"])
     if base.keys() == own.keys():
         paired = stats.estimate_rate_difference(make_clusters(own, base), "hits", "trials", "base_hits", "base_trials")
-        row["change_low"], row["change_high"] = find_ends(paired)
+        row["change_low"], row["change_high"] = find_ends(paired, scale)
     elif base:
         apart = stats.estimate_independent_difference(make_clusters(own), make_clusters(base), "hits", "trials")
-        row["change_low"], row["change_high"] = find_ends(apart)
+        row["change_low"], row["change_high"] = find_ends(apart, scale)
     return row
 
 
-def find_rate_ends(counts: Counts) -> tuple[float | None, float | None]:
-    """Return the ends, in percent, of the 95 % interval of hits per trial. An unknown end is None."""
+def find_rate_ends(counts: Counts, scale: float = 1) -> tuple[float | None, float | None]:
+    """Return the ends of the 95 % interval of hits per trial, times `scale`. An unknown end is None."""
     from chessreg.queries import stats
 
-    return find_ends(stats.estimate_rate(make_clusters(counts), "hits", "trials"))
+    return find_ends(stats.estimate_rate(make_clusters(counts), "hits", "trials"), scale)
 
 
 def make_clusters(own: Counts, base: Counts | None = None) -> stats.Clusters:
@@ -69,7 +70,7 @@ def make_clusters(own: Counts, base: Counts | None = None) -> stats.Clusters:
     return stats.Clusters(table, np.ones(len(own), np.int64))
 
 
-def find_ends(estimate: stats.Estimate) -> tuple[float | None, float | None]:
-    """Return the ends of an interval in percent."""
-    low, high = (None if end is None else 100 * end for end in estimate[1:])
+def find_ends(estimate: stats.Estimate, scale: float) -> tuple[float | None, float | None]:
+    """Return the ends of an interval times `scale`."""
+    low, high = (None if end is None else scale * end for end in estimate[1:])
     return low, high

@@ -46,8 +46,9 @@ class Measure(NamedTuple):
 def read_measures(session: Session, run_id: UUID) -> list[Measure]:
     """Return the results of a run, the most important first.
 
-    These are the model's score in games (%), legal moves on the board that an edit aims at (%), a probe's accuracy (%,
-    of the layer that is best on validation; test games first), or the last value of its curve.
+    These are the model's score in games (0 to 1), legal moves on the board that an edit aims at (texts in %,
+    probability mass from 0 to 1), a probe's accuracy (%, of the layer that is best on validation; test games first),
+    or the last value of its curve.
     """
     found = measure_games(session, run_id) or measure_edits(session, run_id) or measure_probe(session, run_id)
     if not found and (followed := read_curve(session, run_id, 1)) is not None and followed[1]:
@@ -72,7 +73,7 @@ def build_game_points_sql(white: ColumnElement[bool]) -> ColumnElement[float | N
 
 
 def measure_games(session: Session, run_id: UUID) -> list[Measure]:
-    """Return the mean score of a run's games in percent, if it has any."""
+    """Return the mean score of a run's games, from 0 to 1, if it has any."""
     game, match = tables.Game, tables.Match
     mean = (
         select(func.avg(build_game_points_sql(match.color == "white")))
@@ -81,7 +82,7 @@ def measure_games(session: Session, run_id: UUID) -> list[Measure]:
         .where(game.run_id == run_id)
     )
     score = session.scalar(mean)
-    return [] if score is None else [Measure("score %", 100 * float(score))]
+    return [] if score is None else [Measure("score", float(score))]
 
 
 def measure_edits(session: Session, run_id: UUID) -> list[Measure]:
@@ -98,9 +99,10 @@ def measure_edits(session: Session, run_id: UUID) -> list[Measure]:
     )
     rows = {condition: (texts, mass) for condition, texts, mass in session.execute(query)}
     edit, clean = rows.get("edit", (None, None)), rows.get("clean", (None, None))
+    names_and_scales = (("legal on modified %", 100), ("legal mass on modified", 1))
     return [
-        Measure(name, 100 * float(value), None if without is None else 100 * float(without))
-        for name, value, without in zip(("legal on modified %", "legal mass on modified %"), edit, clean, strict=True)
+        Measure(name, scale * float(value), None if without is None else scale * float(without))
+        for (name, scale), value, without in zip(names_and_scales, edit, clean, strict=True)
         if value is not None
     ]
 
@@ -146,14 +148,14 @@ class ClusterCount(NamedTuple):
 def read_cluster_counts(
     session: Session, run_id: UUID, measure: str, condition: str = "edit"
 ) -> dict[tuple[Any, ...], ClusterCount]:
-    """Return cluster → counts behind a measure in percent, as the catalogue's queries cluster it: games by opening,
+    """Return cluster → counts behind a share, as the catalogue's queries cluster it: games by opening,
     states of an edit (under `condition`) and scores of a probe by game. Empty for other measures."""
     key: tuple[Any, ...]
     where: tuple[Any, ...]
     source: Any
     best = find_best_layers(session, run_id)
     split = measure.removesuffix(" %").removeprefix("best layer, ")
-    if measure == "score %":
+    if measure == "score":
         game, match = tables.Game, tables.Match
         key, points = (
             (match.opening, match.opening_seed, game.opening_number),
@@ -162,7 +164,7 @@ def read_cluster_counts(
         where = (game.run_id == run_id, points.is_not(None))
         source = select(*key, func.count(), func.sum(points), func.count()).select_from(game)
         source = source.join(match, and_(match.run_id == game.run_id, match.number == game.match))
-    elif measure in ("legal on modified %", "legal mass on modified %"):
+    elif measure in ("legal on modified %", "legal mass on modified"):
         trial, key = tables.Trial, (tables.Trial.item,)
         legal: Any = case((trial.legal_modified.is_(True), 1.0), else_=0.0)
         value, of = (legal, trial.sample >= 0) if measure.startswith("legal on") else (trial.mass_modified, None)

@@ -74,7 +74,7 @@ def test_one_of_nine_opponents_leaves_an_edit_room(opening):
         if (game["choice"], game["source"], game["opening"], game["opening_seed"]) == (True, "none", opening, 2):
             ladder.setdefault((game["policy"], game["opponent"]), {})[game["opening_number"]] = game["points"]
     assert {len(points) for points in ladder.values()} == {40}
-    assert says("the one opponent of nine against which it scores between 20 and 80 %")
+    assert says("the one opponent of nine against which it scores between 0.2 and 0.8")
     assert [policy for policy, _ in ladder].count("legal") == [policy for policy, _ in ladder].count("retry:5") == 9
     scores = {of: np.mean([*points.values()]) for of, points in ladder.items()}
     assert [of for of, score in scores.items() if 0.2 < score < 0.8] == [("legal", "random")]

@@ -180,8 +180,8 @@ def test_an_edit_without_room_to_show_is_warned_of(database, make):
         make.play(checkpoint, games, level=level)
         make.play(checkpoint, games, level=level, intervention=make.intervention(checkpoint))
     found = run_query(database, "elo by intervention")
-    assert ["outside 20 to 80 %" in (row["warning"] or "") for row in found.rows] == [False, True, False, False]
-    assert found.notes[0] == "row 2: the unedited model scores outside 20 to 80 %: an edit has little room to show"
+    assert ["below 0.2 or above 0.8" in (row["warning"] or "") for row in found.rows] == [False, True, False, False]
+    assert found.notes[0] == "row 2: the unedited model scores below 0.2 or above 0.8: an edit has little room to show"
 
 
 def warned(database, **options):
@@ -197,7 +197,7 @@ def test_an_edit_is_warned_of_what_has_not_played_beside_it(database, make, cont
     assert warned(database, run=["negative"]) == [
         "the unedited model has not played here", "no control direction has played"
     ]  # fmt: skip
-    room = "the unedited model scores outside 20 to 80 %: an edit has little room to show"
+    room = "the unedited model scores below 0.2 or above 0.8: an edit has little room to show"
     assert warned(database) == [room, few]
     assert warned(database, run=["plain", "negative", "random-0"]) == [
         room, "no direction of shuffled labels has played", few

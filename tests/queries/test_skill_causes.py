@@ -62,8 +62,12 @@ def test_the_models_own_games_are_read_beside_those_of_the_test(found):
 
 
 def test_an_opponent_leaves_room_where_the_unedited_model_neither_loses_nor_wins_nearly_all(found):
-    shown = {row["runs"]: (row["share"], row["n"], row["says"]) for row in found if row["cause"] == "3 opponent"}
-    assert shown == {"some": (25.0, 4, "does not stand"), "none": (0.0, 4, "stands")}
+    shown = {
+        row["runs"]: (row["share"], row["score"], row["n"], row["says"])
+        for row in found
+        if row["cause"] == "3 opponent"
+    }
+    assert shown == {"some": (None, 0.25, 4, "does not stand"), "none": (None, 0.0, 4, "stands")}
     assert {row["adjudicated"] for row in found if row["cause"] == "3 opponent"} == {0}
     assert {row["adjudicated"] for row in found if row["cause"] != "3 opponent"} == {None}
 

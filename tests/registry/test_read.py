@@ -317,7 +317,7 @@ def test_a_game_stopped_at_the_move_limit_counts_by_its_evaluation_as_in_the_tab
         with database.read() as sql:
             white = measures.build_game_points_sql(literal(color == chess.WHITE))
             assert list(sql.scalars(select(white).where(tables.Game.run_id == run_id))) == counted
-            assert measures.read_measures(sql, run_id) == [("score %", 100 * sum(known) / len(known), None)]
+            assert measures.read_measures(sql, run_id) == [("score", sum(known) / len(known), None)]
 
 
 def test_a_probe_is_told_by_its_best_layer_on_validation_and_compared_on_the_same_games(five_runs: Any) -> None:
@@ -354,5 +354,5 @@ def test_an_edit_is_told_by_the_legal_texts_on_its_board_beside_those_without_it
         told = measures.compare_with_earlier(sql, [ids[1], ids[3]])
     assert told == {
         ids[1]: {"measure": "legal on modified %", "value": 75.0, "change": 50.0, "than": "clean"},
-        ids[3]: {"measure": "legal mass on modified %", "value": 25.0, "change": -25.0, "than": "run-a"},
+        ids[3]: {"measure": "legal mass on modified", "value": 0.25, "change": -0.25, "than": "run-a"},
     }

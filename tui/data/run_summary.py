@@ -42,26 +42,30 @@ def summarize_run(sql: SqlSession, run_id: UUID) -> list[Summary]:
     return [summary for summary in found if summary.rows]
 
 
-def make_percent_column(field: str, heading: str) -> TableColumn:
+def make_share_column(field: str, heading: str) -> TableColumn:
+    """Return the column of a share from 0 to 1, in percent if `heading` ends with %."""
+
     def text(row: Row) -> str:
-        if row.get(field) is None:
-            return ""
-        return f"{100 * row[field]:.2f}{show.format_interval(row.get(f'{field}_low'), row.get(f'{field}_high'))}"
+        ends = (row.get(field), row.get(f"{field}_low"), row.get(f"{field}_high"))
+        scale = 100 if heading.endswith("%") else 1
+        value, low, high = (None if end is None else scale * end for end in ends)
+        return "" if value is None else show.format_estimate(value, low, high, 1 if scale == 100 else 3)
 
     return TableColumn(field, heading, right=True, text=text, whole=True)
 
 
-def make_percent_bars(rows: Sequence[Row], *fields: str) -> IntervalBars | None:
-    """Return the bars of the first of these shares that several rows have."""
-    bars = (make_interval_bars(field, partial(make_percent_estimate, field), rows) for field in fields)
+def make_share_bars(rows: Sequence[Row], columns: Sequence[TableColumn], *fields: str) -> IntervalBars | None:
+    """Return the bars of the first of these shares that several rows have, on the scale of its column."""
+    scales = {column.field: 100 if column.heading.endswith("%") else 1 for column in columns}
+    bars = (make_interval_bars(field, partial(make_share_estimate, field, scales[field]), rows) for field in fields)
     return next(filter(None, bars), None)
 
 
-def make_percent_estimate(field: str, row: Row) -> ShownEstimate | None:
-    """Return a share of a row in percent, with its interval if it has one."""
-    if row.get(field) is None:
-        return None
-    return ShownEstimate(100 * row[field], row.get(f"{field}_low"), row.get(f"{field}_high"))
+def make_share_estimate(field: str, scale: float, row: Row) -> ShownEstimate | None:
+    """Return a share of a row times `scale`, with its interval if it has one."""
+    ends = (row.get(field), row.get(f"{field}_low"), row.get(f"{field}_high"))
+    value, low, high = (None if end is None else scale * end for end in ends)
+    return None if value is None else ShownEstimate(value, low, high)
 
 
 def make_count_column(field: str, heading: str) -> TableColumn:
@@ -88,12 +92,12 @@ def summarize_layers(sql: SqlSession, run_id: UUID) -> Summary:
         chosen_on = "validation" if "validation" in splits else next(iter(splits))
         best = max(layers.values(), key=lambda row: row.get(chosen_on, 0.0))
         best["chosen"] = f"best on {chosen_on}"
-    accuracies = [make_percent_column(split, f"{split} accuracy %") for split in splits]
+    accuracies = [make_share_column(split, f"{split} accuracy %") for split in splits]
     counts = [make_count_column(f"{split} n", f"{split} n") for split in splits]
     chosen = TableColumn("chosen", "", text=lambda row: row.get("chosen", ""))
     columns = [make_count_column("layer", "layer"), *accuracies, chosen, *counts]
     rows = list(layers.values())
-    return Summary("by layer", columns, rows, "score", make_percent_bars(rows, *reversed(splits)))
+    return Summary("by layer", columns, rows, "score", make_share_bars(rows, columns, *reversed(splits)))
 
 
 def summarize_conditions(sql: SqlSession, run_id: UUID) -> Summary:
@@ -135,13 +139,14 @@ def summarize_conditions(sql: SqlSession, run_id: UUID) -> Summary:
         rows.append(row)
     columns = [
         TableColumn("condition", "condition", least=16),
-        make_percent_column("legal_modified", "legal on modified %"),
-        make_percent_column("legal_original", "legal on original %"),
-        make_percent_column("mass_modified", "legal mass on modified %"),
-        make_percent_column("mass_original", "legal mass on original %"),
+        make_share_column("legal_modified", "legal on modified %"),
+        make_share_column("legal_original", "legal on original %"),
+        make_share_column("mass_modified", "legal mass on modified"),
+        make_share_column("mass_original", "legal mass on original"),
         make_count_column("n", "trials"),
     ]
-    return Summary("by condition", columns, rows, "trial", make_percent_bars(rows, "legal_modified", "mass_modified"))
+    bars = make_share_bars(rows, columns, "legal_modified", "mass_modified")
+    return Summary("by condition", columns, rows, "trial", bars)
 
 
 def summarize_matches(sql: SqlSession, run_id: UUID) -> Summary:
@@ -170,11 +175,11 @@ def summarize_matches(sql: SqlSession, run_id: UUID) -> Summary:
     columns = [
         TableColumn("opponent", "opponent", widest=40, least=12),
         TableColumn("color", "color"),
-        make_percent_column("score", "score %"),
+        make_share_column("score", "score"),
         *(make_count_column(field, field) for field in ("games", "won", "drawn", "lost")),
-        make_percent_column("legal", "legal on first try %"),
+        make_share_column("legal", "legal on first try %"),
     ]
-    return Summary("by match", columns, rows, "game", make_percent_bars(rows, "score"))
+    return Summary("by match", columns, rows, "game", make_share_bars(rows, columns, "score"))
 
 
 def find_layers(sql: SqlSession, run_id: UUID) -> dict[int, int]:

@@ -219,7 +219,7 @@ def _build_ladder() -> tuple[EngineSpec, ...]:
 
 
 LADDER: tuple[EngineSpec, ...] = _build_ladder()
-"""The rungs, weakest first; a rung's name is its `text`. Measure a weak model where it scores 20 to 80 %."""
+"""The rungs, weakest first; a rung's name is its `text`. Measure a weak model where it scores 0.2 to 0.8."""
 
 
 def choose_move(spec: EngineSpec, board: chess.Board, key: tuple[int | str, ...]) -> chess.Move | None:

@@ -49,7 +49,7 @@
 --   runs: the runs that played
 --   machines: where they ran
 --   warning [hidden]: that games without a result are scored by Stockfish's evaluation; of an edit what it cannot show:
---       that the model without it scores outside 20 to 80 % here or has not played; that every game was lost or won;
+--       that the model without it scores below 0.2 or above 0.8 here or has not played; that every game was lost or won;
 --       that controls have not played, or fewer than 5 directions of one, so that its interval is too narrow; that the
 --       same direction has not played with the opposite sign
 --   checkpoint_id [hidden]: its id
@@ -175,7 +175,7 @@ SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, 
            CASE WHEN intervention_id IS NOT NULL THEN nullif(concat_ws('; ',
            CASE WHEN u.score IS NULL THEN 'the unedited model has not played here'
                 WHEN u.score < 0.2 OR u.score > 0.8
-                THEN 'the unedited model scores outside 20 to 80 %: an edit has little room to show' END,
+                THEN 'the unedited model scores below 0.2 or above 0.8: an edit has little room to show' END,
            CASE WHEN l = n THEN 'every game was lost' WHEN w = n THEN 'every game was won' END,
            CASE WHEN is_control THEN NULL
                 WHEN random_draws IS NULL THEN 'no control direction has played'

@@ -5,22 +5,22 @@
 -- paper: none: beyond Karvonen 2024, section 4.3
 -- kinds: probe, probe-apply, play
 -- made by: chessreg run probe --label skill
--- default: checkpoint, cause, measured, layer; share, baseline, minus_baseline; n
+-- default: checkpoint, cause, measured, layer; share, minus_baseline, score; n
 -- columns:
 --   checkpoint: the model
 --   cause: what may be why an edit of skill shows nothing: 1 source (what probes and vectors read is where the games come
 --       from), 2 level (the model plays on one level, below that of the labels), 3 opponent (it leaves no room for an
 --       effect)
---   measured: what share is
+--   measured: meaning of share or score
 --   of: the probes (label, classes within each source and time control, balanced over them or pooled), the games that
 --       were read, or the match
 --   labels [Elo]: what the classes are: the edges nearest to the middle, from the lowest to the highest of any stratum
---   share [%]: 1 skill read right off test games, 2 games read as the lowest class, 3 points per game of the unedited
---       model; with its interval: games, or openings, are resampled
+--   share [%]: 1 skill read right off test games, 2 games read as the lowest class; games are resampled
 --   baseline [%]: 1 right by source and time control alone, 2 test games read as the lowest class
 --   minus_baseline [%]: 1 share minus baseline, same games: the cause stands where it reaches 0, or what shuffled labels
 --       have
---   says: 2 and 3: whether the cause stands by the share alone: over 90 % read as the lowest class; outside 20 to 80 %
+--   score: 3 points per game of the unedited model; openings are resampled
+--   says: 2 and 3: whether the cause stands by this alone: over 90 % read as the lowest class; score below 0.2 or above 0.8
 --   layer: of probes: the one that validation chooses; of several runs the lowest of theirs
 --   n [games]: games
 --   adjudicated [games]: 3: stopped and decided by the engine's evaluation
@@ -31,6 +31,7 @@
 --   share = percent(hits, counted)
 --   baseline = percent(base_hits, base_counted)
 --   minus_baseline = percent_difference(hits, counted, paired_hits, paired_counted)
+--   score = score(points, scored)
 
 -- statement: fitted
 -- Every skill probe, at the layer with the largest validation share.
@@ -122,12 +123,14 @@ ORDER BY cell
 -- statement: clusters
 -- A cluster is one game, with all runs that read it; of matches one opening.
 WITH summed AS (
-    SELECT cell, item, among, sum(hits) AS hits, sum(counted) AS counted, sum(base_hits) AS base_hits,
+    SELECT cell, item, among, sum(hits) FILTER (cause <> '3 opponent') AS hits,
+           sum(counted) FILTER (cause <> '3 opponent') AS counted, sum(hits) FILTER (cause = '3 opponent') AS points,
+           sum(counted) FILTER (cause = '3 opponent') AS scored, sum(base_hits) AS base_hits,
            sum(base_counted) AS base_counted, sum(base_hits) FILTER (paired) AS paired_hits,
            sum(base_counted) FILTER (paired) AS paired_counted
     FROM base GROUP BY ALL
 )
-SELECT cell, hits, counted, base_hits, base_counted, paired_hits, paired_counted, count(*) AS clusters
+SELECT cell, hits, counted, points, scored, base_hits, base_counted, paired_hits, paired_counted, count(*) AS clusters
 FROM summed
 GROUP BY ALL
 ORDER BY ALL
