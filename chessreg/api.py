@@ -60,8 +60,8 @@ class Registry(Session):
         """Return the table of a catalogue query: `reg.query("win rate").to_pandas()`.
 
         `name` is its title, an alias, or words that describe it. `scope` are the options of `chessreg query` as
-        keywords: checkpoint, run, tag, machine, since, where, partial and scoring. Raises NotFoundError for an unknown
-        query, and BadInputError if `where` is not a condition.
+        keywords: checkpoint, run, tag, machine, since, where, partial, scoring and sort. Raises NotFoundError for an
+        unknown query, and BadInputError if `where` is not a condition or `sort` not a column.
         """
         from chessreg.queries import run_query
 

@@ -276,6 +276,16 @@ def add_json_option(function: Function) -> Function:
     return option(function)
 
 
+def add_sort_option(function: Function) -> Function:
+    """Add `--sort COLUMN` to a list; the function's parameter is `sort`."""
+    option: Callable[[Function], Function] = click.option(
+        "--sort",
+        metavar="COLUMN,…",
+        help="Sort by these columns; -COLUMN sorts the largest first. Left out: the list's own order.",
+    )
+    return option(function)
+
+
 def print_output(
     to: Home | bool,
     data: list[dict[str, Any]] | dict[str, Any],

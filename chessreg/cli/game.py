@@ -15,11 +15,13 @@ from chessreg.cli.base import (
     Group,
     Home,
     add_json_option,
+    add_sort_option,
     open_with_waiting_results,
     pass_home,
     print_output,
     show_progress_line,
 )
+from chessreg.rows import sort_rows
 from chessreg.terminal import wrap_data_stream
 
 if TYPE_CHECKING:
@@ -41,20 +43,29 @@ def game() -> None:
 @game.command("list")
 @click.option("--run", metavar="RUN", help="List only the results of this run. Left out: of all runs.")
 @click.option("--last", "limit", type=click.IntRange(min=0), default=100, show_default=True, help="The last N; 0: all.")
+@add_sort_option
 @add_json_option
 @pass_home
-def list_(home: Home, run: str | None, limit: int) -> None:
+def list_(home: Home, run: str | None, limit: int, sort: str | None) -> None:
     """List games, newest last.
 
+    Legal first tries are left out for the policies legal and trie, which choose among the legal moves.
+
     \b
-    Example: chessreg game list --run plain
+    chessreg game list --run plain
+    chessreg game list --run plain --sort -plies
     """
     from chessreg.entities.game import list_stored_games
     from chessreg.registry import names
+    from chessreg.registry.measures import MASKED_POLICIES
 
     with open_with_waiting_results(home).read() as session:
         run_id = names.resolve_id(session, "run", run) if run else None
-        print_output(home, list_stored_games(session, run_id, limit or None), LISTED)
+        rows = list_stored_games(session, run_id, limit or None)
+    if not home.json:
+        rows = [{**row, "first_try_legal": None if row["policy"] in MASKED_POLICIES else row["first_try_legal"]}
+                for row in rows]  # fmt: skip
+    print_output(home, sort_rows(rows, sort, LISTED), LISTED)
 
 
 @game.command()
@@ -81,7 +92,7 @@ def show(home: Home, reference: str, unit: str | None) -> None:
         click.echo(format_game(stored.record()), nl=False, file=wrap_data_stream(sys.stdout))
 
 
-PARTNERS = {"run": "run", "unit": "game", "arm": "arm", "plies": "plies", "parts": "plies alike", "moves": "then"}
+PARTNERS = {"name": "run", "unit": "game", "arm": "arm", "plies": "plies", "parts": "plies alike", "moves": "then"}
 
 
 @game.command()
@@ -92,21 +103,30 @@ PARTNERS = {"run": "run", "unit": "game", "arm": "arm", "plies": "plies", "parts
 def part(home: Home, reference: str, other: str | None) -> None:
     """Show the first move at which a game differs from OTHER, or from the games of other arms with the same opening.
 
+    Arms have the same opponent, policy and color of the model.
+
     \b
     chessreg game part plain:12
     chessreg game part plain:12 steered:12
     """
     from chessreg.entities.game import find_partners, parse_unit_reference, read_game_pair
+    from chessreg.registry import names
+    from chessreg.registry.identity import shorten_id
 
     with open_with_waiting_results(home).read() as session:
         run_id, unit = parse_unit_reference(session, reference)
         partner_rows = find_partners(session, run_id, unit) if other is None else []
         keys = [(p.run_id, p.unit) for p in partner_rows] if other is None else [parse_unit_reference(session, other)]
+        called = names.read_names_of(session, "run", {key[0] for key in keys})
     arms = {(partner.run_id, partner.unit): partner.arm for partner in partner_rows}
     rows = []
     for key in keys:
         pair = read_game_pair(home.session().database, (run_id, unit), key)
-        rows.append({"run": key[0].hex, "unit": key[1], "arm": arms.get(key, ""), **pair.as_row()})
+        name = called.get(key[0]) or shorten_id(key[0])
+        rows.append({"run": key[0].hex, "name": name, "unit": key[1], "arm": arms.get(key, ""), **pair.as_row()})
+    if not rows and not home.json:
+        click.echo("no other arm played this opening against the same opponent with the same policy", err=True)
+        return
     print_output(home, rows, PARTNERS)
 
 

@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Group, Home, add_json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.cli.base import (
+    Group,
+    Home,
+    add_json_option,
+    add_sort_option,
+    open_with_waiting_results,
+    pass_home,
+    print_output,
+)
 from chessreg.errors import ChessregError, NotFoundError
+from chessreg.rows import sort_rows
 
 if TYPE_CHECKING:
     from chessreg.registry.tables import Job
@@ -25,15 +34,16 @@ POLL_SECONDS = 0.5
 @click.command()
 @click.argument("references", nargs=-1, metavar="[JOB]…")
 @click.option("--all", "everything", is_flag=True, help="Include jobs that ended more than a day ago.")
+@add_sort_option
 @add_json_option
 @pass_home
-def jobs(home: Home, references: tuple[str, ...], everything: bool) -> None:
+def jobs(home: Home, references: tuple[str, ...], everything: bool, sort: str | None) -> None:
     """List jobs, newest last: all, or those of a launch or run, by id or name.
 
     \b
     Example: chessreg jobs
     """
-    rows = list_job_rows(home, references, everything)
+    rows = sort_rows(list_job_rows(home, references, everything), sort, LISTED)
     print_output(home, rows if home.json else [make_readable_row(row) for row in rows], LISTED)
     warn_without_supervisor(home, rows)
 

@@ -12,6 +12,7 @@ from chessreg.cli.base import (
     Group,
     Home,
     add_json_option,
+    add_sort_option,
     open_with_waiting_results,
     pass_home,
     print_output,
@@ -20,7 +21,7 @@ from chessreg.cli.base import (
 from chessreg.entities import load_entity
 from chessreg.entities.base import Entity
 from chessreg.entities.display import Option
-from chessreg.rows import Percent
+from chessreg.rows import Percent, sort_rows
 from chessreg.session import Session
 
 TYPES: dict[type, Any] = {str: str, int: click.IntRange(0), bool: None}
@@ -67,12 +68,14 @@ def list_command(noun: Entity) -> click.Command:
     help = add_example(noun.list_help or f"List the {noun.plural}.", f"chessreg {noun.command or noun.noun} list")
 
     @click.command("list", help=help)
+    @add_sort_option
     @add_json_option
     @pass_home
-    def command(home: Home, run: str | None = None, everything: bool = True) -> None:
+    def command(home: Home, sort: str | None, run: str | None = None, everything: bool = True) -> None:
         with open_home(home).database.read() as sql:
             rows = noun.rows(sql, run)
-        print_rows(home, noun, [row for row in rows if everything or not row["archived"]])
+        rows = [row for row in rows if everything or not row["archived"]]
+        print_rows(home, noun, sort_rows(rows, sort, get_headings(noun)))
 
     if noun.of_run:
         command.params.insert(

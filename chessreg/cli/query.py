@@ -48,6 +48,7 @@ class Asked:
     explain: bool
     scoring: str
     rows: int | None
+    sort: str | None
     kept_columns: str | None
     wide: bool
     records: bool
@@ -111,6 +112,11 @@ def add_scope_options(function: F) -> F:
     help="Print the games, trials or scores behind row N of the table. Left out: print the table.",
 )
 @click.option(
+    "--sort",
+    metavar="COLUMN,…",
+    help="Sort by these columns; -COLUMN sorts the largest first. Left out: the order of the query.",
+)
+@click.option(
     "--show",
     "kept_columns",
     metavar="COLUMN,…",
@@ -156,6 +162,8 @@ def query(home: Home, **options: Any) -> None:
         show_columns(find_named_entry(home, asked.name), as_json)
         return
     if asked.sql is not None:
+        if asked.sort is not None:
+            raise click.UsageError("--sort goes with a named query; add ORDER BY to the SELECT of --sql")
         if asked.rows is not None or asked.published or any(scope.values()):
             raise click.UsageError("scope options, --rows and --published go with a named query, not with --sql")
         from chessreg.queries.ask import run_sql
@@ -236,7 +244,9 @@ def answer_query(home: Home, asked: Asked) -> QueryResult:
 
     entry = find_named_entry(home, asked.name)
     database, scope = open_registry_for_query(home), Scope.of(asked.scope)
-    how: dict[str, Any] = {"scoring": asked.scoring, "timeout": asked.timeout, "memory": asked.memory}
+    how: dict[str, Any] = {
+        "scoring": asked.scoring, "sort": asked.sort, "timeout": asked.timeout, "memory": asked.memory
+    }  # fmt: skip
     if asked.rows is not None:
         if asked.published:
             raise click.UsageError("--rows and --published do not go together")

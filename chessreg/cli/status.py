@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from chessreg.cli.base import Home, add_json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.cli.base import Home, add_json_option, add_sort_option, open_with_waiting_results, pass_home, print_output
 from chessreg.cli.jobs import (
     POLL_SECONDS,
     format_duration,
@@ -20,6 +20,7 @@ from chessreg.cli.jobs import (
     start_supervisor_if_needed,
 )
 from chessreg.entities.display import format_measured_value, format_signed_change
+from chessreg.rows import sort_rows
 from chessreg.terminal import make_visible, wrap_drawing_stream
 
 GOING = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units", "pace": "pace",
@@ -88,9 +89,10 @@ def format_result(answer: dict[str, Any]) -> str:
 
 
 @click.command()
+@add_sort_option
 @add_json_option
 @pass_home
-def machines(home: Home) -> None:
+def machines(home: Home, sort: str | None) -> None:
     """List the machines that ran something: host, processor, GPUs, driver, versions, and when they were last seen.
 
     A host whose GPU or PyTorch changed is listed once for each. A busy machine also shows its load.
@@ -101,7 +103,7 @@ def machines(home: Home) -> None:
     from chessreg.registry import read
 
     with open_with_waiting_results(home).read() as session:
-        rows = read.list_machines(session)
+        rows = sort_rows(read.list_machines(session), sort)
     if not home.json:
         rows = [
             {

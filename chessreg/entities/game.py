@@ -304,7 +304,8 @@ def find_first_difference(one: Sequence[object], other: Sequence[object]) -> int
 
 
 def find_partners(session: Session, run_id: UUID, unit: int) -> list[PartnerGame]:
-    """Return the games of other arms with the same opening, of the same book or seed, and the same color of the model.
+    """Return the games of other arms with the same opening, of the same book or seed, the same color of the model, and
+    the same opponent and policy.
 
     If this game has an intervention, games without one come first, and vice versa. Newer runs come first. Raises
     NotFoundError if the game does not exist.
@@ -322,6 +323,10 @@ def find_partners(session: Session, run_id: UUID, unit: int) -> list[PartnerGame
             match.opening == own.opening,
             match.opening_seed == own.opening_seed,
             match.color == own.color,
+            match.opponent == own.opponent,
+            match.level.is_not_distinct_from(own.level),
+            match.limit.is_not_distinct_from(own.limit),
+            match.policy == own.policy,
             game.opening_number == mine.opening_number,
             game.opening_plies == mine.opening_plies,
             or_(game.run_id != run_id, game.match != mine.match),
@@ -336,9 +341,9 @@ def find_partners(session: Session, run_id: UUID, unit: int) -> list[PartnerGame
         theirs = unpack_moves(other.moves)
         if theirs[:opening] != moves[:opening]:  # same number in another opening book
             continue
-        arm = called.get(other.run_id) or shorten_id(other.run_id)
+        name = called.get(other.run_id) or shorten_id(other.run_id)
         edited = its.intervention_id is not None
-        arm += f" ({its.player}{', edited' if edited else ''})"
+        arm = f"{name} ({its.player}{', edited' if edited else ''})"
         pairs.append(
             PartnerGame(other.run_id, other.unit, arm, edited, other.plies, find_first_difference(moves, theirs))
         )

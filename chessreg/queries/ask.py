@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from uuid import UUID
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.queries import gate
-from chessreg.queries.catalogue import Entry, Plot, find_entry, find_kind_file
+from chessreg.queries.catalogue import Entry, Plot, QueryColumn, find_entry, find_kind_file
 from chessreg.queries.engine import QueryAnswer, QueryEngine, hash_sql, open_shared_engine
 from chessreg.queries.result import QueryResult
 from chessreg.queries.scope import Filters, Scope, resolve_scope
@@ -33,14 +34,16 @@ def run_query(
     scope: Scope | None = None,
     *,
     scoring: str = "paper",
+    sort: str | None = None,
     timeout: float | None = None,
     memory: str | None = None,
     **options: Any,
 ) -> QueryResult:
     """Return the answer to a catalogue query, named by title, alias or file.
 
-    `options` are the fields of Scope. Raises NotFoundError for an unknown query or an unknown name in `options`,
-    BadInputError for a condition that does not bind.
+    `sort` has columns separated by commas, such as `-accuracy`: `-` sorts the largest first. `options` are the fields
+    of Scope. Raises NotFoundError for an unknown query or an unknown name in `options`,
+    BadInputError for a condition that does not bind and for an unknown column of `sort`.
     """
     question = build_question(database, name, scope or Scope.of(options), scoring, memory)
     engine, entry, scope = question.engine, question.entry, question.scope
@@ -56,11 +59,33 @@ def run_query(
     table = answer.made[entry.title]
     if question.result_where:
         table = engine.over(table, f"SELECT * FROM result WHERE {question.result_where} ORDER BY cell", timeout)
+    if sort:
+        order = make_order(sort, [name for name in table.column_names if name != "cell"])
+        table = engine.over(table, f"SELECT * FROM result ORDER BY {order}, cell", timeout)
     meta = answer_metadata(engine, answer, table.num_rows, entry.digest, question.meta)
     skipped = "" if table.num_rows else explain_no_rows(question, timeout)
     notes = [*list_warnings(table), *list_remarks(entry, table.num_rows, answer["left out"], scope, skipped)]
     cells = table["cell"].to_pylist()
     return QueryResult(table.drop_columns(["cell"]), meta, notes, entry, cells, entry.columns)
+
+
+def make_order(sort: str, columns: Sequence[str]) -> str:
+    """Return the ORDER BY terms of columns such as `-accuracy,layer`, without a value last.
+
+    Raises BadInputError for an unknown column.
+
+    >>> make_order("-accuracy, layer", ["layer", "accuracy"])
+    '"accuracy" DESC NULLS LAST, "layer" ASC NULLS LAST'
+    """
+    terms = []
+    for word in sort.split(","):
+        name = word.strip().removeprefix("-").replace(" ", "_").lower()
+        if name not in columns:
+            near = difflib.get_close_matches(name, columns, n=1) or [column for column in columns if name in column]
+            hint = f"did you mean {near[0]}?" if name and near else f"the columns are {', '.join(columns)}"
+            raise BadInputError(f"--sort {sort}: there is no column {name!r}", hint)
+        terms.append(f'"{name}" {"DESC" if word.strip().startswith("-") else "ASC"} NULLS LAST')
+    return ", ".join(terms)
 
 
 def build_question(
@@ -130,14 +155,51 @@ def list_recorded_kind_files(database: Database) -> set[Path]:
 def query_plot_rows(
     database: Database, entry: Entry, plot: Plot, scope: Scope | None = None, *, scoring: str = "paper"
 ) -> QueryResult:
-    """Return the rows of a catalogue query that its plot shows."""
+    """Return the rows of a catalogue query that its plot shows.
+
+    The notes name rows by the plot's labels, and count the rows that are not drawn.
+    """
     result = run_query(database, entry, scope, scoring=scoring)
     table = open_shared_engine(database).over(result.table, f"SELECT * FROM result WHERE {plot.where}")
-    notes = result.notes
+    about_rows = set(list_warnings(result.table))
+    notes = [note for note in result.notes if note not in about_rows]
     if len(result) and not table.num_rows:
         rows = "its row is not" if len(result) == 1 else f"none of its {len(result):,} rows is"
         notes = [f"it shows rows with {plot.where}; {rows} one, as chessreg query {entry.title!r} prints them"]
+    elif table.num_rows:
+        notes = [*list_plot_warnings(table, plot), *notes]
+        if left_out := len(result) - table.num_rows:
+            notes.append(
+                f"{left_out:,} of {len(result):,} rows are not drawn, because they do not have {plot.where}; "
+                f"chessreg query {entry.title!r} prints them"
+            )
+        valued = [any(row[name] is not None for name in (plot.y, *plot.beside)) for row in table.to_pylist()]
+        if empty := valued.count(False):
+            notes.append(f"{empty:,} of {len(result):,} rows are not drawn, because they have no {plot.y}")
     return replace(result, table=table, cells=None, notes=notes, meta=result.meta | {"rows": table.num_rows})
+
+
+MOST_NAMED_ROWS = 3  # rows of a plot that a note names
+
+
+def list_plot_warnings(table: pa.Table, plot: Plot) -> list[str]:
+    """Return the texts of the column `warning`, each once, after the labels of its points unless all points have it."""
+    from chessreg.queries.plot import group_rows, list_differing_columns
+
+    rows = table.to_pylist()
+    names = list_differing_columns(rows, (*plot.panels, plot.x, *plot.series))
+    points: dict[str, list[str]] = {}
+    for row in rows:
+        for text in (row.get("warning") or "").split("; "):
+            points.setdefault(text, []).extend(group_rows([row], names) if text else ())
+    notes = []
+    for text, labels in points.items():
+        named = list(dict.fromkeys(filter(None, labels)))
+        more = f" and {len(named) - MOST_NAMED_ROWS} more" if len(named) > MOST_NAMED_ROWS else ""
+        if labels:
+            of_all = len(labels) == len(rows) or not named
+            notes.append(text if of_all else f"{'; '.join(named[:MOST_NAMED_ROWS])}{more}: {text}")
+    return notes
 
 
 def query_rows_behind(
@@ -147,20 +209,20 @@ def query_rows_behind(
     scope: Scope | None = None,
     *,
     scoring: str = "paper",
+    sort: str | None = None,
     timeout: float | None = None,
     memory: str | None = None,
     **options: Any,
 ) -> QueryResult:
-    """Return the games or trials behind row `number` (from 1) of a catalogue query in the same scope."""
-    result = run_query(database, name, scope, scoring=scoring, timeout=timeout, memory=memory, **options)
+    """Return the games or trials behind row `number` (from 1) of a catalogue query in the same scope and order."""
+    result = run_query(database, name, scope, scoring=scoring, sort=sort, timeout=timeout, memory=memory, **options)
     question = build_question(database, name, scope or Scope.of(options), scoring, memory)
     engine, entry = question.engine, question.entry
     question.base_where.append(f"cell = {result.cell(number)}")
     answer = engine.answer({"rows": question.statement("rows")}, question.parameters, timeout)
     table = answer["rows"]
-    return QueryResult(
-        table, answer_metadata(engine, answer, table.num_rows, entry.digest, question.meta | {"behind_row": number})
-    )
+    meta = answer_metadata(engine, answer, table.num_rows, entry.digest, question.meta | {"behind_row": number})
+    return QueryResult(table, meta, described=(QueryColumn("run_id", "", "the run's id", hidden=True),))
 
 
 def run_sql(database: Database, sql: str, *, timeout: float | None = None, memory: str | None = None) -> QueryResult:

@@ -17,6 +17,8 @@ MACROS = {
     WHEN scoring = 'paper' AND (CASE WHEN color = 'white' THEN cp ELSE -cp END) >= -100 THEN 0.5::DOUBLE
     WHEN (CASE WHEN color = 'white' THEN cp ELSE -cp END) = 100 THEN NULL
     ELSE 0.0::DOUBLE END""",
+    # Legal first tries of a game. NULL for the policies that choose among the legal moves, where every try is legal.
+    "first_tries": "(policy, legal) AS CASE WHEN coalesce(policy, '') NOT IN ('legal', 'trie') THEN legal END",
     "square_text": "(square) AS substr('abcdefgh', square % 8 + 1, 1) || (square // 8 + 1)",
     # 1.5 and 2, not 1.500000 and 2.0
     "scale_text": """(scale) AS

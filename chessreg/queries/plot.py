@@ -46,7 +46,7 @@ def draw_figure(result: QueryResult, plot: Plot) -> Figure:
         raise BadInputError(f"there is nothing to plot for {plot.title!r}", *result.notes[:1])
     if plot.form == "board":
         return draw_heat_figure(result, plot)
-    panels = group_rows(rows, plot.panels)
+    panels = group_rows(rows, plot.panels, name_all=True)
     differing = list_differing_columns(rows, label_columns)
     series = list(group_rows(rows, differing))
     columns = 1 if plot.form == "dots" else min(len(panels), MAX_PANELS_IN_ROW)
@@ -128,12 +128,11 @@ def build_heat_boards(result: QueryResult, plot: Plot) -> list[HeatBoard]:
     import chess
 
     rows = list_line_rows(result, plot)
-    boards, name = [], plot.panels[0].replace("_", " ") if len(plot.panels) == 1 else ""
+    boards = []
     for series, of_series in group_rows(rows, list_differing_columns(rows, plot.series)).items():
-        for panel, here in group_rows(of_series, plot.panels).items():
+        for panel, here in group_rows(of_series, plot.panels, name_all=True).items():
             values = {chess.parse_square(row[plot.x]): float(row[plot.y]) for row in here}
-            title = panel if panel.startswith(name) else f"{name} {panel}"
-            boards.append(HeatBoard(series, title, values))
+            boards.append(HeatBoard(series, panel, values))
     return boards
 
 
@@ -178,12 +177,20 @@ def list_differing_columns(rows: Sequence[Row], names: Sequence[str]) -> list[st
     return [name for name in names if len({str(row[name]) for row in rows}) > 1]
 
 
-def group_rows(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row]]:
-    """Group rows by the values of these columns, in order of appearance. A number follows its column's name."""
+def group_rows(rows: Sequence[Row], names: Sequence[str], *, name_all: bool = False) -> dict[str, list[Row]]:
+    """Group rows by the values of these columns, in order of appearance.
+
+    A column's name precedes a number, a yes or no, and a text that begins with a digit, such as a version. With
+    `name_all`, it precedes every value.
+
+    >>> list(group_rows([{"policy": "legal", "engine_version": "17.1"}], ["policy", "engine_version"]))
+    ['legal, engine version 17.1']
+    """
 
     def label(name: str, value: Any) -> str:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return f"{name.replace('_', ' ')} {format_number(value, 3)}" if is_number else format_number(value, 3)
+        text, name = format_number(value, 3), name.replace("_", " ")
+        is_text = isinstance(value, str) and not value[:1].isdigit() and not name_all
+        return text if is_text or text.startswith(name) else f"{name} {text}"
 
     groups: dict[str, list[Row]] = {}
     for row in rows:

@@ -208,7 +208,7 @@ def estimate_rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
 
     `hits` and `trials` are names of counts. The share is between 0 and 1; UNKNOWN without trials. At exactly 0 or 1 the
     interval has a single end, a bound from the number of clusters. If the resamples do not vary or reach 0 or 1,
-    Wilson's interval over the clusters replaces them.
+    both ends are those of Wilson's interval over the clusters, so that one method gives both.
     """
     clusters = clusters.of(hits, trials)
     n = clusters.total(trials) if clusters.number else 0
@@ -220,10 +220,9 @@ def estimate_rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
     if value >= 1:
         return Estimate(1.0, 1 - compute_one_sided_bound(number), None)
     low, high = _central_interval(_resampled_ratios(clusters, hits, trials))
-    safe_low, safe_high = compute_wilson_interval(value, number)
-    if low == high:
-        low, high = safe_low, safe_high
-    return Estimate(value, safe_low if low <= 0 else low, safe_high if high >= 1 else high)
+    if low == high or low <= 0 or high >= 1:
+        low, high = compute_wilson_interval(value, number)
+    return Estimate(value, low, high)
 
 
 def estimate_rate_difference(clusters: Clusters, hits: str, trials: str, base_hits: str, base_trials: str) -> Estimate:

@@ -309,7 +309,8 @@ FROM checkpoint AS c JOIN (SELECT id, json_extract(detail, '$.source.config') AS
 -- view: games
 -- Every game with its arm, and the model's score under both scoring policies.
 SELECT g.run_id, g.unit, a.* EXCLUDE (run_id, planned, own_name, checkpoint_place), g.opening_number, g.opening_plies,
-       g.plies, g.result, g.termination, g.adjudication_cp, g.turns, g.first_try_legal,
+       g.plies, g.result, g.termination, g.adjudication_cp, g.turns,
+       first_tries(a.policy, g.first_try_legal) AS first_try_legal,
        game_score('paper', g.result, g.termination, g.adjudication_cp, a.color) AS score_paper,
        game_score('author-2024', g.result, g.termination, g.adjudication_cp, a.color) AS score_author_2024,
        g.seconds, g.tries, g.moves, g.attempt_id, g.detail

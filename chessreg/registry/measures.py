@@ -15,6 +15,8 @@ from chessreg.registry import identity, names, tables
 Row = dict[str, Any]
 
 CURVE_METRICS = ("heldout_loss", "validation_loss", "loss")  # in order of preference
+MASKED_POLICIES = ("legal", "trie")
+"""Policies that choose among the legal moves. Their legal first tries measure nothing, and lists leave them out."""
 
 
 def read_curve(session: Session, run_id: UUID, most: int = 400) -> tuple[str, list[tuple[int, float]]] | None:

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from chessreg.errors import BadInputError
 from chessreg.queries import run_query, run_sql
 from chessreg.queries.ask import query_rows_behind
 
@@ -367,3 +368,18 @@ def test_a_control_in_the_reference_result_has_the_number_of_its_step(make, data
     make.play(checkpoint, [{}], intervention=make.intervention(checkpoint, vector=skill), name="skill")
     rows = run_sql(database, CLUSTERS["games"]).rows
     assert sorted((row["source"], row["draw"]) for row in rows) == [("contrastive", 0), ("random", 2), ("random", 5)]
+
+
+def test_rows_are_sorted_with_their_notes_and_the_games_behind_them(database, make):
+    model = make.checkpoint("model")
+    make.play(model, [{"result": "1-0"}], level=1, name="won")
+    make.play(model, [stopped(-900)], level=2, name="lost")
+    found = run_query(database, "elo by intervention", sort="score")
+    assert [row["runs"] for row in found.rows] == ["lost", "won"]
+    assert found.notes[0].startswith("row 1: unfinished games")
+    assert run_query(database, "elo by intervention", sort="-score").rows[0]["runs"] == "won"
+    [behind] = query_rows_behind(database, "elo by intervention", 1, sort="score").rows
+    assert behind["run"] == "lost"
+    with pytest.raises(BadInputError, match="there is no column 'scroe'") as refused:
+        run_query(database, "elo by intervention", sort="-scroe")
+    assert refused.value.hint == "did you mean score?"

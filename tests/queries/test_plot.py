@@ -140,7 +140,7 @@ def test_labels_of_bars_that_would_overlap_are_rotated(names, is_rotated):
 def test_many_panels_are_in_rows_of_three():
     rows = {"x": [1] * 7, "y": [1.0] * 7, "panel": list("abcdefg")}
     figure = plot.draw_figure(QueryResult(pa.table(rows), {}), Plot("panels", "x", "y", panels=("panel",)))
-    assert [axis.get_title() for axis in figure.axes if axis.get_visible()] == list("abcdefg")
+    assert [axis.get_title() for axis in figure.axes if axis.get_visible()] == [f"panel {x}" for x in "abcdefg"]
     assert figure.get_figwidth() == 3 * plot.PANEL_INCHES[0]
 
 
@@ -205,3 +205,25 @@ def test_a_long_legend_makes_the_figure_higher_and_leaves_the_axes_their_height(
         return figure.axes[0].get_window_extent().height / figure.dpi
 
     assert axes_of(40) > 0.7 * axes_of(8)
+
+
+def test_the_plot_of_a_query_with_several_plots_is_its_first_one(played):
+    assert find_plot("elo by intervention")[1].title == "score by intervention"
+
+
+def test_notes_of_a_plot_name_its_points_and_count_the_rows_that_are_not_drawn(played):
+    entry, found = find_plot("win rate by level")
+    rows = len(run_query(played, entry))
+    assert rows > 1
+    shown = query_plot_rows(played, entry, replace(found, where="intervention <> 'none'"))
+    assert 0 < len(shown) < rows
+    assert not [note for note in shown.notes if note.startswith("row")]
+    assert shown.notes[-1] == (
+        f"{rows - len(shown)} of {rows} rows are not drawn, because they do not have intervention <> 'none'; "
+        "chessreg query 'elo by intervention' prints them"
+    )
+
+
+def test_a_version_in_a_legend_has_its_name():
+    rows = [{"policy": "legal", "engine_version": "1"}, {"policy": "legal", "engine_version": "17.1"}]
+    assert list(plot.group_rows(rows, ["engine_version"])) == ["engine version 1", "engine version 17.1"]

@@ -126,6 +126,7 @@ def describe_game(game: StoredGame) -> tuple[str, ...]:
     """Return a game's result, the edit of its model and its evaluation at the end, a line each."""
     from chessreg.entities.game import describe_intervention
     from chessreg.games.boards.picture import format_evaluation
+    from chessreg.registry.measures import MASKED_POLICIES
 
     row, color = game.game, game.match.color
     points = {"": "not scored", "0": "lost", "½": "drew", "1": "won"}
@@ -134,7 +135,7 @@ def describe_game(game: StoredGame) -> tuple[str, ...]:
     lines = [f"{row.result} by {end} after {show.format_count(row.plies, 'ply', 'plies')} · {game.model} {scored}"]
     edit = "unedited" if game.intervention is None else describe_intervention(game.intervention)
     lines.append(f"{game.model} as {color.title()}, {edit}")
-    if row.first_try_legal is not None:
+    if row.first_try_legal is not None and game.match.policy not in MASKED_POLICIES:
         lines.append(f"{row.first_try_legal} of {show.format_count(row.turns, 'turn', 'turns')} legal on the first try")
     if row.adjudication_cp is not None:
         lines.append(f"evaluation at the end {format_evaluation(row.adjudication_cp)}")

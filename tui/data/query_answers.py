@@ -551,7 +551,7 @@ def make_plot_chart(result: QueryResult, plot: Plot) -> Chart:
     rows = list_line_rows(result, plot)
     ends = plot.y in result.intervals
     panels = []
-    for title, panel_rows in group_rows(rows, plot.panels).items():
+    for title, panel_rows in group_rows(rows, plot.panels, name_all=True).items():
         series = []
         for label, part in group_rows(panel_rows, list_differing_columns(rows, (*plot.series, LINE_KEY))).items():
             points = [

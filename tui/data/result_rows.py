@@ -21,7 +21,7 @@ from sqlalchemy import (
 
 from chessreg.registry import names, tables
 from chessreg.registry.database import select_by_keys
-from chessreg.registry.measures import build_game_points_sql
+from chessreg.registry.measures import MASKED_POLICIES, build_game_points_sql
 from tui import show
 from tui.columns import TableColumn, is_numeric_field
 from tui.data.pages import JoinedPages, Pages, Row
@@ -82,8 +82,7 @@ def list_results(session: Session, result_table: str, run_id: UUID | None = None
         for record in records:
             row = {**flatten_record(record), "run": called[record.run_id], "result_table": result_table}
             if (match := of_match.get((record.run_id, row.get("match", -1)))) is not None:
-                color, opponent = match
-                row |= {"color": color, "opponent": opponent, "points": format_points(row, color)}
+                row |= {**match, "points": format_points(row, match["color"])}
             listed.append(row)
         return listed
 
@@ -223,11 +222,15 @@ def find_runs_by_term(session: Session, table: Any, term: Term) -> list[UUID]:
     return [id for id in ids if is_cell_match(RUN_COLUMN, {"run": called[id]}, term)]
 
 
-def find_matches(sql: SqlSession, ids: set[UUID]) -> dict[tuple[UUID, int], tuple[str, str]]:
-    """Return (run, number) → (the model's color, the opponent) for each match of these runs."""
+def find_matches(sql: SqlSession, ids: set[UUID]) -> dict[tuple[UUID, int], dict[str, str]]:
+    """Return (run, number) → the model's color, opponent, opening and policy in each match of these runs."""
     match = tables.Match
-    rows = sql.execute(select(match.run_id, match.number, match.color, match.opponent).where(match.run_id.in_(ids)))
-    return {(run_id, number): (color, opponent) for run_id, number, color, opponent in rows}
+    columns = (match.color, match.opponent, match.opening, match.policy)
+    rows = sql.execute(select(match.run_id, match.number, *columns).where(match.run_id.in_(ids)))
+    return {
+        (run_id, number): dict(zip(("color", "opponent", "opening", "policy"), values, strict=True))
+        for run_id, number, *values in rows
+    }
 
 
 def format_points(row: Row, color: str) -> str:
@@ -304,7 +307,20 @@ def format_accuracy(row: Row) -> str:
 
 
 def format_first_tries(row: Row) -> str:
+    """Return the legal first tries out of the turns; a dash for a policy that chooses among the legal moves."""
+    if row.get("policy") in MASKED_POLICIES:
+        return "–"
     return "" if row["first_try_legal"] is None else f"{row['first_try_legal']}/{row['turns']}"
+
+
+def format_opening(row: Row) -> str:
+    """Return the opening of a game, with its number unless all games start from the standard position.
+
+    >>> format_opening({"opening": "random:6", "opening_number": 3}), format_opening({"opening_number": 3})
+    ('random:6 no. 3', '3')
+    """
+    opening, number = row.get("opening"), row["opening_number"]
+    return str(number) if opening is None else opening if opening == "standard" else f"{opening} no. {number}"
 
 
 def make_mass_column(field: str) -> TableColumn:
@@ -352,10 +368,10 @@ TABLE_COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         TableColumn("result", "result"),
         TableColumn("termination", "ended by", least=16),
         TableColumn("plies", "plies", right=True),
-        TableColumn("first_try_legal", "legal", right=True, text=format_first_tries),
+        TableColumn("first_try_legal", "legal first tries", right=True, text=format_first_tries),
         TableColumn("adjudication_cp", "evaluation", right=True, text=format_final_evaluation),
-        TableColumn("opening_number", "opening", right=True),
-        TableColumn("seconds", "wall time", right=True, text=lambda row: show.format_seconds(row["seconds"])),
+        TableColumn("opening_number", "opening", text=format_opening),
+        TableColumn("seconds", "time per game", right=True, text=lambda row: show.format_seconds(row["seconds"])),
     ),
     "trial": (
         TableColumn("unit", "state", right=True),

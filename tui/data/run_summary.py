@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import and_, func, select
 
 from chessreg.registry import tables
-from chessreg.registry.measures import ClusterCount, build_game_points_sql
+from chessreg.registry.measures import MASKED_POLICIES, ClusterCount, build_game_points_sql
 from tui import show
 from tui.columns import TableColumn
 from tui.data.pages import Row
@@ -155,19 +155,20 @@ def summarize_matches(sql: SqlSession, run_id: UUID) -> Summary:
     points = build_game_points_sql(match.color == "white")
     query = (
         select(
-            match.number, match.color, match.opponent, func.count(), func.avg(points),
+            match.number, match.color, match.opponent, match.policy, func.count(), func.avg(points),
             *(func.count().filter(points == won) for won in (1.0, 0.5, 0.0)),
             func.sum(game.first_try_legal), func.sum(game.turns),
         )
         .select_from(game)
         .join(match, and_(match.run_id == game.run_id, match.number == game.match))
         .where(game.run_id == run_id)
-        .group_by(match.number, match.color, match.opponent)
+        .group_by(match.number, match.color, match.opponent, match.policy)
         .order_by(match.number)
     )  # fmt: skip
     rows: list[Row] = []
-    for number, color, opponent, games, score, won, drawn, lost, legal, turns in sql.execute(query):
-        first_tries = float(legal) / float(turns) if legal is not None and turns else None
+    for number, color, opponent, policy, games, score, won, drawn, lost, legal, turns in sql.execute(query):
+        has_tries = legal is not None and turns and policy not in MASKED_POLICIES
+        first_tries = float(legal) / float(turns) if has_tries else None
         rows.append(
             {"match": number, "color": color, "opponent": opponent, "games": games, "score": score, "won": won,
              "drawn": drawn, "lost": lost, "legal": first_tries, "narrows": f"match={number}"}
@@ -177,8 +178,9 @@ def summarize_matches(sql: SqlSession, run_id: UUID) -> Summary:
         TableColumn("color", "color"),
         make_share_column("score", "score"),
         *(make_count_column(field, field) for field in ("games", "won", "drawn", "lost")),
-        make_share_column("legal", "legal on first try %"),
     ]
+    if any(row["legal"] is not None for row in rows):
+        columns.append(make_share_column("legal", "legal on first try %"))
     return Summary("by match", columns, rows, "game", make_share_bars(rows, columns, "score"))
 
 

@@ -304,7 +304,7 @@ def list_signs(frame: BoardFrame, size: int) -> list[tuple[str, Shade | Literal[
         (sign, mark, MARK_WORDS.get(mark, mark)) for mark, sign in MARK_SIGNS.items() if mark in frame.marks.values()
     ]
     if frame.read and size > 1:
-        empty = " (_ none)" if EMPTY in {reading.name for reading in frame.read.values()} else ""
+        empty = " (_ empty)" if EMPTY in {reading.name for reading in frame.read.values()} else ""
         used.append((format_reading(*next(iter(frame.read.values()))), "wrong", f"read as, %{empty}"))
     if frame.heat is not None and any(frame.heat.values()):
         what = frame.heat_words or "heat"

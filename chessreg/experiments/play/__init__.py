@@ -40,6 +40,7 @@ from chessreg.games.engines.pool import EnginePool, count_free_cores
 from chessreg.models.checkpoint import read_info
 from chessreg.models.decoding.policies import check_policy, make_policy
 from chessreg.registry import tables
+from chessreg.registry.measures import MASKED_POLICIES
 from chessreg.runs.cost import MOVES_PER_GAME, count_choosing_operations, search_seconds
 from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import CheckpointRef, ExecutionOptions, Moves, Processes, Ref
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 __all__ = ["Play", "PlayOptions", "PlaySpec"]
 
 
-NEVER_ILLEGAL = ("trie", "legal")  # policies that choose among the legal moves
 BYTES_PER_PLY = 2
 BYTES_PER_GAME = 900  # estimated share of one game in a fragment
 
@@ -232,7 +232,7 @@ class PlaySpec(MatchSpec):
 
     def without_effect(self) -> dict[str, str]:
         idle = super().without_effect()
-        if self.policy in NEVER_ILLEGAL:
+        if self.policy in MASKED_POLICIES:
             idle |= dict.fromkeys(("move_tokens", "resignation"), f"the policy {self.policy} writes no free text")
         return idle
 
@@ -357,7 +357,7 @@ class Play(Kind):
                 ) from error
 
     def estimate(self, spec: PlaySpec, inputs: Inputs) -> RunEstimate:
-        tries = "" if spec.policy in NEVER_ILLEGAL else "; the number of illegal tries depends on the model"
+        tries = "" if spec.policy in MASKED_POLICIES else "; the number of illegal tries depends on the model"
         remarks: tuple[str, ...] = (f"at most {2 * spec.move_limit} plies per game{tries}",)
         games = self.units(spec, inputs)
         if spec.color == "both" and spec.games % 2:

@@ -418,7 +418,7 @@ def weigh_entry_words(entry: Entry) -> dict[str, float]:
 
 
 def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:
-    """Return a plot and its query. `name` is the plot's title or alias, the name of a query with a single plot, or
+    """Return a plot and its query. `name` is the title or an alias of a plot, the name of a query (its first plot), or
     words, for which the best match is returned.
 
     `beside`: files of kinds whose plots are included. Raises NotFoundError with similar names.
@@ -430,7 +430,7 @@ def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:
     if _name_key(name) in known:
         return known[_name_key(name)]
     for entry in catalogue:
-        if len(entry.plots) == 1 and _name_key(name) in map(_name_key, (entry.title, *entry.aliases, entry.path.stem)):
+        if entry.plots and _name_key(name) in map(_name_key, (entry.title, *entry.aliases, entry.path.stem)):
             return entry, entry.plots[0]
     plots = [(entry, plot) for entry in catalogue for plot in entry.plots]
     described = [weigh_entry_words(e) | weigh_words([(" ".join(p.aliases), 2.5), (p.title, 3.0)]) for e, p in plots]

@@ -45,7 +45,8 @@
 --   random_draws [directions]: such directions that played
 --   delta_shuffled: score minus that of directions from games with shuffled labels, likewise
 --   shuffled_draws [directions]: such directions that played
---   first_try_legal [%]: turns of the model whose first try was a legal move
+--   first_try_legal [%]: turns of the model whose first try was a legal move; empty for the policies legal and trie,
+--       which choose among the legal moves
 --   runs: the runs that played
 --   machines: where they ran
 --   warning [hidden]: that games without a result are scored by Stockfish's evaluation; of an edit what it cannot show:
@@ -62,6 +63,13 @@
 --   delta_elo = elo_difference(points, scored, base_points, base_scored)
 --   delta_random = score_difference(points, scored, random_points, random_scored)
 --   delta_shuffled = score_difference(points, scored, shuffled_points, shuffled_scored)
+-- plot: score by intervention
+--   aliases: karvonen table 3, table 3
+--   form: bars
+--   x: opening
+--   y: score
+--   series: intervention, checkpoint, color, opponent, engine_version
+--   panels: policy
 -- plot: win rate by level
 --   aliases: karvonen figure 2, figure 2
 --   form: lines
@@ -70,13 +78,6 @@
 --   series: checkpoint, intervention, color, limit, policy, engine_version
 --   panels: opening
 --   where: level >= 0 AND policy <> 'engine'
--- plot: score by intervention
---   aliases: karvonen table 3, table 3
---   form: bars
---   x: opening
---   y: score
---   series: intervention, checkpoint, color, opponent, engine_version
---   panels: policy
 
 -- statement: cells
 -- One row per arm. Arms of one protocol differ only in their intervention; arms of one cell differ in no shown column.
@@ -107,7 +108,8 @@ FROM (
 SELECT c.cell, c.protocol, c.opening_stream, g.opening_number,
        g.run_id, g.unit, g.match, g.attempt_id, c.run, c.checkpoint_id, c.checkpoint, c.intervention, c.color,
        game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score,
-       g.plies, g.result, g.termination, g.adjudication_cp, g.turns, g.first_try_legal, g.seconds,
+       g.plies, g.result, g.termination, g.adjudication_cp, g.turns,
+       first_tries(c.policy, g.first_try_legal) AS first_try_legal, g.seconds,
        g.move_hash
 FROM game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
 

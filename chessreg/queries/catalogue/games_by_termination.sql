@@ -45,7 +45,8 @@ JOIN (SELECT run_id, run FROM scoped) USING (run_id)
 SELECT c.arm, 1000 * c.arm + t.place AS cell, c.opening_stream, g.opening_number,
        g.run_id, g.unit, g.match, g.attempt_id, c.run, c.checkpoint_id, c.checkpoint, c.intervention, c.color,
        game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score,
-       g.plies, g.result, g.termination, g.adjudication_cp, g.turns, g.first_try_legal, g.seconds
+       g.plies, g.result, g.termination, g.adjudication_cp, g.turns,
+       first_tries(c.policy, g.first_try_legal) AS first_try_legal, g.seconds
 FROM game AS g
 JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
 JOIN (SELECT termination, row_number() OVER (ORDER BY termination) AS place

@@ -22,7 +22,8 @@
 --   unique_by_10 [%]: of those, games whose first 20 plies begin no training game
 --   unique_at_all [%]: of those, games that are no training game
 --   training_games [games]: training games that are one of these games
---   first_try_legal [%]: turns of the model whose first try was a legal move; games are resampled
+--   first_try_legal [%]: turns of the model whose first try was a legal move; games are resampled; empty for the policies
+--       legal and trie, which choose among the legal moves
 --   runs: the runs that played
 --   checkpoint_id [hidden]: its id
 --   intervention_id [hidden]: its id
@@ -44,7 +45,8 @@ WHERE checkpoint_id IS NOT NULL
 -- statement: base
 -- A game shorter than 20 plies is compared as it is.
 SELECT c.cell, c.run, g.run_id, g.unit, g.match, g.attempt_id, g.plies, g.result, g.termination, g.move_hash,
-       CASE WHEN g.first_try_legal IS NOT NULL THEN g.turns END AS turns, g.first_try_legal AS legal,
+       CASE WHEN first_tries(c.policy, g.first_try_legal) IS NOT NULL THEN g.turns END AS turns,
+       first_tries(c.policy, g.first_try_legal) AS legal,
        p.training_openings,
        p.training_games
 FROM game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
