@@ -17,6 +17,7 @@ from chessreg.queries.catalogue import Entry, Plot, QueryColumn, find_entry, fin
 from chessreg.queries.engine import QueryAnswer, QueryEngine, hash_sql, open_shared_engine
 from chessreg.queries.result import QueryResult
 from chessreg.queries.scope import Filters, Scope, resolve_scope
+from chessreg.queries.views import SHOW_TABLES, list_described_tables
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
@@ -228,12 +229,18 @@ def query_rows_behind(
 def run_sql(database: Database, sql: str, *, timeout: float | None = None, memory: str | None = None) -> QueryResult:
     """Return the rows of one SELECT over tables and views, sorted by value unless it has an ORDER BY.
 
+    `SHOW TABLES` lists the tables and views with their use: views for readers first, internal tables last.
+
     Raises BadInputError for anything but a single SELECT.
     """
+    import pyarrow as pa
+
     engine = open_shared_engine(database, memory)
     text = gate.add_order(engine.parser(), gate.check_select(sql))
     answer = engine.answer({"rows": text}, None, timeout)
     table = answer["rows"]
+    if SHOW_TABLES.fullmatch(sql):
+        table = pa.Table.from_pylist(list_described_tables(table["name"].to_pylist(), engine.kind_views))
     notes = [] if table.num_rows else ["no rows"]
     return QueryResult(table, answer_metadata(engine, answer, table.num_rows, hash_sql(sql), {"query": sql}), notes)
 

@@ -202,6 +202,11 @@ class QueryEngine:
             duck.check_binds(self._load(frozenset(), duck.compute_deadline(None), list_all=True), sql)
             return sorted(self._names([sql]) & TABLES.keys())
 
+    @property
+    def kind_views(self) -> Mapping[str, views.KindView]:
+        """The views of kinds by name, as of the last statement."""
+        return self._views.views
+
     def extras(self) -> mirror.Extras:
         """Return the extra columns of results, as the registry's runs recorded them."""
         with self._lock:

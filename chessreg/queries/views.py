@@ -102,6 +102,47 @@ def read_handy_views() -> Mapping[str, str]:
     return MappingProxyType({name: views[name] for name in _in_order(views)})
 
 
+READER_VIEWS = MappingProxyType({
+    "runs": "every run with its state, units done and spec",
+    "checkpoints": "every checkpoint with its shape and import checks",
+    "datasets": "every dataset and every part of one",
+    "games": "every game with its arm and its scores",
+    "ply": "every ply of every game: side, move, number of tries",
+    "arms": "every arm of a match: players, opening, policy, edit",
+    "interventions": "every edit: source, layers, scale",
+    "probes": "every probe: run, layer, label, positions",
+    "saes": "every sparse autoencoder: run, layer, expansion",
+})  # fmt: skip
+"""The handy views that users read, with what they have. The others are parts of these or of catalogue queries."""
+SHOW_TABLES = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
+
+
+def list_described_tables(names: Iterable[str], views: Mapping[str, KindView]) -> list[dict[str, str]]:
+    """Return name, use and meaning of tables and views: READER_VIEWS, then views of kinds, then internal ones.
+
+    `views` are the views of kinds. Names that begin with `_` are left out: every such table has a view.
+    """
+    rows = list[dict[str, str]]()
+    for name in names:
+        if name in READER_VIEWS:
+            rows.append({"name": name, "use": "view", "meaning": READER_VIEWS[name]})
+        elif name in views:
+            view = views[name]
+            of = (
+                "runs and settings"
+                if name.endswith("_run")
+                else f"rows of table {view.table}"
+                if view.table
+                else "rows"
+            )
+            rows.append({"name": name, "use": "kind", "meaning": f"{of}, kind {view.kind}"})
+        elif not name.startswith("_"):
+            rows.append({"name": name, "use": "internal", "meaning": ""})
+    order = {"view": 0, "kind": 1, "internal": 2}
+    place = {name: number for number, name in enumerate(READER_VIEWS)}
+    return sorted(rows, key=lambda row: (order[row["use"]], place.get(row["name"], 0), row["name"]))
+
+
 def can_list_tables(sql: str) -> bool:
     """Return whether a SELECT may list tables and views.
 
