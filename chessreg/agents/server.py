@@ -83,15 +83,13 @@ def make_server(reg: Registry) -> MCPServer:
 
         With a phrase, return the query that answers it best.
         """
-        from chessreg.queries.ask import list_trusted_kind_files
+        from chessreg.queries.ask import list_complete_kinds, list_trusted_kind_files
         from chessreg.queries.catalogue import list_entries
 
         entries = list_entries(list_trusted_kind_files(reg.database))
         if phrase:
-            entries = (find_query(phrase),)
-        complete = {
-            row["kind"] for row in reg.sql("SELECT DISTINCT kind FROM runs WHERE completed_at IS NOT NULL").rows
-        }
+            entries = (find_query(reg, phrase),)
+        complete = list_complete_kinds(reg.database)
         rows = [
             {"title": e.title, "question": e.question, "made_by": e.made_by,
              "has_runs": not complete.isdisjoint(e.kinds)}
@@ -107,7 +105,7 @@ def make_server(reg: Registry) -> MCPServer:
         `where` is a SQL condition on its columns; `checkpoint` and `run` keep only the rows of one of them. Rows are
         numbered from 1 for `rows_behind`, which needs the same conditions.
         """
-        found = reg.query(find_query(name).title, **make_query_arguments(where, checkpoint, run))
+        found = reg.query(find_query(reg, name).title, **make_query_arguments(where, checkpoint, run))
         return describe_table(found, limit, offset, number="row")
 
     def rows_behind(
@@ -120,12 +118,12 @@ def make_server(reg: Registry) -> MCPServer:
         offset: Offset = 0,
     ) -> dict[str, Any]:
         """Return the games, trials or scores behind one row of a query's table; `board` is an argument for `board`."""
-        found = reg.rows(find_query(name).title, row, **make_query_arguments(where, checkpoint, run))
+        found = reg.rows(find_query(reg, name).title, row, **make_query_arguments(where, checkpoint, run))
         return describe_table(found, limit, offset)
 
     def published(name: QueryName, limit: Limit = 50, offset: Offset = 0) -> dict[str, Any]:
         """Return the papers' numbers for a query, this registry's next to them, and every setting that differs."""
-        return describe_table(reg.published(find_query(name).title), limit, offset)
+        return describe_table(reg.published(find_query(reg, name).title), limit, offset)
 
     def sql(select: str, limit: Limit = 50, offset: Offset = 0) -> dict[str, Any]:
         """Return the answer to one SELECT (DuckDB's dialect) over the registry's tables and views.
@@ -167,15 +165,18 @@ def make_server(reg: Registry) -> MCPServer:
         return reg.compare(*runs).as_dict()
 
     def board(
-        reference: Annotated[str, Field(description="RUN:UNIT or DATASET:ROW.")], ply: int = -1
+        reference: Annotated[str, Field(description="RUN:UNIT or DATASET:ROW.")],
+        ply: int = -1,
+        item: Annotated[int | None, Field(description="A probe's game: its row in the dataset.")] = None,
+        condition: Annotated[str, Field(description="Condition of an edit, such as random-0.")] = "",
     ) -> dict[str, Any]:
         """Return a board as text and FEN: of a game after `ply` half-moves (0 is the start, -1 the end), of an edit, or
-        of a probe's reading."""
+        of a probe's reading. A probe's unit is a layer; without `item` its first game."""
         from chessreg.entities.boards import read_board_views
         from chessreg.games.boards.boardframe import find_ply
         from chessreg.games.boards.picture import render_text
 
-        frames = read_board_views(reg.inputs, reference)
+        frames = read_board_views(reg.inputs, reference, item, condition or None)
         frame = find_ply(frames, ply, reference)[-1]
         return {
             "boards": len(frames),
@@ -226,14 +227,14 @@ def make_server(reg: Registry) -> MCPServer:
     return server
 
 
-def find_query(name: str) -> Any:
-    """Return the catalogue query with this title or alias, or the best match. Raises BadInputError for a path, which
-    could name any file of the server's user."""
-    from chessreg.queries.catalogue import find_entry
+def find_query(reg: Registry, name: str) -> Any:
+    """Return the catalogue query with this title or alias, or the best match. On a near tie, a query with runs in the
+    registry comes first. Raises BadInputError for a path, which could name any file of the server's user."""
+    from chessreg.queries.ask import find_recorded_entry
 
     if "/" in name or name.lower().endswith((".sql", ".py")):
         raise BadInputError(f"{name[:80]!r} is a file, not the title of a query", "list_queries")
-    return find_entry(name)
+    return find_recorded_entry(reg.database, name)
 
 
 def make_query_arguments(where: str, checkpoint: str, run: str) -> dict[str, Any]:

@@ -396,8 +396,12 @@ def execute_run(
         click.echo(short)
     elif report.state == "complete":
         click.echo(f"{kind.name} {short} complete: {report.units} units", err=True)
-        for query in kind.select_queries(spec) or list_query_titles(kind):
+        queries = kind.select_queries(spec) or list_query_titles(kind)
+        for query in queries[:MOST_NAMED_QUERIES]:
             click.echo(f'  chessreg query "{query}"', err=True)
+        if len(queries) > MOST_NAMED_QUERIES:
+            more = len(queries) - MOST_NAMED_QUERIES
+            click.echo(f"  chessreg query --list  # {more} more tables of {kind.name} runs", err=True)
         click.echo(short)
     if report.interrupted:
         begun = ""
@@ -414,13 +418,17 @@ def execute_run(
         sys.exit(1)
 
 
+MOST_NAMED_QUERIES = 3  # that a completed run prints
+
+
 def list_query_titles(kind: Kind) -> list[str]:
-    """Return the titles of the queries whose header names this kind."""
+    """Return the titles of the queries whose header names this kind, those of fewest kinds first."""
     from chessreg.queries.catalogue import list_entries
     from chessreg.runs.kind import is_importable
 
     files = () if is_importable(type(kind).__module__) else (Path(inspect.getfile(type(kind))),)
-    return [entry.title for entry in list_entries(files) if kind.name in entry.kinds]
+    entries = sorted(list_entries(files), key=lambda entry: len(entry.kinds))
+    return [entry.title for entry in entries if kind.name in entry.kinds]
 
 
 REMOVED = object()

@@ -1,8 +1,8 @@
 -- title: training settings
 -- topic: training
 -- question: With which architecture and hyperparameters was each model trained?
--- aliases: model hyperparameters, karvonen table 5, junkin table 2, hyperparameters, model size, architecture,
---       model sizes, parameters
+-- aliases: model hyperparameters, karvonen table 5, junkin table 2, hyperparameters, model size, architecture, model
+--       sizes, parameters, learning rate of each model, learning rate, number of parameters
 -- paper: Karvonen 2024, Table 5 and Appendix A; Junkin and Nathanson 2025, Appendix D.3
 -- kinds: train, finetune
 -- made by: chessreg run train

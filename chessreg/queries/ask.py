@@ -13,7 +13,7 @@ from uuid import UUID
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.queries import gate
-from chessreg.queries.catalogue import Entry, Plot, QueryColumn, find_entry, find_kind_file
+from chessreg.queries.catalogue import Entry, Plot, find_entry, find_kind_file
 from chessreg.queries.engine import QueryAnswer, QueryEngine, hash_sql, open_shared_engine
 from chessreg.queries.result import QueryResult
 from chessreg.queries.scope import Filters, Scope, resolve_scope
@@ -223,7 +223,7 @@ def query_rows_behind(
     answer = engine.answer({"rows": question.statement("rows")}, question.parameters, timeout)
     table = answer["rows"]
     meta = answer_metadata(engine, answer, table.num_rows, entry.digest, question.meta | {"behind_row": number})
-    return QueryResult(table, meta, described=(QueryColumn("run_id", "", "the run's id", hidden=True),))
+    return QueryResult(table, meta)
 
 
 def run_sql(database: Database, sql: str, *, timeout: float | None = None, memory: str | None = None) -> QueryResult:

@@ -50,7 +50,8 @@ def choose_columns(result: QueryResult, wide: bool = False) -> tuple[list[str], 
 
     The columns are the query's defaults, and any others that distinguish rows with equal keys. With `wide`, or if the
     query declares no defaults, they are all columns. Columns that `--show` names are all shown. Hidden columns, ends of
-    intervals, and empty columns that `--show` does not name are left out.
+    intervals, and empty columns that `--show` does not name are left out. Rows behind a row have their run's name, not
+    its id.
     """
     rows = result.rows
     ends = {f"{name}{end}" for name in result.intervals for end in ("_low", "_high")}
@@ -58,6 +59,8 @@ def choose_columns(result: QueryResult, wide: bool = False) -> tuple[list[str], 
     if not wide and (defaults := get_default_columns(result)):
         columns = [*defaults.keys, *list_distinguishing_columns(result, defaults), *defaults.answers, *defaults.counts]
         columns = [n for n in columns if n in result.columns]
+    if "behind_row" in result.meta and "run" in columns:
+        columns.remove("run_id")
     if not result.described or not rows:
         return columns, {}
     stays = {"row", "column", "comparison"} if result.meta.get("published") else {columns[0]}

@@ -265,7 +265,7 @@ def test_errors_of_a_vector_from_python_name_no_file(here: Any) -> None:
     [
         (torch.zeros(32), "zeros"),
         (torch.full((32,), float("nan")), "NaN"),
-        (torch.ones(2, 32), "not a tensor of floats"),
+        (torch.ones(2, 32), "not a tensor of floats [d_model] but float32 [2, 32]"),
         (torch.ones(32, dtype=torch.int64), "not a tensor of floats"),
         (torch.ones(0), "empty"),
     ],

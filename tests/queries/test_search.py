@@ -85,6 +85,40 @@ def test_at_least_54_of_60_phrases_find_their_table():
     assert len(missed) <= 6, missed
 
 
+FURTHER_PHRASES = """
+which openings were used | unique games
+how often is it illegal | games by termination
+how many games did it lose | wins by level
+score against random | wins by level, elo by intervention
+does the model repeat the same games | unique games
+average game length | games by termination
+error bars of probe accuracy | probe accuracy by layer, best probe layers
+f1 of the queen | probe f1 by class
+does the vector make it stronger | elo by intervention
+random direction control | board intervention legality, elo by intervention, legal move mass by edit
+how much did the loss drop | training curves
+learning rate of each model | training settings
+how many parameters do the models have | training settings
+how many draws by repetition | games by termination, draws by evaluation
+number of active latents | sae reconstruction
+how does accuracy change during the game | square accuracy by ply
+accuracy on late game positions | square accuracy by ply
+side effects of the edit | edit specificity
+best alpha | edit strength
+are the moves legal after the edit | board intervention legality
+does the model know elo | rating error by layer
+hyperparameters of the probe | probe settings
+"""
+
+
+def test_at_least_20_of_22_further_phrases_find_their_table():
+    expected = dict(line.split(" | ") for line in FURTHER_PHRASES.strip().splitlines())
+    assert len(expected) == 22
+    missed = {phrase: find_entry(phrase).title for phrase in expected
+              if find_entry(phrase).title not in expected[phrase].split(", ")}  # fmt: skip
+    assert len(missed) <= 2, missed
+
+
 QUESTIONS = """
 which squares does the probe get wrong | accuracy by square
 which squares are worst | accuracy by square

@@ -97,7 +97,7 @@ def test_probes(picture: Any, study: Session) -> None:
 
     with study.database.read() as sql:
         row = next(row for row in load_entity("probe").rows(sql) if row["name"] == "board")
-    picture(steps, "[probes 3]", f"{100 * row['test_accuracy']:.2f} %", start="data")
+    picture(steps, "[probes 3]", f"{100 * row['test_accuracy']:.1f} %", start="data")
 
 
 @pytest.mark.trained
@@ -109,7 +109,7 @@ def test_accuracy_by_layer(picture: Any, study: Session) -> None:
 
     with study.database.read() as sql:
         rows = [row for row in load_entity("probe").rows(sql) if row["name"] == "deep-board"]
-    shares = [f"{100 * row['test_accuracy']:.2f} %" for row in rows]
+    shares = [f"{100 * row['test_accuracy']:.1f} %" for row in rows]
     picture(steps, "● validation", "■ test", *shares, start="data")
 
 

@@ -1,9 +1,9 @@
 -- title: board intervention legality
 -- topic: board edits
 -- question: Does the model play legal moves on the edited board, compared with controls?
--- aliases: board interventions, edits, karvonen table 2, karvonen table 8, board edit, board edits,
---       board intervention, piece removal, edit legality, piece deletion, remove a piece, erase a piece,
---       intervention success rate
+-- aliases: board interventions, edits, karvonen table 2, karvonen table 8, board edit, board edits, board intervention,
+--       piece removal, edit legality, piece deletion, remove a piece, erase a piece, intervention success rate,
+--       random direction control, shuffled label control, legal moves after the edit
 -- paper: Karvonen 2024, Table 2, Table 8 and section 4.2
 -- kinds: edit
 -- made by: chessreg run edit

@@ -1,7 +1,7 @@
 -- title: edit strength
 -- topic: board edits
 -- question: How does the effect depend on the scale of the edit?
--- aliases: edit scale sweep, davis figure 2, scale sweep, effect by scale, edit scale
+-- aliases: edit scale sweep, davis figure 2, scale sweep, effect by scale, edit scale, best alpha
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, Figure 2
 -- kinds: edit-next-token
 -- made by: chessreg run edit-next-token --preset davis-corrected --layer-sets each --scales 0,0.1,0.2,0.5,1,2

@@ -1,8 +1,8 @@
 -- title: probe f1 by class
 -- topic: probes
 -- question: How large is the F1 score of each piece or class?
--- aliases: f1, f1 by piece, karvonen table 9, confusion matrix, per class accuracy,
---       hardest pieces to read, worst read piece
+-- aliases: f1, f1 by piece, karvonen table 9, confusion matrix, per class accuracy, hardest pieces to read, worst read
+--       piece, f1 of the queen, white or black pieces, pawn knight bishop rook queen king
 -- paper: Karvonen 2024, Table 9 and Appendix F
 -- kinds: probe
 -- made by: chessreg run probe

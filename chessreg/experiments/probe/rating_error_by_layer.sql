@@ -1,8 +1,8 @@
 -- title: rating error by layer
 -- topic: probes
 -- question: How large is the error of the rating that a probe predicts?
--- aliases: rating error, skill regression, karvonen section 3.2, skill probe, elo probe, rating probe,
---       mean absolute error, skill probes
+-- aliases: rating error, skill regression, karvonen section 3.2, skill probe, elo probe, rating probe, mean absolute
+--       error, skill probes, does the model know the elo of the players
 -- paper: Karvonen 2024, section 3.2
 -- kinds: probe
 -- made by: chessreg run probe

@@ -1,7 +1,8 @@
 -- title: square accuracy by ply
 -- topic: probes
 -- question: How does the accuracy of board probes change along the game?
--- aliases: accuracy by ply, probe accuracy by ply, accuracy over the game
+-- aliases: accuracy by ply, probe accuracy by ply, accuracy over the game, accuracy during the game, late positions of
+--       the game, opening and endgame accuracy
 -- paper: beyond Karvonen 2024, Table 1: accuracy by ply
 -- kinds: probe
 -- made by: chessreg run probe

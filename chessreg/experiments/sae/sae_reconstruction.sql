@@ -1,8 +1,8 @@
 -- title: sae reconstruction
 -- topic: sparse autoencoders
 -- question: How faithful and sparse are the SAEs?
--- aliases: sparse autoencoders, sae metrics, davis table 3, sae, saes, sparse autoencoder, l0, loss recovered,
---       dead latents, dead features, explained variance, reconstruction
+-- aliases: sparse autoencoders, sae metrics, davis table 3, sae, saes, sparse autoencoder, l0, loss recovered, dead
+--       latents, dead features, explained variance, reconstruction, active latents
 -- paper: Davis et al. 2026, Table 3 and section 4.2
 -- kinds: sae
 -- made by: chessreg run sae

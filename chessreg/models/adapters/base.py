@@ -239,7 +239,8 @@ def check_weights(weights: Mapping[str, Tensor], expected: Mapping[str, tuple[in
     for name, shape in expected.items():
         tensor = weights[name]
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            raise BadInputError(f"weight {name} is not a tensor of floats")
+            found = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise BadInputError(f"weight {name} is not a tensor of floats but {found}")
         if tuple(tensor.shape) != shape:
             raise BadInputError(f"weight {name} has shape {list(tensor.shape)}, the configuration says {list(shape)}")
         if not bool(torch.isfinite(tensor).all()):

@@ -310,8 +310,11 @@ def get_one_dimensional(tensor: Any, key: str, name: str) -> np.ndarray | None:
     """Return a tensor [d_model] as an array, None for None. Raises BadInputError for anything else."""
     if tensor is None:
         return None
-    if not hasattr(tensor, "dim") or tensor.dim() != 1 or not tensor.is_floating_point():
-        raise BadInputError(f"{name}: {key} is not a tensor of floats [d_model]")
+    if not hasattr(tensor, "dim"):
+        raise BadInputError(f"{name}: {key} is not a tensor of floats [d_model] but a {type(tensor).__name__}")
+    if tensor.dim() != 1 or not tensor.is_floating_point():
+        kind = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        raise BadInputError(f"{name}: {key} is not a tensor of floats [d_model] but {kind}")
     check_floats(tensor, name)
     return to_float_array(tensor, name)
 

@@ -2,8 +2,8 @@
 -- topic: play
 -- question: How strong is the model with each intervention, without it, and with its controls?
 -- aliases: elo, skill interventions, karvonen table 3, karvonen table 7, karvonen figure 2, strength, steering,
---       steering effect, intervention effect, match results, effect of steering, negative steering,
---       does steering increase elo, caa, vector changes how the model plays
+--       steering effect, intervention effect, match results, effect of steering, negative steering, does steering
+--       increase elo, caa, vector changes how the model plays, stronger or weaker with the vector
 -- paper: Karvonen 2024, Tables 3 and 7 and Figure 2
 -- kinds: play, engine-match, imported-games
 -- made by: chessreg run play

@@ -1,8 +1,9 @@
 -- title: games by termination
 -- topic: play
 -- question: How do games end: checkmate, draws, illegal moves, move limit?
--- aliases: terminations, how games end, illegal forfeits, forfeits, game endings, games lost by illegal moves,
---       illegal moves, game length, game length by intervention, how long are the games
+-- aliases: terminations, how games end, illegal forfeits, forfeits, game endings, games lost by illegal moves, illegal
+--       moves, game length, game length by intervention, how long are the games, how often is it illegal, average
+--       length of games, draws by repetition, resigned games
 -- paper: Karvonen 2024, section 2.2 and Appendix E
 -- kinds: play, engine-match, imported-games
 -- made by: chessreg run play

@@ -16,14 +16,14 @@ UNKNOWN_WORD_WEIGHT = 2.5  # weight of a word that no query has
 WITH_RUNS_FACTOR = 1.15  # on a near tie, a query with runs in the registry comes first
 ABBREVIATIONS = {
     "acc": "accuracy", "avg": "average", "baseline": "control", "caa": "steering", "cpl": "centipawn",
-    "feature": "latent", "features": "latents", "lmpm": "legal move mass", "prob": "probability", "sf": "stockfish",
-    "temp": "temperature", "winrate": "win",
+    "feature": "latent", "features": "latents", "lmpm": "legal move mass", "lose": "lost",
+    "prob": "probability", "sf": "stockfish", "temp": "temperature", "winrate": "win",
 }  # fmt: skip
 ENDING = re.compile(r"(?<=...)(ies|y?(?:es|s|ing|ed)|y|e)$")
 COMMON = """
 a all an and any are as at be by can did do does each for from get give good has have how i in is it its list many
-me model much my of on one or our per print result results show table that the their them these they this to vs was
-we were what when where which who why with work works
+me model models much my number of often on one or our per print result results show table that the their them there
+these they this to use used vs was we were what when where which who why with work works
 """
 COMMON_WORDS = frozenset(COMMON.split())
 

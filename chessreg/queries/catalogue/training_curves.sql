@@ -1,8 +1,8 @@
 -- title: training curves
 -- topic: training
 -- question: How did loss and held-out metrics change during training?
--- aliases: loss curves, learning curves, junkin training loss, loss curve, learning curve, training loss,
---       validation loss
+-- aliases: loss curves, learning curves, junkin training loss, loss curve, learning curve, training loss, validation
+--       loss, how much the loss drops
 -- paper: Junkin 2025, the figures of training and test loss
 -- kinds: train, finetune, imported-curves
 -- made by: chessreg run train

@@ -2,7 +2,7 @@
 -- topic: play
 -- question: How many of the games are different, and are any of them training games?
 -- aliases: games against the training set, karvonen section 2.2, duplicate games, memorised games, memorized games,
---       games of a match different from each other
+--       games of a match different from each other, which openings were used, openings, repeated games, does it repeat games
 -- paper: Karvonen 2024, section 2.2
 -- kinds: play, engine-match, imported-games
 -- made by: chessreg run play

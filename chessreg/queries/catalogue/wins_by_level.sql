@@ -2,8 +2,8 @@
 -- topic: play
 -- question: How often does the model win, draw and lose against each opponent and Stockfish level?
 -- aliases: ladder, wins draws and losses by level, junkin wins, win rate, winrate, win rates, results by level,
---       stockfish results, stockfish level, results against stockfish, games played, number of games,
---       how many games, how good is the model, who won
+--       stockfish results, stockfish level, results against stockfish, games played, number of games, how many
+--       games, how good is the model, who won, how many games did it lose, games lost and won
 -- paper: Junkin 2025, the figures of wins against Stockfish's levels (section 4 and Appendix I)
 -- kinds: play, imported-games, imported-sweep
 -- made by: chessreg run play
@@ -58,7 +58,7 @@ SELECT *, dense_rank() OVER (ORDER BY own_name, checkpoint_place, intervention_i
                                       origin DESC, assist <> 'none', assist, colors, engine_version, engine_id,
                                       level IS NOT NULL, level, opponent DESC, opening, policy, move_limit, rules) AS cell
 FROM (
-    SELECT a.*, s.run, s.kind, CASE WHEN s.kind = 'play' THEN 'ours' ELSE 'imported' END AS origin,
+    SELECT a.*, s.run, s.kind, CASE WHEN starts_with(s.kind, 'imported-') THEN 'imported' ELSE 'ours' END AS origin,
            coalesce(m.colors, CASE WHEN min(a.color) OVER same <> max(a.color) OVER same THEN 'both' ELSE a.color END)
                AS colors
     FROM arms AS a JOIN scoped AS s ON s.run_id = a.run_id JOIN imported_arms AS m
