@@ -19,6 +19,12 @@ MACROS = {
     ELSE 0.0::DOUBLE END""",
     # Legal first tries of a game. NULL for the policies that choose among the legal moves, where every try is legal.
     "first_tries": "(policy, legal) AS CASE WHEN coalesce(policy, '') NOT IN ('legal', 'trie') THEN legal END",
+    # What a table says of games that the engine's evaluation scored, out of n.
+    "unfinished_text": """(adjudicated, n) AS CASE
+    WHEN 2 * adjudicated > n
+        THEN 'most games are unfinished and scored by Stockfish''s evaluation (column adjudicated): '
+             || 'more games end against a stronger opponent (chessreg engine ladder)'
+    WHEN adjudicated > 0 THEN 'unfinished games are scored by Stockfish''s evaluation (column adjudicated)' END""",
     "square_text": "(square) AS substr('abcdefgh', square % 8 + 1, 1) || (square // 8 + 1)",
     # 1.5 and 2, not 1.500000 and 2.0
     "scale_text": """(scale) AS

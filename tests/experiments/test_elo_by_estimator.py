@@ -139,7 +139,7 @@ def test_adjudicated_games_of_a_rated_player_are_counted_and_noted(session):
     session.run(spec)
     table = session.query("ratings")
     assert {row["player"]: row["adjudicated"] for row in table.rows} == {"capture": 3, "random": 3}
-    assert "unfinished games are scored by Stockfish's evaluation (column adjudicated)" in " ".join(table.notes)
+    assert "most games are unfinished and scored by Stockfish's evaluation" in " ".join(table.notes)
 
 
 def test_games_from_one_line_of_a_short_book_are_drawn_together(session, tmp_path):

@@ -47,7 +47,10 @@ def test_the_authors_scoring_drops_draws_and_counts_balanced_stopped_games_as_lo
     assert (author["w"], author["d"], author["l"], author["scoring"]) == (2, 0, 3, "author-2024")
     for title in ("elo by intervention", "wins by level"):
         result = run_query(database, title)
-        assert result.notes == ["row 1: unfinished games are scored by Stockfish's evaluation (column adjudicated)"]
+        assert result.notes == [
+            "row 1: most games are unfinished and scored by Stockfish's evaluation (column adjudicated): "
+            "more games end against a stronger opponent (chessreg engine ladder)"
+        ]
         assert [row["adjudicated"] for row in result.rows] == [4]
 
 

@@ -66,8 +66,7 @@ WITH stopped AS (
 SELECT cell, run, estimator, player, rating, rating_low, rating_high, anchor, games, w, d, l, score, unscored,
        coalesce(adjudicated, 0) AS adjudicated, opponents, anchored_games, systematic, scoring, draw_weight, policy,
        opening,
-       CASE WHEN adjudicated > 0
-            THEN 'unfinished games are scored by Stockfish''s evaluation (column adjudicated)' END AS warning,
+       unfinished_text(adjudicated, games) AS warning,
        checkpoint_id, intervention_id
 FROM base LEFT JOIN stopped USING (cell)
 ORDER BY cell

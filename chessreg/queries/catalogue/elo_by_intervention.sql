@@ -173,7 +173,7 @@ SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, 
        move_limit, rules, $scoring AS scoring, n, planned, stopped, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
        first_try_legal, random_draws, shuffled_draws, runs, machines,
        nullif(concat_ws('; ',
-           CASE WHEN adjudicated > 0 THEN 'unfinished games are scored by Stockfish''s evaluation (column adjudicated)' END,
+           unfinished_text(adjudicated, n),
            CASE WHEN intervention_id IS NOT NULL THEN nullif(concat_ws('; ',
            CASE WHEN u.score IS NULL THEN 'the unedited model has not played here'
                 WHEN u.score < 0.2 OR u.score > 0.8

@@ -101,8 +101,7 @@ helped AS (
 SELECT cell, checkpoint, intervention, origin, assist, opponent, level, "limit", engine_version, color, opening, policy, rules,
        n, planned, coalesce(w, 0) AS w, coalesce(d, 0) AS d, coalesce(l, 0) AS l, coalesce(unscored, 0) AS unscored,
        adjudicated, assisted, runs,
-       CASE WHEN adjudicated > 0 THEN 'unfinished games are scored by Stockfish''s evaluation (column adjudicated)' END
-           AS warning,
+       unfinished_text(adjudicated, n) AS warning,
        checkpoint_id, intervention_id
 FROM arm JOIN played USING (cell) LEFT JOIN helped USING (cell)
 ORDER BY cell
