@@ -110,6 +110,7 @@ MEANINGS = {
     "scoring": "draws|scored",
     "seed": "seed|of initial",
     "since": "date|since",
+    "sort": "Sort by",
     "sites": "tokens",
     "size": "look|minutes",
     "skip-sites": "leave out|skip this many",

@@ -379,7 +379,7 @@ def test_rows_are_sorted_with_their_notes_and_the_games_behind_them(database, ma
     make.play(model, [stopped(-900)], level=2, name="lost")
     found = run_query(database, "elo by intervention", sort="score")
     assert [row["runs"] for row in found.rows] == ["lost", "won"]
-    assert found.notes[0].startswith("row 1: unfinished games")
+    assert found.notes[0].startswith("row 1: most games are unfinished")
     assert run_query(database, "elo by intervention", sort="-score").rows[0]["runs"] == "won"
     [behind] = query_rows_behind(database, "elo by intervention", 1, sort="score").rows
     assert behind["run"] == "lost"
