@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from textual.command import CommandPalette
 from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import Input
@@ -103,8 +104,11 @@ class TypedKeys:
         return self._blocked_since is not None and time.monotonic() - self._blocked_since > KEY_TIMEOUT_S
 
     def _is_opening(self) -> bool:
-        """Return whether the screen shows nothing yet, or is about to be replaced by its successor."""
+        """Return whether the screen shows nothing yet, or is about to be replaced by its successor. The palette may be
+        searching at any time."""
         screen = self.app.screen_stack[-1] if self.app.screen_stack else None
+        if isinstance(screen, CommandPalette):
+            return True
         return isinstance(screen, AppScreen) and (not screen.filled or screen.successor is not None)
 
     def _goes_on(self, key: Key | Paste) -> bool:
@@ -213,8 +217,10 @@ class TypedKeys:
     def _read_for(self, key: Key | Paste) -> list[Worker[Any]]:
         """Return the workers that `key` must wait for. These load a screen, filtered rows or a form because of earlier
         keys. Text and keys that work everywhere wait for none of them. Reloads and workers that once exceeded the
-        timeout are excluded."""
+        timeout are excluded. Enter in the palette waits for its search."""
         screen = self.app.screen
+        if isinstance(screen, CommandPalette) and isinstance(key, Key) and key.key == "enter":
+            return [w for w in self.app.workers if w.node is screen and not w.is_finished and w not in self._slow]
         if not isinstance(screen, AppScreen) or not isinstance(key, Key) or isinstance(self.focus(), Input):
             return []
         if self._works_everywhere(key):

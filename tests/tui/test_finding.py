@@ -3,6 +3,7 @@ palette finds everything, and keys are the user's own."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -16,6 +17,9 @@ import pytest
 from sqlalchemy import JSON, Boolean, Float, Integer, MetaData, String, Table, and_, case, create_engine, insert, select
 from sqlalchemy import Column as Stored
 from sqlalchemy.dialects.postgresql import JSONB
+from textual.command import CommandPalette
+from textual.events import Key
+from textual.widgets import Input
 
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
@@ -29,6 +33,7 @@ from tui.data.table_filter import View, make_conditions, make_json_field, make_m
 from tui.screens.answers import AnswerScreen, build_answer_columns
 from tui.screens.boards import DATASET_GAME_COLUMNS, BoardScreen
 from tui.screens.dialogs import PickerScreen
+from tui.screens.help import Palette
 from tui.screens.launch import FormScreen
 from tui.screens.run import RunScreen
 from tui.widgets.bars import TopBar
@@ -340,6 +345,31 @@ async def test_the_palette_finds_everything_and_what_is_used_comes_first(drive: 
         await driver.press("4", "ctrl+p")
         await driver.settle()
         assert "Query: games by termination" in driver.text, "what was chosen is offered again"
+
+
+async def test_enter_in_the_palette_waits_for_its_search(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    search, go = Palette.search, asyncio.Event()
+
+    async def search_slowly(self: Palette, words: str) -> Any:
+        await go.wait()
+        async for hit in search(self, words):
+            yield hit
+
+    monkeypatch.setattr(Palette, "search", search_slowly)
+    async with drive() as driver:
+        app = driver.app
+        for key in ("ctrl+p", *"run board"):
+            app.post_message(Key("space" if key == " " else key, key if len(key) == 1 else None))
+        while not any(line.value == "run board" for line in app.screen.query(Input)):
+            await asyncio.sleep(0.01)
+        while app.typed.under_way:
+            await asyncio.sleep(0.01)
+        app.post_message(Key("enter", None))
+        await asyncio.sleep(0.2)
+        assert isinstance(app.screen, CommandPalette)
+        go.set()
+        await driver.settle()
+        assert isinstance(driver.screen, RunScreen), driver.text
 
 
 async def test_keys_are_the_users_own(drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

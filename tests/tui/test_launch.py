@@ -392,8 +392,8 @@ async def test_words_that_no_setting_has_leave_none_and_names_come_first(drive, 
     async with drive(tmp_path, size=(120, 40)) as driver:
         await driver.go("launch")
         await driver.press("slash")
-        await driver.type("probe")
-        await driver.press("enter")
+        await driver.type("prob")
+        await driver.press("enter")  # no kind of this name, and several that match: their list
         rows = [driver.screen.query_one("#kinds").row(n)["name"] for n in range(3)]
         assert rows[0] == "probe"
         assert all(name.startswith("probe") for name in rows)

@@ -64,6 +64,9 @@ async def test_sql_is_asked_and_its_rows_are_written_to_a_file(drive: Any, tmp_p
         assert "SELECT run, kind FROM runs" in driver.text
         await driver.press("enter")
         assert driver.screen.query_one("SqlEditor").text == "SELECT run, kind FROM runs"
+        await driver.press("escape", "escape", "e")
+        await driver.type("SELECT 1")
+        assert driver.screen.query_one("SqlEditor").text == "SELECT 1", "the last statement is replaced by typing"
 
 
 async def test_the_best_layer_is_marked_on_its_heat_board(drive: Any, studied: Path) -> None:
@@ -182,6 +185,7 @@ async def test_a_cache_and_a_probe_are_launched_watched_cancelled_and_tried_agai
         assert isinstance(driver.screen, PickerScreen)
         await press("enter", "ctrl+l")
         assert isinstance(driver.screen, JobScreen)
+        assert driver.way.startswith("jobs › probe"), "not under the job of the cache"
         assert job()["kind"] == "probe"
         press.told("a cache and a probe launched, cancelled and tried again, at 80×24", 12)
         # a job's tables have words too, apart from those that are looked for in its log
@@ -193,37 +197,60 @@ async def test_a_cache_and_a_probe_are_launched_watched_cancelled_and_tried_agai
         assert driver.screen.query_one("#part", PageTable).count > 2
 
 
-async def test_a_sweep_of_three_scales_is_launched_and_its_runs_have_names(
+async def test_a_sweep_of_three_scales_is_launched_in_each_obvious_way_and_its_runs_have_names(
     drive: Any, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Presence, "start", lambda self, url: None)
     own = Path(shutil.copytree(world, tmp_path / "own"))
     async with drive(own, size=(120, 40)) as driver:
+
+        async def choose_inputs(press: Keys) -> None:
+            for needed in ("checkpoint", "probe"):
+                assert driver.screen.crumb == needed
+                await press("enter")
+            assert driver.screen.crumb == "dataset", "an edit needs games or a position: games are asked for"
+            await press("slash")
+            await driver.type("games:test")
+            await press("enter")
+
+        async def sweep(press: Keys, scales: str, way: str) -> None:
+            form = driver.screen
+            assert isinstance(form, FormScreen), "the only one that has these words is taken"
+            assert form.form.text("dataset") == "games:test"
+            await press("slash")
+            await driver.type("scale")
+            await press("enter", "enter")
+            await driver.type(scales)
+            await press("enter", "ctrl+l")
+            assert isinstance(driver.screen, JobScreen)
+            press.told(f"a grid of three scales, {way}", 12)
+
+        press = Keys(driver)
+        await press("3", "slash")
+        await driver.type("edit")
+        await press("enter")  # a kind of this name: its form opens
+        await choose_inputs(press)
+        await sweep(press, "5|6|7", "by the list of kinds")
+
         press = Keys(driver)
         await press("ctrl+p")
         await driver.type("launch edit")
         await press("enter")
-        for needed in ("checkpoint", "probe"):
-            assert driver.screen.crumb == needed
-            await press("enter")
-        assert isinstance(driver.screen, FormScreen)
-        await press("slash")
-        await driver.type("scale")
-        await press("enter", "enter")
-        await driver.type("1|2|4")
+        await choose_inputs(press)
+        await sweep(press, "1|2|4", "by the palette")
+
+        press = Keys(driver)
+        await press("4", "slash")
+        await driver.type("kind:edit")
         await press("enter", "ctrl+l")
-        assert "an edit needs either games or one position" in driver.notices
-        assert driver.screen.crumb == "dataset", "what is missing is asked for"
-        await press("slash")
-        await driver.type("games:test")
-        await press("enter")
-        assert isinstance(driver.screen, FormScreen), "the only one that has these words is taken"
-        await press("ctrl+l")
-        assert isinstance(driver.screen, JobScreen)
-        press.told("a grid of three scales", 12)
+        assert "the form has the settings of edits" in driver.notices
+        kept = driver.app.remembered.get("launch.drafts", {})
+        await sweep(press, "8|9|10", "by an earlier run")
+        assert driver.app.remembered.get("launch.drafts", {}) == kept, "a run's form is not a draft"
         with open_session(str(own / "registry.db"), own / "store") as session:
-            names = sorted({row["name"] for row in list_job_pages(session, "").page(0)})
-        assert [name.rpartition("scale")[2] for name in names] == ["1.0", "2.0", "4.0"], names
+            rows = list_job_pages(session, "").page(0)
+        names = {row["name"].rpartition("scale")[2] for row in rows}
+        assert names == {f"{scale}.0" for scale in (1, 2, 4, 5, 6, 7, 8, 9, 10)}
 
 
 async def test_the_games_of_an_arm_lead_to_the_ply_where_they_diverge(drive: Any) -> None:
@@ -246,8 +273,9 @@ async def test_a_number_leads_by_its_lineage_to_the_games_it_was_made_from(drive
         await driver.type("dataset")
         await press("enter", "enter", "v", "enter")
         assert isinstance(driver.screen, BoardScreen), driver.text
-        await press("end", "P")
-        assert "1. " in driver.app.clipboard
+        await press("P")
+        assert "1. " in driver.app.clipboard, "the whole game, also at its start"
+        assert "[Result " in driver.app.clipboard
         press.told("from a number to its PGN", 12)
 
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
+DATASET_TAGS = {
+    "White": "white", "Black": "black", "Result": "result", "WhiteElo": "white_elo", "BlackElo": "black_elo",
+    "ECO": "eco",
+}  # fmt: skip
 FIRST_MOVES = 6  # plies of a game that are written out
 KINDS_WITH_OWN_SCREEN = ("edit", "edit-next-token")  # kinds with a screen that asks the process that holds the model
 
@@ -59,7 +63,8 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
         views = build_dataset_frames(session.inputs, row["dataset_id"].hex, row["unit"])
         newest = find_newest_checkpoint(session)
         called = name_checkpoint(session, newest)
-        return Boards(dict(row), views, row["run"], "dataset", checkpoint=newest, model=called)
+        pgn = format_dataset_game(row, views[-1]) if views[-1].moves else ""
+        return Boards(dict(row), views, row["run"], "dataset", pgn=pgn, checkpoint=newest, model=called)
     run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
     with session.database.read() as sql:
         run = sql.get(tables.Run, run_id)
@@ -100,6 +105,18 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
     model_name = name_checkpoint(session, checkpoint)
     facts = describe_cached_game(session, run.spec, whole)
     return Boards(whole, views, called, run.kind, checkpoint=checkpoint, facts=facts, layers=layers, model=model_name)
+
+
+def format_dataset_game(row: Mapping[str, Any], last: BoardFrame) -> str:
+    """Return a dataset's game as PGN, from its row and its last position."""
+    import chess.pgn
+
+    game = chess.pgn.Game.from_board(chess.Board())
+    game.add_line(map(chess.Move.from_uci, last.moves))
+    for tag, column in DATASET_TAGS.items():
+        if row.get(column) not in (None, ""):
+            game.headers[tag] = str(row[column])
+    return f"{game}\n"
 
 
 def describe_cached_game(session: Session, spec: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -173,7 +190,11 @@ def preview_boards(session: Session, row: Mapping[str, Any]) -> BoardPreview | N
             views = load_state_boards(session, row).boards
     except ChessregError:
         return None
-    return BoardPreview(views, drawn.facts) if views else None
+    facts = drawn.facts
+    if drawn.kind == "dataset" and len(views) > 1:
+        moves = [view.caption[0] for view in views[1:] if view.caption]
+        facts = (views[0].title, re.sub(r"\d+\.\.\. ", "", " ".join(moves)))
+    return BoardPreview(views, facts) if views else None
 
 
 def find_run_checkpoint(session: Session, spec: Mapping[str, Any]) -> str:

@@ -49,6 +49,10 @@ class ComparisonTables:
     machines: list[Row]
     curves: dict[str, Chart]
 
+    def count_curves(self, metric: str) -> int:
+        """Return the number of runs that have a curve of the metric."""
+        return sum(len(panel.series) for panel in self.curves[metric].panels)
+
     @property
     def ids(self) -> list[UUID]:
         return [subject.run_id for subject in self.comparison.subjects]

@@ -629,6 +629,26 @@ def list_kind_rows(session: Session) -> list[Row]:
     return [row for _, row in sorted(known.items())]
 
 
+def read_run_form(session: Session, run_id: UUID) -> Form:
+    """Return the form of a run's kind with the settings that were given to the run, except its name."""
+    from chessreg.entities.run import format_typed_reference
+    from chessreg.runs.kind import find_kind_of_record
+
+    with session.database.read() as sql:
+        run = sql.get_one(tables.Run, run_id)
+        record = sql.get_one(tables.KindRecord, (run.kind, run.version))
+        kind = find_kind_of_record(record, session.store.read_only)
+        form = Form(kind, record.source if ".py:" in record.source else record.name)
+        settings = flatten_settings(run.spec)
+        for key in form.every_key & settings.keys() & set(run.explicit):
+            value = settings[key]
+            if isinstance(value, list) and value:
+                form.typed[key] = ",".join(format_typed_reference(sql, each) for each in value)
+            else:
+                form.typed[key] = format_typed_reference(sql, value) if isinstance(value, str) else format_value(value)
+    return form
+
+
 def find_form_kind(session: Session, reference: str, typed: bool) -> Kind:
     """Return the kind of a name or file. `typed` means that the user typed the reference, and therefore trusts the
     file."""

@@ -266,26 +266,27 @@ def describe_first_results(session: Session, run_ids: Sequence[UUID]) -> dict[UU
 
 
 class RunFacts(NamedTuple):
-    """A run, its settings with named inputs by dotted path, its result as text, its results in small tables, and the
-    curve of its first metric: the metric's name, and (step, value) pairs."""
+    """A run, the settings given to it with named inputs by dotted path, its result as text, its results in small
+    tables, and the curve of its first metric: the metric's name, and (step, value) pairs."""
 
     run: dict[str, Any]
-    settings: dict[str, Any]
+    given: dict[str, Any]
     answer: str
     summaries: list[Summary]
     curve: tuple[str, list[tuple[int, float]]] | None
 
 
 def load_run_facts(session: Session, run_id: UUID) -> RunFacts:
-    """Read the facts that a preview shows."""
-    from chessreg.runs.kind import list_effective_settings
+    """Read the facts that a preview shows, without the run's kind, whose import takes longer than all the rest."""
+    from chessreg.runs.spec import describe_source, flatten_settings
     from tui.data.run_summary import summarize_run
 
     with session.database.read() as sql:
         run = read.read_run(sql, run_id.hex)
-        settings = name_inputs(sql, list_effective_settings(run["kind"], run["spec"]))
+        settings = flatten_settings(run["spec"])
+        given = {path: value for path, value in settings.items() if describe_source(path, run["explicit"]) == "given"}
         summaries, curve = summarize_run(sql, run_id), measures.read_curve(sql, run_id)
-        return RunFacts(run, settings, format_headline(sql, run_id), summaries, curve)
+        return RunFacts(run, name_inputs(sql, given), format_headline(sql, run_id), summaries, curve)
 
 
 def format_headline(sql: Any, run_id: UUID) -> str:

@@ -240,9 +240,21 @@ def write_answer_file(result: QueryResult, path: Path, plot: Plot | None) -> str
     return render.write_result(result, path)
 
 
-class AnswerScreen(ResultScreen, ScopedScreen):
-    """The table of one query. Enter opens the rows behind a line."""
+MIN_PLOT_LINES = 18  # of a plot below a short answer, with its frame
+NOTES_LINES = 14  # reserved for the notes below both, bars and breadcrumbs
 
+
+class AnswerScreen(ResultScreen, ScopedScreen):
+    """The table of one query. Enter opens the rows behind a line. Below a short answer is its first plot of curves, if
+    there is room."""
+
+    DEFAULT_CSS = """
+    AnswerScreen > #plot {
+        height: 1fr; display: none; scrollbar-size-vertical: 1; background: $surface; border: round $edge;
+        border-title-color: $foreground; border-title-style: bold;
+    }
+    AnswerScreen.-plot > #plot { display: block; }
+    """
     place = "answer"
     arranges = True
     also = ("scoped", "result")
@@ -257,6 +269,8 @@ class AnswerScreen(ResultScreen, ScopedScreen):
     def body(self) -> ComposeResult:
         yield ScopeBar()
         yield PageTable(id="answer", empty="no rows")
+        with VerticalScroll(id="plot", can_focus=False):
+            yield ChartView()
         yield NotesPane()
 
     async def fill(self) -> None:
@@ -268,6 +282,27 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         if page is not None:
             self.show(*page, question, keep=self._answered == question)
             self._answered = question
+            self.run_exclusive(self.draw_plot, "plot")
+
+    async def draw_plot(self) -> None:
+        """Draw curves below a short answer. Bars are in the table already."""
+        question, rows = self.shown_question, self.table.count
+        table_lines = rows + 3  # heading and frame
+        charts: list[Chart] | None = []
+        if rows and not question.published and self.size.height - table_lines - NOTES_LINES >= MIN_PLOT_LINES:
+            charts = await self.ask(f"drawing {question.title}", lambda session: read_curves(session, question))
+        if question != self.shown_question:
+            return
+        self.set_class(bool(charts), "-plot")
+        self.table.styles.height = table_lines if charts else None
+        if charts:
+            self.query_one("#plot").border_title = cast(str, Content(charts[0].title))
+            self.call_after_refresh(self.query_one(ChartView).show, charts[0])
+
+    def on_resize(self, event: events.Resize) -> None:
+        super().on_resize(event)
+        if self._answered is not None:
+            self.run_exclusive(self.draw_plot, "plot")
 
     _answered: ScreenQuestion | None = None
 
@@ -341,6 +376,16 @@ class AnswerScreen(ResultScreen, ScopedScreen):
             self.notify("these lines are the papers'; p goes back to ours")
         else:
             self.app.push_screen(RowsScreen(self.shown_question, event.row["#"]))
+
+
+def read_curves(session: Session, question: ScreenQuestion) -> list[Chart]:
+    """Return the chart of the query's first plot with curves of several points, or an empty list."""
+    for plot in question.entry.plots:
+        if plot.form == "lines":
+            chart = make_plot_chart(run_plot_query(session, question, plot), plot)
+            if chart.form == "lines" and any(len(s.points) > 1 for panel in chart.panels for s in panel.series):
+                return [chart]
+    return []
 
 
 class RowsScreen(ResultScreen, BoardPreviewingScreen):

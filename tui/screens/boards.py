@@ -56,10 +56,10 @@ DATASET_GAME_COLUMNS = (
     TableColumn("unit", "game", right=True),
     TableColumn("result", "result"),
     TableColumn("plies", "plies", right=True),
-    TableColumn("white", "white", widest=18, least=6),
     TableColumn("white_elo", "white elo", right=True),
-    TableColumn("black", "black", widest=18, least=6),
     TableColumn("black_elo", "black elo", right=True),
+    TableColumn("white", "white", widest=18, least=6),
+    TableColumn("black", "black", widest=18, least=6),
     TableColumn("eco", "opening"),
     TableColumn("text", "moves", widest=80, least=20),
 )
@@ -736,7 +736,7 @@ class PairScreen(DrawingScreen):
     def __init__(self, row: Mapping[str, Any], ply: int = 0) -> None:
         super().__init__(classes="-empty")
         self.row, self.ply, self.chosen = row, ply, 0
-        self.crumb = "beside"
+        self.crumb = "compared"
         self.pair: Sides | None = None
 
     def body(self) -> ComposeResult:
@@ -761,7 +761,7 @@ class PairScreen(DrawingScreen):
                 " --opening-seed to make one."
             )
             return
-        self.crumb = f"beside {self.pair.sides[1].run} {self.pair.sides[1].unit}"
+        self.crumb = f"compared with {self.pair.sides[1].run} {self.pair.sides[1].unit}"
         self.remove_class("-empty")
         for name, side in zip(("one", "other"), self.pair.sides, strict=True):
             self.query_one(f"#moves-{name}", MoveList).views = tuple(side.views)

@@ -72,7 +72,7 @@ class CompareScreen(PartsScreen):
         others = show.join_words(compared.labels[1:])
         self.query_one("#subjects", Static).update(f"baseline {compared.labels[0]} ({pin}) against {others}")
         if self.metric not in compared.curves:
-            self.metric = next(iter(compared.curves), "")
+            self.metric = max(compared.curves, key=compared.count_curves, default="")
         self.set_class(bool(compared.curves), "-curves")
         strip = self.query_one(PaneStrip)
         strip.names = tuple(pane.name for pane in self.panes)

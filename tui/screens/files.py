@@ -84,7 +84,7 @@ class FilesScreen(AppScreen):
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
-        yield PageTable(COLUMNS, id="files", empty="empty folder; - goes to the parent folder")
+        yield PageTable(COLUMNS, id="files", title="Files", empty="empty folder; - goes to the parent folder")
 
     def on_mount(self) -> None:
         last = Path(self.app.remembered.get(LAST_PATH_KEY, [""])[0])

@@ -55,7 +55,9 @@ class JobActionsScreen(AppScreen):
                 return False
             ended = row.get("ended_at") is not None
             whole = action.parameter == "launch"  # other jobs of the launch may still be active
-            if (action.method == "cancel" and ended and not whole) or (action.method == "retry" and not ended):
+            if action.method == "retry" and not ended:
+                return bool(row["state"] == "cancelling")  # says that it has to end first
+            if action.method == "cancel" and ended and not whole:
                 return False
         return super().offers(action)
 
@@ -80,7 +82,9 @@ class JobActionsScreen(AppScreen):
     def action_retry(self) -> None:
         from chessreg.scheduling import queue
 
-        if (row := self.chosen) is not None:
+        if (row := self.chosen) is not None and row["state"] == "cancelling":
+            self.notify("the job is still being cancelled; retry it once it has ended", severity="warning")
+        elif row is not None:
             nothing = "the job is complete or still active, or another launch of its run is active"
             self.change("queued again", nothing, queue.retry_jobs, row)
 

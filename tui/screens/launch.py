@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from rich.cells import cell_len
 from textual import work
@@ -84,8 +85,23 @@ class LaunchScreen(AppScreen):
         columns = (*COLUMNS[:2], DRAFT, *COLUMNS[2:]) if any(row["draft"] for row in rows) else COLUMNS
         table.show(ListPages(rows), rows, columns=columns, keep=table.loaded and self._shown_text == self.filter_text)
         self._shown_text = self.filter_text
+        self.open_named_kind()
 
     _shown_text = ""
+    _opening = False  # open the kind that the filter names as soon as its rows are read
+
+    def leave_filter(self) -> None:
+        super().leave_filter()
+        self._opening = bool(self.query_one(FilterBar).value)
+        self.open_named_kind()
+
+    def open_named_kind(self) -> None:
+        """Open the form of a kind whose name was typed, or of the only one that matches, and ask for its inputs."""
+        table, words = self.query_one(PageTable), self.query_one(FilterBar).value
+        if self._opening and words == self._shown_text:
+            self._opening = False
+            if (row := table.row(0)) is not None and (table.count == 1 or row["name"] == words.strip().lower()):
+                self.open(row["reference"], asks=True)
 
     def command(self) -> str:
         return "chessreg launch --help"
@@ -122,6 +138,18 @@ class LaunchScreen(AppScreen):
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         self.open(event.row["reference"])
+
+
+def open_run_form(screen: AppScreen, run_id: UUID, label: str) -> None:
+    """Open the form of a run's kind with the run's settings, to launch it with other ones."""
+    from tui.data.launch_form import read_run_form
+
+    async def read() -> None:
+        form = await screen.ask("reading the settings", lambda session: read_run_form(session, run_id))
+        if form is not None:
+            await screen.app.push_screen(FormScreen(form, of_run=label))
+
+    screen.run_exclusive(read, "open")
 
 
 def rank_kind(name: str, wanted: Sequence[str]) -> int:
@@ -181,9 +209,10 @@ class FormScreen(AppScreen):
     FormScreen.-wide #about { min-height: 4; max-height: 50%; margin-bottom: 1; }
     """
 
-    def __init__(self, form: Form, asks: bool = False) -> None:
+    def __init__(self, form: Form, asks: bool = False, of_run: str = "") -> None:
+        """With `of_run` the form has the settings of this run, and is not kept as a draft."""
         super().__init__()
-        self.form, self.crumb, self.asks = form, form.kind.name, asks
+        self.form, self.crumb, self.asks, self.of_run = form, form.kind.name, asks, of_run
         self.checked: FormCheck = form.check()
         self.outlook: FormPlan | None = None
         self.filter_words: list[str] = []
@@ -211,10 +240,13 @@ class FormScreen(AppScreen):
         self.run_exclusive(self.build, "build")
         if self.form.typed or self.form.preset:
             (clear,) = (action for action in self.list_keyed_actions() if action.method == "clear_form")
-            self.notify(f"the form is as you left it; {clear.shown_key} clears it", title=self.form.kind.name)
+            origin = f"has the settings of {self.of_run}" if self.of_run else "is as you left it"
+            self.notify(f"the form {origin}; {clear.shown_key} clears it", title=self.form.kind.name)
 
     def save_draft(self) -> None:
         """Remember the filled-in settings for the next time the form is opened."""
+        if self.of_run:
+            return
         drafts = dict(self.app.remembered.get(DRAFTS_KEY, {}))
         drafts.pop(self.form.reference, None)
         if not self.launched and (self.form.typed or self.form.preset):
@@ -259,10 +291,17 @@ class FormScreen(AppScreen):
     def go_to_needed(self, asks: bool) -> None:
         """Move to the first required setting and, if `asks`, open its picker."""
         row = next((row for row in self.rows if self.form.source(row.field.key) == "required"), None)
+        if row is None and asks:
+            row = next((row for row in self.find_rows_of_general_errors() if row.field.picked), None)
         if row is not None:
             self.go(self.rows, self.rows.index(row))
             if asks and row.field.picked:
                 self.pick(row.field)
+
+    def find_rows_of_general_errors(self) -> list[FieldRow]:
+        """Return the rows that errors of several settings together name, in the order of the text."""
+        names = [name.replace("-", "_") for name in SETTING_PATTERN.findall(" ".join(self.checked.general))]
+        return [row for name in names for row in self.rows if row.field.path == name]
 
     def list_part_fields(self, part: str) -> list[Field]:
         return [field for field in self.form.fields if field.part == part]
@@ -525,8 +564,7 @@ class FormScreen(AppScreen):
         rows = [row for row in self.rows if self.find_error(row.field.key)]
         if not rows:
             self.notify("; ".join(self.checked.general) or "no field is wrong")
-            names = [name.replace("-", "_") for name in SETTING_PATTERN.findall(" ".join(self.checked.general))]
-            rows = [row for name in names for row in self.rows if row.field.path == name][:1]
+            rows = self.find_rows_of_general_errors()[:1]
         if not rows:
             return
         every = self.rows
@@ -619,7 +657,8 @@ class FormScreen(AppScreen):
 
         self.launched = True
         self.save_draft()
-        self.app.action_go("jobs")
+        await self.app.switch_mode("jobs")
+        self.app.back_to(1)  # a job that was open there is left
         await self.app.push_screen(JobScreen(job_id, form.kind.name))
 
     # -- keys -----------------------------------------------------------------------------------------------------

@@ -346,8 +346,7 @@ class SqlScreen(ResultScreen):
         editor = self.query_one(SqlEditor)
         editor.vim, editor.asking = bool(self.app.remembered.get(VIM_KEY, False)), lambda: self.asking
         self.watch(editor, "vim", lambda vim: self.app.remembered.set(VIM_KEY, vim or None), init=False)
-        if editor.text == EXAMPLE_SQL:
-            editor.select_all()  # typing replaces the example
+        editor.select_all()  # typing replaces the example or the last statement
 
     async def fill(self) -> None:
         """Run the statement again. On the first call, load the names for completion."""

@@ -135,6 +135,11 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
     def chosen(self) -> tuple[str, dict[UUID, str]]:
         return "run", {self.run_id: self.crumb}
 
+    def action_launch(self) -> None:
+        from tui.screens.launch import open_run_form
+
+        open_run_form(self, self.run_id, self.crumb)
+
     def action_lineage(self) -> None:
         self.app.open_lineage("run", self.run_id.hex, self.crumb)
 

@@ -9,7 +9,6 @@ from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from chessreg.runs.spec import describe_source
 from tui import show
 from tui.columns import GAP_CELLS, TableColumn, compute_widths, fit_text
 from tui.data.pages import Row
@@ -35,7 +34,6 @@ async def read_run_preview(screen: AppScreen, run_id: UUID, title: str) -> RowPr
 def build_run_preview(facts: RunFacts, width: int) -> RenderableType:
     """Return the parts of the preview, drawn in `width` cells."""
     run = facts.run
-    given = {path: value for path, value in facts.settings.items() if describe_source(path, run["explicit"]) == "given"}
     known = {
         "result": facts.answer, "kind": run["kind"], "state": run["state"], "units": format_units(run),
         "tags": " ".join(run["tags"]), "notes": "\n".join(run["notes"]), "invalid": run["invalid"],
@@ -46,8 +44,8 @@ def build_run_preview(facts: RunFacts, width: int) -> RenderableType:
     parts += [draw_summary(summary, width) for summary in facts.summaries]
     if facts.curve is not None and len(facts.curve[1]) > 1:
         parts.append(draw_run_curve(*facts.curve, min(width, MAX_CURVE_CELLS)))
-    if given:
-        parts.append(build_fields_table(given, "given settings"))
+    if facts.given:
+        parts.append(build_fields_table(facts.given, "given settings"))
     parts.append(build_fields_table(describe_attempts(run), "attempts"))
     return Group(*(piece for part in parts for piece in (part, Text(""))))
 

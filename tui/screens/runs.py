@@ -292,7 +292,8 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         return "run", {} if row is None else {row["id"]: label_run(row)}
 
     def chosen(self) -> ChosenRows:
-        return ("run", dict(self.marked)) if self.marked else self.under_cursor()
+        """Return the marked runs, or the run under the cursor if none of them is in the list."""
+        return ("run", dict(self.marked)) if self.marked.keys() - self.hidden else self.under_cursor()
 
     def describe_hidden(self, things: Collection[UUID]) -> str:
         number = len(self.hidden.intersection(things))
@@ -301,9 +302,14 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
     def action_compare(self) -> None:
         from tui.screens.compare import CompareScreen
 
-        _, chosen = self.chosen()
-        if chosen:
+        if chosen := self.marked or self.chosen()[1]:
             self.app.push_screen(CompareScreen(list(chosen)))
+
+    def action_launch(self) -> None:
+        from tui.screens.launch import open_run_form
+
+        if (row := self.query_one(PageTable).current) is not None:
+            open_run_form(self, row["id"], label_run(row))
 
     def action_lineage(self) -> None:
         if (row := self.query_one(PageTable).current) is not None:

@@ -102,7 +102,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         strip.place = list(self.entities).index(self.noun)
         rows, table.empty = self.rows[self.noun], self.entities[self.noun].none_yet
         declared = self.entities[self.noun]
-        columns = [ID, NAME, *entity_rows.make_entity_columns(declared.overview_columns or declared.columns, rows)]
+        columns = [NAME, ID, *entity_rows.make_entity_columns(declared.overview_columns or declared.columns, rows)]
         table.set_title(declared.plural)
         table.show(ListPages(rows), rows[:200], columns=columns, keep=self._drawn == self.noun)
         self._drawn = self.noun

@@ -198,7 +198,7 @@ class KeyBar(Widget):
 
 FOOTER_FIRST = ("help", "quit", "back", "open")  # in this order
 # less used than the export of a table, and last where not all fit
-FOOTER_LAST = ("published", "partial", "explain", "history", "lineage", "meaning", "scope")
+FOOTER_LAST = ("all_columns", "partial", "explain", "history", "lineage", "meaning", "scope")
 
 
 def choose_footer_actions(actions: Sequence[Action]) -> tuple[Action, ...]:

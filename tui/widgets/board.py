@@ -137,6 +137,8 @@ def draw_board_lines(
                 if figures:
                     text = draw_piece_lines(letter, high)[line] if letter != EMPTY and line < high else " " * high * 2
                     text = text.center(wide)
+                    if line == size - 1 and square in numbers:
+                        text = " " * wide  # the number's line has no part of the piece
                     if line == 0 and (sign := signs.get(square)):
                         marks[wide - 1] = sign, "sign"
                     if square == cursor and line in (0, size - 1):

@@ -20,6 +20,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from chessreg.games.boards.boardframe import BoardFrame
+from tui import show
 from tui.columns import fit_text
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 PLY_PATTERN = re.compile(r"(\d+)(\.+) ?(\S+)")
 GAME_PLY_PATTERN = re.compile(r"^(game|position) \d+, (ply \d+: )?")
 NUMBER_CELLS, SIDE_CELLS = 7, 16
+READING_BAR_CELLS = 32
 
 
 class MoveLine(NamedTuple):
@@ -136,7 +138,11 @@ class MoveList(Widget):
 
 
 def format_frame_line(frame: BoardFrame) -> str:
-    """Return a frame as one line: its first caption line or its title without game and ply, and its illegal tries."""
+    """Return a frame as one line: its first caption line or its title without game and ply, and its illegal tries. A
+    probe's reading is the number of squares that are right, also as a bar."""
+    if frame.doubts:
+        right = f"{frame.squares_right} of 64"
+        return f"{right}  {show.draw_bar(frame.squares_right / 64, READING_BAR_CELLS)}"
     line = frame.caption[0] if frame.caption else GAME_PLY_PATTERN.sub("", frame.title)
     return f"{line}   ! {find_illegal_tries(frame)}" if find_illegal_tries(frame) else line
 

@@ -213,7 +213,7 @@ class BoardFrame:
     @property
     def heat_words(self) -> str:
         """A description of the shading."""
-        return f"{self.heat_label}, shaded where it is low" if self.doubts else self.heat_label
+        return f"{self.heat_label}, shaded if low" if self.doubts else self.heat_label
 
     @property
     def squares_right(self) -> int:

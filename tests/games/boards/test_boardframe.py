@@ -109,5 +109,5 @@ def test_the_shade_of_doubt_grows_as_the_probability_of_the_truth_falls() -> Non
     assert doubt.doubts
     assert [doubt.shade(square) for square in range(4)] == [0.0, 0.25, 1.0, None]
     assert doubt.squares_right == 63
-    assert "heat: truth, shaded where it is low" in render_svg(doubt)
+    assert "heat: truth, shaded if low" in render_svg(doubt)
     assert "shaded" not in render_svg(frame)
