@@ -401,3 +401,14 @@ async def test_the_end_of_a_followed_job_is_told_wherever_one_is(drive, own_queu
         await driver.once(lambda: rung, "the bell")
         assert "complete: 4/4 units" in driver.notices
         assert "\x1b]9;chessreg: sums complete\x07" in written, "the terminal's own notification"
+
+
+async def test_a_job_that_is_being_cancelled_says_that_it_has_to_end_before_it_is_retried(
+    drive: Any, queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with drive(queue.folder, size=(120, 40), start="jobs") as driver:
+        await driver.find_row("broken")
+        row = dict(driver.screen.chosen) | {"state": "cancelling", "ended_at": None}
+        monkeypatch.setattr(type(driver.screen), "chosen", property(lambda self: row))
+        await driver.press("R")
+        assert "retry it once it has ended" in driver.notices

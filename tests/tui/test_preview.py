@@ -41,6 +41,11 @@ async def test_a_wide_list_shows_its_row_and_a_narrow_one_does_not(drive, room: 
         if room == "data":
             assert "thing " not in text(driver)
         if room == "boards":
+            await driver.press("shift+tab")
+            await driver.once(lambda: "games game 0: " in text(driver), "a game of the dataset")
+            assert " 1. " in text(driver), "its moves, in a few lines"
+            await driver.press("tab")
+            await driver.find_row(word)
             pane = preview.query_one(BoardPane)
             assert pane.display
             assert pane.squares.frame is not None

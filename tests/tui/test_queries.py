@@ -526,3 +526,20 @@ async def test_the_footer_names_the_export_of_a_table_at_80_columns(drive: Any) 
         await driver.find_row("elo by intervention")
         await driver.press("enter")
         assert "w export" in driver.lines[-1]
+
+
+async def test_a_short_answer_has_its_curves_below_it_where_there_is_room(drive: Any, studied: Path) -> None:
+    async with drive(studied, start="queries", size=(120, 60)) as driver:
+        await opened(driver, "probe accuracy by layer")
+        table, plot = driver.screen.query_one(PageTable), driver.screen.query_one("#plot")
+        assert plot.display
+        assert plot.border_title in driver.text
+        assert "┤" in driver.text, "an axis"
+        assert table.size.height >= table.count, "no row of the answer is out of sight"
+        await driver.press("p")
+        assert not plot.display, "published numbers are not those of the curves"
+        await driver.press("p")
+        assert plot.display
+        await driver.pilot.resize_terminal(120, 30)
+        await driver.settle()
+        assert not plot.display

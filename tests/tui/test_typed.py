@@ -29,7 +29,7 @@ SEQUENCES = {
     "a filter and what it finds": ["4", "slash", *"plain", "enter", "enter"],
     "rooms and lists": [*"245", "enter", "tab", "escape", "4", "j", "j", "enter", "tab", "tab"],
     "notes given up": [*"4n", *"never", "escape", "n", *"kept", "enter", "k", "asterisk"],
-    "a form": ["3", "slash", *"probe", "enter", "enter", "e", "ctrl+u", *"89", "enter"],
+    "a form": ["3", "slash", *"prob", "enter", "enter", "e", "ctrl+u", *"89", "enter"],
     "help and back": ["4", "question_mark", "escape", "enter", "question_mark", "escape", "tab"],
     "the palette": ["ctrl+p", "escape", "5", "ctrl+p", "escape", "2"],
     "board by board": ["5", "enter", "l", "l", "l", "h", "right", "escape", "tab", "enter", "l"],

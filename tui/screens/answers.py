@@ -290,7 +290,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         table_lines = rows + 3  # heading and frame
         charts: list[Chart] | None = []
         if rows and not question.published and self.size.height - table_lines - NOTES_LINES >= MIN_PLOT_LINES:
-            charts = await self.ask(f"drawing {question.title}", lambda session: read_curves(session, question))
+            charts = await self.ask(f"drawing {question.title}", lambda session: make_curve_charts(session, question))
         if question != self.shown_question:
             return
         self.set_class(bool(charts), "-plot")
@@ -378,7 +378,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
             self.app.push_screen(RowsScreen(self.shown_question, event.row["#"]))
 
 
-def read_curves(session: Session, question: ScreenQuestion) -> list[Chart]:
+def make_curve_charts(session: Session, question: ScreenQuestion) -> list[Chart]:
     """Return the chart of the query's first plot with curves of several points, or an empty list."""
     for plot in question.entry.plots:
         if plot.form == "lines":
