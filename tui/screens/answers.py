@@ -240,8 +240,8 @@ def write_answer_file(result: QueryResult, path: Path, plot: Plot | None) -> str
     return render.write_result(result, path)
 
 
-MIN_PLOT_LINES = 18  # of a plot below a short answer, with its frame
-NOTES_LINES = 14  # reserved for the notes below both, bars and breadcrumbs
+MIN_PLOT_LINES = 16  # of a plot below a short answer, with its frame
+NOTES_LINES = 9  # of usual notes below both, bars and breadcrumbs
 
 
 class AnswerScreen(ResultScreen, ScopedScreen):
@@ -296,7 +296,8 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         self.set_class(bool(charts), "-plot")
         self.table.styles.height = table_lines if charts else None
         if charts:
-            self.query_one("#plot").border_title = cast(str, Content(charts[0].title))
+            title = charts[0].title
+            self.query_one("#plot").border_title = cast(str, Content(title[:1].upper() + title[1:]))
             self.call_after_refresh(self.query_one(ChartView).show, charts[0])
 
     def on_resize(self, event: events.Resize) -> None:
