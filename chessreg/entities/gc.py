@@ -33,6 +33,7 @@ BIN_FOLDER = "bin"
 LOGS_FOLDER = "jobs"  # subfolder of a run's folder; job logs are kept
 SECONDS_PER_DAY = 86_400.0
 BIN_TIME_FORMAT = "%Y%m%dT%H%M%SZ"  # UTC time in the names of the bin's folders
+FRAGMENT_DAYS = 30  # a registry restored from a younger backup can be completed from the fragments
 MIN_AGE_S = 3600.0  # younger bytes may be about to be registered
 
 
@@ -50,7 +51,8 @@ def find_unused(database: Database, store: Store, *, now: float | None = None) -
     """Return the unused bytes of a store.
 
     These are artifacts and arrays that no fragment and no registered thing needs, or only archived things need, scratch
-    of complete runs, and training data that no unfinished run reads. Bytes written within the last hour are skipped,
+    of complete runs, fragments of complete runs that were ingested FRAGMENT_DAYS ago, and training data that no
+    unfinished run reads. Bytes written within the last hour are skipped,
     because they may be about to be registered. Files in `tmp/` of ended processes come last, at any age. `now` is a
     Unix time in seconds.
     """
@@ -61,6 +63,7 @@ def find_unused(database: Database, store: Store, *, now: float | None = None) -
         complete = set(session.scalars(select(tables.Run.id).where(tables.Run.completed_at.is_not(None))))
         waiting = {id.hex for id in session.scalars(select(tables.Run.id)) if id not in complete}
         archived_runs = {node.id for node in find_archived_nodes(session) if node.noun == "run"}
+        ingested = set(session.scalars(select(tables.FragmentRecord.name)))
         datasets = session.execute(select(tables.Dataset.identity, tables.Dataset.artifact)).all()
     lost = {identity for identity, digest in datasets if digest in needed and not store.exists(digest)}
     rubbish = []
@@ -84,6 +87,16 @@ def find_unused(database: Database, store: Store, *, now: float | None = None) -
             rubbish.append(
                 UnusedBytes(path, f"scratch of run {run}", "the run is complete", measure_size_bytes(folder))
             )
+    for folder in sorted(store.ingested / run.hex for run in complete):
+        files = list(folder.glob("*"))
+        if (
+            files
+            and is_old(folder, now - FRAGMENT_DAYS * SECONDS_PER_DAY)
+            and ingested.issuperset(p.name for p in files)
+        ):
+            place, what = str(folder.relative_to(store.root)), f"imported fragments of run {folder.name[-6:]}"
+            why = f"the registry has their rows; only a backup of more than {FRAGMENT_DAYS} days ago lacks them"
+            rubbish.append(UnusedBytes(place, what, why, measure_size_bytes(folder)))
     for folder in sorted(store.corpora.glob("*")):
         readers = {path.name for path in (folder / RUNS_FOLDER).glob("*")}
         if is_old(folder, now) and not readers & (waiting - archived_runs):
@@ -265,9 +278,9 @@ def format_bin_time(path: Path, store: Store) -> str:
 
 
 def list_bin_folders(store: Store) -> list[Path]:
-    """Return the artifact, array and scratch folders in the bin."""
+    """Return the folders that were moved to the bin."""
     folders = [folder for folder in (store.root / BIN_FOLDER).glob("*") if parse_bin_time(folder.name) is not None]
-    patterns = ("artifacts/??/*", "arrays/*", "runs/*/*", "corpora/*")
+    patterns = ("artifacts/??/*", "arrays/*", "runs/*/*", "corpora/*", "fragments/ingested/*")
     return sorted(path for folder in folders for pattern in patterns for path in folder.glob(pattern))
 
 

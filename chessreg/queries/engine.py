@@ -12,7 +12,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -230,6 +230,20 @@ class QueryEngine:
             if any(runs.values()):
                 mirror.write_files(self._mirror, self._read, runs)
 
+    def write_long_runs(self) -> None:
+        """Write the missing mirror files of complete runs with many rows, as a query that reads them would.
+
+        Does nothing if the folder cannot be written.
+        """
+        import duckdb
+
+        with self._lock, suppress(OSError, duckdb.Error):
+            self.refresh()
+            with source.open_reader(self.database) as reader:
+                found = mirror.read_mirror(self.database, reader, self._views.extras, self._damaged)
+                if found and not self.database.read_only:
+                    mirror.write_long_runs(found, reader, RESULT_TABLES, threading.Event())
+
     # -- the snapshot ---------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
@@ -357,8 +371,10 @@ class QueryEngine:
                 self._all_listed = True
         return self._data
 
-    def _fetched(self, names: Collection[str], until: float) -> tuple[dict[str, pa.Table], str, mirror.Mirror | None]:
+    def _fetched(self, names: Set[str], until: float) -> tuple[dict[str, pa.Table], str, mirror.Mirror | None]:
         """Return these tables without the mirrored rows, the data version, and the mirror."""
+        import duckdb
+
         stop = threading.Event()
 
         def fetch() -> tuple[dict[str, pa.Table], str, mirror.Mirror | None]:
@@ -366,6 +382,9 @@ class QueryEngine:
                 found = self._mirror
                 if self._data is None:
                     found = mirror.read_mirror(self.database, reader, self._views.extras, self._damaged)
+                if found and not self.database.read_only:
+                    with suppress(OSError, duckdb.Error):  # the rows are then read from SQL
+                        mirror.write_long_runs(found, reader, names & found.files.keys(), stop)
                 files = found.files if found else {}
                 tables = {name: reader.table(name, [*files.get(name, ())], stop=stop) for name in names}
                 return tables, reader.version(), found

@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 PART_SUFFIX = ".part"  # suffix of a folder with files that are still being written
 STALE_SECONDS = 86_400.0
 LEAST_ROWS = 256  # per file: opening a file takes about as long as reading 100 rows from SQL
+LONG_ROWS = 10_000  # a run with as many is written before it is read: all columns of its rows could exceed memory
 MOST_FILES = 10_000  # read per table: SQLite accepts this number of ids in one SELECT
 DUCKDB_PATTERN = re.compile(r"[*?\[\ud800-\udfff]")
 FILE_NAME = re.compile(r"([a-z_]+)-[0-9a-f]{8}-([0-9a-f]{32})-[0-9]{20}\.parquet")
@@ -105,17 +107,38 @@ def list_runs_without_file(mirror: Mirror, connection: duckdb.DuckDBPyConnection
     return [id for id in ids if FILE_NAME.fullmatch(mirror.path(table, id).name)]
 
 
+def write_long_runs(mirror: Mirror, reader: RegistryReader, tables: Iterable[str], stop: threading.Event) -> None:
+    """Write the missing files of complete runs with at least LONG_ROWS rows in one of these tables, in constant memory.
+
+    Raises OSError and duckdb.Error if that fails, StoppedError soon after `stop` is set.
+    """
+    for table in tables:
+        files = mirror.files[table]
+        for id in reader.long_runs(table, LONG_ROWS, [*files]):
+            if id not in mirror.runs or len(files) >= MOST_FILES:
+                continue
+            remove_outdated_files(mirror)
+            path, part = mirror.path(table, id), mirror.folder / f"{uuid4().hex}{PART_SUFFIX}"
+            part.mkdir(parents=True)
+            try:
+                with closing(duck.connect_unlocked()) as connection, reader.stream(table, id, stop) as rows:
+                    connection.register(f"_{table}", rows)
+                    select = mirror.select(table, mirror.runs[id].kind)
+                    file = part / path.name
+                    connection.execute(f"COPY ({select}) TO {duck.quote_text(file)} (FORMAT parquet, COMPRESSION zstd)")
+                sync_path(file)
+                file.rename(path)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+            files[id] = path
+
+
 def write_files(mirror: Mirror, rows: Mapping[str, pa.Table], runs: Mapping[str, Sequence[str]]) -> None:
     """Write the files of these runs, by table, from rows read by SQL. Remove outdated files.
 
     Raises OSError and duckdb.Error if that fails.
     """
-    mirror.folder.mkdir(exist_ok=True)
-    for path in mirror.folder.iterdir():
-        if FILE_NAME.fullmatch(path.name) and not mirror.is_current(path.name):
-            path.unlink(missing_ok=True)
-        elif path.suffix == PART_SUFFIX and time.time() - path.stat().st_mtime > STALE_SECONDS:  # its writer was killed
-            shutil.rmtree(path, ignore_errors=True)
+    remove_outdated_files(mirror)
     part = mirror.folder / f"{uuid4().hex}{PART_SUFFIX}"
     try:
         with closing(duck.connect_unlocked()) as connection:
@@ -124,6 +147,16 @@ def write_files(mirror: Mirror, rows: Mapping[str, pa.Table], runs: Mapping[str,
                 _write_table(connection, mirror, table, ids, part)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def remove_outdated_files(mirror: Mirror) -> None:
+    """Create the folder, or remove its files of other states of the registry and of killed writers."""
+    mirror.folder.mkdir(exist_ok=True)
+    for path in mirror.folder.iterdir():
+        if FILE_NAME.fullmatch(path.name) and not mirror.is_current(path.name):
+            path.unlink(missing_ok=True)
+        elif path.suffix == PART_SUFFIX and time.time() - path.stat().st_mtime > STALE_SECONDS:  # its writer was killed
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _write_table(

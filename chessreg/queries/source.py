@@ -161,6 +161,17 @@ class RegistryReader:
         sql = f"SELECT {first} UNION ALL SELECT {listed} FROM run WHERE completed_at IS NOT NULL"
         return [CompleteRun(**row) for row in self._answer(sql).slice(1).to_pylist()]
 
+    def long_runs(self, table: str, rows: int, without: Sequence[str]) -> list[str]:
+        """Return the ids of complete runs of a SQLite registry with at least `rows` rows in a table, except
+        `without`."""
+        listed = ", ".join(f"'{id}'" for id in without)
+        sql = (
+            f"SELECT '' AS id UNION ALL SELECT {TEXT.format('id')} FROM run WHERE completed_at IS NOT NULL "
+            f"AND id NOT IN ({listed}) "
+            f'AND EXISTS (SELECT 1 FROM "{table}" WHERE run_id = run.id LIMIT 1 OFFSET {rows - 1})'
+        )
+        return [str(row["id"]) for row in self._answer(sql).slice(1).to_pylist()]
+
     def table(
         self, table: str, without: Sequence[str] = (), run: str | None = None, stop: threading.Event | None = None
     ) -> pa.Table:
@@ -178,17 +189,42 @@ class RegistryReader:
         if self._dialect != "sqlite":
             listed = ", ".join(f'"{name}"' for name in names)
             return self._answer(f"SELECT {listed} FROM {place}", stop)
-        types = {name: get_column_conversion(column) for name, column in list_table_columns(table).items()}
-        first = ", ".join(f'{FIRST[type_.read]} AS "{name}"' for name, type_ in types.items())
-        values = ", ".join(type_.read.format(f'"{name}"') for name, type_ in types.items())
         where = f" WHERE run_id = '{run}'" if run else ""
         if without:  # SQLite finds the remaining rows by key
             listed = ", ".join(f"'{id}'" for id in without)
             where = f" WHERE run_id IN (SELECT id FROM run WHERE id NOT IN ({listed}))"
-        answer = self._answer(f"SELECT {first} UNION ALL SELECT {values} FROM {place}{where}", stop)
-        return _valid_texts(answer.slice(1))
+        return _valid_texts(self._answer(_select_typed(table, place, where), stop).slice(1))
+
+    @contextmanager
+    def stream(self, table: str, run: str, stop: threading.Event | None = None) -> Iterator[pa.RecordBatchReader]:
+        """Open the rows of one run of a SQLite registry, as `table` returns them, without holding them in memory."""
+        import pyarrow as pa
+
+        with self._batches(_select_typed(table, f'"{table}"', f" WHERE run_id = '{run}'")) as reader:
+
+            def valid() -> Iterator[pa.RecordBatch]:
+                first = 1  # the row of typed values
+                for batch in reader:
+                    if stop is not None and stop.is_set():
+                        raise StoppedError("the reading was stopped")
+                    yield from _valid_texts(pa.Table.from_batches([batch]).slice(first)).to_batches()
+                    first = 0
+
+            yield pa.RecordBatchReader.from_batches(reader.schema, valid())
 
     def _answer(self, sql: str, stop: threading.Event | None = None) -> pa.Table:
+        import pyarrow as pa
+
+        with self._batches(sql) as reader:
+            batches = []
+            for batch in reader:
+                if stop is not None and stop.is_set():
+                    raise StoppedError("the reading was stopped")
+                batches.append(batch)
+            return pa.Table.from_batches(batches, reader.schema)
+
+    @contextmanager
+    def _batches(self, sql: str) -> Iterator[pa.RecordBatchReader]:
         import adbc_driver_manager as adbc
         import pyarrow as pa
 
@@ -197,13 +233,15 @@ class RegistryReader:
                 statement.set_options(**{"adbc.sqlite.query.batch_rows": BATCH_ROWS})
             statement.set_sql_query(sql)
             handle, _ = statement.execute_query()
-            reader = pa.RecordBatchReader._import_from_c(handle.address)
-            batches = []
-            for batch in reader:
-                if stop is not None and stop.is_set():
-                    raise StoppedError("the reading was stopped")
-                batches.append(batch)
-            return pa.Table.from_batches(batches, reader.schema)
+            yield pa.RecordBatchReader._import_from_c(handle.address)
+
+
+def _select_typed(table: str, place: str, where: str) -> str:
+    """Return the SELECT of a table's columns from `place` in SQLite, after a row of typed values."""
+    types = {name: get_column_conversion(column) for name, column in list_table_columns(table).items()}
+    first = ", ".join(f'{FIRST[type_.read]} AS "{name}"' for name, type_ in types.items())
+    values = ", ".join(type_.read.format(f'"{name}"') for name, type_ in types.items())
+    return f"SELECT {first} UNION ALL SELECT {values} FROM {place}{where}"
 
 
 def _valid_texts(table: pa.Table) -> pa.Table:

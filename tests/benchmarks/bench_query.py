@@ -52,22 +52,8 @@ with Database.open(sys.argv[1], create=False) as database:
 def fill(database: Database, store: Store, games: int) -> float:
     """Runs of `games` games in all, as the workers of `run play` leave them; returns the seconds that ingest took."""
     with database.write() as session:
-        machine = tables.Machine(
-            id=make_id(), host="bench", platform="linux", cpu="x", cores=2, memory_bytes=1, gpus=[], python="3.11",
-            last_seen=NOW,
-        )  # fmt: skip
-        artifact = tables.Artifact(digest="c" * 64, kind="checkpoint", bytes=1, state="complete", created_at=NOW)
-        session.add_all([machine, artifact, tables.Tokenizer(name="pgn-char-32", size=1, vocabulary=["a"])])
-        session.flush()
-        checkpoint = tables.Checkpoint(
-            id=make_uuid("c" * 64), artifact="c" * 64, architecture="gpt2", layers=8, d_model=192, heads=6,
-            block_size=1023, tokenizer="pgn-char-32", parameters=1, parameters_without_embeddings=1, residual="raw",
-            source_format="nanogpt", detail={}, created_at=NOW,
-        )  # fmt: skip
-        engine = tables.Engine(id=make_id(), name="Stockfish", version="15.1", binary_sha256=None, options={})
-        session.add_all([checkpoint, engine])
-        session.flush()
-        made = [arm(session, number, games // ARMS, machine.id, checkpoint.id, engine.id) for number in range(ARMS)]
+        machine, checkpoint, engine = insert_parents(session)
+        made = [arm(session, number, games // ARMS, machine, checkpoint, engine) for number in range(ARMS)]
     seconds = 0.0
     for number, (run, attempt) in enumerate(made):
         with FragmentWriter(store, run.id.hex, attempt.id.hex, flush_rows=50_000, flush_bytes=1 << 30) as writer:
@@ -80,6 +66,26 @@ def fill(database: Database, store: Store, games: int) -> float:
         ingest_fragments(database, store)
         seconds += time.perf_counter() - started
     return seconds
+
+
+def insert_parents(session: Any) -> tuple[UUID, UUID, UUID]:
+    """Insert the rows that runs refer to. Return the ids of machine, checkpoint and engine."""
+    machine = tables.Machine(
+        id=make_id(), host="bench", platform="linux", cpu="x", cores=2, memory_bytes=1, gpus=[], python="3.11",
+        last_seen=NOW,
+    )  # fmt: skip
+    artifact = tables.Artifact(digest="c" * 64, kind="checkpoint", bytes=1, state="complete", created_at=NOW)
+    session.add_all([machine, artifact, tables.Tokenizer(name="pgn-char-32", size=1, vocabulary=["a"])])
+    session.flush()
+    checkpoint = tables.Checkpoint(
+        id=make_uuid("c" * 64), artifact="c" * 64, architecture="gpt2", layers=8, d_model=192, heads=6,
+        block_size=1023, tokenizer="pgn-char-32", parameters=1, parameters_without_embeddings=1, residual="raw",
+        source_format="nanogpt", detail={}, created_at=NOW,
+    )  # fmt: skip
+    engine = tables.Engine(id=make_id(), name="Stockfish", version="15.1", binary_sha256=None, options={})
+    session.add_all([checkpoint, engine])
+    session.flush()
+    return machine.id, checkpoint.id, engine.id
 
 
 def arm(session: Any, number: int, games: int, machine: UUID, checkpoint: UUID, engine: UUID) -> tuple[Any, Any]:

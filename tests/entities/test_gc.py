@@ -16,7 +16,7 @@ from chessreg.entities import gc
 from chessreg.registry import names, tables
 from chessreg.registry.tables.types import get_utc_now
 from chessreg.session import open_session
-from store.fragments import FRAGMENT_SUFFIX, FragmentWriter, list_pending
+from store.fragments import FRAGMENT_SUFFIX, FragmentWriter, list_ingested, list_pending
 
 LATER = 2 * gc.MIN_AGE_S
 
@@ -204,3 +204,30 @@ def test_doctor_misses_nothing_that_only_archived_things_need_and_mends_what_is_
 
 def arrays(session) -> set[str]:
     return {path.name for path in session.store.arrays.iterdir()}
+
+
+def test_fragments_of_complete_runs_go_once_backups_have_their_rows(session):
+    late = time.time() + (gc.FRAGMENT_DAYS + 1) * gc.SECONDS_PER_DAY
+
+    def fragments() -> list[gc.UnusedBytes]:
+        return [item for item in gc.find_unused(session.database, session.store, now=late) if "fragments" in item.what]
+
+    with session.database.read() as sql:
+        complete = {run.hex for run in sql.scalars(select(tables.Run.id).where(tables.Run.completed_at.is_not(None)))}
+        rows = sql.scalar(select(func.count()).select_from(tables.FragmentRecord))
+    assert [item for item in found(session) if "fragments" in item.what] == []
+    rubbish = fragments()
+    assert {item.path.rpartition("/")[2] for item in rubbish} == complete & {
+        f.run_id for f in list_ingested(session.store)
+    }
+    assert len(rubbish) > 0
+    first = list_ingested(session.store, rubbish[0].path.rpartition("/")[2])[0]
+    with session.database.write() as sql:  # the registry is restored from an older backup
+        sql.delete(sql.get_one(tables.FragmentRecord, first.name))
+    assert {item.path for item in rubbish} - {item.path for item in fragments()} == {rubbish[0].path}
+    gc.move_to_bin(session.store, rubbish[1:], late)
+    assert {f.run_id for f in list_ingested(session.store)} & {i.path.rpartition("/")[2] for i in rubbish[1:]} == set()
+    gc.restore_from_bin(session.store)
+    with session.database.read() as sql:
+        assert sql.scalar(select(func.count()).select_from(tables.FragmentRecord)) == rows - 1
+    assert len(fragments()) == len(rubbish) - 1

@@ -91,6 +91,43 @@ def test_a_run_with_few_rows_has_no_file(database, make, fetched, monkeypatch):
     assert fetched[-1] == 4
 
 
+def test_a_run_with_many_rows_is_written_before_it_is_read(database, make, fetched, monkeypatch):
+    games = [
+        {"plies": unit, "adjudication_cp": unit if unit % 2 else None, "moves": bytes([unit])} for unit in range(9)
+    ]
+    long, short = make.play(make.checkpoint("a"), games), make.play(make.checkpoint("b"), [{}] * 4)
+    make.play(make.checkpoint("c"), [{}] * 9, planned=10)  # not complete
+    plain = rows(database)
+    monkeypatch.setattr(mirror, "LONG_ROWS", 5)
+    monkeypatch.setattr(source, "BATCH_ROWS", "3")
+    fetched.clear()
+    assert rows(database) == plain
+    assert fetched == [13]
+    assert [path.name.split("-")[2] for path in files(database)] == [long.id.hex]
+    keep(database)
+    assert {path.name.split("-")[2] for path in files(database)} == {long.id.hex, short.id.hex}
+    assert list(mirror.find_differing_files(database, QueryEngine(database).extras())) == []
+    files(database)[0].write_bytes(b"")
+    files(database)[1].unlink()
+    assert rows(database) == plain
+
+
+def test_a_long_run_is_read_from_sql_if_its_file_cannot_be_written(database, make, fetched, monkeypatch):
+    make.play(make.checkpoint("a"), [{}] * 9)
+    plain = rows(database)
+    monkeypatch.setattr(mirror, "LONG_ROWS", 5)
+    database.place.path.with_suffix(".results").write_bytes(b"")
+    assert rows(database) == plain
+    assert fetched == [9, 9]
+
+
+def test_the_end_of_a_run_writes_its_rows(database, make, monkeypatch):
+    monkeypatch.setattr(mirror, "LONG_ROWS", 5)
+    make.play(make.checkpoint("a"), [{}] * 9)
+    QueryEngine(database).write_long_runs()
+    assert [path.name.split("-")[0] for path in files(database)] == ["game"]
+
+
 def test_a_mirrored_run_is_archived_and_invalidated_in_sql(database, make):
     run = make.play(make.checkpoint("a"), [{}] * 9)
     keep(database)
