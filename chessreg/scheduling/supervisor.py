@@ -27,6 +27,7 @@ from chessreg.registry.tables import Attempt, Cause, Job, JobState
 from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs.attempt import to_fragment_row
 from chessreg.runs.ingest import ingest_fragments
+from chessreg.runs.unfinished import list_states
 from chessreg.runs.watch import Watcher, count_units_done
 from chessreg.scheduling import queue, worker
 from chessreg.scheduling.executors import Executor, SubmissionStatus, open_executor
@@ -257,6 +258,7 @@ class Supervisor:
         if begun and (outcome is None or (cause in EXECUTOR_CAUSES and outcome["cause"] == "killed")):
             self.end_attempt(job, begun, cause, message, code)
         smaller = halve_batches(job) if cause is Cause.OOM else None
+        progressed = bool(begun) and cause is Cause.WALLTIME and self.has_progressed(job, UUID(str(begun)))
         with self.database.write() as session:
             now = session.get_one(Job, job.id)
             if now.cancel:
@@ -267,6 +269,8 @@ class Supervisor:
                 queue.requeue_job(now, f"out of memory: again with {changes}")
             elif cause is Cause.PREEMPTED:
                 queue.requeue_job(now, message or "preempted, queued again")
+            elif cause is Cause.WALLTIME and progressed:
+                queue.requeue_job(now, f"{message}: resumes")
             elif full:
                 self._full[job.id] = FullDisk(Path(full))
                 queue.requeue_job(now, f"waits for space: {DISK_FULL} at {full}")
@@ -276,6 +280,14 @@ class Supervisor:
                 queue.end_job(now, cause, message)
             why = f": {now.message}" if now.message else ""
         log_line(f"{queue.format_job_title(job)} ({job.id.hex[-6:]}), try {job.tries}: {get_state_word(cause)}{why}")
+
+    def has_progressed(self, job: Job, attempt: UUID) -> bool:
+        """Return whether an attempt stored a unit or the state of an incomplete unit."""
+        began = (queue.get_job_folder(self.store, job) / "process.json").stat().st_mtime
+        with self.database.read() as session:
+            done = count_units_done(session, attempt)
+        states = list_states(self.database, self.store, job.run_id)
+        return done > 0 or any(state.stat().st_mtime > began for state in states)
 
     def adopt(self, job: Job, process: dict[str, Any]) -> None:
         """Manage a worker that an earlier supervisor started without recording it."""
@@ -405,6 +417,8 @@ def judge_end(seen: SubmissionStatus, outcome: dict[str, Any] | None) -> tuple[C
             return Cause.LOST, "it ended without a report", seen.exit_code
         return cause, seen.message or f"it ended with exit status {seen.exit_code}", seen.exit_code
     cause = Cause(outcome["cause"])
+    if outcome.get("limit") and cause is Cause.KILLED:
+        return Cause.WALLTIME, "stopped before its time limit", outcome["exit_code"]
     if seen.cause in EXECUTOR_CAUSES and cause is Cause.KILLED:
         return seen.cause, seen.message, seen.exit_code or outcome["exit_code"]
     return cause, outcome["message"], outcome["exit_code"]

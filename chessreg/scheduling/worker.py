@@ -4,7 +4,7 @@ It reads the registry and never writes it. Results are written as fragments, and
 
     work.json      the order; written by the supervisor
     process.json   the process: pid, host, boot, try, attempt; written at the start
-    outcome.json   how the attempt ended: cause, message, exit code, full disk; written at the end
+    outcome.json   how the attempt ended: cause, message, exit code, full disk, time limit; written at the end
     lock           held while the worker runs, so that successive supervisors never start it twice
     log.txt        the output of all attempts
 """
@@ -16,6 +16,7 @@ import fcntl
 import gc
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -106,6 +107,13 @@ def run_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict
         write_record(folder / "process.json", {**here, "try": order["try"], "attempt": started.id.hex})
 
     cause, message, code, full = "finished", None, 0, None
+    warnings: list[int] = []
+
+    def stop_before_limit(number: int, frame: Any) -> None:
+        warnings.append(number)
+        signal.raise_signal(signal.SIGTERM)
+
+    signal.signal(signal.SIGUSR1, stop_before_limit)  # Slurm's warning of the time limit (`--signal`)
     try:
         if do_shard(order, folder, begun):
             cause, message, code = "killed", "stopped on request", 130
@@ -128,6 +136,7 @@ def run_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict
         "message": message,
         "exit_code": NO_SPACE_STATUS if full else code,
         "full": full,
+        "limit": bool(warnings),
         "attempt": attempt[0].id.hex if attempt else None,
         "units_done": attempt[0].task.units_done if attempt else 0,
     }

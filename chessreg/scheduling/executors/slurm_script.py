@@ -47,6 +47,11 @@ class SlurmProfile(BaseModel):
     )
     constraint: str | None = None
     time: str | None = Field(None, description="walltime of a shard, as Slurm writes it: 30, 08:00:00, 2-00:00:00")
+    warning: int | None = Field(
+        None,
+        ge=1,
+        description="seconds before its time limit at which a shard saves its state and ends, to resume later",
+    )
     mem: str | None = Field(None, description="memory of a shard, such as 32G")
     cpus: int | None = Field(None, ge=1, description="cores of a shard without --threads")
     options: tuple[str, ...] = Field((), strict=False, description="further options of sbatch, such as --exclude=node7")
@@ -184,6 +189,7 @@ def make_sbatch_options(works: Sequence[Submission], profile: SlurmProfile, outp
         "qos": profile.qos,
         "constraint": profile.constraint,
         "time": profile.time,
+        "signal": f"B:USR1@{profile.warning}" if profile.warning and first.needs.nodes == 1 else None,
         "mem": profile.mem,
     }
     lines = [f"--{option}={quote_option(str(value))}" for option, value in values.items() if value is not None]

@@ -125,7 +125,8 @@ def test_a_wrong_profile_is_one_line_with_its_file(written, text: str, said: str
 
 def test_a_script_asks_for_what_the_profile_says_and_holds_no_secret(tmp_path):
     asked = SlurmProfile(
-        partition="a100", gres="gpu:1", time="08:00:00", constraint="a&b", mem="32G", account="lab", qos="high",
+        partition="a100", gres="gpu:1", time="08:00:00", warning=120, constraint="a&b", mem="32G",
+        account="lab", qos="high",
         options=("--exclude=node7",), setup=("module load cuda",), python="/opt/py", store="/nodes/store",
     )  # fmt: skip
     each = work(tmp_path, threads=4, device="auto")
@@ -136,7 +137,7 @@ def test_a_script_asks_for_what_the_profile_says_and_holds_no_secret(tmp_path):
     options = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
     for option in (
         '--job-name="probe 3f2a1c 1/4"', "--partition=a100", "--gres=gpu:1", "--time=08:00:00", '--constraint="a&b"',
-        "--mem=32G", "--account=lab", "--qos=high", "--cpus-per-task=4", "--no-requeue",
+        "--mem=32G", "--account=lab", "--qos=high", "--cpus-per-task=4", "--no-requeue", "--signal=B:USR1@120"
     ):  # fmt: skip
         assert option in options
     assert options[-1] == "--exclude=node7", "what the profile adds comes last"
@@ -245,6 +246,46 @@ def test_a_preempted_shard_waits_for_its_turn_and_does_only_what_is_missing(exec
     assert desk.states() == ["finished"]
     assert sorted(row.unit for row in desk.rows(tables.MetricPoint)) == list(range(4))
     assert sorted(attempt.units_done for attempt in desk.rows(tables.Attempt)) == [2, 2]
+
+
+def test_a_job_that_slurm_requeues_resumes_in_the_same_job(executor, desk):
+    """`scontrol requeue`, as administrators and clusters with automatic requeueing do. Profiles permit it."""
+    write_profiles(desk.folder, '[default]\npoll = 0.2\noptions = ["--requeue"]\n')
+    desk.launch(desk.order(count=4, on="slurm"))
+    desk.until(lambda: len(desk.rows(tables.UnitRange)) == 2)
+    number = json.loads(desk.jobs()[0].handle)["job"]
+    slurm("scontrol", "requeue", number)
+    desk.until(lambda: "JobState=PENDING" in slurm("scontrol", "show", "job", number))
+    slurm("scontrol", "update", f"JobId={number}", "StartTime=now")
+    desk.open_gate()
+    desk.finish()
+    assert desk.states() == ["finished"], desk.said()
+    assert sorted((row.unit, row.value) for row in desk.rows(tables.MetricPoint)) == [(n, n * n) for n in range(4)]
+    attempts = desk.rows(tables.Attempt)
+    assert sorted((str(attempt.state), attempt.units_done) for attempt in attempts) == [("finished", 2), ("killed", 2)]
+
+
+def test_a_job_near_its_time_limit_stores_its_work_and_resumes(executor, desk):
+    """Slurm sends USR1 before the limit (`warning` of a profile). Here it is sent at once."""
+    desk.launch(desk.order(count=4, on="slurm"))
+    desk.until(lambda: len(desk.rows(tables.UnitRange)) == 2)
+    slurm("scancel", "--signal=USR1", "--full", json.loads(desk.jobs()[0].handle)["job"])
+    desk.until(lambda: desk.jobs()[0].tries == 2)
+    (attempt,) = desk.rows(tables.Attempt)
+    assert (attempt.state, attempt.cause, attempt.units_done) == (AttemptState.KILLED, Cause.WALLTIME, 2)
+    desk.open_gate()
+    desk.finish()
+    assert desk.states() == ["finished"], desk.said()
+    assert sorted(attempt.units_done for attempt in desk.rows(tables.Attempt)) == [2, 2]
+
+
+def test_an_attempt_without_progress_in_its_time_limit_is_not_repeated(executor, desk):
+    desk.launch(desk.order(count=4, on="slurm", how={"passed": 0}))
+    desk.until(lambda: desk.rows(tables.Attempt))
+    slurm("scancel", "--signal=USR1", "--full", json.loads(desk.jobs()[0].handle)["job"])
+    desk.finish()
+    assert desk.states() == ["walltime"]
+    assert desk.jobs()[0].message == "stopped before its time limit"
 
 
 def test_a_job_in_slurms_queue_waits_for_a_reason_and_then_runs_on_a_node(executor, desk):
