@@ -23,7 +23,7 @@ from chessreg import child
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.plugins import install_command
 from chessreg.registry.tables import Cause
-from chessreg.scheduling.executors import Submission, SubmissionStatus, require_one_node
+from chessreg.scheduling.executors import Submission, SubmissionStatus, ray_cluster, require_one_node
 from store.files import parse_json
 
 CONNECT_TIMEOUT_S = 3.0
@@ -36,7 +36,11 @@ class RaySilentError(Exception):
 
 
 class RayExecutor:
-    """Runs submissions as actors of the Ray cluster at `HOST:PORT`, or of this machine, starting Ray if necessary."""
+    """Runs submissions as actors of the Ray cluster at `HOST:PORT`.
+
+    Without an address: of the cluster that `chessreg cluster up` started from this machine, else of this machine,
+    starting Ray if necessary.
+    """
 
     def __init__(self, argument: str = "", *, grace: float = 20.0) -> None:
         if importlib.util.find_spec("ray") is None:
@@ -45,6 +49,8 @@ class RayExecutor:
             raise BadInputError(
                 f"{argument!r} is not an address of a Ray cluster", "--on ray:HOST:PORT, as ray start prints"
             )
+        if not argument and (own := ray_cluster.read_cluster()) is not None:
+            argument = own.head
         if argument:
             require_ray_at(argument)
         self.address, self.grace = argument, grace
@@ -122,7 +128,7 @@ class RayExecutor:
         if self._driver is None or self._driver.poll() is not None:
             self._driver = subprocess.Popen(
                 child.build_python_command("chessreg.scheduling.executors.ray_driver", self.address),
-                env=child.build_child_environment(),
+                env=child.build_child_environment() | ray_cluster.build_driver_environment(self.address),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -25,6 +25,7 @@ from chessreg.errors import BadInputError, ChessregError
 from chessreg.folders import get_cache_folder
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Placement, SubmissionStatus
+from chessreg.scheduling.executors.ray_cluster import NODE_ADDRESS_VARIABLE
 from chessreg.scheduling.executors.ray_shard import NOTE_FILE, ShardActor
 from chessreg.scheduling.executors.ray_staging import HomeActor
 from chessreg.scheduling.worker import read_json_or_none, write_record
@@ -33,6 +34,7 @@ from store.process import ProcessId, get_machine_name, identify_process
 NAMESPACE = "chessreg"
 START_TIMEOUT_S = 60.0
 SILENT_ACTOR_TIMEOUT_S = 5.0  # after which a cancelled actor that never responded counts as never started
+NODE_CHECK_INTERVAL_S = 5.0
 SHARED_GPU_FRACTION = 0.5  # of a GPU, for submissions that may share it
 
 
@@ -47,8 +49,13 @@ class RayDriver:
         self.seen: dict[str, SubmissionStatus] = {}
         self.withdrawn: dict[str, float] = {}  # handle → when a shard that had not answered yet was cancelled
         connect = {"namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False}
+        if node := os.environ.get(NODE_ADDRESS_VARIABLE):
+            connect["_node_ip_address"] = node
         # Not address="auto": for a cluster that has ended, Ray waits for minutes and then crashes.
         ray.init(address=address or find_ray_address() or start_head(), **connect)
+        self.node_id = ray.get_runtime_context().get_node_id()
+        self.home_name = get_home_actor_name(self.node_id)
+        self.checked = time.monotonic()  # when this machine's node was known to be alive
         atexit.register(self.leave)
 
     # -- interface ------------------------------------------------------------------------------------------------
@@ -68,7 +75,11 @@ class RayDriver:
         return handles
 
     def poll(self, handles: list[str]) -> dict[str, SubmissionStatus]:
-        """Return handle → status of each submission."""
+        """Return handle → status of each submission. Raises ConnectionError if this machine's node has ended."""
+        if time.monotonic() - self.checked > NODE_CHECK_INTERVAL_S:
+            if not any(node["Alive"] and node["NodeID"] == self.node_id for node in self.ray.nodes()):
+                raise ConnectionError("this machine's node has ended")  # the next driver connects to its successor
+            self.checked = time.monotonic()
         for handle in handles:
             if handle in self.asks:
                 continue
@@ -81,6 +92,8 @@ class RayDriver:
             elif (actor := self._actor(parsed["actor"])) is None:
                 self._end(handle, SubmissionStatus("ended", None, Cause.LOST, "Ray does not know it anymore"))
             else:
+                if handle not in self.seen:  # this machine's node, and thus its home actor, may be another one now
+                    actor.use_home.remote(self._home())
                 self.asks[handle] = actor.status.remote()
                 placement = Placement(parsed["actor"], reason="all nodes are busy")
                 self.seen.setdefault(handle, SubmissionStatus("waiting", placement=placement))
@@ -130,11 +143,10 @@ class RayDriver:
         """Return the actor on this machine through which nodes without its store read inputs and return results."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        here = self.ray.get_runtime_context().get_node_id()
         return (
             self.ray.remote(HomeActor)
             .options(
-                name=get_home_actor_name(),
+                name=self.home_name,
                 namespace=NAMESPACE,
                 lifetime="detached",
                 get_if_exists=True,
@@ -142,7 +154,7 @@ class RayDriver:
                 max_restarts=-1,
                 max_task_retries=3,
                 max_concurrency=4,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
+                scheduling_strategy=NodeAffinitySchedulingStrategy(self.node_id, soft=False),
             )
             .remote()
         )
@@ -191,7 +203,7 @@ class RayDriver:
                 a["name"] for a in self.ray.util.list_named_actors(all_namespaces=True) if a["namespace"] == NAMESPACE
             ]
             if all(name.startswith("home-") for name in left):
-                home = self._actor(get_home_actor_name())
+                home = self._actor(self.home_name)
                 if home is not None:
                     self.ray.kill(home)
                 self.ray.shutdown()
@@ -222,9 +234,9 @@ def get_required_resources(work: dict[str, Any], nodes: list[dict[str, float]]) 
     return cpus, gpu
 
 
-def get_home_actor_name() -> str:
-    """Return the name of the home actor of this machine and user."""
-    return f"home-{get_machine_name()}-{os.getuid()}"
+def get_home_actor_name(node_id: str) -> str:
+    """Return the name of the home actor of this user on a node of this machine."""
+    return f"home-{get_machine_name()}-{os.getuid()}-{node_id}"
 
 
 def get_head_record_file() -> Path:

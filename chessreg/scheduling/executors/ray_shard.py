@@ -40,6 +40,12 @@ class ShardActor(StoreActor):
         """Return the current status."""
         return self.seen
 
+    def use_home(self, home: Any) -> None:
+        """Read inputs and send results through this home actor from now on."""
+        self.home = home
+        if self.staging:
+            self.staging.home = home
+
     def cancel(self) -> None:
         """Send SIGTERM the first time, and SIGKILL once the grace period is over."""
         now = time.monotonic()

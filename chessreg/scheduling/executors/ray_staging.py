@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from store.fragments import Fragment
 
 PIECE_BYTES = 16 << 20  # per message
+HOME_POLL_S = 2.0
 NODE_STORE_VARIABLE = "CHESSREG_NODE_STORE"  # on a node: folder to use in place of the launch's store
 
 
@@ -121,8 +122,10 @@ class HomeActor(StoreActor):
         from chessreg.registry.tables.types import get_utc_now
         from chessreg.runs.attempt import to_fragment_row
         from store import Store
+        from store.files import keep_private
         from store.fragments import Fragment, FragmentWriter, place_file
 
+        keep_private(shared_by=Path(store))
         here = Store(store)
         for item in items:
             fetch_item(here, item, node)
@@ -148,6 +151,10 @@ class HomeActor(StoreActor):
             aside.replace(f"{folder}/{name}")
 
 
+class HomeChangedError(Exception):
+    """Raised when the home machine has another home actor than the one that was asked."""
+
+
 class NodeStore:
     """The data of a submission on a node without the launch's store: a local store and a local folder."""
 
@@ -159,6 +166,20 @@ class NodeStore:
         self.store: Store | None = None
         self.sent: dict[str, bytes] = {}
         self.log_bytes = 0  # sent bytes of the log
+
+    def ask_home(self, verb: str, *arguments: Any) -> Any:
+        """Call a method of the home actor. Raises HomeChangedError if another one replaces it before it has answered.
+
+        Ray waits forever for an actor whose node has died.
+        """
+        import ray
+
+        home = self.home
+        answer = getattr(home, verb).remote(*arguments)
+        while not ray.wait([answer], timeout=HOME_POLL_S)[0]:
+            if self.home is not home:
+                raise HomeChangedError(f"the home machine left the cluster during {verb}")
+        return ray.get(answer)
 
     def stage(self, cancelled: Callable[[], bool]) -> tuple[Path, list[str], dict[str, str]]:
         """Fetch the inputs unless cancelled meanwhile. Return folder, command and environment of the submission."""
@@ -175,13 +196,12 @@ class NodeStore:
 
     def _inputs(self, order: dict[str, Any], registry: str, cancelled: Callable[[], bool]) -> dict[str, str]:
         """Copy the inputs into this node's store. Return the environment that names the store and the registry."""
-        import ray
         import zstandard
 
         from store import Store
 
         self.store = Store.create(self.root)
-        items, copy = ray.get(self.home.inputs.remote(registry, order["store"], order))
+        items, copy = self.ask_home("inputs", registry, order["store"], order)
         for item in items:
             if not cancelled():
                 fetch_item(self.store, item, ActorStore(self.home, order["store"]))
@@ -205,8 +225,6 @@ class NodeStore:
 
     def _note(self, name: str) -> None:
         """Send the new bytes of the log, and a small file if it has changed."""
-        import ray
-
         files = {}
         if (path := self.folder / name).exists() and (data := path.read_bytes()) != self.sent.get(name):
             files[name] = data
@@ -214,7 +232,7 @@ class NodeStore:
             log.seek(self.log_bytes)
             while (new := log.read(PIECE_BYTES)) or files:
                 offset = self.work["log_size"] + self.log_bytes
-                ray.get(self.home.note.remote(self.work["folder"], new, offset, files))
+                self.ask_home("note", self.work["folder"], new, offset, files)
                 self.log_bytes += len(new)
                 self.sent |= files
                 files = {}
@@ -236,7 +254,7 @@ class NodeStore:
                 continue
             except CorruptError:
                 pass  # the home machine quarantines it
-            ray.get(self.home.take.remote(self.work["order"]["store"], fragment.name, data, attempt, items, node))
+            self.ask_home("take", self.work["order"]["store"], fragment.name, data, attempt, items, node)
             fragment.path.unlink(missing_ok=True)
 
 

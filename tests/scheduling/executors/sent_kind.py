@@ -1,5 +1,7 @@
 """A kind with bytes on both sides: it reads a file, and makes a longer one of it for each unit."""
 
+import time
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -11,6 +13,7 @@ from chessreg.runs.spec import Ref, Spec
 class SentSpec(Spec):
     file: Annotated[str, Ref("results")] = Field(description="what is read")
     count: int = 4
+    gate: str = ""  # a path on the node: no unit ends before it exists
 
 
 class Sent(Kind):
@@ -27,6 +30,8 @@ class Sent(Kind):
     def run(self, task):
         found = task.inputs.artifact("file", task.spec.file)
         (path,) = (each for each in found.path.iterdir() if not each.name.startswith("."))
+        while task.spec.gate and not Path(task.spec.gate).exists():
+            time.sleep(0.1)
         for unit in task.units:
             with task.output(f"copy-{unit}", unit=unit, kind="text") as folder:
                 (folder / "copy.txt").write_text(f"{path.read_text()}{unit}")

@@ -89,6 +89,25 @@ def test_an_actor_that_dies_is_lost_and_its_process_ends(ray_executors, tmp_path
     child.wait(30)
 
 
+def test_a_shard_whose_node_is_lost_is_lost_and_done_elsewhere(ray_executors, ray_cluster, desk, tmp_path):
+    on = f"ray:{ray_cluster.address}"
+    desk.supervisor.executors[on] = ray_executors()
+    node = ray_cluster.cluster.add_node(num_cpus=3, object_store_memory=80_000_000)
+    desk.launch(desk.order(count=4, on=on, how={"threads": 3}))  # no other node has 3 CPUs
+    desk.until(lambda: len(desk.rows(tables.UnitRange)) == 2)
+    ray_cluster.cluster.remove_node(node, allow_graceful=False)
+    desk.finish()
+    (attempt,) = desk.rows(tables.Attempt)
+    assert desk.states() == ["lost"]
+    assert "its node or its actor died" in desk.jobs()[0].message
+    desk.open_gate()
+    desk.launch(desk.order(count=4, on=on, how={"threads": 2}))
+    desk.finish()
+    assert desk.states() == ["lost", "finished"]
+    again = next(other for other in desk.rows(tables.Attempt) if other.id != attempt.id)
+    assert (attempt.run_id, again.units_done) == (again.run_id, 2), "only the missing units"
+
+
 def test_a_supervisor_that_died_before_it_noted_a_shard_finds_it(ray_executors, tmp_path):
     each = work(tmp_path)
     handle = ray_executors().submit([each])[each.job_id]
