@@ -8,6 +8,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from chessreg.registry.causes import Cause
 from chessreg.registry.tables.types import (
     Base,
     Digest,
@@ -27,20 +28,6 @@ class AttemptState(enum.StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     KILLED = "killed"
-    LOST = "lost"
-
-
-class Cause(enum.StrEnum):
-    """Why an attempt ended."""
-
-    FINISHED = "finished"
-    FAILED = "failed"
-    KILLED = "killed"
-    PREEMPTED = "preempted"
-    WALLTIME = "walltime"
-    OOM = "oom"
-    DIVERGED = "diverged"
-    ENGINE_DIED = "engine_died"
     LOST = "lost"
 
 

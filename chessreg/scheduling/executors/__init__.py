@@ -17,7 +17,7 @@ from uuid import UUID
 
 from chessreg.errors import BadInputError
 from chessreg.named import NameRegistry
-from chessreg.registry.tables import Cause
+from chessreg.registry.causes import Cause
 
 EXECUTORS: NameRegistry[str] = NameRegistry("executor", "--on local, slurm:PROFILE, ray:ADDRESS")
 """Executor name in `--on` → its class, which is called with the text after the colon."""

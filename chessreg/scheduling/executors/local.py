@@ -15,8 +15,8 @@ from typing import Any
 from uuid import UUID
 
 from chessreg.errors import BadInputError, ChessregError
+from chessreg.registry.causes import Cause
 from chessreg.registry.machine import query_gpus
-from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import (
     ResourceNeeds,
     Submission,

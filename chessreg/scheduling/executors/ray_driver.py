@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.folders import get_cache_folder
-from chessreg.registry.tables import Cause
+from chessreg.registry.causes import Cause
 from chessreg.scheduling.executors import Placement, SubmissionStatus
 from chessreg.scheduling.executors.ray_cluster import NODE_ADDRESS_VARIABLE
 from chessreg.scheduling.executors.ray_shard import NOTE_FILE, ShardActor

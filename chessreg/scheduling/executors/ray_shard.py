@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from chessreg.errors import get_first_line
-from chessreg.registry.tables import Cause
+from chessreg.registry.causes import Cause
 from chessreg.scheduling.executors import Placement, SubmissionStatus, get_exit_status
 from chessreg.scheduling.executors.ray_staging import NODE_STORE_VARIABLE, NodeStore, StoreActor
 from chessreg.scheduling.worker import read_json_or_none

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.folders import get_cache_folder
-from chessreg.runs.transfer import TransferItem, fetch_item
 from chessreg.scheduling.worker import write_record
 from store.errors import NotInStoreError
 from store.places import ObjectSource
 
 if TYPE_CHECKING:
     from chessreg.registry.database import Database
+    from chessreg.runs.transfer import TransferItem
     from store import Store
     from store.fragments import Fragment
 
@@ -121,6 +121,7 @@ class HomeActor(StoreActor):
         from chessreg.registry.machine import describe_this_machine
         from chessreg.registry.tables.types import get_utc_now
         from chessreg.runs.attempt import to_fragment_row
+        from chessreg.runs.transfer import fetch_item
         from store import Store
         from store.files import keep_private
         from store.fragments import Fragment, FragmentWriter, place_file
@@ -198,6 +199,7 @@ class NodeStore:
         """Copy the inputs into this node's store. Return the environment that names the store and the registry."""
         import zstandard
 
+        from chessreg.runs.transfer import fetch_item
         from store import Store
 
         self.store = Store.create(self.root)
@@ -286,6 +288,7 @@ def list_input_items(database: Database, store: Store, order: dict[str, Any]) ->
 def list_output_items(fragment: Fragment) -> list[TransferItem]:
     """Return the items that a fragment's rows refer to."""
     from chessreg.registry import names
+    from chessreg.runs.transfer import TransferItem
 
     arrays = {table.__tablename__ for table in names.list_array_tables()}
     items = []
