@@ -68,7 +68,11 @@ def status(home: Home) -> None:
 
 
 @cluster.command()
-@click.option("--forget", is_flag=True, help="Forget machines that do not answer. Their nodes end when the head ends.")
+@click.option(
+    "--forget",
+    is_flag=True,
+    help="Forget machines that do not answer. Their nodes end once they notice that the head has ended.",
+)
 @add_json_option
 @pass_home
 def down(home: Home, forget: bool) -> None:
