@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -37,6 +38,8 @@ from chessreg.registry.tables.types import UtcDateTime, crop_model_texts, get_ut
 from store.errors import StoreError
 
 if TYPE_CHECKING:
+    from sqlalchemy.types import TypeEngine
+
     from store import Store
     from store.fragments import Fragment
 
@@ -217,23 +220,33 @@ def insert_or_compare_rows(session: Session, by_table: dict[str, list[dict[str, 
 
 def parse_row(table: Table, row: dict[str, Any]) -> dict[str, Any]:
     """Convert a fragment's row to the types of its table's columns. Raises ChessregError for an unknown column."""
+    conversions = list_conversions(table)
     values = {}
     for key, value in row.items():
-        if key not in table.c:
+        if key not in conversions:
             raise ChessregError(
                 f"{table.name} has no column {key!r}", "use the version of chessreg that wrote this fragment"
             )
-        kind = table.c[key].type
-        if value is not None and isinstance(kind, Uuid):
-            value = UUID(value)
-        elif value is not None and isinstance(kind, UtcDateTime):
-            value = datetime.fromisoformat(value)
-        elif value is not None and isinstance(kind, LargeBinary):
-            value = bytes(value)
-        values[key] = value
+        convert = conversions[key]
+        values[key] = value if convert is None or value is None else convert(value)
     if table.name not in RESULT_TABLES:
         require_admissible(table, [values])
     return values
+
+
+@cache
+def list_conversions(table: Table) -> Mapping[str, Callable[[Any], Any] | None]:
+    """Return column name → function that converts a fragment's value to the column's type; None if it has it."""
+    repeated_ids = lru_cache(UUID)  # a fragment names few runs, attempts and interventions
+    conversions: list[tuple[type[TypeEngine[Any]], Callable[[Any], Any]]] = [
+        (Uuid, repeated_ids),
+        (UtcDateTime, datetime.fromisoformat),
+        (LargeBinary, bytes),
+    ]
+    return {
+        column.name: next((convert for type_, convert in conversions if isinstance(column.type, type_)), None)
+        for column in table.c
+    }
 
 
 def find_complete_units(session: Session, by_table: Mapping[str, list[dict[str, Any]]]) -> set[tuple[UUID, int]]:
