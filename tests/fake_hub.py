@@ -1,8 +1,8 @@
 """A Hugging Face hub on this machine: the endpoints that huggingface_hub calls to create, list, upload and download.
 
 Repositories are lists of commits, each a mapping of paths to bytes. Large files travel by the LFS protocol (batch,
-PUT, verify) and are downloaded from a redirect, as on the real hub. A token `writer` may write, `reader` may read,
-`stranger` has no rights.
+PUT, verify) and are downloaded from a redirect, as on the real hub. With `use_xet` they travel by the Xet protocol
+instead, through the library hf_xet. A token `writer` may write, `reader` may read, `stranger` has no rights.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ class FakeHub(ThreadingHTTPServer):
         self.authorized: list[tuple[str, str | None]] = []  # path and Authorization header
         self.fail: dict[str, int] = {}
         self.break_at: int | None = None
+        self.has_xet = False
+        self.xet_shards: list[bytes] = []
 
     @property
     def url(self) -> str:
@@ -100,7 +102,8 @@ class Handler(BaseHTTPRequestHandler):
         path = urllib.parse.urlsplit(self.path).path
         self.server.requests.append((self.command, urllib.parse.unquote(path)))
         self.server.authorized.append((path, self.headers.get("Authorization")))
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        chunked = self.headers.get("Transfer-Encoding") == "chunked"
+        body = self.read_chunks() if chunked else self.rfile.read(int(self.headers.get("Content-Length") or 0))
         for pattern, status in self.server.fail.items():
             if re.search(pattern, path):
                 if not status:
@@ -108,6 +111,10 @@ class Handler(BaseHTTPRequestHandler):
                     self.connection.close()
                     return None
                 return self.refuse(status)
+        if "/xet-write-token/" in path and self.server.has_xet:
+            return self.grant_xet()
+        if path.startswith("/xet/"):
+            return self.store_xet(path, body)
         if path == "/api/repos/create":
             return self.create(json.loads(body))
         if path == "/api/validate-yaml":
@@ -122,6 +129,33 @@ class Handler(BaseHTTPRequestHandler):
         if match := re.fullmatch(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             return self.resolve("dataset" if match[1] else "model", *match.groups()[1:])
         return self.refuse(404)
+
+    def read_chunks(self) -> bytes:
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
+    def grant_xet(self) -> None:
+        url, expires = f"{self.server.url}/xet", int(time.time()) + 3600
+        headers = {"X-Xet-Access-Token": "t", "X-Xet-Token-Expiration": str(expires), "X-Xet-Cas-Url": url}
+        return self.send({"accessToken": "t", "exp": expires, "casUrl": url}, headers)
+
+    def store_xet(self, path: str, body: bytes) -> None:
+        """Accept a block of chunks, and keep the record (shard) that files consist of them."""
+        if path.startswith("/xet/v1/xorbs/"):
+            return self.send({"was_inserted": True})
+        if path == "/xet/v2/shards":
+            self.server.xet_shards.append(body)
+            return self.send({"type": "result", "result": 1})
+        return self.refuse(404)  # no chunk is known, and blocks are sent here
+
+    def is_xet_file(self, digest: str) -> bool:
+        """Whether a shard has this SHA-256, which it keeps as four little-endian numbers."""
+        parts = [bytes.fromhex(digest[place : place + 16])[::-1] for place in range(0, 64, 16)]
+        return any(b"".join(parts) in shard or bytes.fromhex(digest) in shard for shard in self.server.xet_shards)
 
     @property
     def rights(self) -> str:
@@ -169,6 +203,9 @@ class Handler(BaseHTTPRequestHandler):
         for line in lines[1:]:
             value = line["value"]
             if line["key"] == "lfsFile":
+                if self.is_xet_file(value["oid"]):
+                    files[value["path"]] = value["oid"].encode()
+                    continue
                 if value["oid"] not in self.server.objects:
                     return self.refuse(400, "LFS pointer pointed to a file that does not exist")
                 files[value["path"]] = self.server.objects[value["oid"]]
@@ -268,10 +305,12 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def run_fake_hub(monkeypatch: pytest.MonkeyPatch, token: str | None = "writer") -> Iterator[FakeHub]:
-    """Yield a running hub, with the environment variables that lead there. Uploads do not use Xet, which is another
-    server's protocol, and failed requests are repeated without a pause."""
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+def run_fake_hub(
+    monkeypatch: pytest.MonkeyPatch, token: str | None = "writer", use_xet: bool = False
+) -> Iterator[FakeHub]:
+    """Yield a running hub, with the environment variables that lead there. Failed requests are repeated without a
+    pause."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", not use_xet)
     impatient = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
     monkeypatch.setattr(huggingface_hub.utils._http, "time", impatient)
     if token is None:

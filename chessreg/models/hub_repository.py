@@ -156,6 +156,11 @@ def report_hub_errors(address: HubAddress, endpoint: str, action: str) -> Iterat
     except HfHubHTTPError as error:
         raise make_status_error(doing, endpoint, error) from error
     except (HTTPError, OSError) as error:
+        if "xet-write-token" in str(error):  # hf_xet's error for a mirror that stores files otherwise
+            raise ChessregError(
+                f"{doing}: {endpoint} has no Xet storage: {get_first_line(error)}",
+                "HF_HUB_DISABLE_XET=1 uploads by HTTP: run the same command again with it",
+            ) from error
         hint = "check the network and run the same command again"
         raise ChessregError(f"{doing}: {endpoint} does not answer: {get_first_line(error)}", hint) from error
 

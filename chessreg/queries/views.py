@@ -36,7 +36,8 @@ PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 SPEC_TABLE = "run"  # name of a kind's spec among its result tables
 PROBE = "probe"  # its views include users' kinds whose names end in -probe
 IMPORTED = "imported-probe"
-FAMILIES = {"edits": ("edit", "edit-next-token")}  # name of common views → kinds whose rows they have
+FAMILIES = {"edits": ("edit", "edit-next-token"), "all_saes": ("sae", "imported-sae")}
+"""Name of common views → kinds whose rows they have."""
 COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 CATALOGUE = re.compile(
     r"(^|\()\s*(show|describe)\b"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub._commit_api
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -299,6 +301,35 @@ def test_an_upload_that_breaks_off_commits_nothing_and_continues(hub: FakeHub, a
     hub.fail = {}
     at.json("push", "reference-board", "--to", "hf:me/broken")
     assert sum(method == "PUT" for method, _ in hub.requests) == puts, "files that arrived are not sent again"
+
+
+def test_an_upload_by_xet_has_the_files_of_one_by_http(at: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("hf_xet", reason="hf_xet is not installed on this platform")
+    with run_fake_hub(monkeypatch, use_xet=True) as hub:
+        hub.has_xet = True
+        at.json("push", "reference-board", "--to", "hf:me/xet")
+        assert hub.xet_shards
+        assert not hub.objects
+        by_xet = hub.repositories["model", "me/xet"].files
+    with run_fake_hub(monkeypatch) as hub:
+        at.json("push", "reference-board", "--to", "hf:me/xet")
+        by_http = hub.repositories["model", "me/xet"].files
+    large = {name: hashlib.sha256(by_http[name]).hexdigest().encode() for name in by_http if name.endswith("tensors")}
+    assert large
+    assert {**by_http, **large} == by_xet
+
+
+def test_a_hub_without_xet_is_one_line(at: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: Any) -> None:  # the library's error, which it raises after repeating the request for a minute
+        raise ConnectionError("Network error: HTTP status client error (404 Not Found), domain: …/xet-write-token/main")
+
+    monkeypatch.setattr(huggingface_hub._commit_api, "_upload_xet_files", refuse)
+    monkeypatch.setattr(huggingface_hub._commit_api, "is_xet_available", lambda: True)
+    with run_fake_hub(monkeypatch, use_xet=True) as hub:
+        assert at("push", "reference-board", "--to", "hf:me/xet") == 1
+        assert at.err.startswith(f"error: cannot write to hf:me/xet: {hub.url} has no Xet storage")
+        assert "hint: HF_HUB_DISABLE_XET=1 uploads by HTTP: run the same command again with it" in at.err
+        assert len(hub.repositories["model", "me/xet"].commits) == 1
 
 
 def test_a_hub_that_is_away_is_one_line(at: Here, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@
 -- aliases: sparse autoencoders, sae metrics, davis table 3, sae, saes, sparse autoencoder, l0, loss recovered, dead
 --       latents, dead features, explained variance, reconstruction, active latents
 -- paper: Davis et al. 2026, Table 3 and section 4.2
--- kinds: sae
+-- kinds: sae, imported-sae
 -- made by: chessreg run sae
 -- default: checkpoint, layer, architecture, expansion; loss_recovered, l0, explained_variance; n
 -- columns:
@@ -15,8 +15,8 @@
 --   features [latents]: of its code
 --   expansion: latents for each dimension
 --   l1_coefficient: the sparsity penalty λ
---   train_tokens [tokens]: trained on
---   n [tokens]: held out, measured on
+--   train_tokens [tokens]: trained on; none for an imported SAE
+--   n [tokens]: measured on: held-out tokens, or the bundled games for an imported SAE
 --   ce_without_sae [nats]: cross-entropy of the next token
 --   ce_without_sae_low [nats]: its interval's lower end; games are resampled
 --   ce_without_sae_high [nats]: the upper end
@@ -85,7 +85,7 @@ SELECT run_id, unit, any_value(attempt_id) AS attempt_id, whole(max(n) FILTER (n
        max(high) FILTER (name = 'explained_variance') AS explained_variance_high,
        max(value) FILTER (name = 'dead_fraction') AS dead_fraction,
        max(value) FILTER (name = 'silent_fraction') AS silent_fraction
-FROM sae_statistic GROUP BY ALL
+FROM all_saes_statistic GROUP BY ALL
 
 -- statement: base
 SELECT dense_rank() OVER (ORDER BY coalesce(c.place, 1e9), s.layer, s.hook_point, s.expansion, run_place(s.run_id),
