@@ -28,6 +28,8 @@ def measured(world_session: Session) -> dict[str, float]:
     with world_session.database.read() as sql:
         [row] = load_entity("sae").rows(sql, report.run_id.hex)
     assert row["explained_variance"] is not None
+    [listed] = world_session.query("sae reconstruction", run=report.run_id.hex).rows
+    assert (listed["l0"], listed["explained_variance"]) == (row["l0"], row["explained_variance"])
     return {"l0": row["l0"], "explained_variance": row["explained_variance"], "tokens": row["statistics"][0]["tokens"]}
 
 
