@@ -14,7 +14,7 @@ ALLOWED_REASONS = (
     # programs of the system, most of which `make deps` installs
     r"(no )?Stockfish",
     r"tmux is not installed",
-    r"no (slurm|sbatch|sshd)",
+    r"no (slurm|sbatch|scontrol|ssh|ip|unshare)",
     r"(zsh|fish) is not installed",
     r"no Chromium on this machine",
     r"no npm on this machine",

@@ -37,8 +37,8 @@ def up(home: Home, boxes: tuple[str, ...], python: str | None, port: int) -> Non
     """Start Ray on machines that ssh reaches without a password, and connect this machine to them.
 
     BOX is a destination of ssh, such as a host in ~/.ssh/config. The first is the head. If a cluster is up, the
-    machines join it, and nodes that have ended start again. After an error or Ctrl-C, the nodes started by this command
-    are stopped.
+    machines join it, and nodes that have ended start again. After an error or Ctrl-C, Ray is stopped on the machines
+    that this command added.
 
     The machines and this one must be able to connect to each other on all ports. Every port requires a random token.
 
