@@ -305,10 +305,10 @@ def find_first_difference(one: Sequence[object], other: Sequence[object]) -> int
 
 def find_partners(session: Session, run_id: UUID, unit: int) -> list[PartnerGame]:
     """Return the games of other arms with the same opening, of the same book or seed, the same color of the model, and
-    the same opponent and policy.
+    the same opponent.
 
-    If this game has an intervention, games without one come first, and vice versa. Newer runs come first. Raises
-    NotFoundError if the game does not exist.
+    Games of another policy come last, and their arm names it. If this game has an intervention, games without one come
+    first, and vice versa. Newer runs come first. Raises NotFoundError if the game does not exist.
     """
     game, match, run = tables.Game, tables.Match, tables.Run
     mine = session.get(game, (run_id, unit))
@@ -326,7 +326,6 @@ def find_partners(session: Session, run_id: UUID, unit: int) -> list[PartnerGame
             match.opponent == own.opponent,
             match.level.is_not_distinct_from(own.level),
             match.limit.is_not_distinct_from(own.limit),
-            match.policy == own.policy,
             game.opening_number == mine.opening_number,
             game.opening_plies == mine.opening_plies,
             or_(game.run_id != run_id, game.match != mine.match),
@@ -343,11 +342,11 @@ def find_partners(session: Session, run_id: UUID, unit: int) -> list[PartnerGame
             continue
         name = called.get(other.run_id) or shorten_id(other.run_id)
         edited = its.intervention_id is not None
-        arm = f"{name} ({its.player}{', edited' if edited else ''})"
-        pairs.append(
-            PartnerGame(other.run_id, other.unit, arm, edited, other.plies, find_first_difference(moves, theirs))
-        )
-    return sorted(pairs, key=lambda partner: partner.edited == (own.intervention_id is not None))
+        policy = f", policy {its.policy}" if its.policy != own.policy else ""
+        arm = f"{name} ({its.player}{', edited' if edited else ''}{policy})"
+        partner = PartnerGame(other.run_id, other.unit, arm, edited, other.plies, find_first_difference(moves, theirs))
+        pairs.append((bool(policy), edited == (own.intervention_id is not None), partner))
+    return [partner for *_, partner in sorted(pairs, key=lambda pair: pair[:2])]
 
 
 @dataclass(frozen=True)

@@ -347,7 +347,7 @@ async def test_escape_takes_back_what_was_typed(drive, tmp_path: Path) -> None:
         screen = driver.screen
         await typed(driver, "plies", "20")
         await driver.press("enter", "9", "9")
-        assert screen.form.typed["plies"].endswith("99")
+        assert screen.form.typed["plies"] == "99", "typing replaces the value"
         await driver.press("escape")
         assert screen.form.typed == {"plies": "20"}
         await driver.press("u")

@@ -171,7 +171,7 @@ class FieldRow(Horizontal, can_focus=True):
         if self.input is not None:
             return
         self._before = typed
-        line = FieldInput(value=self.seen.text, select_on_focus=typed is None)
+        line = FieldInput(value=self.seen.text, select_on_focus=True)
         line.styles.margin = (0, 0, 0, GUTTER_CELLS + self.name_width + 2)
         line.styles.width = min(MAX_VALUE_CELLS, self.size.width - GUTTER_CELLS - self.name_width - 4)
         self.mount(line)
