@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from chessreg.papers.work import StepPlan, Work
 
 MANY_TRIALS = 10_000_000
-TRIAL_BYTES = 550  # of one row and its index entries in SQLite
 SIZES = ["small", "reference", "paper"]  # chessreg.papers.plan.SIZE_NAMES, unimported
 
 
@@ -130,6 +129,12 @@ def make_paper_command(
             show_default=True,
             help="Scale of the paper's runs: minutes (small), hours (reference), or the paper's own.",
         ),
+        option(
+            ["--rehearse"],
+            is_flag=True,
+            help="With --size paper: do every step at full shape on few items in a temporary registry, and print its "
+            "memory, time and errors. Left out: do the steps.",
+        ),
         option(["--dry-run"], is_flag=True, help="Print the plan (runs, units, rows, bytes, CPU time); run nothing."),
         option(
             ["--only"],
@@ -197,6 +202,7 @@ class PaperAction:
     """The action of `chessreg paper`, and the folder of its results."""
 
     dry_run: bool
+    rehearse: bool
     save: Path | None
     load: Path | None
     report: bool
@@ -210,6 +216,9 @@ class PaperAction:
 
         if self.load is not None and (self.dry_run or self.save is not None):
             raise BadInputError("--load changes the registry, --dry-run and --save do not", "give one of them")
+        if self.rehearse and (self.dry_run or self.report or self.on is not None or self.save or self.load):
+            hint = "leave out --dry-run, --report, --on, --save and --load"
+            raise BadInputError("--rehearse does one thing alone", hint)
         if (self.dry_run, self.save is not None, self.report).count(True) > 1:
             raise BadInputError("--dry-run, --save and --report each do one thing alone", "give one of them")
 
@@ -218,6 +227,7 @@ def run_paper(
     name: str, only: tuple[str, ...], first: tuple[str, ...], device: str | None, threads: int | None, **options: Any
 ) -> None:
     """Run the paper. Options other than an Action's name models and data, as `request` expects."""
+    from chessreg.errors import BadInputError
     from chessreg.models import devices
     from chessreg.papers import find_paper
     from chessreg.papers.work import Work, make_request
@@ -235,6 +245,8 @@ def run_paper(
     how = {key: value for key, value in (("device", device), ("threads", threads)) if value is not None}
     work = Work(session, find_paper(name), make_request(session, **{"checkpoint": None, **options}), how, first, only)
     action.check()
+    if action.rehearse and work.request.size != "paper":
+        raise BadInputError(f"--rehearse is for the size paper, not {work.request.size}", "add --size paper")
     for line in work.paper.remarks(work.request):
         click.echo(line, err=True)
     if action.load is not None:
@@ -243,6 +255,8 @@ def run_paper(
         save_paper_file(work, action.save, action.json)
     elif action.dry_run:
         print_paper_plan(work, action.json)
+    elif action.rehearse:
+        print_rehearsal(work, action.json)
     else:
         if action.on is not None and not action.report:
             launch_steps(work, action.on, action.json)
@@ -327,9 +341,59 @@ def launch_steps(work: Work, on: str, quiet: bool) -> None:
         sys.exit(130)
 
 
+def print_rehearsal(work: Work, as_json: bool) -> None:
+    """Rehearse the steps and print each. Exits with status 1 if one of them failed."""
+    from dataclasses import asdict
+
+    from chessreg.entities.display import format_size
+    from chessreg.papers.rehearsal import FAILED, RehearsedStep, rehearse_paper
+
+    total, number = len(work.steps) + 2, 0
+
+    def on_step(step: RehearsedStep) -> None:
+        nonlocal number
+        number += 1
+        if not as_json:
+            why = f": {step.why}" if step.why else ""
+            click.echo(f"[{number}/{total}] {step.name} ({step.kind}): {step.state}{why}", err=True)
+
+    try:
+        done = rehearse_paper(work, on_step)
+    except KeyboardInterrupt:
+        click.echo("interrupted: nothing is kept", err=True)
+        sys.exit(130)
+    failed = [step for step in done if step.state == FAILED]
+    expected = sum(step.expected_seconds or 0.0 for step in done)
+    rows = [asdict(step) for step in done]
+    if as_json:
+        print_output(True, {"steps": rows, "failed": len(failed), "expected_seconds": expected})
+    else:
+        shown = [
+            row
+            | {
+                "seconds": f"{row['seconds']:.1f}",
+                "memory": format_size(row["peak_bytes"]) if row["peak_bytes"] else "",
+                "gpu": "" if row["gpu_bytes"] is None else format_size(row["gpu_bytes"]),
+                "whole": format_cpu_time(row["expected_seconds"]),
+            }
+            for row in rows
+        ]
+        on_gpu = ["gpu"] if any(row["gpu_bytes"] is not None for row in rows) else []
+        print_output(False, shown, ["name", "kind", "state", "seconds", "memory", *on_gpu, "whole"])
+        click.echo(
+            f"{len(done)} steps, {len(failed)} failed; about {format_cpu_time(expected) or 'an unknown time'} for the "
+            "whole paper on this machine",
+            err=True,
+        )
+        for step in failed:
+            click.echo(f"failed: {step.name}: {step.why}", err=True)
+    if failed:
+        sys.exit(1)
+
+
 def print_paper_plan(work: Work, as_json: bool) -> None:
     """Print every step with its units, rows, bytes and time. Numbers of waiting steps are expectations."""
-    from chessreg.papers.cost import estimate_step_seconds
+    from chessreg.papers.cost import TRIAL_BYTES, estimate_step_seconds
     from chessreg.papers.work import describe_missing_games, sum_step_plans
     from chessreg.runs.cost import measure_multiplication_rate
 

@@ -6,6 +6,8 @@ from chessreg.papers.plan import Request, Step
 from chessreg.runs.cost import count_forward_pass_operations, estimate_cpu_seconds
 from chessreg.runs.kind import RunEstimate
 
+TRIAL_BYTES = 550  # of one row of trial and its index entries in SQLite
+
 
 def count_forward_operations(request: Request, tokens: float) -> float:
     """Return the operations of forward passes of the request's model over `tokens` tokens."""

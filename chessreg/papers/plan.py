@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 Values = Mapping[str, Any]
-SizeName = Literal["small", "reference", "paper"]
+SizeName = Literal["small", "reference", "paper", "rehearsal"]
 SIZE_NAMES: tuple[SizeName, ...] = ("small", "reference", "paper")
+"""The sizes that a user can choose. `rehearsal` has the steps and shapes of `paper` with few items (rehearsal.py)."""
 
 
 @dataclass(frozen=True)

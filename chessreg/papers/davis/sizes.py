@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chessreg.papers.plan import SizeName
 
@@ -93,3 +93,8 @@ SIZES: dict[SizeName, DavisSize] = {
         match_games=1_000,
     ),
 }  # fmt: skip
+SIZES["rehearsal"] = replace(
+    SIZES["paper"], fit_games=200, test_games=60, early_games=60, epochs=1, sae_probe_epochs=1, sae_tokens=65_536,
+    sae_search_tokens=8_192, heldout_games=20, sweep_games=12, edit_games=16, other_games=8, markov_games=1000,
+    markov_classes=20, resamples=50, lm_games=20, shortest_games=20, match_games=2, move_limit=4,
+)  # fmt: skip

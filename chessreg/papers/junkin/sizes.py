@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chessreg.experiments.finetune import Finetune
@@ -129,3 +129,20 @@ SIZES: dict[SizeName, JunkinSize] = {
         rungs=("stockfish:0-10@time=0.1",), games=1000, protocol=PUBLISHED_PROTOCOL, written=PUBLISHED_NOTATION,
     ),
 }  # fmt: skip
+FEW_STEPS: Mapping[str, Any] = {"steps": 2, "batch_positions": 48, "warmup_steps": 1, "heldout_positions": 8}
+SIZES["rehearsal"] = replace(
+    SIZES["paper"],
+    training={**SIZES["paper"].training, "warmup_steps": 1},
+    steps=2,
+    batch_moves=420,
+    heldout_moves=100,
+    heldout_steps=2,
+    positions=300,
+    puzzles=100,
+    tuning={family: {**tuning, **FEW_STEPS} for family, tuning in SIZES["paper"].tuning.items()},
+    decoding_positions=24,
+    prompt_positions=24,
+    distance_positions=6,
+    games=2,
+)
+"""Batches of two forward passes of the largest size: their gradients are accumulated as those of the paper's."""

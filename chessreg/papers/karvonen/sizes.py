@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chessreg.games.engines.opponents import LADDER
 from chessreg.papers.plan import SizeName
@@ -89,3 +89,9 @@ SIZES: dict[SizeName, KarvonenSize] = {
         whole=True, skill_fit_games=33_400, skill_test_games=30_000,
     ),
 }  # fmt: skip
+SIZES["rehearsal"] = replace(
+    SIZES["paper"], fit_games=60, test_games=30, skill_fit_games=120, skill_test_games=60, epochs=1, edit_games=8,
+    edit_states=4, sweep_games=12, legality_games=6, legality_every=8, ladder_games=2, sweep_matches=2, match_games=2,
+    control_games=2, level_games=2, move_limit=40, adjudication="nodes=1000", judge="nodes=1000",
+    rungs=(*WEAKER_THAN_LEVEL_0, *list_engine_levels(1000, (0, 1, 2, 3))), level_0="stockfish:0@nodes=1000",
+)  # fmt: skip
