@@ -86,7 +86,7 @@ class Id(str):
     """The id of a thing, 32 hex digits. Tables show its last six."""
 
 
-def sort_rows(
+def sort_listed_rows(
     rows: Sequence[dict[str, Any]], sort: str | None, headings: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
     """Return the rows sorted by columns such as `plies` or `-games,name`: `-` sorts the largest first.
@@ -94,7 +94,7 @@ def sort_rows(
     A column is named by its key or by its heading in `headings`. Rows without a value come last, and equal rows keep
     their order. Without `sort`, the order is unchanged. Raises BadInputError for an unknown column.
 
-    >>> [row["n"] for row in sort_rows([{"n": 2}, {"n": None}, {"n": 3}], "-n")]
+    >>> [row["n"] for row in sort_listed_rows([{"n": 2}, {"n": None}, {"n": 3}], "-n")]
     [3, 2, None]
     """
     ordered = list(rows)

@@ -21,7 +21,7 @@ from chessreg.cli.base import (
     print_output,
     show_progress_line,
 )
-from chessreg.rows import sort_rows
+from chessreg.rows import sort_listed_rows
 from chessreg.terminal import wrap_data_stream
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def list_(home: Home, run: str | None, limit: int, sort: str | None) -> None:
     if not home.json:
         rows = [{**row, "first_try_legal": None if row["policy"] in MASKED_POLICIES else row["first_try_legal"]}
                 for row in rows]  # fmt: skip
-    print_output(home, sort_rows(rows, sort, LISTED), LISTED)
+    print_output(home, sort_listed_rows(rows, sort, LISTED), LISTED)
 
 
 @game.command()

@@ -20,7 +20,7 @@ from chessreg.cli.base import (
     print_output,
 )
 from chessreg.errors import ChessregError, NotFoundError
-from chessreg.rows import sort_rows
+from chessreg.rows import sort_listed_rows
 
 if TYPE_CHECKING:
     from chessreg.registry.tables import Job
@@ -43,7 +43,7 @@ def jobs(home: Home, references: tuple[str, ...], everything: bool, sort: str | 
     \b
     Example: chessreg jobs
     """
-    rows = sort_rows(list_job_rows(home, references, everything), sort, LISTED)
+    rows = sort_listed_rows(list_job_rows(home, references, everything), sort, LISTED)
     print_output(home, rows if home.json else [make_readable_row(row) for row in rows], LISTED)
     warn_without_supervisor(home, rows)
 

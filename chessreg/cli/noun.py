@@ -21,7 +21,7 @@ from chessreg.cli.base import (
 from chessreg.entities import load_entity
 from chessreg.entities.base import Entity
 from chessreg.entities.display import Option
-from chessreg.rows import Percent, sort_rows
+from chessreg.rows import Percent, sort_listed_rows
 from chessreg.session import Session
 
 TYPES: dict[type, Any] = {str: str, int: click.IntRange(0), bool: None}
@@ -75,7 +75,7 @@ def list_command(noun: Entity) -> click.Command:
         with open_home(home).database.read() as sql:
             rows = noun.rows(sql, run)
         rows = [row for row in rows if everything or not row["archived"]]
-        print_rows(home, noun, sort_rows(rows, sort, get_headings(noun)))
+        print_rows(home, noun, sort_listed_rows(rows, sort, get_headings(noun)))
 
     if noun.of_run:
         command.params.insert(

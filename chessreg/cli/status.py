@@ -20,7 +20,7 @@ from chessreg.cli.jobs import (
     start_supervisor_if_needed,
 )
 from chessreg.entities.display import format_measured_value, format_signed_change
-from chessreg.rows import sort_rows
+from chessreg.rows import sort_listed_rows
 from chessreg.terminal import make_visible, wrap_drawing_stream
 
 GOING = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units", "pace": "pace",
@@ -103,7 +103,7 @@ def machines(home: Home, sort: str | None) -> None:
     from chessreg.registry import read
 
     with open_with_waiting_results(home).read() as session:
-        rows = sort_rows(read.list_machines(session), sort)
+        rows = sort_listed_rows(read.list_machines(session), sort)
     if not home.json:
         rows = [
             {

@@ -71,7 +71,7 @@ def format_measured_value(found: Mapping[str, Any]) -> str:
     '0.400'
     """
     percent = found["measure"].endswith("%")
-    text = format_estimate(found["value"], None, None, 1 if percent else 3) + " %" * percent
+    text = format_value_with_interval(found["value"], None, None, 1 if percent else 3) + " %" * percent
     return text + format_interval_ends(found.get("low"), found.get("high"), 1 if percent else 3)
 
 
@@ -85,14 +85,16 @@ def format_signed_change(found: Mapping[str, Any]) -> str:
         return ""
     decimals = 1 if found["measure"].endswith("%") else 3
     ends = found.get("change_low"), found.get("change_high")
-    return format_estimate(found["change"], *ends, decimals, "+").replace("-", "−")
+    return format_value_with_interval(found["change"], *ends, decimals, "+").replace("-", "−")
 
 
-def format_estimate(value: float, low: float | None, high: float | None, decimals: int, sign: str = "") -> str:
+def format_value_with_interval(
+    value: float, low: float | None, high: float | None, decimals: int, sign: str = ""
+) -> str:
     """Return a value with its interval, if an end is known. `sign` is a sign option of format strings, such as `+`.
 
-    >>> format_estimate(1.0, 0.5, 2.25, 1), format_estimate(0.0, None, 0.25, 3), format_estimate(2.0, None, None, 1)
-    ('1.0 [0.5, 2.2]', '0.000 [≤ 0.250]', '2.0')
+    >>> format_value_with_interval(1.0, 0.5, 2.25, 1), format_value_with_interval(0.0, None, 0.25, 3)
+    ('1.0 [0.5, 2.2]', '0.000 [≤ 0.250]')
     """
     return f"{value:{sign},.{decimals}f}" + format_interval_ends(low, high, decimals, sign)
 

@@ -61,7 +61,7 @@ def run_query(
     if question.result_where:
         table = engine.over(table, f"SELECT * FROM result WHERE {question.result_where} ORDER BY cell", timeout)
     if sort:
-        order = make_order(sort, [name for name in table.column_names if name != "cell"])
+        order = build_order_sql(sort, [name for name in table.column_names if name != "cell"])
         table = engine.over(table, f"SELECT * FROM result ORDER BY {order}, cell", timeout)
     meta = answer_metadata(engine, answer, table.num_rows, entry.digest, question.meta)
     skipped = "" if table.num_rows else explain_no_rows(question, timeout)
@@ -70,12 +70,12 @@ def run_query(
     return QueryResult(table.drop_columns(["cell"]), meta, notes, entry, cells, entry.columns)
 
 
-def make_order(sort: str, columns: Sequence[str]) -> str:
+def build_order_sql(sort: str, columns: Sequence[str]) -> str:
     """Return the ORDER BY terms of columns such as `-accuracy,layer`, without a value last.
 
     Raises BadInputError for an unknown column.
 
-    >>> make_order("-accuracy, layer", ["layer", "accuracy"])
+    >>> build_order_sql("-accuracy, layer", ["layer", "accuracy"])
     '"accuracy" DESC NULLS LAST, "layer" ASC NULLS LAST'
     """
     terms = []

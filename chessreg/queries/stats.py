@@ -207,8 +207,10 @@ def estimate_rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
     """Return the share of hits among trials (at most one hit per trial), with the interval of resampled clusters.
 
     `hits` and `trials` are names of counts. The share is between 0 and 1; UNKNOWN without trials. At exactly 0 or 1 the
-    interval has a single end, a bound from the number of clusters. If the resamples do not vary or reach 0 or 1,
-    both ends are those of Wilson's interval over the clusters, so that one method gives both.
+    interval has a single end, a bound from the number of clusters. If the resamples do not vary, both ends are those of
+    Wilson's interval over the clusters. If they reach 0 or 1, both are those of Wilson's interval over the effective
+    number of observations, at most `trials`: that with the variance of the resamples (Franco et al. 2019, Journal of
+    Survey Statistics and Methodology 7, 334).
     """
     clusters = clusters.of(hits, trials)
     n = clusters.total(trials) if clusters.number else 0
@@ -219,9 +221,13 @@ def estimate_rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
         return Estimate(0.0, None, compute_one_sided_bound(number))
     if value >= 1:
         return Estimate(1.0, 1 - compute_one_sided_bound(number), None)
-    low, high = _central_interval(_resampled_ratios(clusters, hits, trials))
-    if low == high or low <= 0 or high >= 1:
+    resamples = _resampled_ratios(clusters, hits, trials)
+    low, high = _central_interval(resamples)
+    if low == high:
         low, high = compute_wilson_interval(value, number)
+    elif low <= 0 or high >= 1:
+        effective = value * (1 - value) / float(np.nanvar(resamples))
+        low, high = compute_wilson_interval(value, min(effective, n))
     return Estimate(value, low, high)
 
 

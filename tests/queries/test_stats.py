@@ -209,3 +209,16 @@ def test_a_median_is_of_clusters_and_its_interval_of_resampled_ones():
     spread = stats.estimate_median(clusters(value=list(range(101)), weights=[1] * 101), "value")
     # The median of 101 lies within 1.96 / 2 of the root of 101 places around the middle one.
     assert (spread.value, spread.low, spread.high) == (50, pytest.approx(40, abs=2), pytest.approx(60, abs=2))
+
+
+def test_both_ends_of_an_interval_that_reaches_one_are_of_one_method():
+    """Of 400 games with 50 turns, one has 5 illegal turns: the bootstrap reaches 1, and Wilson's ends are both near."""
+    clusters = stats.Clusters({"hits": np.array([50.0, 45.0]), "trials": np.array([50.0, 50.0])}, np.array([399, 1]))
+    found = stats.estimate_rate(clusters, "hits", "trials")
+    assert found.value == pytest.approx(1 - 5 / 20000)
+    assert found.low < found.value < found.high < 1
+    assert found.low > 0.998, "400 equal games would give 0.99"
+    one_of_ten = stats.Clusters({"hits": np.array([1.0, 0.0]), "trials": np.array([1.0, 1.0])}, np.array([1, 9]))
+    found = stats.estimate_rate(one_of_ten, "hits", "trials")
+    low, high = stats.compute_wilson_interval(0.1, 10)
+    assert found[1:] == pytest.approx((low, high), abs=0.02)

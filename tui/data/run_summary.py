@@ -49,7 +49,7 @@ def make_share_column(field: str, heading: str) -> TableColumn:
         ends = (row.get(field), row.get(f"{field}_low"), row.get(f"{field}_high"))
         scale = 100 if heading.endswith("%") else 1
         value, low, high = (None if end is None else scale * end for end in ends)
-        return "" if value is None else show.format_estimate(value, low, high, 1 if scale == 100 else 3)
+        return "" if value is None else show.format_value_with_interval(value, low, high, 1 if scale == 100 else 3)
 
     return TableColumn(field, heading, right=True, text=text, whole=True)
 
