@@ -283,7 +283,7 @@ def test_errors_are_one_text_with_a_hint(ask: Any) -> None:
     assert ask("lineage", reference="board").count("untrained-board") == 1
     assert "unknown noun" in ask("list_things", noun="nonsense")
     assert "has no board at ply 99" in ask("board", reference="plain:0", ply=99)
-    assert "99999" in ask("board", reference="board:0", item=99999)
+    assert "99999" in ask("board", reference="reference-board:0", item=99999)
     assert "greater than or equal" in ask("query", name="ratings", limit=0)
 
 

@@ -267,7 +267,8 @@ def test_seeds_and_twins_are_resampled_where_they_are_what_varies(database, make
     [trained, twins] = [row for row in run_query(database, "best probe layers").rows if row["selected_on"] == "test"]
     for row in (trained, twins):
         assert row["accuracy"] == 75
-        assert (row["accuracy_low"], row["accuracy_high"]) == (50, pytest.approx(100, abs=15))
+        assert row["accuracy_low"] < 50 + 1e-9
+        assert row["accuracy_high"] > 90
     assert (trained["minus_untrained"], trained["minus_untrained_low"], trained["minus_untrained_high"]) == (0, -50, 50)
     one = run_query(database, "best probe layers", run="seed-0").rows[0]
     assert one["accuracy_high"] - one["accuracy_low"] < 45  # of games alone
