@@ -119,9 +119,9 @@ async def test_the_footer_under_a_dialog_has_its_keys(drive: Any, own: Path) -> 
         assert "quit" not in driver.lines[-1], "also after the list was read again"
         await driver.press("escape")
         assert driver.lines[-1] == before
-        await driver.stand_on("toy", mark=True)
+        await driver.stand_on("toy", "sure", mark=True)
         await driver.press("slash")
-        await driver.type("plain")
+        await driver.type("toy")
         await driver.press("enter", "z")
         assert driver.lines[-1].split() == ["y", "yes", "n", "no"]
         await driver.press("n")
