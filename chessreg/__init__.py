@@ -24,7 +24,7 @@ def open(
     """Open a registry (path, folder or URL; default: CHESSREG_REGISTRY, else ./.chessreg) and its store.
 
     `store`: the folder of arrays and files; by default CHESSREG_STORE, else next to the registry. Raises NotFoundError
-    where there is no registry, unless `create` is set. With `read_only` every attempt to write to either raises.
+    if the folder has no registry, unless `create` is set. With `read_only` every attempt to write to either raises.
     """
     from chessreg.api import open_registry
 

@@ -24,7 +24,7 @@ class NameRegistry(dict[str, T]):
     1
     >>> rules["singel"]
     Traceback (most recent call last):
-    chessreg.errors.NotFoundError: there is no scale rule 'singel' (did you mean single?)
+    chessreg.errors.NotFoundError: scale rule 'singel' does not exist (did you mean single?)
     """
 
     def __init__(self, noun: str, example: str = "") -> None:
@@ -61,7 +61,7 @@ class NameRegistry(dict[str, T]):
         near = difflib.get_close_matches(name, self, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self) or 'none'}"
         example = f"; for example {self.example}" if self.example else ""
-        raise NotFoundError(f"there is no {self.noun} {clip_text(name)!r}", hint + example)
+        raise NotFoundError(f"{self.noun} {clip_text(name)!r} does not exist", hint + example)
 
 
 def clip_text(text: str, length: int = 60) -> str:

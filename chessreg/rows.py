@@ -105,7 +105,7 @@ def sort_listed_rows(
         key = keys.get(_sort_name(name.removeprefix("-")))
         if key is None:
             raise BadInputError(
-                f"--sort {sort}: there is no column {name.removeprefix('-')!r}", f"one of {', '.join(sorted(keys))}"
+                f"--sort {sort}: column {name.removeprefix('-')!r} does not exist", f"one of {', '.join(sorted(keys))}"
             )
         known = [row for row in ordered if row[key] is not None]
         known.sort(key=lambda row: make_sort_key(row[key]), reverse=name.startswith("-"))
@@ -130,7 +130,7 @@ class HiddenColumns(NamedTuple):
     empty: list[str]
 
     def describe(self, width: int, hint: str) -> list[str]:
-        """Return the lines, of at most `width` characters, that name the columns. `hint` tells how to see them all."""
+        """Return the lines, of at most `width` characters, that name the columns. `hint` describes how to show them."""
         names = (self.unfitting, "not shown"), (self.empty, "without a value")
         lines = [text_table.name_hidden_columns(some, width, hint, why) for some, why in names if some]
         joined = "; ".join(lines)

@@ -44,12 +44,12 @@ def record_source_text(folder: Path, value: bool) -> None:
 
 
 def get_settings_file() -> Path:
-    """Return the path of the settings. Raises BadInputError if there is no settings folder."""
+    """Return the path of the settings. Raises BadInputError without a settings folder."""
     return get_config_folder() / FILE
 
 
 def read_projects(path: Path) -> dict[str, bool]:
-    """Return project folder → value, empty if there is no file. Raises BadInputError for a damaged file."""
+    """Return project folder → value, empty without a file. Raises BadInputError for a damaged file."""
     try:
         projects = read_json(path)
         if not isinstance(projects, dict) or not all(isinstance(value, bool) for value in projects.values()):

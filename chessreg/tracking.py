@@ -100,7 +100,9 @@ def collect_records(session: Session, words: str = "") -> list[RunRecord]:
         known = {row["id"]: row for row in read.list_runs(sql, kind=None, archived=False)}
         fitting = [id for id in run_filter.find_runs(sql, words, "created", archived=False) if id in known]
         if not fitting:
-            raise NotFoundError(f"no run matches {words!r}" if words else "there are no runs", "chessreg runs list")
+            raise NotFoundError(
+                f"no run matches {words!r}" if words else "the registry has no runs", "chessreg runs list"
+            )
         subjects = [Subject(known[id]["name"] or id.hex[-6:], id) for id in fitting]
         made = [read_run_record(sql, subject, known[subject.run_id]) for subject in subjects]
     add_results(session.database, subjects, made)

@@ -21,7 +21,9 @@ def test_a_name_is_taken_once() -> None:
 
 
 def test_an_unknown_name_is_answered_with_those_that_come_near_else_with_all() -> None:
-    with pytest.raises(NotFoundError, match=r"no label 'pieces' .*did you mean piece\?; for example piece, color"):
+    with pytest.raises(
+        NotFoundError, match=r"label 'pieces' does not exist .*did you mean piece\?; for example piece, color"
+    ):
         labels()["pieces"]
     with pytest.raises(NotFoundError, match="there are piece, color"):
         labels()["zzz"]

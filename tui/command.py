@@ -40,7 +40,7 @@ def tui(
 
     Custom keys are read from ~/.config/chessreg/keys.toml, in the format that --keys prints.
 
-    --web prints a URL with a random token: who has it can use the page, nobody else.
+    --web prints a URL with a random token. Anyone with the URL can use the page.
 
     \b
     Example: chessreg tui --read-only

@@ -47,7 +47,7 @@ def load_keys() -> dict[str, str]:
     keys = {name: parse_keys(file, name, text) for name, text in flatten_settings(values).items()}
     names = {action.name for action in ACTIONS}
     if unknown := sorted(keys.keys() - names):
-        raise BadInputError(f"{file}: there is no action {unknown[0]!r}", "chessreg tui --keys")
+        raise BadInputError(f"{file}: action {unknown[0]!r} does not exist", "chessreg tui --keys")
     try:
         check_keys(own := apply_keys(ACTIONS, keys))
         check_shared_places(own)

@@ -366,7 +366,7 @@ class Group(click.Group):
             similar = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
             near = [" ".join(["chessreg", *path, name]) for name in similar]
         also = f"; did you mean {' or '.join(near)}?" if near else ""
-        ctx.fail(f"there is no command {' '.join([*path, args[0]])!r}{also}")
+        ctx.fail(f"command {' '.join([*path, args[0]])!r} does not exist{also}")
 
     def sections(self, ctx: click.Context) -> dict[str, list[str]]:
         """Return the titles of the help's sections → the names of the commands in each."""

@@ -443,7 +443,7 @@ def print_paper_plan(work: Work, as_json: bool) -> None:
     if (trials := summed["rows"].get("trial", 0)) >= MANY_TRIALS:
         click.echo(
             f"{trials:,} trials need about {trials * TRIAL_BYTES / 1e9:,.0f} GB in SQLite; PostgreSQL is faster "
-            "for so many rows: set CHESSREG_REGISTRY=postgresql://… (docs/machines.md)",
+            "for this number of rows: set CHESSREG_REGISTRY=postgresql://… (docs/machines.md)",
             err=True,
         )
 

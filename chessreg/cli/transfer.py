@@ -113,7 +113,7 @@ def push_to_hub(home: Home, references: tuple[str, ...], place: str, private: bo
             print_repository(home, str(whole), sizes, made.card)
             return
         if address.type is None and (other := hub_repository.find_other_type(whole)) is not None:
-            hint = f"choose another name, or --to hf:{needed}s/{address.repository} for a repository beside it"
+            hint = f"choose another name, or --to hf:{needed}s/{address.repository} for a repository next to it"
             raise BadInputError(f"{address} is a {other} repository, but a {noun} needs a {needed} repository", hint)
         done = hub_repository.push_folder(made.folder, whole, f"Push {noun} {reference}", private=private)
     if home.json:

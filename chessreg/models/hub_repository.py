@@ -144,7 +144,7 @@ def report_hub_errors(address: HubAddress, endpoint: str, action: str) -> Iterat
     except OfflineModeIsEnabled as error:
         raise ChessregError(f"{doing}: HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE") from error
     except LocalTokenNotFoundError as error:
-        raise BadInputError(f"{doing}: there is no token for {endpoint}", LOGIN) from error
+        raise BadInputError(f"{doing}: no token for {endpoint} was found", LOGIN) from error
     except GatedRepoError as error:
         raise BadInputError(f"{doing}: it is gated", f"accept its terms at {address.format_url(endpoint)}") from error
     except RevisionNotFoundError as error:
@@ -308,7 +308,7 @@ def download_files(
 
 
 def check_free_space(folder: Path, needed: int, address: HubAddress) -> None:
-    """Raise BadInputError if the disk of a folder, which need not exist, has no room for so many bytes."""
+    """Raise BadInputError if the disk of a folder, which need not exist, has no room for this number of bytes."""
     place = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = max(shutil.disk_usage(place).free - SPARE_BYTES, 0)
     if needed > free:

@@ -84,7 +84,7 @@ def build_order_sql(sort: str, columns: Sequence[str]) -> str:
         if name not in columns:
             near = difflib.get_close_matches(name, columns, n=1) or [column for column in columns if name in column]
             hint = f"did you mean {near[0]}?" if name and near else f"the columns are {', '.join(columns)}"
-            raise BadInputError(f"--sort {sort}: there is no column {name!r}", hint)
+            raise BadInputError(f"--sort {sort}: column {name!r} does not exist", hint)
         terms.append(f'"{name}" {"DESC" if word.strip().startswith("-") else "ASC"} NULLS LAST')
     return ", ".join(terms)
 
@@ -301,7 +301,7 @@ class CatalogueQuestion:
 
     def __init__(self, engine: QueryEngine, entry: Entry, scope: Scope, where: Filters, scoring: str) -> None:
         if scoring not in SCORINGS:
-            raise BadInputError(f"there is no scoring {scoring!r}", f"one of {', '.join(SCORINGS)}")
+            raise BadInputError(f"scoring {scoring!r} does not exist", f"one of {', '.join(SCORINGS)}")
         self.engine, self.entry, self.scope, self.filters = engine, entry, scope, where
         self.base_where = [where.base]
         self.result_where = ""

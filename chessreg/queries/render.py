@@ -475,7 +475,7 @@ def render_result(result: QueryResult, format: str, width: int | None = None, wi
     if format in TABLES:
         return TABLES[format](result, wide=wide)
     if format not in TEXTS:
-        raise BadInputError(f"there is no format {format!r}", f"one of {', '.join(FORMATS)}")
+        raise BadInputError(f"format {format!r} does not exist", f"one of {', '.join(FORMATS)}")
     return TEXTS[format](result)
 
 

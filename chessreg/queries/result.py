@@ -77,7 +77,7 @@ class QueryResult:
             if name not in self.columns:
                 near = difflib.get_close_matches(name, self.columns, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"the columns are {', '.join(self.columns)}"
-                raise BadInputError(f"there is no column {name!r}", hint)
+                raise BadInputError(f"column {name!r} does not exist", hint)
         ends = {name: [f"{name}_low", f"{name}_high"] if name in self.intervals else [] for name in names}
         kept = dict.fromkeys(column for name in names for column in (name, *ends[name]))
         described = tuple(replace(c, hidden=c.hidden and c.name not in names) for c in self.described)
@@ -86,5 +86,5 @@ class QueryResult:
     def cell(self, number: int) -> int:
         """Return the cell of row `number`, counted from 1. Raises BadInputError for a row that does not exist."""
         if self.cells is None or not 1 <= number <= len(self.cells):
-            raise BadInputError(f"there is no row {number}", f"the table has {len(self)} rows, counted from 1")
+            raise BadInputError(f"row {number} does not exist", f"the table has {len(self)} rows, counted from 1")
         return self.cells[number - 1]

@@ -102,7 +102,9 @@ def _check_known(wanted: tuple[str, ...], known: list[str], noun: str, hint: str
     for value in wanted:
         if value not in known:
             near = difflib.get_close_matches(value, known, n=3, cutoff=0.5)
-            raise NotFoundError(f"there is no {noun} {value!r}", f"did you mean {' or '.join(near)}?" if near else hint)
+            raise NotFoundError(
+                f"{noun} {value!r} does not exist", f"did you mean {' or '.join(near)}?" if near else hint
+            )
 
 
 def _read_distinct_values(database: Database, word: str) -> list[str]:

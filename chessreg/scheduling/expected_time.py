@@ -32,7 +32,7 @@ FAST_SHARE = 0.25  # of the work of the nearest attempts: the estimate is the pa
 
 @dataclass(frozen=True)
 class ExpectedTime:
-    """Seconds of the missing units, with all shards side by side (None: not known), and what they rest on.
+    """Seconds of the missing units, with all shards side by side (None: not known), and their basis.
 
     `attempts` is the number of earlier attempts that give the pace; 0 if the work is counted only. `counted`: whether
     the work of this run could be counted. Otherwise it is taken to be as large as that of the earlier attempts.

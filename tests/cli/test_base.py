@@ -104,9 +104,11 @@ def test_an_unknown_command_brings_those_that_come_near(capsys: pytest.CaptureFi
     assert run_command_line(["docter"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "error: there is no command 'docter'; did you mean chessreg doctor?\nhint: chessreg --help\n"
+    assert err == "error: command 'docter' does not exist; did you mean chessreg doctor?\nhint: chessreg --help\n"
     assert run_command_line(["sql", "select 1"]) == 2
-    assert capsys.readouterr().err.startswith("error: there is no command 'sql'; did you mean chessreg query --sql?\n")
+    assert capsys.readouterr().err.startswith(
+        "error: command 'sql' does not exist; did you mean chessreg query --sql?\n"
+    )
 
 
 @pytest.mark.parametrize(

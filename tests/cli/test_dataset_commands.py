@@ -567,7 +567,7 @@ def test_games_are_exported_as_a_token_file(here: Any, pgn: Path, tmp_path: Path
         (("--token-file", "--heldout", "nothing"), 3, "dataset 'nothing' was not found"),
         (("--token-file", "--heldout", "games:test", "--format", "bag"), 2, "leave them out with --token-file"),
         (("--token-file", "--heldout", "games:test", "--encoding", "fen-77"), 2, "writes positions"),
-        (("--token-file", "--heldout", "games:test", "--encoding", "morse"), 3, "there is no encoding 'morse'"),
+        (("--token-file", "--heldout", "games:test", "--encoding", "morse"), 3, "encoding 'morse' does not exist"),
         (("games.txt", "--token-file", "--heldout", "games:test"), 4, "does not end in .npz"),
         ((tmp_path / "no" / "x.npz", "--token-file", "--heldout", "games:test"), 3, "does not exist"),
     ):

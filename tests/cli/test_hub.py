@@ -260,7 +260,7 @@ def test_a_dry_run_sends_nothing(hub: FakeHub, at: Here) -> None:
 @pytest.mark.parametrize(
     ("token", "words", "message"),
     [
-        (None, ("reference", "hf:me/x"), "there is no token"),
+        (None, ("reference", "hf:me/x"), "no token for"),
         ("expired", ("reference", "hf:me/x"), "does not accept the token"),
         ("stranger", ("reference", "hf:me/x"), "the token has no right to do this (You don't have the rights"),
         ("reader", ("reference", "hf:me/there"), "no right to do this (You need write access)"),

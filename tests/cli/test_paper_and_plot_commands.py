@@ -30,8 +30,8 @@ def test_what_is_missing_is_told_before_anything_is_done(here):
     for option, value, message in (
         ("--device", "", "is not a device"),
         ("--device", "cuda:7", "cuda:7 does not exist"),
-        ("--on", "", "there is no executor ''"),
-        ("--on", "moon", "there is no executor 'moon'"),
+        ("--on", "", "executor '' does not exist"),
+        ("--on", "moon", "executor 'moon' does not exist"),
         ("--output", "", "'--output': it is empty"),
         ("--save", " ", "'--save': it is empty"),
     ):

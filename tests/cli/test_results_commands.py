@@ -38,7 +38,7 @@ def test_other_settings_for_the_same_bytes_are_refused(here):
     ("arguments", "status", "said"),
     [
         (["nothing.csv"], 3, "no file nothing.csv"),
-        ([GAMES, "--format", "xml"], 3, "there is no format of results 'xml'"),
+        ([GAMES, "--format", "xml"], 3, "format of results 'xml' does not exist"),
         ([GAMES, "--format", "grid-search"], 4, "lacks the columns of the grid-search CSV"),
         ([MEANS, "--limit", "time=1"], 4, "--limit does not apply to a grid-search file"),
         ([GAMES, "--rename", "model"], 4, "--rename 'model' is not OLD=NEW"),

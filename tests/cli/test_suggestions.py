@@ -69,7 +69,7 @@ COMMANDS = {
 def test_an_unknown_command_is_answered_with_an_existing_one(here: Any, line: str) -> None:
     assert here(*line.split()) == 2
     message = here.err.splitlines()[0]
-    assert message.startswith("error: there is no command ")
+    assert message.startswith("error: command ")
     assert f"did you mean chessreg {COMMANDS[line]}" in message
 
 

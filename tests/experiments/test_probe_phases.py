@@ -191,7 +191,7 @@ def test_presets_differ_where_paper_code_and_correction_do():
         ({"phase": 4}, r"phase 4 \(promotion\)"),
         ({"phase": 6}, r"uci-square-72 has no phase 6 .*0 white-origin"),
         ({"phase": "white-orign"}, "no phase is called 'white-orign'"),
-        ({"label": "joynt"}, "there is no label 'joynt'"),
+        ({"label": "joynt"}, "label 'joynt' does not exist"),
         ({"last_sites": 5, "max_sites": 3}, "--last-sites and --max-sites both set the token positions to read"),
         ({"min_positions": 10**6}, r"the cache has [\d,]+ positions to fit on in 41 games"),
         ({"phase": 0, "test_cache": "reference-test"}, "different checkpoints"),

@@ -47,7 +47,7 @@ def test_its_table_is_there_before_and_after_its_first_run(typed, tmp_path):
 
     status, _, err = typed("query", TITLE)
     assert status != 0
-    assert "there is no query" in err
+    assert "does not exist" in err
 
     status, _, err = typed("run", FILE, "--games", 10, "--shuffles", 50, "--name", "first")
     assert status == 0, err

@@ -91,7 +91,7 @@ def test_a_near_miss_is_suggested():
     assert caught.value.exit_code == 3
     assert '"elo by intervention"' in caught.value.hint
     assert find_entry("board intervention").title == "board intervention legality"
-    with pytest.raises(NotFoundError, match="there is no query 'xyzzy'") as caught:
+    with pytest.raises(NotFoundError, match="query 'xyzzy' does not exist") as caught:
         find_entry("xyzzy")
     assert caught.value.hint == "chessreg query --list"
 

@@ -82,7 +82,7 @@ def test_rows_behind_a_line_of_the_table(type_, filled):
     assert code == 0
     assert [(row["run"], row["unit"]) for row in json.loads(out)["rows"]] == [("edited", 0), ("edited", 1)]
     code, _, err = type_("elo", "--rows", "3")
-    assert (code, err.splitlines()[0]) == (4, "error: there is no row 3")
+    assert (code, err.splitlines()[0]) == (4, "error: row 3 does not exist")
 
 
 def test_only_the_columns_that_are_asked_for_with_their_intervals(type_, filled):
@@ -98,7 +98,7 @@ def test_only_the_columns_that_are_asked_for_with_their_intervals(type_, filled)
     assert (code, " ".join(out.splitlines()[:2]).split()) == (0, ["delta", "#", "stopped", "n", "random"])
     code, out, err = type_("elo", "--show", "scor")
     assert (code, out) == (4, "")
-    assert err == "error: there is no column 'scor'\nhint: did you mean score?\n"
+    assert err == "error: column 'scor' does not exist\nhint: did you mean score?\n"
 
 
 def test_published_numbers_beside_ours(type_, filled):
@@ -146,7 +146,7 @@ def test_what_cannot_be_done_is_one_line_a_hint_and_an_exit_code(type_, filled, 
 def test_errors_as_json(type_, filled):
     code, out, err = type_("elo by interventoin", "--json")
     assert (code, out) == (3, "")
-    assert json.loads(err)["error"] == "there is no query 'elo by interventoin'"
+    assert json.loads(err)["error"] == "query 'elo by interventoin' does not exist"
 
 
 def test_sql_in_place_of_a_name_is_told_where_it_goes(type_, filled):
@@ -157,7 +157,7 @@ def test_sql_in_place_of_a_name_is_told_where_it_goes(type_, filled):
     assert said == "error: an SQL statement requires --sql"
     words = shlex.split(hint.removeprefix("hint: chessreg query "))
     assert type_(*words)[0] == 0
-    assert type_("selected games")[2].startswith("error: there is no query 'selected games'")
+    assert type_("selected games")[2].startswith("error: query 'selected games' does not exist")
 
 
 def test_a_phrase_without_a_match_suggests_queries_with_runs(type_, filled):

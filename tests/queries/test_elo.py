@@ -383,6 +383,6 @@ def test_rows_are_sorted_with_their_notes_and_the_games_behind_them(database, ma
     assert run_query(database, "elo by intervention", sort="-score").rows[0]["runs"] == "won"
     [behind] = query_rows_behind(database, "elo by intervention", 1, sort="score").rows
     assert behind["run"] == "lost"
-    with pytest.raises(BadInputError, match="there is no column 'scroe'") as refused:
+    with pytest.raises(BadInputError, match="column 'scroe' does not exist") as refused:
         run_query(database, "elo by intervention", sort="-scroe")
     assert refused.value.hint == "did you mean score?"

@@ -40,10 +40,10 @@ def test_an_unknown_name_is_an_error_with_what_comes_near(database, two):
     with pytest.raises(NotFoundError) as caught:
         run_query(database, "elo", checkpoint="olt")
     assert "old" in caught.value.hint
-    with pytest.raises(NotFoundError, match="there is no machine 'box3'") as caught:
+    with pytest.raises(NotFoundError, match="machine 'box3' does not exist") as caught:
         run_query(database, "elo", machine="box3")
     assert "box1" in caught.value.hint
-    with pytest.raises(NotFoundError, match="there is no tag 'paper'"):
+    with pytest.raises(NotFoundError, match="tag 'paper' does not exist"):
         run_query(database, "elo", tag="paper")
     with pytest.raises(BadInputError, match="has no option chekpoint"):
         run_query(database, "elo", chekpoint="old")

@@ -75,7 +75,7 @@ def test_what_has_no_value_comes_last_either_way_and_an_unknown_column_is_told()
     for descending, expected in ((False, [1500, 1901, None]), (True, [1901, 1500, None])):
         view = View("", "white_elo", descending, COLUMNS)
         assert [row["white_elo"] for row in ListPages(ROWS).narrow(view).rows] == expected
-    with pytest.raises(BadInputError, match="no column 'hue' here"):
+    with pytest.raises(BadInputError, match="column 'hue' does not exist here"):
         ListPages(ROWS).narrow(View("hue:1", columns=COLUMNS))
 
 
@@ -285,7 +285,7 @@ async def test_a_word_alone_is_looked_for_in_all_shown_columns_and_a_number_lead
         await driver.press("slash")
         await driver.type("hue>3")
         await driver.press("enter")
-        assert "! there is no column 'hue' here" in driver.text
+        assert "! column 'hue' does not exist here" in driver.text
         await driver.press("escape", "tab")
         assert "hue" not in driver.text
 
@@ -380,7 +380,7 @@ async def test_keys_are_the_users_own(drive: Any, tmp_path: Path, monkeypatch: p
     assert load_keys() == {}
     file.parent.mkdir()
     for text, told in (
-        ('"runs.compare" = "L"', "L in runs is both"), ('"runs.paint" = "v"', "there is no action 'runs.paint'"),
+        ('"runs.compare" = "L"', "L in runs is both"), ('"runs.paint" = "v"', "action 'runs.paint' does not exist"),
         ('"annotate.tag" = "c"', "c in runs is both runs.compare and annotate.tag"),
         ("compare", "keys.toml"), ('"runs.compare" = 3', "is 3"), ('"runs.compare" = "4"', "is taken everywhere"),
         ('"runs.mark" = "g"', "runs.mark and table.first"), ('"table.last" = "c"', "and table.last want the same key"),

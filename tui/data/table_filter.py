@@ -103,7 +103,7 @@ class View:
             if fields := [field for field, calls in names.items() if any(map(fits, calls))]:
                 return fields
         raise BadInputError(
-            f"there is no column {name!r} here", f"columns are {', '.join(list_filter_names(self.columns))}"
+            f"column {name!r} does not exist here", f"columns are {', '.join(list_filter_names(self.columns))}"
         )
 
 

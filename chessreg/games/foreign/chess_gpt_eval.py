@@ -110,7 +110,7 @@ def read_eval_row(place: int, row: dict[str, str]) -> ForeignGame | Rejected:
     if fault is not None:
         return Rejected(place, f"half-move {len(board.move_stack) + 1}, {fault[:20]!r}, is not legal")
     if row["result"] not in SCORES:
-        return Rejected(place, f"{row['result'][:20]!r} is no game result")
+        return Rejected(place, f"{row['result'][:20]!r} is not a game result")
     game = ForeignGame(
         row=place,
         id=row["game_id"],
@@ -150,7 +150,7 @@ def split_half_moves(text: str) -> tuple[list[str], list[Oddity]]:
     """Return (SAN words, oddities of the move numbers between them).
 
     >>> split_half_moves("1. e4 e5 2. Nf3\\n2. Nc6")
-    (['e4', 'e5', 'Nf3', 'Nc6'], [Oddity(code='repeated move number', text='2. stands before both half-moves')])
+    (['e4', 'e5', 'Nf3', 'Nc6'], [Oddity(code='repeated move number', text='2. appears before both half-moves')])
     """
     sans: list[str] = []
     oddities = []
@@ -161,9 +161,9 @@ def split_half_moves(text: str) -> tuple[list[str], list[Oddity]]:
             continue
         due = len(sans) // 2 + 1
         if int(number_text) != due:
-            oddities.append(Oddity("wrong move number", f"{number_text}. stands where {due}. is due"))
+            oddities.append(Oddity("wrong move number", f"{number_text}. appears where {due}. is due"))
         elif len(sans) % 2:
-            oddities.append(Oddity("repeated move number", f"{number_text}. stands before both half-moves"))
+            oddities.append(Oddity("repeated move number", f"{number_text}. appears before both half-moves"))
     return sans, oddities
 
 

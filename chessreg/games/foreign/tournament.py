@@ -113,7 +113,7 @@ def read_game(row: int, tags: dict[str, str], moves: Movetext, written: str) -> 
     result = movetext.normalize_result(tags.get("Result", "*"))
     result = moves.result if result in (None, "*") and moves.result else result
     if result is None:
-        return Rejected(row, f"{tags['Result'][:20]!r} is no game result")
+        return Rejected(row, f"{tags['Result'][:20]!r} is not a game result")
     sans = moves.sans or []
     board, fault = replay_sans(map(movetext.normalize_san, sans))
     plies = len(board.move_stack)

@@ -403,7 +403,7 @@ def find_entry(name: str, beside: tuple[Path, ...] = (), complete_kinds: Collect
     near = rank_descriptions(name, described, least_share=0)
     nearest = [catalogue[place].title for place in near if not complete_kinds or place in with_runs]
     raise NotFoundError(
-        f"there is no query {clip_text(name)!r}",
+        f"query {clip_text(name)!r} does not exist",
         _ask_about([*_list_similar_titles(name, titles), *nearest]) or "chessreg query --list",
     )
 
@@ -438,7 +438,7 @@ def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:
         return plots[ranked[0]]
     titles = {key: plot.title for key, (_, plot) in known.items()}
     raise NotFoundError(
-        f"there is no plot {name!r}", _ask_about(_list_similar_titles(name, titles)) or "chessreg plot --list"
+        f"plot {name!r} does not exist", _ask_about(_list_similar_titles(name, titles)) or "chessreg plot --list"
     )
 
 
