@@ -227,11 +227,11 @@ def source_tables():
 
 
 def test_show_tables_lists_views_for_readers_before_those_of_kinds_and_internal_tables(database, make):
-    make.play(make.checkpoint("a"), [{}])
+    kind(make, name="probe")
     rows = run_sql(database, "show tables;").rows
     assert [row["name"] for row in rows if row["use"] == "view"] == list(views.READER_VIEWS)
     uses = [row["use"] for row in rows]
     assert uses == sorted(uses, key=["view", "kind", "internal"].index)
     assert all(row["meaning"] for row in rows if row["use"] != "internal")
-    assert {"play_game": "kind", "run_now": "internal"}.items() <= {row["name"]: row["use"] for row in rows}.items()
+    assert {"probe_score": "kind", "run_now": "internal"}.items() <= {row["name"]: row["use"] for row in rows}.items()
     assert not [row for row in rows if row["name"].startswith("_")]
