@@ -101,10 +101,10 @@ def test_a_command_whose_module_is_missing_is_not_offered(capsys: pytest.Capture
 
 
 def test_an_unknown_command_brings_those_that_come_near(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command_line(["docter"]) == 2
+    assert run_command_line(["doctr"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "error: command 'docter' does not exist; did you mean chessreg doctor?\nhint: chessreg --help\n"
+    assert err == "error: command 'doctr' does not exist; did you mean chessreg doctor?\nhint: chessreg --help\n"
     assert run_command_line(["sql", "select 1"]) == 2
     assert capsys.readouterr().err.startswith(
         "error: command 'sql' does not exist; did you mean chessreg query --sql?\n"
