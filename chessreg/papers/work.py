@@ -342,7 +342,7 @@ def make_request(
     beside: Sequence[str] = (),
     language_models: Sequence[str] = (),
 ) -> Request:
-    """Return the request with its names checked.
+    """Return the models, datasets and size that a paper is run with, after checking their names.
 
     `language_models` are NAME or NAME=LEARNING_RATE. Without a checkpoint the games are used only if the positions name
     their games. Raises NotFoundError or BadInputError for unknown names.

@@ -262,7 +262,7 @@ def parse_entry(text: str, path: Path) -> Entry:
 
 
 def parse_defaults(header: str, columns: Sequence[QueryColumn], path: Path) -> Defaults:
-    """Parse `keys; answers; counts`.
+    """Return the columns that a table shows without --wide, from a header `keys; answers; counts`.
 
     Raises ChessregError for another form, an unknown or hidden column, and more than MOST_DEFAULTS columns.
     """
