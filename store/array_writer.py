@@ -190,7 +190,7 @@ class ActivationWriter:
         if not self._open:
             raise StoreError(f"the writer of array {self.path.name} is closed")
         try:
-            arrays, count = self._checked(rows, game, token, ply)
+            arrays, count = self._check_rows_to_append(rows, game, token, ply)
             with convert_os_errors(f"write array {self.path.name}", self.path.parent):
                 for name, values in arrays.items():
                     self._columns[name].write(values)
@@ -235,7 +235,7 @@ class ActivationWriter:
     ) -> None:
         self.abort()
 
-    def _checked(
+    def _check_rows_to_append(
         self, rows: Mapping[str, np.ndarray], game: np.ndarray, token: np.ndarray, ply: np.ndarray
     ) -> tuple[dict[str, np.ndarray], int]:
         if set(rows) != set(self.hook_points):

@@ -91,7 +91,7 @@ class ArrayGroup:
             if array.shape != ((self.rows, width) if layer else (self.rows,)) or array.dtype != kind.storage:
                 raise CorruptError(f"the metadata of array {self.path.name} is damaged: {name} is not as described")
             sizes = {entry.name: entry.stat().st_size for entry in os.scandir(self.path / name)}
-            for chunk in range(self.chunks(name)):
+            for chunk in range(self.count_chunks(name)):
                 key = fmt.format_chunk_file(name, chunk)
                 if Path(key).name not in sizes:
                     raise CorruptError(f"chunk {key} of array {self.path.name} is missing", FIX_COMMAND)
@@ -99,7 +99,7 @@ class ArrayGroup:
                     raise CorruptError(
                         f"chunk {key} of array {self.path.name} is not {array.chunk_bytes} bytes long", FIX_COMMAND
                     )
-            if self.chunks(name) != len(self.attributes["chunks"][name]):
+            if self.count_chunks(name) != len(self.attributes["chunks"][name]):
                 raise CorruptError(f"the metadata of array {self.path.name} is damaged: chunks of {name}")
         if fmt.group_digest(self.attributes) != self.digest:
             raise CorruptError(f"the metadata of array {self.path.name} has changed since publication")
@@ -108,7 +108,7 @@ class ArrayGroup:
         """Return the number of rows in a full chunk of this array."""
         return self._arrays[name].chunk_rows
 
-    def chunks(self, name: str) -> int:
+    def count_chunks(self, name: str) -> int:
         """Return the number of chunks of this array."""
         return -(-self.rows // self.chunk_rows(name))
 
@@ -173,7 +173,7 @@ class ArrayGroup:
     def verify(self) -> None:
         """Compare every chunk with its digest. Raises CorruptError, naming the first that differs."""
         for name in self._arrays:
-            for chunk in range(self.chunks(name)):
+            for chunk in range(self.count_chunks(name)):
                 key = fmt.format_chunk_file(name, chunk)
                 try:
                     self._compare(name, chunk, (self.path / key).read_bytes())
@@ -254,7 +254,7 @@ class ActivationArray:
         `torch.from_numpy(…).view(bfloat16)`. Raises NotInStoreError for an unknown hook point, StoreError for a row out
         of range, and CorruptError for a missing chunk.
         """
-        name = self.array_name(hook_point)
+        name = self.find_array_name(hook_point)
         if rows is None or (isinstance(rows, slice) and rows.step in (None, 1)):
             low, high, _ = (rows or slice(None)).indices(self.rows)
             out = np.empty((max(high - low, 0), self.d_model), self.parts[0].kind.storage)
@@ -263,7 +263,7 @@ class ActivationArray:
                 if first < last:
                     part.read_into(name, first - start, out[first - low : last - low])
             return out
-        wanted = self.row_numbers(rows)
+        wanted = self.list_row_numbers(rows)
         out = np.empty((len(wanted), self.d_model), self.parts[0].kind.storage)
         order = np.argsort(wanted, kind="stable")
         for group, chunk, first, last in self.chunk_table(hook_point):
@@ -295,8 +295,8 @@ class ActivationArray:
         if not hook_points or batch_rows < 1 or mix_chunks < 1 or prefetch < 1:
             raise StoreError("batches need a hook point, and at least one row, one chunk to mix and one to read ahead")
         table = self.chunk_table(hook_points[0])
-        names = [self.array_name(name) for name in hook_points]
-        rows = np.arange(self.rows) if keep is None else np.unique(self.row_numbers(keep))
+        names = [self.find_array_name(name) for name in hook_points]
+        rows = np.arange(self.rows) if keep is None else np.unique(self.list_row_numbers(keep))
         spans = np.searchsorted(rows, [(first, last) for *_, first, last in table]).reshape(-1, 2)
         plan = [(group, chunk, first, rows[a:b]) for (group, chunk, first, _), (a, b) in zip(table, spans, strict=True)]
         plan = [entry for entry in plan if len(entry[3])]
@@ -309,12 +309,12 @@ class ActivationArray:
             chunks = (part.read_chunk(name, chunk) for name in names)
             return [wanted, *(values if len(local) == len(values) else values[local] for values in chunks)]
 
-        def batches() -> Iterator[Batch]:
+        def read_batches() -> Iterator[Batch]:
             pieces = mix_rows(read_ahead(load, order, prefetch), largest * mix_chunks, generator)
             for columns in cut_into_batches(pieces, batch_rows, drop_last):
                 yield Batch(columns[0], dict(zip(hook_points, columns[1:], strict=True)), self.dtype)
 
-        return batches()
+        return read_batches()
 
     def verify(self) -> list[str]:
         """Read and verify every chunk. Return the digests of the groups. Raises CorruptError naming a damaged chunk."""
@@ -322,7 +322,7 @@ class ActivationArray:
             part.verify()
         return self.digests
 
-    def array_name(self, hook_point: str) -> str:
+    def find_array_name(self, hook_point: str) -> str:
         """Return the array name of a hook point in a group. Raises NotInStoreError for an unknown hook point."""
         if hook_point not in self.hook_points:
             raise NotInStoreError(f"array {self.spec_hash[:12]} has no {hook_point!r}", f"has {list(self.hook_points)}")
@@ -330,15 +330,15 @@ class ActivationArray:
 
     def chunk_table(self, hook_point: str) -> list[tuple[int, int, int, int]]:
         """Return (group, chunk, first row, last row + 1) of every chunk. It is the same for all hook points."""
-        name = self.array_name(hook_point)
+        name = self.find_array_name(hook_point)
         table = []
         for number, (part, start) in enumerate(zip(self.parts, map(int, self.starts), strict=False)):
             size = part.chunk_rows(name)
-            for chunk in range(part.chunks(name)):
+            for chunk in range(part.count_chunks(name)):
                 table.append((number, chunk, start + chunk * size, start + min((chunk + 1) * size, part.rows)))
         return table
 
-    def row_numbers(self, rows: slice | Iterable[int] | np.ndarray) -> np.ndarray:
+    def list_row_numbers(self, rows: slice | Iterable[int] | np.ndarray) -> np.ndarray:
         """Return row numbers int64 [n] of a slice, a boolean mask [rows] or indices. Raises StoreError if out of
         range."""
         if isinstance(rows, slice):

@@ -141,8 +141,8 @@ class ArtifactStore:
                 raise CorruptError(
                     f"the content of this {kind} has digest {digest[:12]}, not {expect[:12]} as expected"
                 )
-            target = self._target(digest)
-            if (known := self._known(digest)) is not None:
+            target = self._make_target_path(digest)
+            if (known := self._find_undamaged(digest)) is not None:
                 discard_path(folder)
                 sync_path(target.parent)  # the publishing process may have ended before this sync
                 sync_path(self.artifacts)
@@ -194,7 +194,7 @@ class ArtifactStore:
                 shutil.copyfile(source, folder / format_safe_path(name))
             files = _list_entries(folder)
             digest = _digest_entries(files)
-            if digest in self.lent or self._known(digest) is not None:
+            if digest in self.lent or self._find_undamaged(digest) is not None:
                 discard_path(folder)
             else:
                 self.lent[digest] = StoredArtifact(digest, kind, sum(size for _, size, _ in files), folder)
@@ -204,21 +204,21 @@ class ArtifactStore:
         """Return the folder of an artifact. Raises NotInStoreError."""
         if digest in self.lent:
             return self.lent[digest].path
-        target = self._target(digest)
+        target = self._make_target_path(digest)
         if not (target / MANIFEST).is_file():
             raise NotInStoreError(f"artifact {digest[:12]} is not in the store {self.root}")
         return target
 
     def exists(self, digest: str) -> bool:
         """Return whether the artifact is in the store. Its bytes are not read."""
-        return digest in self.lent or (self._target(digest) / MANIFEST).is_file()
+        return digest in self.lent or (self._make_target_path(digest) / MANIFEST).is_file()
 
     def artifact(self, digest: str) -> StoredArtifact:
         """Return the artifact with this digest. Raises NotInStoreError, CorruptError."""
         if digest in self.lent:
             return self.lent[digest]
         record = _read_manifest(self.path(digest))
-        return StoredArtifact(digest, record["kind"], record["bytes"], self._target(digest))
+        return StoredArtifact(digest, record["kind"], record["bytes"], self._make_target_path(digest))
 
     def verify(self, digest: str) -> StoredArtifact:
         """Compare every byte of an artifact with its digests. Raises NotInStoreError, and CorruptError naming a
@@ -251,10 +251,10 @@ class ArtifactStore:
                     artifacts.append(artifact)
         return artifacts
 
-    def _target(self, digest: str) -> Path:
+    def _make_target_path(self, digest: str) -> Path:
         return self.root / format_artifact_key(digest)
 
-    def _known(self, digest: str) -> StoredArtifact | None:
+    def _find_undamaged(self, digest: str) -> StoredArtifact | None:
         """Return the artifact if it is in the store and undamaged, else None, and reset its age.
 
         Only old artifacts are garbage collected. Returns None too if it was collected just now.

@@ -147,7 +147,7 @@ def disable_read_ahead(array: np.ndarray) -> np.ndarray:
 def _make_corpus(
     store: Store, folder: Path, content: str, columns: Columns, write: Callable[[CorpusWriter], None]
 ) -> None:
-    with store.scratch("corpus") as aside, convert_os_errors("write training data", store.root):
+    with store.open_scratch("corpus") as aside, convert_os_errors("write training data", store.root):
         with CorpusWriter(aside, columns) as writer:
             write(writer)
         (aside / RUNS_FOLDER).mkdir()

@@ -330,7 +330,7 @@ def list_stale(tmp: Path, older_than: float = DAY_S) -> list[StagedPath]:
 
 def _read_staging(path: Path, now: float) -> StagedPath | None:
     """Return the owner and age of a path in `tmp/`, or None if it is not a staging path."""
-    age = now - _newest_write(path)
+    age = now - _find_newest_write(path)
     if path.suffix == ".lock":  # records its holder
         holder = _read_holder(path)
         if holder is None:
@@ -436,7 +436,7 @@ class WriterLock:
             self._handle = -1
 
 
-def _newest_write(path: Path) -> float:
+def _find_newest_write(path: Path) -> float:
     newest = 0.0
     with contextlib.suppress(FileNotFoundError):
         newest = path.lstat().st_mtime

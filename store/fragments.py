@@ -1,8 +1,8 @@
 """Fragments: files with result rows, the only way that workers write results. Ingest later copies them to the registry.
 
 If a worker is killed, each of its fragments is complete or absent. A damaged fragment is refused as a whole. Rows that
-must not be separated are added inside `with writer.together()`. After a crash during ingest a fragment may be read
-again; ingest is idempotent.
+must not be separated are added inside `with writer.write_together()`. After a crash during ingest a fragment may be
+read again; ingest is idempotent.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ class Fragment:
 
         Raises CorruptError if it is damaged, and NotInStoreError if it was moved away.
         """
-        _, lines = self._checked()
+        _, lines = self._read_checked()
         return iter([(table, [line["row"] for line in same]) for table, same in groupby(lines, itemgetter("t"))])
 
-    def header(self) -> dict[str, Any]:
+    def read_header(self) -> dict[str, Any]:
         """Return `run`, `attempt`, `machine` and `created` (seconds since 1970) after checking the fragment."""
-        return self._checked()[0]
+        return self._read_checked()[0]
 
-    def _checked(self) -> tuple[dict[str, Any], Rows]:
-        return self._unpacked(self._packed())
+    def _read_checked(self) -> tuple[dict[str, Any], Rows]:
+        return self._unpack_content(self._read_packed())
 
-    def _packed(self) -> bytes:
+    def _read_packed(self) -> bytes:
         """Return the bytes of the file. Raises CorruptError unless it is a regular file of at most
         MAX_FRAGMENT_BYTES."""
         try:
@@ -87,7 +87,7 @@ class Fragment:
         except OSError as error:
             raise StoreError(f"cannot read fragment {self.name}: {error.strerror}") from error
 
-    def _unpacked(self, packed: bytes) -> tuple[dict[str, Any], Rows]:
+    def _unpack_content(self, packed: bytes) -> tuple[dict[str, Any], Rows]:
         import zstandard
 
         try:
@@ -298,8 +298,8 @@ def adopt_fragment(store: Store, path: Path) -> Fragment | None:
     fragment = Fragment.at(path)
     if (store.incoming / fragment.name).exists() or (store.ingested / fragment.run_id / fragment.name).exists():
         return None
-    packed = fragment._packed()
-    fragment._unpacked(packed)
+    packed = fragment._read_packed()
+    fragment._unpack_content(packed)
     with convert_os_errors(f"copy fragment {fragment.name}"):
         place_file(store, packed, store.incoming / fragment.name)
     return Fragment.at(store.incoming / fragment.name)
@@ -359,7 +359,7 @@ class FragmentWriter:
         self._extend([encode_row(table, row)])
 
     @contextmanager
-    def together(self) -> Iterator[Together]:
+    def write_together(self) -> Iterator[Together]:
         """Yield rows that go to a single fragment after the block, or are discarded if it raises."""
         rows = Together()
         yield rows

@@ -44,7 +44,7 @@ class ObjectSource(ABC):
     def _exists(self, key: str) -> bool: ...
 
     @abstractmethod
-    def _keys(self, prefix: str) -> Iterable[str]:
+    def _list_keys(self, prefix: str) -> Iterable[str]:
         """Yield the keys that begin with `prefix/`."""
 
     @abstractmethod
@@ -59,8 +59,8 @@ class ObjectSource(ABC):
 
     def get_artifact(self, store: Store, digest: str) -> None:
         key = artifacts.format_artifact_key(digest)
-        manifest = artifacts.parse_manifest(self._small(f"{key}/{artifacts.MANIFEST}"), digest)
-        self._only(key, {artifacts.MANIFEST, *(name for name, _, _ in manifest.files)})
+        manifest = artifacts.parse_manifest(self._read_metadata(f"{key}/{artifacts.MANIFEST}"), digest)
+        self._check_unlisted_files(key, {artifacts.MANIFEST, *(name for name, _, _ in manifest.files)})
         with store.stage(manifest.kind) as folder:
             for name, size, _ in manifest.files:
                 self._get(f"{key}/{name}", folder / name, size)
@@ -77,8 +77,8 @@ class ObjectSource(ABC):
         if (target / GROUP_METADATA).is_file():
             sync_path(store.arrays)  # the copying process may have ended before this sync
             return
-        listed = list_group_files(self._small(f"{key}/{GROUP_METADATA}"), digest)
-        self._only(key, listed)
+        listed = list_group_files(self._read_metadata(f"{key}/{GROUP_METADATA}"), digest)
+        self._check_unlisted_files(key, listed)
         aside = make_staging_path(store.tmp, "array")
         with convert_os_errors(f"copy array {name}", store.root):
             try:
@@ -97,13 +97,13 @@ class ObjectSource(ABC):
             finally:
                 discard_path(aside)
 
-    def _only(self, key: str, listed: Collection[str]) -> None:
+    def _check_unlisted_files(self, key: str, listed: Collection[str]) -> None:
         """Raise CorruptError if a file exists that is not listed."""
-        for full_name in self._keys(key):
+        for full_name in self._list_keys(key):
             if (name := full_name.removeprefix(f"{key}/")) not in listed:
                 raise CorruptError(f"{key} at {self.url} has a file that is not listed: {name!a}")
 
-    def _small(self, key: str) -> bytes:
+    def _read_metadata(self, key: str) -> bytes:
         """Return the content of a metadata file. Raises CorruptError if it is too large."""
         content = b""
         for piece in self._read(key):
@@ -133,10 +133,10 @@ class FolderPlace(ObjectSource):
     def __init__(self, store: Store) -> None:
         self.store, self.url = store, str(store.root)
 
-    def artifact_uri(self, digest: str) -> str:
+    def make_artifact_uri(self, digest: str) -> str:
         return str(self.store.root / artifacts.format_artifact_key(digest))
 
-    def array_uri(self, name: str) -> str:
+    def make_array_uri(self, name: str) -> str:
         return str(self.store.array(name))
 
     def put_artifact(self, store: Store, digest: str) -> None:
@@ -148,12 +148,12 @@ class FolderPlace(ObjectSource):
     def _exists(self, key: str) -> bool:
         return (self.store.root / key).is_file()
 
-    def _keys(self, prefix: str) -> Iterator[str]:
+    def _list_keys(self, prefix: str) -> Iterator[str]:
         root = self.store.root
         for parent, folders, files in os.walk(root / prefix):
             for name in (*folders, *files):
                 path = Path(parent) / name
-                if not self._plain(path, stat.S_ISREG if name in files else stat.S_ISDIR):
+                if not self._is_plain_path(path, stat.S_ISREG if name in files else stat.S_ISDIR):
                     raise CorruptError(f"{path} is a link or a special file: a store holds plain files only")
                 if name in files:
                     yield path.relative_to(root).as_posix()
@@ -161,7 +161,7 @@ class FolderPlace(ObjectSource):
     def _read(self, key: str) -> Iterator[bytes]:
         path = self.store.root / key
         try:
-            if path.resolve() != self.store.root.resolve() / key or not self._plain(path, stat.S_ISREG):
+            if path.resolve() != self.store.root.resolve() / key or not self._is_plain_path(path, stat.S_ISREG):
                 raise CorruptError(f"{path} is a link or a special file: a store holds plain files only")
             with path.open("rb") as file:
                 while piece := file.read(PIECE_BYTES):
@@ -172,7 +172,7 @@ class FolderPlace(ObjectSource):
             raise StoreError(f"cannot read {path}: {error.strerror}") from error
 
     @staticmethod
-    def _plain(path: Path, is_such: Callable[[int], bool]) -> bool:
+    def _is_plain_path(path: Path, is_such: Callable[[int], bool]) -> bool:
         return is_such(path.lstat().st_mode)
 
 
@@ -191,10 +191,10 @@ class BucketPlace(ObjectSource):
         except Exception as error:
             raise StoreError(f"cannot open {url}: {error}") from error
 
-    def artifact_uri(self, digest: str) -> str:
+    def make_artifact_uri(self, digest: str) -> str:
         return f"{self.url}/{artifacts.format_artifact_key(digest)}"
 
-    def array_uri(self, name: str) -> str:
+    def make_array_uri(self, name: str) -> str:
         return f"{self.url}/{make_array_key(name)}"
 
     def put_artifact(self, store: Store, digest: str) -> None:
@@ -222,7 +222,7 @@ class BucketPlace(ObjectSource):
         except Exception as error:
             raise StoreError(f"cannot read {self.url}/{key}: {error}") from error
 
-    def _keys(self, prefix: str) -> Iterator[str]:
+    def _list_keys(self, prefix: str) -> Iterator[str]:
         for part in self.obstore.list(self.bucket, prefix=prefix + "/"):
             yield from (entry["path"] for entry in part)
 

@@ -96,13 +96,13 @@ class Store(ArtifactStore):
             )
         if not self.read_only:
             with convert_os_errors(f"write to the store {self.root}"):
-                for folder in self.folders():
+                for folder in self.list_folders():
                     make_folder(folder)
                 probe = files.make_staging_path(self.tmp, "probe")
                 probe.touch()
                 probe.unlink()
 
-    def folders(self) -> tuple[Path, ...]:
+    def list_folders(self) -> tuple[Path, ...]:
         """Return every folder of the layout."""
         return (
             *(self.artifacts, self.arrays, self.incoming, self.ingested, self.quarantine),
@@ -123,9 +123,9 @@ class Store(ArtifactStore):
         return self.arrays / check_safe_name("the name of an array", name)
 
     @contextmanager
-    def scratch(self, kind: str) -> Iterator[Path]:
-        """Yield a folder in `tmp/` that is removed after the block. If the process is killed, `stale_staging` lists
-        it."""
+    def open_scratch(self, kind: str) -> Iterator[Path]:
+        """Yield a folder in `tmp/` that is removed after the block. If the process is killed, `list_stale_staging`
+        lists it."""
         self.require_writable()
         folder = files.make_staging_path(self.tmp, kind)
         try:
@@ -134,7 +134,7 @@ class Store(ArtifactStore):
         finally:
             files.discard_path(folder)
 
-    def holds(self, digest: str, array: str | None = None) -> bool:
+    def has_content(self, digest: str, array: str | None = None) -> bool:
         """Return whether an artifact, or the group of activations `array`, is in the store. No bytes are read.
 
         False for an invalid digest or name.
@@ -144,12 +144,12 @@ class Store(ArtifactStore):
         except StoreError:
             return False
 
-    def stale_staging(self, older_than: float = files.DAY_S) -> Sequence[files.StagedPath]:
+    def list_stale_staging(self, older_than: float = files.DAY_S) -> Sequence[files.StagedPath]:
         """Return the paths in `tmp/` left by processes that have ended (see files.list_stale)."""
         return files.list_stale(self.tmp, older_than)
 
     def clean_staging(self, older_than: float = files.DAY_S) -> Sequence[files.StagedPath]:
-        """Remove the paths that `stale_staging` returns, and return them."""
+        """Remove the paths that `list_stale_staging` returns, and return them."""
         self.require_writable()
         stagings = files.list_stale(self.tmp, older_than)
         with convert_os_errors("clean the staging folder"):

@@ -117,7 +117,7 @@ def list_stale_staging(store: Store) -> list[UnusedBytes]:
             else f"not written to for {staging.age / SECONDS_PER_DAY:.0f} days",
             measure_size_bytes(staging.path),
         )
-        for staging in store.stale_staging()
+        for staging in store.list_stale_staging()
     ]
 
 

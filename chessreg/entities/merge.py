@@ -115,7 +115,7 @@ def preview_merge(database: Database, store: Store, other: str) -> MergePreview:
         with open_other_registry(place, store) as there:
             ids += list_run_ids(there, None)
     ids = list(dict.fromkeys(ids))
-    with store.scratch("merge") as folder, database.rehearsal():
+    with store.open_scratch("merge") as folder, database.rehearsal():
         with database.read() as session:
             before = {row["id"]: row["done"] for row in read.read_run_rows(session, ids, stale=())}
             known = set(session.scalars(select(tables.Conflict.id)))
@@ -172,7 +172,7 @@ def open_other_registry(place: RegistryPlace, store: Store) -> Iterator[Database
         with Database.open(place, create=False) as there:
             yield there
         return
-    with store.scratch("merge") as folder:
+    with store.open_scratch("merge") as folder:
         copy = migrations.back_up_registry(place, folder / "registry.db")
         migrations.upgrade_registry(copy)
         with Database.open(copy, create=False) as there:

@@ -353,7 +353,7 @@ def open_scratch_home(
     options = build_settings(
         kind.options, {name: value for name, value in recorded_options.items() if name in kind.options.model_fields}
     )
-    with store.scratch("reproduce") as home:
+    with store.open_scratch("reproduce") as home:
         scratch = StoreOf.create(home / "store")
         for item in needed:
             link_input(store, scratch, item)

@@ -66,7 +66,7 @@ def save_paper(work: Work, path: Path) -> dict[str, Any]:
     wanted = list_needed_artifacts(whole, [name for name in left if name in chosen], runs)
     others = list_needed_artifacts(whole, left, runs)  # inputs of steps that are not selected, if present
     wanted += [item for item in others if item not in wanted and item.is_in(session.store)]
-    with session.store.scratch("paper") as root:
+    with session.store.open_scratch("paper") as root:
         export_runs(session.database, root / ROWS_FILE, set(runs.values()))
         there = Store.create(root / STORE_FOLDER)
         for item in wanted:
@@ -196,7 +196,7 @@ def unpack_paper(path: Path, store: Store) -> Iterator[Path]:
     The file may be a third party's: only files with names that `save_paper` writes are unpacked. Raises BadInputError
     for any other zip file, and for one that would unpack to more than MAX_UNPACKED_BYTES or the free space.
     """
-    with store.scratch("paper") as folder:
+    with store.open_scratch("paper") as folder:
         try:
             with ZipFile(path) as archive:
                 listed = [info for info in archive.infolist() if not info.is_dir()]

@@ -122,7 +122,7 @@ class CachedActivations:
         order follows the games' lengths and differs from that of any file, so match rows by `game`, not by position.
         """
         array = self.array
-        at = np.lexsort((array.token, array.game)) if rows is None else array.row_numbers(rows)
+        at = np.lexsort((array.token, array.game)) if rows is None else array.list_row_numbers(rows)
         return Activations(self.values(layer, at), array.game[at], array.token[at], array.ply[at])
 
     def values(self, layer: int, rows: Any = None) -> np.ndarray:

@@ -371,7 +371,7 @@ def list_waiting(database: Database, store: Store) -> list[dict[str, Any]]:
     for fragment in list_pending(store):
         row: dict[str, Any] = {"fragment": fragment.name, "state": "waiting", "run": fragment.run_id[-6:]}
         try:
-            header, chunks = fragment.header(), list(fragment.read())
+            header, chunks = fragment.read_header(), list(fragment.read())
             rows_by_table = {table: sum(len(rows) for name, rows in chunks if name == table) for table, _ in chunks}
             row |= {"rows": sum(rows_by_table.values()), "result_tables": rows_by_table, "created": header["created"]}
             row |= {"why": explain_waiting(database, rows_by_table, fragment.run_id)}

@@ -223,7 +223,7 @@ class Inputs:
         Missing bytes are pulled from a known place. Raises NotFoundError naming the machines that have them if no such
         place is reachable, and CorruptError if an artifact differs from the published one.
         """
-        if not self.store.holds(digest, array):
+        if not self.store.has_content(digest, array):
             from chessreg.runs import transfer
 
             what = f"{field} of run {run_id.hex[-6:]}" if run_id else f"{field} {digest[:8]}"

@@ -200,7 +200,7 @@ class Task(Generic[S, Options]):
         if again := self._complete.intersection(units):
             raise ChessregError(f"kind {self.kind.name} marks unit {min(again)} as done twice")
         self._require_rows(units)
-        with self._writer.together() as rows:
+        with self._writer.write_together() as rows:
             for unit in units:
                 for table, row in self._held.get(unit, ()):
                     rows.add(table, to_fragment_row(row))

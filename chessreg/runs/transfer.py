@@ -49,7 +49,7 @@ class TransferItem:
 
     def is_in(self, store: Store) -> bool:
         """Return whether the item is in this store."""
-        return store.holds(self.digest, self.array)
+        return store.has_content(self.digest, self.array)
 
     def path(self, store: Store) -> Path:
         """Return the path of the item in this store. It need not exist."""
@@ -129,7 +129,7 @@ def push_items(
             else:
                 place.put_artifact(store, item.digest)
             done.moved.append(item)
-        uri = place.array_uri(item.array) if item.array is not None else place.artifact_uri(item.digest)
+        uri = place.make_array_uri(item.array) if item.array is not None else place.make_artifact_uri(item.digest)
         record_location(database, item, uri)
     return done
 

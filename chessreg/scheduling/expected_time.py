@@ -85,7 +85,9 @@ def estimate_time(
         return ExpectedTime(find_fast_pace(whole) / shards, len(whole), False, crowded) if whole else ExpectedTime(None)
     if counted := estimate_cpu_seconds(kind.name, estimate) if estimate is not None else None:
         times = [
-            (_measure_seconds(each), seconds) for each in attempts if (seconds := recount_seconds(kind, each, inputs))
+            (_measure_seconds(each), seconds)
+            for each in attempts
+            if (seconds := estimate_counted_seconds(kind, each, inputs))
         ]
         if times or not attempts:
             start = find_start_time(times)
@@ -163,7 +165,7 @@ def find_nearest_attempts(kind: Kind, spec: Spec, inputs: Inputs) -> list[Row[An
     return list(rank[:NEAREST_ATTEMPTS])
 
 
-def recount_seconds(kind: Kind, attempt: Row[Any], inputs: Inputs) -> float | None:
+def estimate_counted_seconds(kind: Kind, attempt: Row[Any], inputs: Inputs) -> float | None:
     """Return the counted time of an attempt's units.
 
     None if its work cannot be counted again, for example because its inputs were deleted.

@@ -116,22 +116,22 @@ class ExpectedInputs(Inputs):
         self.of_launch: dict[str, tuple[str, str]] = {}  # name or run id → kind and spec hash
 
     def _run_reference(self, kind: str, reference: str) -> str:
-        expected = self._expected("run", reference)
+        expected = self._find_expected_run("run", reference)
         if expected is None:
             return super()._run_reference(kind, reference)
         if kind not in ("run", expected[0]):
             raise BadInputError(f"run {reference} is a {expected[0]} run, not a {kind} run")
         return f"run:{expected[1]}"
 
-    def _checkpoint_reference(self, reference: str) -> str:
-        expected = self._expected("checkpoint", reference)
+    def _make_checkpoint_reference(self, reference: str) -> str:
+        expected = self._find_expected_run("checkpoint", reference)
         if expected is None:
-            return super()._checkpoint_reference(reference)
+            return super()._make_checkpoint_reference(reference)
         if not is_checkpoint_maker(expected[0]):
             raise BadInputError(f"{reference} is a {expected[0]} run, which makes no checkpoint")
         return f"run:{expected[1]}/checkpoint"
 
-    def _expected(self, noun: str, reference: str) -> tuple[str, str] | None:
+    def _find_expected_run(self, noun: str, reference: str) -> tuple[str, str] | None:
         """Return kind and spec hash of a run that will exist, by name or id, else None.
 
         An existing entity of this noun with the name takes precedence.

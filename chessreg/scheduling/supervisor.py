@@ -132,7 +132,7 @@ class Supervisor:
         if any(self.store.incoming.iterdir()):
             ingest_fragments(self.database, self.store)
 
-    def executor(self, on: str) -> Executor:
+    def get_executor(self, on: str) -> Executor:
         """Return the executor that `on` names, created once."""
         if on not in self.executors:
             self.executors[on] = open_executor(on)
@@ -159,7 +159,7 @@ class Supervisor:
             if room in full:
                 continue
             try:
-                handles = self.executor(on).submit(
+                handles = self.get_executor(on).submit(
                     [queue.prepare_submission(self.database, self.store, job) for job in jobs]
                 )
             except ChessregError as error:
@@ -214,7 +214,7 @@ class Supervisor:
         placed: dict[UUID, dict[str, str]] = {}
         for on, jobs in by_executor.items():
             try:
-                at = self.executor(on)
+                at = self.get_executor(on)
                 seen = at.poll([job.handle or "" for job in jobs])
                 for job in jobs:
                     seen_job = seen.get(job.handle or "")
@@ -339,7 +339,7 @@ class Supervisor:
                 if not running:
                     return
                 for job in running:
-                    self.executor("local").cancel(job.handle or "")
+                    self.get_executor("local").cancel(job.handle or "")
                 self.poll_jobs(running)
             except (ChessregError, StoreError, DBAPIError, OSError) as error:
                 log_line(f"not recorded: {str(error).splitlines()[0]}; the next supervisor will record the ends")

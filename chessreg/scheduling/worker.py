@@ -102,7 +102,7 @@ def run_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict
 
     attempt: list[Any] = []
 
-    def begun(started: Any) -> None:
+    def record_start(started: Any) -> None:
         attempt.append(started)
         write_record(folder / "process.json", {**here, "try": order["try"], "attempt": started.id.hex})
 
@@ -115,7 +115,7 @@ def run_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict
 
     signal.signal(signal.SIGUSR1, stop_before_limit)  # Slurm's warning of the time limit (`--signal`)
     try:
-        if do_shard(order, folder, begun):
+        if do_shard(order, folder, record_start):
             cause, message, code = "killed", "stopped on request", 130
     except KeyboardInterrupt:
         cause, message, code = "killed", "interrupted", 130

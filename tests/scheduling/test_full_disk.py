@@ -97,7 +97,7 @@ def test_no_space_for_a_job_s_log_is_no_fault_of_the_job(desk, full, monkeypatch
 
     desk.launch(order(full))
     with monkeypatch.context() as patched:
-        patched.setattr(desk.supervisor.executor("local"), "submit", submit)
+        patched.setattr(desk.supervisor.get_executor("local"), "submit", submit)
         with pytest.raises(ChessregError, match="cannot start"):
             desk.supervisor.run_once()  # which `run` waits for, and tries again
     assert desk.states() == ["queued"]

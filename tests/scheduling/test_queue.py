@@ -34,8 +34,8 @@ def test_a_runs_name_goes_before_the_end_of_a_jobs_id(desk):
         with pytest.raises(NotFoundError, match="job 'ade' was not found"):
             queue.find_jobs(sql, "ade")
     expected = ExpectedInputs(desk.session.database, desk.session.store)
-    assert expected._expected("run", "fac-ade") is not None
-    assert expected._expected("checkpoint", "fac-ade") is None
+    assert expected._find_expected_run("run", "fac-ade") is not None
+    assert expected._find_expected_run("checkpoint", "fac-ade") is None
 
 
 def test_a_jobs_id_that_ends_as_a_run_is_called_is_not_cancelled(desk):

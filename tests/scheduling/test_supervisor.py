@@ -162,7 +162,7 @@ def test_the_next_supervisor_finds_what_the_last_one_left(desk):
 def test_a_worker_that_its_supervisor_did_not_live_to_note_is_not_started_twice(desk):
     desk.launch(desk.order(count=4))
     work = queue.prepare_submission(desk.session.database, desk.session.store, desk.jobs()[0])
-    desk.supervisor.executor("local").submit([work])  # and here the supervisor dies
+    desk.supervisor.get_executor("local").submit([work])  # and here the supervisor dies
     desk.next_supervisor()
     desk.until(lambda: units_done(desk) == 2)
     (first,) = desk.pids()

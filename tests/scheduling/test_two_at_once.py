@@ -132,7 +132,7 @@ def test_a_worker_waits_for_a_registry_that_is_away_while_it_sets_up(postgres, t
         (job,) = desk.jobs()
         work = queue.prepare_submission(opened.database, opened.store, job)
         work.env["CHESSREG_REGISTRY"] = door.url  # type: ignore[index]
-        executor = desk.supervisor.executor("local")
+        executor = desk.supervisor.get_executor("local")
         (handle,) = executor.submit([work]).values()
 
         def until(true) -> None:

@@ -120,7 +120,7 @@ def test_a_killed_writer_leaves_no_corpus_and_no_lock(store: Store) -> None:
         store, {"killed": 1}, {"labels": (np.int16, ())}, lambda writer: writer.append("labels", np.ones(7))
     )
     assert arrays["labels"].tolist() == [1] * 7
-    assert {staging.kind for staging in store.stale_staging()} == {"corpus"}
+    assert {staging.kind for staging in store.list_stale_staging()} == {"corpus"}
     store.clean_staging()
     assert list(store.tmp.iterdir()) == []
 

@@ -121,7 +121,7 @@ def test_neighbours_of_one_family_come_together_in_order(store: Store) -> None:
         ("unit", [{"n": 2}]),
         ("game", [{"n": 3}]),
     ]
-    header = fragment.header()
+    header = fragment.read_header()
     assert (fragment.run_id, header["run"], header["attempt"]) == ("run1", "run1", "attempt7")
     assert abs(header["created"] - time.time()) < 60
 
@@ -145,11 +145,11 @@ def test_rows_added_together_stand_in_one_fragment_or_nowhere(store: Store) -> N
     with FragmentWriter(store, "run1", "a", flush_rows=10) as writer:
         for _ in range(9):
             writer.add("trial", {"n": -1})
-        with writer.together() as unit:
+        with writer.write_together() as unit:
             for n in range(25):
                 unit.add("trial", {"n": n})
             unit.add("unit", {"unit": 0})
-        with pytest.raises(ZeroDivisionError), writer.together() as unit:  # noqa: PT012
+        with pytest.raises(ZeroDivisionError), writer.write_together() as unit:  # noqa: PT012
             unit.add("trial", {"n": 99})
             raise ZeroDivisionError
     (fragment,) = list_pending(store)
@@ -262,7 +262,7 @@ def test_a_fragment_is_not_unpacked_beyond_the_stated_memory(store: Store, tmp_p
             (endless, "not a"),
         ):
             with pytest.raises(CorruptError, match=why):
-                fragment.header()
+                fragment.read_header()
         with pytest.raises(CorruptError, match="not a file"):
             adopt_fragment(store, endless.path)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
@@ -284,7 +284,7 @@ def test_rows_that_take_more_memory_than_stated_are_refused_before_they_are_pars
     assert peak < estimate_memory(text)
     monkeypatch.setattr("store.fragments.MAX_MEMORY_BYTES", estimate_memory(text) - 1)
     with pytest.raises(CorruptError, match="of memory"):
-        bomb(store, line, len(text) // len(line) // 1000 + 1).header()
+        bomb(store, line, len(text) // len(line) // 1000 + 1).read_header()
     with pytest.raises(StoreError, match="emit fewer rows in one unit"):
         pack_fragment("run1", "attempt1", 0, text.splitlines())
 
@@ -366,7 +366,7 @@ writer = FragmentWriter(Store(sys.argv[1]), sys.argv[2], "a", flush_rows=20, flu
 print("ready", flush=True)
 number = 0
 while True:
-    with writer.together() as unit:
+    with writer.write_together() as unit:
         for part in range(7):
             unit.add("trial", {"unit": number, "part": part, "moves": bytes(200)})
     number += 1

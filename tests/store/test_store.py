@@ -68,7 +68,7 @@ def test_a_store_that_cannot_be_written_is_one_clear_error_and_can_be_read(store
         for parent in parents:
             parent.chmod(0o755)
         (store.root / "store.json").chmod(0o644)
-        for folder in store.folders():
+        for folder in store.list_folders():
             folder.chmod(0o555)
         assert opened("w").startswith(f"1 cannot write to the store {store.root}: Permission denied")
         assert "check the owner" in opened("w")
@@ -76,7 +76,7 @@ def test_a_store_that_cannot_be_written_is_one_clear_error_and_can_be_read(store
     finally:
         for parent, mode in modes.items():
             parent.chmod(mode)
-        for folder in store.folders():
+        for folder in store.list_folders():
             folder.chmod(0o755)
 
 
@@ -112,7 +112,7 @@ def test_importing_the_store_is_light() -> None:
     assert not loaded & {"zarr", "numpy", "pyarrow", "zstandard", "torch", "chess", "sqlalchemy", "chessreg"}
 
 
-@pytest.mark.parametrize("folder", ["stage", "scratch"])
+@pytest.mark.parametrize("folder", ["stage", "open_scratch"])
 def test_what_a_killed_writer_left_is_listed_and_cleaned_at_once(store: Store, folder: str) -> None:
     code = f"""
 import os, signal
@@ -123,7 +123,7 @@ with Store({str(store.root)!r}).{folder}("probe") as folder:
 """
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
     assert list(store.list()) == []
-    (left,) = store.stale_staging()
+    (left,) = store.list_stale_staging()
     assert (left.kind, left.is_gone) == ("probe", True)
     assert left.age < 60
     assert [staging.path for staging in store.clean_staging()] == [left.path]
@@ -147,11 +147,11 @@ def test_what_this_machine_cannot_tell_is_left_for_a_day(
 ) -> None:
     path = store.tmp / f"probe~{machine}~{boot}~{ME.pid}~{(ME.started or 0) - 1}~0123"
     path.mkdir()
-    assert [staging.is_gone for staging in store.stale_staging(0)] == [gone]
-    assert [staging.path for staging in store.stale_staging()] == [path] * (gone is True)
+    assert [staging.is_gone for staging in store.list_stale_staging(0)] == [gone]
+    assert [staging.path for staging in store.list_stale_staging()] == [path] * (gone is True)
     old = time.time() - 2 * 86_400
     os.utime(path, (old, old))
-    (left,) = store.stale_staging()
+    (left,) = store.list_stale_staging()
     assert left.age == pytest.approx(2 * 86_400, abs=60)
 
 
@@ -160,13 +160,13 @@ def test_names_that_are_not_ours_end_nothing(store: Store, name: str) -> None:
     (store.tmp / name).mkdir()
     (store.tmp / "odd.lock").write_bytes(b"[1, 2")
     (store.tmp / "other.lock").write_bytes(b'{"pid": "x"}')
-    assert store.stale_staging() == []
+    assert store.list_stale_staging() == []
     store.clean_staging(0)
     assert not list(store.tmp.glob("*.lock"))
 
 
 def test_scratch_is_gone_after_its_block(store: Store) -> None:
-    with store.scratch("merge") as folder:
+    with store.open_scratch("merge") as folder:
         (folder / "registry.db").write_bytes(b"copy")
     assert list(store.tmp.iterdir()) == []
 
@@ -190,13 +190,13 @@ lock = WriterLock(Path({str(store.tmp)!r}), "one"); print("held", flush=True); t
     assert holder.stdout.readline() == b"held\n"
     with pytest.raises(StoreError, match=f"one is being written by process {holder.pid} on"):
         WriterLock(store.tmp, "one")
-    assert not store.stale_staging(0)
+    assert not store.list_stale_staging(0)
     holder.kill()
     holder.communicate()
-    left = store.stale_staging(0)
+    left = store.list_stale_staging(0)
     assert [(each.path.name, each.kind, each.pid) for each in left] == [("one.lock", "lock", holder.pid)]
     lock = WriterLock(store.tmp, "one")
-    assert not store.stale_staging(0)
+    assert not store.list_stale_staging(0)
     with pytest.raises(StoreError, match=f"process {os.getpid()}"):
         WriterLock(store.tmp, "one")
     lock.release()

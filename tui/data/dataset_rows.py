@@ -215,7 +215,7 @@ def open_dataset_games(session: Session, only: UUID | None = None) -> DatasetPag
         sql.expunge_all()
     parts = []
     for row in rows:
-        if only not in (None, row.id) or not session.store.holds(row.artifact):
+        if only not in (None, row.id) or not session.store.has_content(row.artifact):
             continue
         with suppress(ChessregError, OSError):
             parts.append(

@@ -87,7 +87,7 @@ def check_junkin_request(session: Session, request: Request) -> None:
 def has_dataset_bytes(session: Session, dataset: str) -> bool:
     """Return whether a dataset's bytes are in this store."""
     with session.database.read() as sql:
-        return session.store.holds(sql.get_one(tables.Dataset, session.id("dataset", dataset)).artifact)
+        return session.store.has_content(sql.get_one(tables.Dataset, session.id("dataset", dataset)).artifact)
 
 
 PAPER = Paper(

@@ -137,7 +137,7 @@ class LocalExecutor:
             kill_group(child.pid)
             return self._end(handle, self._exit(child.wait()))
         if _is_alive(process):
-            if not self.slots.holds(handle):  # started by an earlier supervisor
+            if not self.slots.has_slots_of(handle):  # started by an earlier supervisor
                 self.slots.take(handle, ResourceSlot(tuple(process["gpus"]), process["threads"], process["shared"]))
             return SubmissionStatus("running")
         if (
@@ -277,7 +277,7 @@ class MachineSlots:
         if wants_gpu and not gpus:
             raise BadInputError(f"this machine has no GPU for --device {needs.device}", "--device cpu")
         if needs.device == "cpu" or not gpus:
-            return self._cpu(needs)
+            return self._find_cpu_slot(needs)
         _, _, number = needs.device.partition(":")
         if number and int(number) not in {gpu.index for gpu in gpus}:
             raise BadInputError(f"this machine has no GPU {number}", f"it has {len(gpus)}, counted from 0")
@@ -286,13 +286,13 @@ class MachineSlots:
             raise BadInputError(f"no GPU here has {needs.gpu_memory:g} GiB", f"the largest has {most:.0f} GiB")
         if needs.devices > len(gpus):
             raise BadInputError(f"this machine has {len(gpus)} GPUs for --devices {needs.devices}", "lower --devices")
-        free = [gpu.index for gpu in sorted(gpus, key=lambda gpu: -gpu.free) if self._fits(gpu, needs)]
+        free = [gpu.index for gpu in sorted(gpus, key=lambda gpu: -gpu.free) if self._is_gpu_sufficient(gpu, needs)]
         if number:
             free = [index for index in free if index == int(number)]
         if len(free) < needs.devices:
             return None
         chosen = tuple(sorted(free[: needs.devices]))
-        return ResourceSlot(chosen, self._threads(needs, len(gpus) // needs.devices), needs.share_gpu)
+        return ResourceSlot(chosen, self._count_threads(needs, len(gpus) // needs.devices), needs.share_gpu)
 
     def take(self, holder: str, slot: ResourceSlot) -> None:
         self._taken[holder] = slot
@@ -300,20 +300,20 @@ class MachineSlots:
     def give_back(self, holder: str) -> None:
         self._taken.pop(holder, None)
 
-    def holds(self, holder: str) -> bool:
+    def has_slots_of(self, holder: str) -> bool:
         return holder in self._taken
 
-    def _fits(self, gpu: GpuMemory, needs: ResourceNeeds) -> bool:
+    def _is_gpu_sufficient(self, gpu: GpuMemory, needs: ResourceNeeds) -> bool:
         on_it = [slot for slot in self._taken.values() if gpu.index in slot.gpus]
         if on_it and not (needs.share_gpu and all(slot.shared for slot in on_it)):
             return False
         wanted = needs.gpu_memory or (0.0 if needs.share_gpu else EXCLUSIVE_MEMORY_FRACTION * gpu.total)
         return gpu.free >= wanted
 
-    def _cpu(self, needs: ResourceNeeds) -> ResourceSlot | None:
-        threads = self._threads(needs, needs.shards)
+    def _find_cpu_slot(self, needs: ResourceNeeds) -> ResourceSlot | None:
+        threads = self._count_threads(needs, needs.shards)
         taken = sum(slot.threads for slot in self._taken.values() if not slot.gpus)
         return ResourceSlot((), threads) if taken + threads <= self.cores else None
 
-    def _threads(self, needs: ResourceNeeds, side_by_side: int) -> int:
+    def _count_threads(self, needs: ResourceNeeds, side_by_side: int) -> int:
         return min(needs.threads or max(1, self.cores // max(side_by_side, 1)), self.cores)

@@ -66,7 +66,7 @@ class RayDriver:
         for work in works:
             folder = Path(work["folder"])
             noted = read_json_or_none(folder / NOTE_FILE) or {}
-            if noted.get("actor") and "ended" not in noted and self._actor(noted["actor"]) is not None:
+            if noted.get("actor") and "ended" not in noted and self._make_actor(noted["actor"]) is not None:
                 handles[work["job"]] = make_actor_handle(
                     noted["actor"], folder
                 )  # its supervisor died before recording it
@@ -89,11 +89,11 @@ class RayDriver:
             if noted.get("actor") == parsed["actor"] and "ended" in noted:
                 state, code, cause, message = noted["ended"]
                 self.seen[handle] = SubmissionStatus(state, code, cause and Cause(cause), message)
-            elif (actor := self._actor(parsed["actor"])) is None:
+            elif (actor := self._make_actor(parsed["actor"])) is None:
                 self._end(handle, SubmissionStatus("ended", None, Cause.LOST, "Ray does not know it anymore"))
             else:
                 if handle not in self.seen:  # this machine's node, and thus its home actor, may be another one now
-                    actor.use_home.remote(self._home())
+                    actor.use_home.remote(self._get_home_actor())
                 self.asks[handle] = actor.status.remote()
                 placement = Placement(parsed["actor"], reason="all nodes are busy")
                 self.seen.setdefault(handle, SubmissionStatus("waiting", placement=placement))
@@ -101,7 +101,7 @@ class RayDriver:
         if handle_of_ask:
             ready, _ = self.ray.wait(list(handle_of_ask), num_returns=len(handle_of_ask), timeout=0.1)
             for answer in ready:
-                self._answered(handle_of_ask[answer], answer)
+                self._record_answer(handle_of_ask[answer], answer)
         for handle, since in list(self.withdrawn.items()):
             if self.seen[handle].state != "waiting":
                 del self.withdrawn[handle]
@@ -113,7 +113,7 @@ class RayDriver:
     def cancel(self, handle: str) -> None:
         """Ask an actor to end its work."""
         parsed = json.loads(handle)
-        actor = self._actor(parsed["actor"])
+        actor = self._make_actor(parsed["actor"])
         if (handle in self.seen and self.seen[handle].state == "ended") or actor is None:
             return
         actor.cancel.remote()  # an actor that has not started receives it at its start
@@ -136,10 +136,10 @@ class RayDriver:
         made = ray.remote(ShardActor).options(
             name=name, namespace=NAMESPACE, lifetime="detached", num_cpus=cpus, num_gpus=gpus, max_restarts=0
         )
-        made.remote(self._home(), work_of_actor)
+        made.remote(self._get_home_actor(), work_of_actor)
         return make_actor_handle(name, folder)
 
-    def _home(self) -> Any:
+    def _get_home_actor(self) -> Any:
         """Return the actor on this machine through which nodes without its store read inputs and return results."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -159,13 +159,13 @@ class RayDriver:
             .remote()
         )
 
-    def _actor(self, name: str) -> Any:
+    def _make_actor(self, name: str) -> Any:
         try:
             return self.ray.get_actor(name, namespace=NAMESPACE)
         except ValueError:
             return None
 
-    def _answered(self, handle: str, answer: Any) -> None:
+    def _record_answer(self, handle: str, answer: Any) -> None:
         from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
         del self.asks[handle]
@@ -192,7 +192,7 @@ class RayDriver:
         folder = Path(parsed["folder"])
         if folder.is_dir() and (read_json_or_none(folder / NOTE_FILE) or {}).get("actor") == parsed["actor"]:
             write_record(folder / NOTE_FILE, {"actor": parsed["actor"], "ended": list(seen[:4])})
-        actor = self._actor(parsed["actor"])
+        actor = self._make_actor(parsed["actor"])
         if actor is not None:
             self.ray.kill(actor)
 
@@ -203,7 +203,7 @@ class RayDriver:
                 a["name"] for a in self.ray.util.list_named_actors(all_namespaces=True) if a["namespace"] == NAMESPACE
             ]
             if all(name.startswith("home-") for name in left):
-                home = self._actor(self.home_name)
+                home = self._make_actor(self.home_name)
                 if home is not None:
                     self.ray.kill(home)
                 self.ray.shutdown()

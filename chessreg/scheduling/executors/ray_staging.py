@@ -33,16 +33,16 @@ class StoreActor:
     """An actor that gives other nodes read access to the artifacts and arrays of a store on its node, and nothing
     else."""
 
-    def keys(self, root: str, prefix: str) -> list[str]:
+    def list_keys(self, root: str, prefix: str) -> list[str]:
         """Return the paths of all files in the folder `prefix`, relative to `root`."""
-        files = (path for path in self._inside(root, prefix).rglob("*") if path.is_file())
+        files = (path for path in self._resolve_key(root, prefix).rglob("*") if path.is_file())
         return sorted(path.relative_to(root).as_posix() for path in files)
 
     def exists(self, root: str, key: str) -> bool:
         """Return whether a file exists."""
-        return self._inside(root, key).is_file()
+        return self._resolve_key(root, key).is_file()
 
-    def _inside(self, root: str, key: str) -> Path:
+    def _resolve_key(self, root: str, key: str) -> Path:
         """Return the path of a key. Raises StoreError unless `root` is a store and the key is in an artifact or
         array."""
         from store import Store
@@ -56,7 +56,7 @@ class StoreActor:
 
     def read(self, root: str, key: str, offset: int) -> bytes:
         """Return up to PIECE_BYTES bytes of a file from `offset`."""
-        with self._inside(root, key).open("rb") as file:
+        with self._resolve_key(root, key).open("rb") as file:
             file.seek(offset)
             return file.read(PIECE_BYTES)
 
@@ -75,8 +75,8 @@ class ActorStore(ObjectSource):
     def _exists(self, key: str) -> bool:
         return bool(self._ask("exists", key))
 
-    def _keys(self, prefix: str) -> list[str]:
-        return list(self._ask("keys", prefix))
+    def _list_keys(self, prefix: str) -> list[str]:
+        return list(self._ask("list_keys", prefix))
 
     def _read(self, key: str) -> Iterator[bytes]:
         offset, more = 0, True
@@ -188,14 +188,14 @@ class NodeStore:
         env = dict(self.work["env"])
         if (order := self.work["order"]) is not None:
             write_record(self.folder / "work.json", order)
-            env |= self._inputs(order, env["CHESSREG_REGISTRY"], cancelled)
+            env |= self._fetch_inputs(order, env["CHESSREG_REGISTRY"], cancelled)
         there = f"{self.work['folder']}/"
         argv = [str(self.folder / part[len(there) :]) if part.startswith(there) else part for part in self.work["argv"]]
         if not Path(argv[0]).exists() and shutil.which(argv[0]) is None:
             argv[0] = sys.executable
         return self.folder, argv, env
 
-    def _inputs(self, order: dict[str, Any], registry: str, cancelled: Callable[[], bool]) -> dict[str, str]:
+    def _fetch_inputs(self, order: dict[str, Any], registry: str, cancelled: Callable[[], bool]) -> dict[str, str]:
         """Copy the inputs into this node's store. Return the environment that names the store and the registry."""
         import zstandard
 
@@ -220,7 +220,7 @@ class NodeStore:
         """
         self._note("process.json")
         if self.store is not None:
-            self._fragments(self.store)
+            self._send_fragments(self.store)
         if last:
             self._note("outcome.json")
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -239,7 +239,7 @@ class NodeStore:
                 self.sent |= files
                 files = {}
 
-    def _fragments(self, store: Store) -> None:
+    def _send_fragments(self, store: Store) -> None:
         """Send every fragment in this node's store, including fragments left by shards that died."""
         import ray
 
@@ -251,7 +251,7 @@ class NodeStore:
             attempt, items = "", []
             try:
                 data = fragment.path.read_bytes()
-                attempt, items = fragment.header()["attempt"], list_output_items(fragment)
+                attempt, items = fragment.read_header()["attempt"], list_output_items(fragment)
             except (NotInStoreError, FileNotFoundError):  # sent by another shard of this node
                 continue
             except CorruptError:

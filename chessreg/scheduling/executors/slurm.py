@@ -66,12 +66,12 @@ class SlurmExecutor:
         try:
             fresh = []
             for work in works:
-                earlier = self._earlier(work)
+                earlier = self._find_earlier_handle(work)
                 if earlier is None:
                     fresh.append(work)
                 else:
                     handles[work.job_id] = str(earlier)
-            for batch in self._batches(fresh):
+            for batch in self._group_by_array(fresh):
                 handles |= self._submit(batch)
         except SlurmUnansweredError:
             pass  # they are submitted again later
@@ -115,7 +115,7 @@ class SlurmExecutor:
 
     def preview(self, works: Sequence[Submission]) -> Iterator[str]:
         """Yield the scripts that `submit` would pass to sbatch."""
-        for batch in self._batches(works):
+        for batch in self._group_by_array(works):
             place = batch[0].log if len(batch) == 1 else batch[0].folder / "slurm-…" / "%a.txt"
             yield make_script(batch, self._profile(batch[0].cwd), place)
 
@@ -139,16 +139,16 @@ class SlurmExecutor:
                     "list partitions with sinfo",
                 )
 
-    def _batches(self, works: Sequence[Submission]) -> Iterator[list[Submission]]:
+    def _group_by_array(self, works: Sequence[Submission]) -> Iterator[list[Submission]]:
         """Yield submissions that can form one job array: same launch, folder, environment and needs."""
         alike: dict[Any, list[Submission]] = {}
         for work in works:
             alike.setdefault((work.group_id, work.cwd, tuple(sorted(work.env.items())), work.needs), []).append(work)
         for group in alike.values():
-            size = 1 if len(group) == 1 else self._array_size()
+            size = 1 if len(group) == 1 else self._read_array_size()
             yield from (group[start : start + size] for start in range(0, len(group), size))
 
-    def _array_size(self) -> int:
+    def _read_array_size(self) -> int:
         if not self._largest:
             match = re.search(
                 r"^MaxArraySize\s*=\s*(\d+)", run_command("scontrol", "show", "config").stdout, re.MULTILINE
@@ -192,14 +192,14 @@ class SlurmExecutor:
             handles[work.job_id] = save_handle(work, make_job_handle(work, job, str(path), begun[work.job_id]))
         return handles
 
-    def _earlier(self, work: Submission) -> SlurmHandle | None:
+    def _find_earlier_handle(self, work: Submission) -> SlurmHandle | None:
         """Return the handle of this submission if Slurm has it already, because a supervisor died before recording
         it."""
         try:
             noted = read_json(work.folder / NOTE_FILE)
         except (OSError, ValueError):
             return None
-        handle = SlurmHandle(**noted["handle"]) if noted.get("handle") else self._submitted(work, noted)
+        handle = SlurmHandle(**noted["handle"]) if noted.get("handle") else self._find_accepted_handle(work, noted)
         if handle is None:
             return None
         self._look([str(handle)])
@@ -208,7 +208,7 @@ class SlurmExecutor:
         save_handle(work, handle)
         return handle
 
-    def _submitted(self, work: Submission, noted: dict[str, Any]) -> SlurmHandle | None:
+    def _find_accepted_handle(self, work: Submission, noted: dict[str, Any]) -> SlurmHandle | None:
         """Return the handle of a script that sbatch accepted before its supervisor could record it."""
         listed = run_command("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%o")
         if listed.returncode:

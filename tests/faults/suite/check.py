@@ -190,7 +190,7 @@ def readable(this: Round) -> None:
                 this.counts.add("unreadable", error.message)
         for fragment in list_pending(store):
             try:
-                fragment.header()
+                fragment.read_header()
             except StoreError as error:
                 this.counts.add("unreadable", error.message)
         with session.database.read() as sql:

@@ -54,7 +54,7 @@ def rename_before_verify(home: Home) -> None:
 def publish(store: Any, folder: Path, expect: str | None = None) -> artifacts.StoredArtifact:
     files = artifacts._list_entries(folder)
     digest = artifacts._digest_entries(files)
-    target = store._target(digest)
+    target = store._make_target_path(digest)
     if (known := store._known(digest)) is not None:
         artifacts.discard_path(folder)
         return known
