@@ -184,7 +184,8 @@ def cancel(home: Home, references: tuple[str, ...]) -> None:
 @add_json_option
 @pass_home
 def retry(home: Home, references: tuple[str, ...]) -> None:
-    """Queue ended, incomplete jobs again. Complete units are skipped.
+    """Queue ended, incomplete jobs again. Complete units are skipped. A job that is being cancelled is queued again
+    once it has ended.
 
     \b
     Example: chessreg retry 3f2a1c

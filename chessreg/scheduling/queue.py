@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 ACTIVE_STATES = (JobState.QUEUED, JobState.RUNNING)
+RETRY_KEY = "retry"  # in a job's detail: it is being cancelled, and is queued again when it has ended
 
 
 def read_own_jobs(session: Session, store: Store, *states: JobState) -> list[Job]:
@@ -255,6 +256,7 @@ def cancel_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
         elif job.state is not JobState.RUNNING:
             continue
         job.cancel = True
+        job.detail = {key: value for key, value in job.detail.items() if key != RETRY_KEY}
         cancelled.append(job)
     return cancelled
 
@@ -262,7 +264,8 @@ def cancel_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
 def retry_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
     """Requeue jobs that ended without finishing, of each run's newest launch, and return them.
 
-    Complete jobs, and runs with an active job of another launch, are left unchanged.
+    A job that is being cancelled is requeued when it ends (`settle_cancelled_job`). Complete jobs, and runs with an
+    active job of another launch, are left unchanged.
     """
     lock_queue(session)
     again = []
@@ -274,9 +277,19 @@ def retry_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
         ):
             requeue_job(job, f"again after: {job.message or job.cause}")
             job.cancel = False
-            job.detail = {key: value for key, value in job.detail.items() if key != "halved"}
+            job.detail = {key: value for key, value in job.detail.items() if key not in ("halved", RETRY_KEY)}
+            again.append(job)
+        elif job.state is JobState.RUNNING and job.cancel:
+            job.detail = {**job.detail, RETRY_KEY: True}
             again.append(job)
     return again
+
+
+def settle_cancelled_job(session: Session, job: Job, cause: Cause, message: str | None) -> None:
+    """Mark a cancelled job as ended, and requeue it if a retry was requested meanwhile."""
+    end_job(job, cause, "cancelled" if cause is Cause.KILLED else message)
+    if job.detail.get(RETRY_KEY):
+        retry_jobs(session, [job])
 
 
 def requeue_job(job: Job, message: str) -> None:

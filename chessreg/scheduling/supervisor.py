@@ -262,7 +262,7 @@ class Supervisor:
         with self.database.write() as session:
             now = session.get_one(Job, job.id)
             if now.cancel:
-                queue.end_job(now, cause, "cancelled" if cause is Cause.KILLED else message)
+                queue.settle_cancelled_job(session, now, cause, message)
             elif smaller:
                 now.detail = {**now.detail, "halved": smaller}
                 changes = ", ".join(f"{key} {value}" for key, value in smaller.items())

@@ -92,6 +92,23 @@ def test_a_cancelled_job_keeps_its_units_and_a_queued_one_never_starts(desk):
     assert units_done(desk) == len(desk.rows(tables.MetricPoint)) == 2
 
 
+def test_a_cancelled_job_that_is_retried_before_it_has_ended_resumes(desk):
+    desk.launch(desk.order(count=5, name="long"))
+    desk.until(lambda: units_done(desk) == 2)
+    with desk.session.database.write() as sql:
+        jobs = queue.find_jobs(sql, "long")
+        assert queue.retry_jobs(sql, jobs) == [], "it is active"
+        queue.cancel_jobs(sql, jobs)
+        assert queue.retry_jobs(sql, jobs) == jobs
+    desk.until(lambda: desk.jobs()[0].tries == 2)
+    (job,) = desk.jobs()
+    assert (job.message, job.cancel, "retry" in job.detail) == ("again after: cancelled", False, False)
+    desk.open_gate()
+    desk.finish()
+    assert desk.states() == ["finished"]
+    assert sorted(a.units_done for a in desk.rows(tables.Attempt)) == [2, 3]
+
+
 def test_a_failure_is_never_shown_finished_and_keeps_its_cause_and_exit_code(desk):
     desk.launch(desk.order("Summed", count=3, engine_dies=True))
     desk.until(lambda: desk.jobs()[0].ended_at)

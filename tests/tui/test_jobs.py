@@ -184,15 +184,6 @@ async def test_columns_of_jobs_are_completed(drive, queue: Any) -> None:
         assert "1 of 5 jobs" in driver.text
 
 
-async def test_a_job_is_asked_about_by_the_name_on_the_screen(drive, queue: Any) -> None:
-    async with drive(queue.folder, size=(120, 30)) as driver:
-        for room in ("jobs", "home"):
-            await driver.go(room)
-            await driver.press("x")
-            assert "Cancel sums (job a1b2c3)?" in driver.text
-            await driver.press("n")
-
-
 async def test_typing_narrows_the_list(drive, queue: Any) -> None:
     async with drive(queue.folder) as driver:
         await driver.go("jobs")
@@ -285,11 +276,12 @@ async def test_a_job_is_tried_again_started_sooner_and_cancelled(drive, own_queu
         await driver.find_row("broken")
         await driver.press("plus", "plus", "minus")
         assert own_queue.job("broken").priority == 1
-        await driver.press("x")
+        await driver.press("X")
         assert "Complete units are kept" in driver.text
         await driver.press("n")
         assert own_queue.job("broken").ended_at is None
-        await driver.press("x", "y")
+        await driver.press("x")
+        assert "R retries): broken (job a1b2c3)" in driver.notices
         job = own_queue.job("broken")
         assert (str(job.cause), job.message) == ("killed", "cancelled before it started")
         await driver.find_row("checks")
@@ -403,12 +395,16 @@ async def test_the_end_of_a_followed_job_is_told_wherever_one_is(drive, own_queu
         assert "\x1b]9;chessreg: sums complete\x07" in written, "the terminal's own notification"
 
 
-async def test_a_job_that_is_being_cancelled_says_that_it_has_to_end_before_it_is_retried(
-    drive: Any, queue: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with drive(queue.folder, size=(120, 40), start="jobs") as driver:
-        await driver.find_row("broken")
-        row = dict(driver.screen.chosen) | {"state": "cancelling", "ended_at": None}
-        monkeypatch.setattr(type(driver.screen), "chosen", property(lambda self: row))
+async def test_a_job_that_is_being_cancelled_is_retried_once_it_has_ended(drive: Any, own_queue: Any) -> None:
+    async with drive(own_queue.folder, size=(120, 40), start="jobs") as driver:
+        await driver.find_row("1/2")
+        await driver.press("x")
+        assert own_queue.job("sums").cancel
+        await driver.find_row("1/2")
+        assert " cancelling " in driver.text
+        assert "R retry" in driver.lines[-1]
         await driver.press("R")
-        assert "retry it once it has ended" in driver.notices
+        assert "queued again once it has ended" in driver.notices
+        assert own_queue.job("sums").detail["retry"]
+        await driver.press("x")
+        assert "retry" not in own_queue.job("sums").detail, "the last key counts"

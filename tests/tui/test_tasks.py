@@ -153,9 +153,9 @@ async def test_a_cache_and_a_probe_are_launched_watched_cancelled_and_tried_agai
     monkeypatch.setattr(Presence, "start", lambda self, url: wanted.append(url))
     own = Path(shutil.copytree(world, tmp_path / "own"))
 
-    def job() -> Any:
+    def job(kind: str) -> Any:
         with open_session(str(own / "registry.db"), own / "store") as session:
-            return list_job_pages(session, "").page(0)[0]
+            return list_job_pages(session, f"kind:{kind}").page(0)[0]
 
     async with drive(own, size=(80, 24)) as driver:
         press = Keys(driver)
@@ -173,20 +173,24 @@ async def test_a_cache_and_a_probe_are_launched_watched_cancelled_and_tried_agai
         await press("ctrl+l")
         assert isinstance(driver.screen, JobScreen)
         assert len(wanted) == 1
-        await press("x")
-        assert "Complete units are kept" in driver.text
-        await press("y")
-        assert job()["state"] == "cancelled"
-        await press("R")
-        assert job()["state"] in ("queued", "waiting")
+
+        async def cancel_and_retry(kind: str) -> None:
+            await press("x")
+            assert job(kind)["state"] == "cancelled"
+            assert "complete units are kept, R retries" in driver.notices
+            await press("R")
+            assert job(kind)["state"] in ("queued", "waiting")
+
+        await cancel_and_retry("cache")
         await press("ctrl+p")
         await driver.type("launch probe")
         await press("enter")
-        assert isinstance(driver.screen, PickerScreen)
-        await press("enter", "ctrl+l")
+        assert isinstance(driver.screen, FormScreen), "the run of the page is its cache"
+        assert driver.screen.form.text("cache") == job("cache")["run_id"].hex[-6:]
+        await press("ctrl+l")
         assert isinstance(driver.screen, JobScreen)
         assert driver.way.startswith("jobs › probe"), "not under the job of the cache"
-        assert job()["kind"] == "probe"
+        await cancel_and_retry("probe")
         press.told("a cache and a probe launched, cancelled and tried again, at 80×24", 12)
         # a job's tables have words too, apart from those that are looked for in its log
         await driver.press("tab", "tab", "slash")
@@ -219,14 +223,16 @@ async def test_a_sweep_of_three_scales_is_launched_in_each_obvious_way_and_its_r
             assert form.form.text("dataset") == "games:test"
             await press("slash")
             await driver.type("scale")
-            await press("enter", "enter")
+            await press("enter")  # a setting of this name: its text is edited
             await driver.type(scales)
             await press("enter", "ctrl+l")
             assert isinstance(driver.screen, JobScreen)
             press.told(f"a grid of three scales, {way}", 12)
 
+        await driver.press("3", "enter", "escape")
+        await driver.press("4")
         press = Keys(driver)
-        await press("3", "slash")
+        await press("3", "3", "slash")  # a form may be open there
         await driver.type("edit")
         await press("enter")  # a kind of this name: its form opens
         await choose_inputs(press)

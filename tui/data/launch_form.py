@@ -467,6 +467,14 @@ def find_control_runs(sql: SqlSession, ids: Sequence[UUID]) -> set[UUID]:
     return set(sql.scalars(query.where(checkpoint.source_format == UNTRAINED_FORMAT, read.run_id.in_(ids))))
 
 
+def is_run_accepted(kind: str, wanted: str) -> bool:
+    """Return whether a setting that requires a run of kind `wanted`, any run ("" or "run") or a checkpoint accepts a
+    run of `kind`."""
+    if wanted == "checkpoint":
+        return is_checkpoint_maker(kind)
+    return wanted in ("", "run") or is_kind_accepted(kind, wanted)
+
+
 def list_pending_candidates(sql: SqlSession, wanted: str) -> list[Row]:
     """Return runs of queued jobs that have not started or whose checkpoint is missing. A launch that names one waits
     for it."""
@@ -474,9 +482,8 @@ def list_pending_candidates(sql: SqlSession, wanted: str) -> list[Row]:
     rows: list[Row] = []
     for job in sql.scalars(query):
         model = is_checkpoint_maker(job.kind)
-        fits = model if wanted == "checkpoint" else wanted in ("", "run") or is_kind_accepted(job.kind, wanted)
         begun = sql.get(tables.Run, job.run_id)
-        if fits and (begun is None or (model and begun.completed_at is None)):
+        if is_run_accepted(job.kind, wanted) and (begun is None or (model and begun.completed_at is None)):
             name = names.read_name(sql, "run", job.run_id) or job.run_id.hex[-6:]
             rows.append({"value": name, "about": f"{job.kind} · a job, {job.state.value}", "at": job.created_at})
     return rows

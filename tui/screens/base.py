@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -38,6 +38,13 @@ T = TypeVar("T")
 RELOAD = "again"  # name of workers that reload the rows already shown
 LIST_PLACES = ("runs", "data")
 ROW_METHODS = ("mark", "unmark", "compare", "lineage", "rows", "split")  # actions that need a row
+
+
+class RunOnPage(NamedTuple):
+    """The run of a page: its kind, and its name or short id."""
+
+    kind: str
+    name: str
 
 
 class AppScreen(Screen[None]):
@@ -162,6 +169,11 @@ class AppScreen(Screen[None]):
             bar.crumbs = ("chessreg", *(screen.crumb for screen in stack))
             bar.registry = self.app.place_shown
             bar.held, bar.at_work = len(self.app.writes.held), self.app.at_work
+
+    @property
+    def run_on_page(self) -> RunOnPage | None:
+        """The run that this screen is the page of. A form opened from here takes it as an input."""
+        return None
 
     def list_keyed_actions(self) -> list[Action]:
         """Return the available actions with the user's custom keys."""

@@ -217,13 +217,15 @@ class Palette(Provider):
         return PaletteEntry(f"query:{entry.title}", f"Query: {entry.title}", f'chessreg query "{entry.title}"', go)
 
     def kind(self, name: str, reference: str, summary: str) -> PaletteEntry:
+        on_page = self.screen.run_on_page if isinstance(self.screen, AppScreen) else None
+
         async def go() -> None:
             from tui.screens.launch import LaunchScreen
 
             await self.home.switch_mode("launch")
             self.home.back_to(1)
             if isinstance(self.home.top_screen, LaunchScreen):
-                self.home.top_screen.open(reference, asks=True)
+                self.home.top_screen.open(reference, asks=True, on_page=on_page)
 
         return PaletteEntry(f"launch:{name}", f"Launch {name}: {summary}", f"chessreg launch {reference}", go)
 

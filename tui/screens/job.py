@@ -21,7 +21,7 @@ from tui.data.job_rows import LogTail, load_job
 from tui.data.pages import ListPages
 from tui.data.result_rows import TABLES_WITH_BOARDS, make_result_columns
 from tui.data.run_rows import ATTEMPT_COLUMNS, SETTING_COLUMNS
-from tui.screens.base import PartsScreen
+from tui.screens.base import PartsScreen, RunOnPage
 from tui.screens.jobs import (
     ID,
     MACHINE,
@@ -247,6 +247,11 @@ class JobScreen(JobActionsScreen, PartsScreen):
         """The selected shard, also while its log is read."""
         shards = self.view.shards if self.view else ()
         return next((row for row in shards if row["id"] == self.job_id), None)
+
+    @property
+    def run_on_page(self) -> RunOnPage | None:
+        job = self.view.job if self.view else None
+        return RunOnPage(job["kind"], job["name"] or job["run_id"].hex[-6:]) if job else None
 
     def command(self) -> str:
         return f"chessreg attach {show.abbreviate_id(self.job_id)}"

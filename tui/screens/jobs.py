@@ -14,7 +14,7 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from tui import show
-from tui.actions import Action, make_bindings
+from tui.actions import Action, list_place_actions, make_bindings
 from tui.columns import TableColumn, choose_state_tone, format_state
 from tui.data.pages import PAGE_ROWS, ListPages, Pages, Row
 from tui.screens.base import AppScreen
@@ -56,19 +56,19 @@ class JobActionsScreen(AppScreen):
             ended = row.get("ended_at") is not None
             whole = action.parameter == "launch"  # other jobs of the launch may still be active
             if action.method == "retry" and not ended:
-                return bool(row["state"] == "cancelling")  # says that it has to end first
+                return bool(row["state"] == "cancelling")
             if action.method == "cancel" and ended and not whole:
                 return False
         return super().offers(action)
 
     def action_cancel(self, whole: str = "") -> None:
+        """Cancel the job, which a retry takes back, or ask and cancel every job of its launch."""
         if (row := self.chosen) is None:
             return
         if not whole and row.get("ended_at") is not None:
             self.notify("the job had already ended", severity="warning")
         elif not whole:
-            question = f"Cancel {format_job_reference(row)}? Complete units are kept."
-            self.app.push_screen(Confirm(question), partial(self._cancel, row, False))
+            self._cancel(row, False, True)
         else:
             question = f"Cancel every job of launch {show.abbreviate_id(row['group_id'])}? Complete units are kept."
             self.app.push_screen(Confirm(question), partial(self._cancel, row, True))
@@ -77,16 +77,17 @@ class JobActionsScreen(AppScreen):
         from chessreg.scheduling import queue
 
         if yes:
-            self.change("cancelled", "the job had already ended", queue.cancel_jobs, row, whole)
+            (retry,) = self.app.apply_keys_to([a for a in list_place_actions(self.place) if a.method == "retry"])
+            done = f"cancelled (complete units are kept, {retry.shown_key} retries)"
+            self.change(done, "the job had already ended", queue.cancel_jobs, row, whole)
 
     def action_retry(self) -> None:
         from chessreg.scheduling import queue
 
-        if (row := self.chosen) is not None and row["state"] == "cancelling":
-            self.notify("the job is still being cancelled; retry it once it has ended", severity="warning")
-        elif row is not None:
+        if (row := self.chosen) is not None:
+            done = "queued again" + (" once it has ended" if row["state"] == "cancelling" else "")
             nothing = "the job is complete or still active, or another launch of its run is active"
-            self.change("queued again", nothing, queue.retry_jobs, row)
+            self.change(done, nothing, queue.retry_jobs, row)
 
     def action_priority(self, by: str) -> None:
         from chessreg.scheduling.queue import set_priority

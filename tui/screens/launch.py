@@ -21,7 +21,7 @@ from tui import show
 from tui.actions import EVERYWHERE, FILTER, Action, list_place_actions, make_bindings
 from tui.columns import TableColumn
 from tui.data.pages import ListPages
-from tui.screens.base import AppScreen
+from tui.screens.base import AppScreen, RunOnPage
 from tui.screens.dialogs import Confirm
 from tui.widgets.bars import FilterBar, PaneStrip
 from tui.widgets.fields import (
@@ -119,18 +119,20 @@ class LaunchScreen(AppScreen):
             self.open(reference, typed=True)
 
     @work(group="open")
-    async def open(self, reference: str, typed: bool = False, asks: bool = False) -> None:
+    async def open(
+        self, reference: str, typed: bool = False, asks: bool = False, on_page: RunOnPage | None = None
+    ) -> None:
         """Open the form of the kind with this name or file.
 
         A `typed` reference is trusted, because the user entered it. With `asks` the form opens the picker of the first
-        required setting.
+        required setting that does not accept the run `on_page`.
         """
         from tui.data.launch_form import Form, find_form_kind
 
         chosen = await self.ask("loading the kind", lambda session: find_form_kind(session, reference, typed))
         if chosen is not None:
             draft = self.app.remembered.get(DRAFTS_KEY, {}).get(reference, {})
-            await self.app.push_screen(FormScreen(Form.restored(chosen, reference, draft), asks))
+            await self.app.push_screen(FormScreen(Form.restored(chosen, reference, draft), asks, on_page=on_page))
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         self.filter_text = event.text
@@ -209,9 +211,13 @@ class FormScreen(AppScreen):
     FormScreen.-wide #about { min-height: 4; max-height: 50%; margin-bottom: 1; }
     """
 
-    def __init__(self, form: Form, asks: bool = False, of_run: str = "") -> None:
-        """With `of_run` the form has the settings of this run, and is not kept as a draft."""
+    def __init__(self, form: Form, asks: bool = False, of_run: str = "", on_page: RunOnPage | None = None) -> None:
+        """With `of_run` the form has the settings of this run, and is not kept as a draft.
+
+        `on_page` is taken for the first required setting that accepts it.
+        """
         super().__init__()
+        self.on_page = on_page
         self.form, self.crumb, self.asks, self.of_run = form, form.kind.name, asks, of_run
         self.checked: FormCheck = form.check()
         self.outlook: FormPlan | None = None
@@ -289,14 +295,26 @@ class FormScreen(AppScreen):
             self.go_to_needed(asks=self.asks)
 
     def go_to_needed(self, asks: bool) -> None:
-        """Move to the first required setting and, if `asks`, open its picker."""
+        """Move to the first required setting and, if `asks`, open its picker or take the run of the page for it."""
         row = next((row for row in self.rows if self.form.source(row.field.key) == "required"), None)
         if row is None and asks:
             row = next((row for row in self.find_rows_of_general_errors() if row.field.picked), None)
         if row is not None:
             self.go(self.rows, self.rows.index(row))
             if asks and row.field.picked:
-                self.pick(row.field)
+                if (name := self.take_run_on_page(row.field)) is not None:
+                    self.picked(row.field, name)
+                else:
+                    self.pick(row.field)
+
+    def take_run_on_page(self, field: Field) -> str | None:
+        """Return the run of the page if the setting accepts it. It is taken once."""
+        from tui.data.launch_form import is_run_accepted
+
+        if self.on_page is None or not is_run_accepted(self.on_page.kind, field.noun.removeprefix("run:")):
+            return None
+        name, self.on_page = self.on_page.name, None
+        return name
 
     def find_rows_of_general_errors(self) -> list[FieldRow]:
         """Return the rows that errors of several settings together name, in the order of the text."""
@@ -589,10 +607,15 @@ class FormScreen(AppScreen):
 
     def leave_filter(self) -> None:
         rows = [row for row in self.rows if row.display]
-        if rows:
-            self.set_focus(self.find_named_row(rows))
-        else:
-            self.set_focus(None)
+        row = self.find_named_row(rows) if rows else None
+        self.set_focus(row)
+        if row is not None and self.is_named(row) and not (row.field.choices or row.field.key == "launch.on"):
+            self.action_edit()
+
+    def is_named(self, row: FieldRow) -> bool:
+        """Return whether the words of the filter are exactly the name of the row's setting."""
+        name = "_".join(self.filter_words).replace("-", "_")
+        return name in (row.field.path, row.field.path.rpartition(".")[2])
 
     def find_named_row(self, rows: Sequence[FieldRow]) -> FieldRow:
         """Return the row that the words of the filter name.
@@ -600,8 +623,7 @@ class FormScreen(AppScreen):
         In order: a row with exactly this name, the current row, a row whose name has the words, a row whose description
         has them.
         """
-        name = "_".join(self.filter_words).replace("-", "_")
-        exact = [row for row in rows if name in (row.field.path, row.field.path.rpartition(".")[2])]
+        exact = [row for row in rows if self.is_named(row)]
         named = [row for row in rows if all(word in row.field.path for word in self.filter_words)]
         if exact:
             return exact[0]

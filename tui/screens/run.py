@@ -18,7 +18,7 @@ from tui.data.result_rows import TABLE_TITLES, TABLES_WITH_BOARDS, count_result_
 from tui.data.run_rows import ATTEMPT_COLUMNS, SETTING_COLUMNS, format_headline, format_run_state, format_units
 from tui.interval_bars import IntervalBars
 from tui.screens.annotate import AnnotatingScreen
-from tui.screens.base import PartsScreen
+from tui.screens.base import PartsScreen, RunOnPage
 from tui.screens.preview import BoardPreviewingScreen
 from tui.widgets.bars import PaneStrip
 from tui.widgets.table import PageTable
@@ -128,6 +128,11 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
     @property
     def previews(self) -> bool:
         return self.pane is not None and self.pane.result_table in TABLES_WITH_BOARDS
+
+    @property
+    def run_on_page(self) -> RunOnPage | None:
+        run = self.view.run if self.view else None
+        return RunOnPage(run["kind"], run["name"] or self.run_id.hex[-6:]) if run else None
 
     def command(self) -> str:
         return f"chessreg runs show {show.abbreviate_id(self.run_id)}"
