@@ -325,6 +325,8 @@ ACTIONS: tuple[Action, ...] = (
     reads("queries", "filter", "slash", "Search the queries", "search", "chessreg query --list", first=True),
     reads("queries", "sql", "e", "Write a SQL query", "SQL", 'chessreg query --sql "SELECT …"', verb="edit"),
     reads("queries", "plot", "v", "Plot the answer", "plot", "chessreg plot --list", verb="view"),
+    reads("queries", "published", "p", "Compare with the papers' numbers", command='chessreg query "NAME" --published',
+          verb="paper"),
     reads("scoped", "scope", "s", "Set the scope of all queries: checkpoint, run, tag, machine, since, where", "scope",
           'chessreg query "NAME" --checkpoint NAME --since 7d'),
     reads("jobs", "filter", "slash", "Filter the jobs as you type", "filter", "chessreg jobs", first=True),

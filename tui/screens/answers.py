@@ -261,9 +261,9 @@ class AnswerScreen(ResultScreen, ScopedScreen):
     follows = False
     BINDINGS = make_bindings("answer")
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, published: bool = False) -> None:
         super().__init__()
-        self.question = ScreenQuestion(entry)
+        self.question = ScreenQuestion(entry, published=published)
         self.crumb = entry.title
 
     def body(self) -> ComposeResult:

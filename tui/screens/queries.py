@@ -103,6 +103,11 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
         elif row is not None:
             self.notify(f"{row['title']} has no plot")
 
+    def action_published(self) -> None:
+        row = self.query_one(PageTable).current
+        if row is not None:
+            self.app.push_screen(AnswerScreen(row["entry"], published=True))
+
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         if not isinstance(event.bar, ScopeBar):
             self.app.remembered.set(SEARCH_KEY, event.text or None)
