@@ -83,16 +83,16 @@ def make_server(reg: Registry) -> MCPServer:
 
         With a phrase, return the query that answers it best.
         """
-        from chessreg.queries.ask import list_complete_kinds, list_trusted_kind_files
+        from chessreg.queries.ask import list_answerable_titles, list_trusted_kind_files
         from chessreg.queries.catalogue import list_entries
 
         entries = list_entries(list_trusted_kind_files(reg.database))
         if phrase:
             entries = (find_query(reg, phrase),)
-        complete = list_complete_kinds(reg.database)
+        answerable = list_answerable_titles(reg.database, entries)
         rows = [
             {"title": e.title, "question": e.question, "made_by": e.made_by,
-             "has_runs": not complete.isdisjoint(e.kinds)}
+             "has_runs": e.title in answerable}
             for e in entries
         ]  # fmt: skip
         return {"rows": rows}

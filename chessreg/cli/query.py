@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -326,13 +326,13 @@ def show_list(home: Home, as_json: bool) -> None:
     from chessreg.queries.catalogue import list_entries
 
     listed = list_entries(list_custom_kind_files(home))
-    complete = list_kinds_with_runs(home)
+    answerable = find_answerable_here(home, listed)
     if as_json:
         rows = [
             {
                 "title": e.title, "topic": e.topic, "question": e.question, "aliases": list(e.aliases),
                 "paper": e.paper, "made_by": e.made_by,
-                "has_runs": None if complete is None else not complete.isdisjoint(e.kinds),
+                "has_runs": None if answerable is None else e.title in answerable,
             }
             for e in listed
         ]  # fmt: skip
@@ -343,27 +343,58 @@ def show_list(home: Home, as_json: bool) -> None:
         click.secho(topic[:1].upper() + topic[1:], bold=True)
         for e in listed:
             if e.topic == topic:
-                mark = "•" if complete is not None and not complete.isdisjoint(e.kinds) else " "
+                mark = "•" if answerable and e.title in answerable else " "
                 click.echo(f"{mark} {e.title:<{width}}  {e.question or e.paper}")
-    click.echo("• complete runs are here" if complete else "this registry has no complete run yet", err=True)
+    here = "• this registry has runs for it" if answerable else "this registry has no complete run yet"
+    click.echo(here, err=True)
+
+
+def read_if_here(
+    home: Home, read_file: Callable[[Path], frozenset[str]], read_database: Callable[[Database], frozenset[str]]
+) -> frozenset[str] | None:
+    """Return what one of the functions reads from the registry, or None if it does not exist or cannot be read."""
+    from chessreg.registry import sqlite
+
+    path = home.place.path
+    if path is not None:  # without SQLAlchemy, whose import takes longer than the list
+        with suppress(sqlite.dbapi.Error, OSError):
+            return read_file(path) if path.exists() else None
+        return None
+    try:
+        return read_database(home.database())
+    except ChessregError:
+        return None
 
 
 def list_kinds_with_runs(home: Home) -> frozenset[str] | None:
     """Return the kinds with complete runs, or None if the registry cannot be read."""
     from chessreg.registry import sqlite
 
-    wanted = "SELECT DISTINCT kind FROM run WHERE completed_at IS NOT NULL"
-    path = home.place.path
-    if path is not None:  # without SQLAlchemy, whose import takes longer than the list
-        with suppress(sqlite.dbapi.Error, OSError):
-            return frozenset(str(kind) for (kind,) in sqlite.read_rows(path, wanted)) if path.exists() else None
-        return None
-    from chessreg.queries.ask import list_complete_kinds as list_in_database
+    def read(path: Path) -> frozenset[str]:
+        rows = sqlite.read_rows(path, "SELECT DISTINCT kind FROM run WHERE completed_at IS NOT NULL")
+        return frozenset(str(kind) for (kind,) in rows)
 
-    try:
-        return list_in_database(home.database())
-    except ChessregError:
-        return None
+    def read_database(database: Database) -> frozenset[str]:
+        from chessreg.queries.ask import list_complete_kinds
+
+        return list_complete_kinds(database)
+
+    return read_if_here(home, read, read_database)
+
+
+def find_answerable_here(home: Home, entries: Sequence[Entry]) -> frozenset[str] | None:
+    """Return the titles of the queries for which the registry has complete runs, or None if it cannot be read."""
+    from chessreg.queries.catalogue import find_answerable_titles
+    from chessreg.registry import sqlite
+
+    def read_database(database: Database) -> frozenset[str]:
+        from chessreg.queries.ask import list_answerable_titles
+
+        return list_answerable_titles(database, entries)
+
+    return read_if_here(
+        home, lambda path: find_answerable_titles(entries, lambda sql: sqlite.read_rows(path, sql)), read_database
+    )
 
 
 def show_reads(home: Home, sql: str, as_json: bool) -> None:

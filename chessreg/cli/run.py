@@ -337,7 +337,7 @@ def make_plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: 
         },
         "sources": sources,
         "without_effect": resolved.spec.without_effect(),
-        "remarks": list(estimate.remarks),
+        "remarks": [*inputs.remarks, *estimate.remarks],
     }
 
 

@@ -64,6 +64,7 @@ class Runs(Entity):
             fields,
             {"progress": format_run_progress(row), "tags": " ".join(row["tags"])},
             ["\nnote  " + make_visible(note, "\n").replace("\n", "\n      ") for note in row["notes"]],
+            remarks=sorted({text for each in row["tries"] for text in each["execution_options"].get("remarks", ())}),
             parts=[
                 Part("settings", build_columns("setting", "value", "source"), settings),
                 Part("read", build_columns("name", "reference", "digest", "source_run_id"), row["inputs"]),

@@ -112,7 +112,9 @@ class Decoding(Kind):
         return tuple(query for query in self.queries if query != "edit distance of answers" or spec.samples)
 
     def units(self, spec: DecodingSpec, inputs: Inputs) -> int:
-        return min(len(load_labelled_positions((spec.dataset,), inputs, "dataset")["fen"]), spec.positions)
+        available = len(load_labelled_positions((spec.dataset,), inputs, "dataset")["fen"])
+        inputs.note_shortage(spec, "positions", available)
+        return min(available, spec.positions)
 
     def estimate(self, spec: DecodingSpec, inputs: Inputs) -> RunEstimate:
         positions = self.units(spec, inputs)

@@ -4,6 +4,7 @@
 -- aliases: edit distance, edit-distance, junkin edit distance, levenshtein, contamination of training positions
 -- paper: Junkin and Nathanson 2025: a figure of the author's repository, of training and of test positions
 -- kinds: decoding
+-- needs: CAST(r.spec ->> 'samples' AS INTEGER) > 0
 -- made by: chessreg run decoding --samples 20, once for positions of the training and once for others
 -- default: checkpoint, prompt, dataset, distance; share; samples, n
 -- columns:

@@ -310,6 +310,7 @@ def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetune
     heldout = None
     if spec.heldout:
         every = TrainingData.of_task(task, (spec.heldout,), "heldout").open_labelled_positions()
+        task.inputs.note_shortage(spec, "heldout_positions", len(every[0]))
         places = draw_sample(len(every[0]), spec.heldout_positions, Stream.HELDOUT, spec.seed)
         sample = [[texts[place] for place in places] for texts in every]
         heldout = PromptCorpus(written, sample[0], sample[1], config.block_size)

@@ -261,6 +261,7 @@ def select_decisions(spec: MoveAccuracySpec, inputs: Inputs, checked: bool = Fal
         selection = selection.select(~np.isin(own, load_seen_hashes(spec, inputs)))
         if not len(selection):
             raise BadInputError("--unseen-of contains every position", "give another dataset")
+    inputs.note_shortage(spec, "positions", len(selection))
     return selection.select(np.arange(min(spec.positions, len(selection))))
 
 

@@ -65,4 +65,5 @@ def select_counted_positions(spec: MoveCountsSpec, inputs: Inputs) -> tuple[Posi
         raise BadInputError(
             f"{format_dataset(inputs, spec.dataset)} contains no positions", "chessreg dataset show NAME"
         )
+    inputs.note_shortage(spec, "positions", len(places))
     return positions, places[: spec.positions]

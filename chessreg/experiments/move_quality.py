@@ -269,6 +269,7 @@ class FirstTries:
         everything = GameSelection(dataset=spec.dataset, games=spec.games or 1 << 62)
         self.dataset, self.places = select_games(everything, inputs)
         self.count = len(self.places)
+        inputs.note_shortage(spec, "games", self.count)
         checkpoint, self.folder = inputs.checkpoint(spec.checkpoint)
         self.checkpoint_id: UUID | None = checkpoint.id
         self._checkpoint, self._load, self._inputs, self._spec = (

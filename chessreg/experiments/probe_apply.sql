@@ -4,6 +4,8 @@
 -- aliases: skill of random openings, karvonen section 4.3, skill estimate, apply probe, skill of games
 -- paper: Karvonen 2024, section 4.3
 -- kinds: probe-apply
+-- needs: EXISTS (SELECT 1 FROM run AS o JOIN probe AS p ON p.run_id = o.id
+--       WHERE o.spec_hash = substr(r.spec ->> 'probe', 5, 64) AND p.label LIKE 'skill%')
 -- made by: chessreg run probe-apply
 -- default: checkpoint, probe, games_of, layer; low, high; n_games
 -- columns:

@@ -152,6 +152,7 @@ def select_puzzles(spec: PuzzlesSpec, inputs: Inputs) -> tuple[Positions, np.nda
     solved = positions.take(places, ["line"])["line"].is_valid().to_numpy()
     if not solved.any():
         raise BadInputError("none of these positions has a solution", "chessreg dataset add lichess-puzzles.csv")
+    inputs.note_shortage(spec, "puzzles", int(solved.sum()))
     return positions, places[solved][: spec.puzzles]
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from chessreg.encodings.uci_square import UciSquare
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings import overlap
-from chessreg.experiments.settings.games import GameBatches, GameSelection, select_games
+from chessreg.experiments.settings.games import GameBatches, GameSelection, extract_selection, select_games
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.boards.boardframe import Arrow, BoardFrame
 from chessreg.games.boards.moves import unpack_moves
@@ -142,7 +142,9 @@ def select_scored_games(spec: TokenLegalitySpec, inputs: Inputs) -> tuple[Games,
     """Return the dataset, and the rows of the games to score, int64 [n]; with --shortest the shortest first."""
     if not spec.shortest:
         return select_games(spec, inputs)
-    games, places = select_games(spec.model_copy(update={"games": EVERY_GAME}), inputs)
+    everything = extract_selection(spec.model_dump() | {"games": EVERY_GAME})
+    games, places = select_games(everything, inputs)
+    inputs.note_shortage(spec, "games", len(places))
     length = convert_column_to_numpy(games.table(["plies"]).column("plies"))[places]
     encoding = inputs.encoding(spec.checkpoint)
     if spec.shortest_by == "tokens" and encoding.content != "position":

@@ -547,6 +547,8 @@ def get_source_field(field: str) -> str:
 def select_training_decisions(spec: MovesOfPositions, reference: str, inputs: Inputs, field: str) -> Decisions:
     """Return the positions of a dataset to train on, or held out. A position that occurs twice is two decisions."""
     found = load_decisions(inputs, reference, get_source_games(spec, field), field, get_source_field(field))
+    if field == "heldout":
+        inputs.note_shortage(spec, "heldout_moves", len(found))
     if field != "heldout" or not 0 < spec.heldout_moves < len(found):
         return found
     order = found.draw_order(Stream.HELDOUT) if spec.heldout_order == "drawn" else np.arange(len(found))

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.queries import gate
-from chessreg.queries.catalogue import Entry, Plot, find_entry, find_kind_file
+from chessreg.queries.catalogue import Entry, Plot, find_answerable_titles, find_entry, find_kind_file
 from chessreg.queries.engine import QueryAnswer, QueryEngine, hash_sql, open_shared_engine
 from chessreg.queries.result import QueryResult
 from chessreg.queries.scope import Filters, Scope, resolve_scope
@@ -118,6 +118,18 @@ def list_complete_kinds(database: Database) -> frozenset[str]:
 
     with database.read() as session:
         return frozenset(session.scalars(text("SELECT DISTINCT kind FROM run WHERE completed_at IS NOT NULL")))
+
+
+def list_answerable_titles(database: Database, entries: Sequence[Entry]) -> frozenset[str]:
+    """Return the titles of the queries for which the registry has complete runs (`find_answerable_titles`)."""
+
+    from sqlalchemy import text
+
+    def read(sql: str) -> Sequence[Any]:
+        with database.read() as session:
+            return session.execute(text(sql.replace(":", "\\:"))).all()
+
+    return find_answerable_titles(entries, read)
 
 
 def load_kind_views(database: Database, engine: QueryEngine, entry: Entry) -> None:

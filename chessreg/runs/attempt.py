@@ -166,6 +166,8 @@ class RunAttempt:
 
     def begin(self) -> None:
         """Write the rows of machine, kind, run and attempt. Raises ChessregError if the registry is unavailable."""
+        for remark in self.inputs.remarks:
+            print_warning(remark)
         machine = describe_this_machine()
         self.add("machine", **machine)
         kind = self.resolved.kind
@@ -258,8 +260,9 @@ class RunAttempt:
 
     @property
     def recorded_options(self) -> dict[str, Any]:
-        """The execution options and granted resources, as recorded with the attempt."""
-        return self.options.model_dump(mode="json") | self.where.granted
+        """The execution options, granted resources and remarks on the settings, as recorded with the attempt."""
+        remarks = {"remarks": self.inputs.remarks} if self.inputs.remarks else {}
+        return self.options.model_dump(mode="json") | self.where.granted | remarks
 
     def threads(self) -> dict[str, list[int]]:
         """Return the thread counts that torch actually used, which may differ from the options. Empty without torch."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from chessreg.encodings import Encoding
     from chessreg.games.datasets.dataset import DatasetPart, Games
     from chessreg.games.datasets.positions import Positions
+    from chessreg.runs.spec import Spec
     from store import Store
 
 NUMBER_PATTERN = r"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,3})?"
@@ -138,6 +139,14 @@ class Inputs:
     def __init__(self, database: Database, store: Store) -> None:
         self.database, self.store = database, store
         self.read: dict[tuple[str, str, str], LocatedInput] = {}  # by field, digest and reference
+        self.remarks: list[str] = []  # on settings that the inputs cannot meet
+
+    def note_shortage(self, spec: Spec, setting: str, available: int) -> None:
+        """Add a remark if a number other than the setting's default asks for more than the inputs have."""
+        wanted = getattr(spec, setting)
+        if available < wanted != type(spec).model_fields[setting].default:
+            remark = f"--{setting.replace('_', '-')} {wanted:,}: only {available:,} are available"
+            self.remarks += [remark] if remark not in self.remarks else []
 
     # -- from names to references ---------------------------------------------------------------------------------
 

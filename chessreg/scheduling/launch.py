@@ -376,7 +376,7 @@ def preview_run(planned: PlannedRun, database: Database, store: Store) -> Row:
         "basis": time.basis,
         "determinism": order.kind.determinism,
         "waits_for": [spec_hash[26:32] for spec_hash in planned.after],
-        "remarks": list(estimate.remarks) if estimate else [],
+        "remarks": [*inputs.remarks, *(estimate.remarks if estimate else ())],
     }
 
 

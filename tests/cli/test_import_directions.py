@@ -232,6 +232,7 @@ def test_a_tensor_alone_is_a_vector_of_the_user(here: Any, tmp_path: Path, form:
     )
     assert (row["name"], row["source"], row["layer"]) == ("mine", "user:calm", 1)
     assert row["detail"]["hook_point"] == "blocks.1.hook_resid_post"
+    assert row["positions"] == "given by the user"
     assert row["norm"] == pytest.approx(float(direction.norm()), rel=1e-5)
     with open_session() as session:
         assert session.vector("mine", 1) == pytest.approx(direction.numpy())

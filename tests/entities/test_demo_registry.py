@@ -14,6 +14,7 @@ from chessreg.cli.root import run_command_line
 from chessreg.entities.merge import merge_source
 from chessreg.entities.reproduce import repeat_run
 from chessreg.queries import run_query
+from chessreg.queries.ask import list_answerable_titles
 from chessreg.queries.catalogue import list_entries
 from chessreg.registry import tables
 from chessreg.registry.database import Database
@@ -88,6 +89,11 @@ def test_a_query_gives_the_recorded_answer(title, database):
 def test_what_is_asked_has_answers():
     assert set(ANSWERS) <= {entry.title for entry in list_entries()}
     assert all(ANSWERS[title]["first"] for title in WITH_ROWS)
+
+
+def test_a_query_is_marked_if_and_only_if_it_has_rows(database):
+    marked = list_answerable_titles(database, list_entries()) & ANSWERS.keys()
+    assert marked == {title for title, answer in ANSWERS.items() if answer["n"]}
 
 
 def test_the_id_of_an_intervention_is_the_hash_of_its_columns(demo):

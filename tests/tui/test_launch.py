@@ -20,7 +20,7 @@ from chessreg.runs.spec import list_variants, tag_of
 from chessreg.scheduling.presence import Presence
 from chessreg.session import Session, open_session
 from tui.data import launch_form
-from tui.data.launch_form import Form, list_candidates
+from tui.data.launch_form import Form, is_evaluated_on, list_candidates
 from tui.screens.job import JobScreen
 from tui.screens.launch import FormScreen
 from tui.widgets.fields import FieldInput
@@ -138,7 +138,12 @@ def test_a_number_that_a_preset_fills_is_taken_away_by_the_command_too() -> None
 
 def test_what_may_be_picked_is_what_the_registry_has(session) -> None:
     values = [row["value"] for row in list_candidates(session, "dataset")]
-    assert values == ["games", "games:fit", "games:test"]
+    assert values == ["games:fit", "games:test", "games"]
+    evaluated = [row["value"] for row in list_candidates(session, "dataset", evaluates=True)]
+    assert evaluated == ["games:test", "games:fit", "games"]
+    assert [is_evaluated_on(*of) for of in (("sae", "dataset"), ("sae", "heldout"), ("edit", "dataset"))] == [
+        False, True, True,
+    ]  # fmt: skip
     assert [row["value"] for row in list_candidates(session, "checkpoint")] == ["bigram"]
     assert {row["value"] for row in list_candidates(session, "run:cache")} == {"cache-fit", "cache-test"}
     assert [row["value"] for row in list_candidates(session, "run:probe")] == ["board"]

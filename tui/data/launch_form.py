@@ -339,15 +339,27 @@ MAX_LISTED_RUNS = 500  # newest runs that are listed
 MAX_SWEEP_RUNS = 64  # of a sweep from a form, which is checked on every key press
 
 
-def list_candidates(session: Session, noun: str, filter_text: str = "", model: str = "") -> list[Row]:
+FITTING_KINDS = ("cache", "finetune", "probe", "sae", "train", "vector")  # their games are for fitting
+
+
+def is_evaluated_on(kind: str, path: str) -> bool:
+    """Return whether a kind evaluates on the games of the setting `path`: held-out and test games, and those of kinds
+    that fit nothing."""
+    return kind not in FITTING_KINDS or path.startswith(("heldout", "test"))
+
+
+def list_candidates(
+    session: Session, noun: str, filter_text: str = "", model: str = "", *, evaluates: bool = False
+) -> list[Row]:
     """Return rows with a `value` to type and a description `about`.
 
     Runs of the checkpoint `model` come first, then starred rows, then trained or complete ones, each newest first.
-    Every word of the filter must match.
+    A dataset's parts come before the whole dataset, which overlaps them: the first part first, or the last part if
+    `evaluates`. Every word of the filter must match.
     """
     with session.database.read() as sql:
         if noun == "dataset":
-            rows = list_dataset_candidates(sql)
+            rows = list_dataset_candidates(sql, evaluates)
         elif noun == "checkpoint":
             rows = [*list_pending_candidates(sql, noun), *list_checkpoint_candidates(sql)]
         else:
@@ -359,8 +371,8 @@ def list_candidates(session: Session, noun: str, filter_text: str = "", model: s
     return [row for row in rows if all(word in f"{row['value']} {row['about']}".lower() for word in wanted)]
 
 
-def list_dataset_candidates(sql: SqlSession) -> list[Row]:
-    """Return datasets with their number of games or positions, each followed by its parts."""
+def list_dataset_candidates(sql: SqlSession, evaluates: bool) -> list[Row]:
+    """Return datasets with their number of games or positions, each after its parts."""
     from chessreg.entities.dataset import get_dataset_content
 
     called, starred = names.read_noun_names(sql, "dataset"), find_starred(sql, "dataset")
@@ -370,12 +382,12 @@ def list_dataset_candidates(sql: SqlSession) -> list[Row]:
         name = called.get(dataset.id) or dataset.id.hex[-6:]
         rank, thing = STARRED_RANK if dataset.id in starred else 0, get_dataset_content(dataset).removesuffix("s")
         held = dataset.plies if thing == "position" else dataset.games
-        rows.append({"value": name, "about": f"{format_star(rank)}{show.format_count(held, thing)}",
-                     "at": dataset.created_at, "rank": rank})  # fmt: skip
-        parts = sql.scalars(select(split).where(split.dataset_id == dataset.id).order_by(split.low, split.name))
-        for part in parts:
+        parts = sql.scalars(select(split).where(split.dataset_id == dataset.id).order_by(split.low, split.name)).all()
+        for part in reversed(parts) if evaluates else parts:
             about = show.format_count(part.games, thing)
             rows.append({"value": f"{name}:{part.name}", "about": about, "at": part.created_at, "rank": rank})
+        rows.append({"value": name, "about": f"{format_star(rank)}{show.format_count(held, thing)}",
+                     "at": dataset.created_at, "rank": rank})  # fmt: skip
     return rows
 
 

@@ -170,21 +170,21 @@ def search_catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
     The catalogue includes queries of trusted user kinds that were run here. Queries that a complete run can answer
     (`answered`) come first. If the users' queries are invalid, the message is not empty and they are left out.
     """
-    from chessreg.queries.ask import list_trusted_kind_files
+    from chessreg.queries.ask import list_answerable_titles, list_trusted_kind_files
     from chessreg.queries.catalogue import list_entries
 
     wanted, wrong = text.lower().split(), ""
-    complete = find_kinds_with_results(session)
     try:
         catalogue = list_entries(list_trusted_kind_files(session.database))
     except ChessregError as error:
         catalogue, wrong = list_entries(), error.message
+    answerable = list_answerable_titles(session.database, catalogue)
     rows: list[Row] = [
         {
             "entry": e,
             "title": e.title,
             "question": e.question,
-            "answered": bool(complete.intersection(e.kinds)),
+            "answered": e.title in answerable,
             "paper": e.paper,
             "aliases": ", ".join(e.aliases),
             "made_by": e.made_by,
@@ -199,20 +199,6 @@ def search_catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
 def get_search_text(entry: Entry) -> str:
     plots = (plot.title for plot in entry.plots)
     return " ".join((entry.title, entry.question, *entry.aliases, entry.paper, *plots)).lower()
-
-
-def find_kinds_with_results(session: Session) -> set[str]:
-    """Return the kinds that have a complete run."""
-    from sqlalchemy import select
-
-    from chessreg.registry import run_filter
-    from chessreg.registry.tables import Run
-
-    with session.database.read() as sql:
-        of_kind = select(Run.id).where(Run.completed_at.is_not(None)).limit(1)
-        return {
-            kind for kind in run_filter.list_run_kinds(sql) if sql.scalar(of_kind.where(Run.kind == kind)) is not None
-        }
 
 
 def answer_question(session: Session, question: ScreenQuestion) -> AnswerTable:

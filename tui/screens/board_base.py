@@ -230,14 +230,16 @@ class FourBoardsScreen(DrawingScreen):
         return [name for name in PARTS[self.choose_part()] if name in views]
 
     def arrangement(self, size: int, count: int) -> str | None:
-        """Return `row` or `square`, whichever fits `count` boards of this size, or None."""
+        """Return `row` or `square`, whichever fits `count` boards of this size, or None.
+
+        In a row the numbers are below the boards. Two boards with space for the numbers next to them are a square.
+        """
         wide, high = compute_board_extent(size)
         width, height = self.app.size
-        if count * (wide + 1) <= width and high + 1 + ROW_CHROME_LINES + NUMBERS_LINES <= height:
-            return "row"
-        if 2 * (wide + 1) + NUMBERS_CELLS <= width and ((count + 1) // 2) * (high + 1) + SQUARE_CHROME_LINES <= height:
-            return "square"
-        return None
+        row = count * (wide + 1) <= width and high + 1 + ROW_CHROME_LINES + NUMBERS_LINES <= height
+        beside = 2 * (wide + 1) + NUMBERS_CELLS <= width
+        square = beside and ((count + 1) // 2) * (high + 1) + SQUARE_CHROME_LINES <= height
+        return "square" if square and (count <= 2 or not row) else "row" if row else None
 
     def fits(self, size: int, text: int = 0) -> bool:
         return self.arrangement(size, max(1, len(self.list_shown_panes()))) is not None
@@ -306,7 +308,8 @@ class FourBoardsScreen(DrawingScreen):
             return words
         sides = [self.answer.clean, *([self.answer.edited] if self.answer.edited is not None else [])]
         beliefs = [side.beliefs[self.layer_place, self.picked] for side in sides]
-        read = [f"{PIECE_CLASSES[int(one.argmax())]} {one.max():.3f}" for one in beliefs]
+        best = [(PIECE_CLASSES[int(one.argmax())], one.max()) for one in beliefs]
+        read = [f"{'empty' if name == '.' else name} {value:.3f}" for name, value in best]
         return f"{words} · layer {self.answer.layers[self.layer_place]} reads {' → '.join(read)}"
 
     def head(self) -> str:

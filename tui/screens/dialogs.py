@@ -124,7 +124,8 @@ LIST_COMMANDS = {"dataset": "chessreg dataset list", "checkpoint": "chessreg che
 
 
 class PickerScreen(AppScreen):
-    """The possible values of a field. Runs of the checkpoint `model` come first.
+    """The possible values of a field. Runs of the checkpoint `model` come first. If the kind `evaluates` on the field,
+    the last part of a dataset comes before the others.
 
     Enter picks a row. Space marks several.
     """
@@ -139,10 +140,12 @@ class PickerScreen(AppScreen):
     PickerScreen PageTable { height: 5; }
     """
 
-    def __init__(self, field: str, noun: str, now: str, several: bool, chosen: Callable[[str], None], model: str = ""
+    def __init__(
+        self, field: str, noun: str, now: str, several: bool, chosen: Callable[[str], None], model: str = "",
+        evaluates: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.model = model
+        self.model, self.evaluates = model, evaluates
         self.crumb, self.noun, self.several, self.chosen = field, noun, several, chosen
         self.marked = [word for word in (piece.strip() for piece in now.split(",")) if word] if several else []
         self.now, self.filter_text = now, ""
@@ -172,8 +175,11 @@ class PickerScreen(AppScreen):
     async def fill(self) -> None:
         from tui.data.launch_form import list_candidates
 
-        noun, words, model, table = self.noun, self.filter_text, self.model, self.query_one(PageTable)
-        rows = await self.ask("reading the candidates", lambda session: list_candidates(session, noun, words, model))
+        noun, words, table = self.noun, self.filter_text, self.query_one(PageTable)
+        model, evaluates = self.model, self.evaluates
+        rows = await self.ask(
+            "reading the candidates", lambda session: list_candidates(session, noun, words, model, evaluates=evaluates)
+        )
         if rows is None:
             return
         keep, self._shown_words = table.loaded, words

@@ -528,12 +528,15 @@ class FormScreen(AppScreen):
             self.give(row.field.key, None)
 
     def pick(self, field: Field) -> None:
+        from tui.data.launch_form import is_evaluated_on
         from tui.screens.dialogs import PickerScreen
 
         several = field.form == "references"
         now = self.form.typed.get(field.key, "")
         model = self.form.text("checkpoint") if "checkpoint" in self.form.by_key else ""
-        self.app.push_screen(PickerScreen(field.path, field.noun, now, several, partial(self.picked, field), model))
+        evaluates = is_evaluated_on(self.form.kind.name, field.path)
+        chosen = partial(self.picked, field)
+        self.app.push_screen(PickerScreen(field.path, field.noun, now, several, chosen, model, evaluates))
 
     def picked(self, field: Field, text: str) -> None:
         """Set the picked value and open the picker of the next required setting."""

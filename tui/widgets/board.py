@@ -306,11 +306,15 @@ def list_signs(frame: BoardFrame, size: int) -> list[tuple[str, Shade | Literal[
         (sign, mark, MARK_WORDS.get(mark, mark)) for mark, sign in MARK_SIGNS.items() if mark in frame.marks.values()
     ]
     if frame.read and size > 1:
-        empty = " (_ empty)" if EMPTY in {reading.name for reading in frame.read.values()} else ""
-        used.append((format_reading(*next(iter(frame.read.values()))), "wrong", f"read as, %{empty}"))
+        example = next(iter(frame.read.values()))
+        name = "empty" if example.name == EMPTY else example.name
+        empty = " (_ empty)" if name != "empty" and EMPTY in {reading.name for reading in frame.read.values()} else ""
+        used.append((format_reading(*example), "wrong", f"misread as {name}, {100 * example.probability:.0f} %{empty}"))
     if frame.heat is not None and any(frame.heat.values()):
-        what = frame.heat_words or "heat"
-        if not frame.doubts and frame.heat_range != (0.0, 1.0):
+        what = frame.heat_label or "heat"
+        if frame.doubts:
+            what += f", darker if low{'' if size == 1 else '; blank: 100 %'}"
+        elif frame.heat_range != (0.0, 1.0):
             what += f", shaded {100 * frame.heat_range[0]:.0f} to {100 * frame.heat_range[1]:.0f}"
         used.append((" " if size == 1 else "%", "heat", what))
     roles = {arrow.role for arrow in select_arrows(frame)}
@@ -345,7 +349,7 @@ def describe_square(frame: BoardFrame, square: int) -> str:
     if square in frame.marks and square not in frame.read:
         facts.append(MARK_WORDS.get(frame.marks[square], frame.marks[square]))
     if square in frame.read:
-        facts.append(f"misread: {frame.read[square].name} {frame.read[square].probability:.2f}")
+        facts.append(f"misread: {frame.read[square].words}")
     if frame.heat is not None and square in frame.heat:
         facts.append(f"{frame.heat_label or 'heat'} {frame.heat[square]:.3f}")
     moves = [arrow for arrow in frame.arrows if square in (arrow.start, arrow.end)]

@@ -126,6 +126,7 @@ class FieldRow(Horizontal, can_focus=True):
     def __init__(self, field: Field, name_width: int) -> None:
         super().__init__()
         self.field, self.name_width = field, name_width
+        self.editing = False
         self._before: str | None = None
 
     def compose(self) -> ComposeResult:
@@ -137,6 +138,11 @@ class FieldRow(Horizontal, can_focus=True):
         space = self.size.width - GUTTER_CELLS - self.name_width - SOURCE_CELLS - 4
         assert isinstance(self.parent, FieldList)
         return max(10, min(MAX_VALUE_CELLS, space // 2, self.parent.longest))
+
+    @property
+    def entry_width(self) -> int:
+        """The width of the input in which the value is edited, in cells."""
+        return min(MAX_VALUE_CELLS, self.size.width - GUTTER_CELLS - self.name_width - 4)
 
     def render(self) -> Text:
         assert isinstance(self.parent, FieldList)
@@ -151,6 +157,9 @@ class FieldRow(Horizontal, can_focus=True):
         text.append("  ")
         text.append(fit_text(seen.source, SOURCE_CELLS), style("field-row--source"))
         cells = max(0, self.size.width - GUTTER_CELLS - self.name_width - wide - SOURCE_CELLS - 4)
+        if self.editing and (covered := self.entry_width - wide - SOURCE_CELLS) > 0:  # the input covers them
+            text.append(" " * covered)
+            cells = max(0, cells - covered)
         if seen.error:
             error = fit_text(f"! {seen.error}", min(cells, cell_len(seen.error) + 2))
             text.append(error, style("field-row--error"))
@@ -173,7 +182,8 @@ class FieldRow(Horizontal, can_focus=True):
         self._before = typed
         line = FieldInput(value=self.seen.text, select_on_focus=True)
         line.styles.margin = (0, 0, 0, GUTTER_CELLS + self.name_width + 2)
-        line.styles.width = min(MAX_VALUE_CELLS, self.size.width - GUTTER_CELLS - self.name_width - 4)
+        line.styles.width = self.entry_width
+        self.editing = True
         self.mount(line)
         line.focus()
 
@@ -193,6 +203,7 @@ class FieldRow(Horizontal, can_focus=True):
             self.focus()
 
     def close(self) -> None:
+        self.editing = False
         if self.input is not None:
             self.input.remove()
 

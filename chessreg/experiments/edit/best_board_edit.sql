@@ -4,6 +4,8 @@
 -- aliases: board edit sweep, karvonen table 6, karvonen appendix d, best edit, tuned edit
 -- paper: Karvonen 2024, section 4.1, Table 6 and Appendix D
 -- kinds: edit
+-- needs: EXISTS (SELECT 1 FROM trial AS t WHERE t.run_id = r.id AND t.condition <> 'skipped')
+--       AND (r.spec ->> 'layer_sets' <> '[]' OR r.spec ->> 'scales' <> '[]')
 -- made by: chessreg run edit --layer-sets … --scales …
 -- default: checkpoint, choice, intervention; modified, original, delta_modified; states
 -- columns:

@@ -6,6 +6,7 @@
 --       random direction control, shuffled label control, legal moves after the edit
 -- paper: Karvonen 2024, Table 2, Table 8 and section 4.2
 -- kinds: edit
+-- needs: EXISTS (SELECT 1 FROM trial AS t WHERE t.run_id = r.id AND t.condition <> 'skipped')
 -- made by: chessreg run edit
 -- default: checkpoint, condition, layers, scale; modified, original, delta_random; states
 -- columns:

@@ -4,6 +4,7 @@
 -- aliases: specificity, frontier of edits, damage of edits, side effects, kl after edit
 -- paper: none: beyond Karvonen 2024, section 4.2
 -- kinds: edit
+-- needs: EXISTS (SELECT 1 FROM trial AS t WHERE t.run_id = r.id AND t.condition <> 'skipped')
 -- made by: chessreg run edit --wrong-layer-control --sham-control --sae SAE
 -- default: checkpoint, condition, layer_set, scale; effect, moved, kl; states
 -- columns:

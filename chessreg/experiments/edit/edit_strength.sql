@@ -4,6 +4,7 @@
 -- aliases: edit scale sweep, davis figure 2, scale sweep, effect by scale, edit scale, best alpha
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, Figure 2
 -- kinds: edit-next-token
+-- needs: EXISTS (SELECT 1 FROM trial AS t WHERE t.run_id = r.id AND t.condition <> 'skipped')
 -- made by: chessreg run edit-next-token --preset davis-corrected --layer-sets each --scales 0,0.1,0.2,0.5,1,2
 -- default: checkpoint, type, layers, scale; target, gain, argmax_kept; cases
 -- columns:

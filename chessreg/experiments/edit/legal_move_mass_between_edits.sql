@@ -4,6 +4,7 @@
 -- aliases: difference of edits, paired edits, compare edits, paired test, sae edits against probe edits
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, section 4.8 (paired samples)
 -- kinds: edit-next-token
+-- needs: EXISTS (SELECT 1 FROM trial AS t WHERE t.run_id = r.id AND t.condition <> 'skipped')
 -- made by: chessreg run edit-next-token --preset davis-corrected
 -- default: checkpoint, type, minus, scale; difference, paired_holm_log10_p; cases
 -- columns:

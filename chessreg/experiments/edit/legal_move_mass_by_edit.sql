@@ -5,6 +5,7 @@
 --       davis edits
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, sections 4.7 and 4.8, Figures 5 and 6
 -- kinds: edit-next-token
+-- needs: EXISTS (SELECT 1 FROM trial AS t WHERE t.run_id = r.id AND t.condition <> 'skipped')
 -- made by: chessreg run edit-next-token --preset davis-corrected
 -- default: checkpoint, type, layers, scale; target, original, minus_random; cases
 -- columns:

@@ -4,6 +4,8 @@
 -- aliases: edits by size of sae, sae size, expansion factor
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, sections 4.3 and 4.8: autoencoders of several expansions
 -- kinds: edit-next-token
+-- needs: EXISTS (SELECT 1 FROM trial AS t WHERE t.run_id = r.id AND t.condition <> 'skipped')
+--       AND (EXISTS (SELECT 1 FROM run AS p WHERE p.kind = 'probe' AND p.spec ->> 'sae' IS NOT NULL))
 -- made by: chessreg run edit-next-token --preset davis-corrected --other-probes …, of probes by SAEs of two expansions
 -- default: checkpoint, type, expansion, minus, scale; difference; cases
 -- columns:

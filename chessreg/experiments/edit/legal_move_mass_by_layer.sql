@@ -4,6 +4,7 @@
 -- aliases: lmpm by layer, davis ridge plot, edit layer, mass by layer, best edit layer
 -- paper: Davis & Sukthankar 2024 (ICMLA), the ridge plot of interventions by layer
 -- kinds: edit-next-token
+-- needs: EXISTS (SELECT 1 FROM trial AS t WHERE t.run_id = r.id AND t.condition <> 'skipped')
 -- made by: chessreg run edit-next-token --preset davis-corrected --layer-sets each
 -- default: checkpoint, type, layer, scale; target, original, gain; cases
 -- columns:

@@ -4,6 +4,7 @@
 -- aliases: lmpm by square, davis square maps, mass by piece, edit by square
 -- paper: Davis & Sukthankar 2024 (ICMLA), maps of interventions by piece and square
 -- kinds: edit-next-token
+-- needs: EXISTS (SELECT 1 FROM trial AS t WHERE t.run_id = r.id AND t.condition <> 'skipped')
 -- made by: chessreg run edit-next-token --preset davis-corrected
 -- default: checkpoint, type, scale, piece, square; target, original; cases
 -- columns:

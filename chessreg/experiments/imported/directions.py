@@ -161,7 +161,7 @@ class ImportedVector(_ImportedDirections):
                 meta,
                 checkpoint_id=None if checkpoint is None else checkpoint.id,
                 source=source,
-                positions=(file.origin.positions or "unknown")[:32],
+                positions=(file.origin.positions or ("given by the user" if how == "user" else "unknown"))[:32],
                 norm=direction.norm,
             )
             sides = (

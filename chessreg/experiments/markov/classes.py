@@ -122,7 +122,9 @@ def find_classes(spec: MarkovSpec, inputs: Inputs) -> tuple[Games, Classes]:
             "give a model that reads games",
         )
     games, places = select_games(spec, inputs)
-    return games, _find_classes(spec, games.folder, tuple(places.tolist()), written.name, checkpoint.block_size)
+    classes = _find_classes(spec, games.folder, tuple(places.tolist()), written.name, checkpoint.block_size)
+    inputs.note_shortage(spec, "classes", len(classes))
+    return games, classes
 
 
 @lru_cache(maxsize=2)

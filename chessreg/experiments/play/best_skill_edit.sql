@@ -4,6 +4,11 @@
 -- aliases: skill sweep, karvonen table 6 skill, best intervention, best steering vector, best scale
 -- paper: Karvonen 2024, Table 6 and Appendix C
 -- kinds: play
+-- needs: EXISTS (SELECT 1 FROM "match" AS m JOIN intervention AS i ON i.id = m.intervention_id
+--       JOIN intervention AS o ON o.checkpoint_id = i.checkpoint_id AND o.source = i.source AND o.id <> i.id
+--       AND (o.scale > 0) = (i.scale > 0)
+--       WHERE m.run_id = r.id AND i.source NOT LIKE 'random%' AND i.source NOT LIKE 'shuffled%'
+--       AND o.id IN (SELECT intervention_id FROM "match"))
 -- made by: chessreg run play
 -- default: checkpoint, source, goal, opponent, intervention; score, delta_score; n
 -- columns:

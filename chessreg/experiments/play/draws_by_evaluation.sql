@@ -4,6 +4,8 @@
 -- aliases: draws dist, junkin draws, draws, drawn games
 -- paper: Junkin 2025, his repository's figure of evaluations when the agent draws
 -- kinds: play
+-- needs: r.spec ->> 'evaluate_draws' <> 'none'
+--       AND EXISTS (SELECT 1 FROM game AS g WHERE g.run_id = r.id AND g.result = '1/2-1/2')
 -- made by: chessreg run play
 -- default: checkpoint, intervention, opponent, evaluation; share; n
 -- columns:

@@ -5,6 +5,7 @@
 --       squares that the probe gets wrong
 -- paper: beyond Karvonen 2024, Table 1: accuracy by square
 -- kinds: probe
+-- needs: r.spec ->> 'label' NOT IN ('skill', 'rating')
 -- made by: chessreg run probe
 -- default: checkpoint, label, positions, layer, split, square; accuracy
 -- columns:

@@ -44,7 +44,7 @@
 --   runs: the probe runs
 --   done [units]: completed units
 --   planned [units]: units of the runs
---   warning [hidden]: that a difference below 1 % rests on one twin
+--   warning [hidden]: that a difference below 1 % rests on one twin, or that the layer was selected on the test games
 --   checkpoint_id [hidden]: the trained model's id
 --   run_id [hidden]: id of the first of the runs
 -- statistics:
@@ -162,8 +162,11 @@ progress AS (
 SELECT h.cell, p.checkpoint, CASE WHEN p.hardly_trained THEN 'hardly trained' ELSE h.weights END AS weights, p.probe, p.label, p.positions, p.strata, h.selected_on, h.layer, h.layers_tried, p.seeds, p.models,
        s.n_games, s.n, p.epochs, u.layer AS untrained_layer, o.* EXCLUDE (pool, weights),
        p.fitted_on, p.tested_on, p.train_games, p.runs, g.done, g.planned,
-       CASE WHEN twin.models = 1 AND abs(s.accuracy - us.accuracy) < 1
-            THEN 'one twin: the interval resamples games, not random initializations' END AS warning,
+       nullif(concat_ws('; ',
+           CASE WHEN twin.models = 1 AND abs(s.accuracy - us.accuracy) < 1
+                THEN 'one twin: the interval resamples games, not random initializations' END,
+           CASE WHEN h.selected_on = 'test'
+                THEN 'the layer was selected on the test games, so this accuracy is biased upwards' END), '') AS warning,
        p.checkpoint_id, p.run_id
 FROM chosen AS h
 JOIN overlapping AS o ON o.pool = h.pool AND o.weights = h.weights

@@ -5,6 +5,7 @@
 --       embedding baseline, embedding control
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, section 4.4: Table 4 compared with Table 5
 -- kinds: probe
+-- needs: r.spec ->> 'source' <> 'residual'
 -- made by: chessreg run probe --cache CACHE --test-cache TEST --phase white-origin --source sae-latents --sae SAE
 -- default: checkpoint, label, source, hook_point, split; accuracy, linear_minus; n_games
 -- columns:

@@ -5,6 +5,7 @@
 --       error, skill probes, does the model know the elo of the players
 -- paper: Karvonen 2024, section 3.2
 -- kinds: probe
+-- needs: EXISTS (SELECT 1 FROM probe AS p WHERE p.run_id = r.id AND p.label IN ('rating', 'rating-shuffled'))
 -- made by: chessreg run probe
 -- default: checkpoint, rating, layer, split; error, majority_error, less_than_majority; n_games
 -- columns:

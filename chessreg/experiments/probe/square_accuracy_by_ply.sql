@@ -5,6 +5,7 @@
 --       the game, opening and endgame accuracy
 -- paper: beyond Karvonen 2024, Table 1: accuracy by ply
 -- kinds: probe
+-- needs: r.spec ->> 'label' NOT IN ('skill', 'rating')
 -- made by: chessreg run probe
 -- default: checkpoint, label, positions, layer, ply; accuracy, boards; n_games
 -- columns:

@@ -70,6 +70,7 @@ class SaeOrigin:
             items, places = select_cached_items(inputs, spec.cache)
         else:
             items, places = select_items(extract_selection(settings), inputs)
+            inputs.note_shortage(spec, "games", len(places))
         checkpoint, dataset = str(settings["checkpoint"]), str(settings["dataset"])
         row = inputs.checkpoint_row(checkpoint)
         held_items, held_dataset = items, dataset
@@ -79,6 +80,7 @@ class SaeOrigin:
             held_items, held_places = select_items(measured, inputs, "heldout")
         else:
             places, held_places = split_heldout(places, spec.heldout_games, spec.seed)
+        inputs.note_shortage(spec, "heldout_games", len(held_places))
         return cls(
             checkpoint,
             row,

@@ -51,6 +51,7 @@ def select_games(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
     if not spec.keep_duplicates:
         keep &= ~convert_column_to_numpy(table.column("duplicate"))[places]
     chosen = places[keep][: spec.games]
+    note_game_shortage(spec, inputs, int(keep.sum()))
     if not len(chosen):
         raise BadInputError(
             f"no game of {format_dataset(inputs, spec.dataset)} has {spec.min_plies} plies", "lower --min-plies"
@@ -74,12 +75,19 @@ def select_items(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
         first[np.unique(items.position_hashes, return_index=True)[1]] = True
         keep &= first[places]
     chosen = places[keep][: spec.games]
+    note_game_shortage(spec, inputs, int(keep.sum()))
     if not len(chosen):
         raise BadInputError(
             f"no position of {format_dataset(inputs, spec.dataset)} comes after {spec.min_plies} plies",
             "lower --min-plies",
         )
     return items, chosen
+
+
+def note_game_shortage(spec: GameSelection, inputs: Inputs, available: int) -> None:
+    """Add a remark if `games` asks for more. A selection alone is not of this run's settings, such as a cache's."""
+    if type(spec) is not GameSelection:
+        inputs.note_shortage(spec, "games", available)
 
 
 def format_dataset(inputs: Inputs, dataset: str) -> str:

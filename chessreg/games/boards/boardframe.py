@@ -63,6 +63,11 @@ class ProbeReading(NamedTuple):
     name: str
     probability: float
 
+    @property
+    def words(self) -> str:
+        """The prediction in words: `n 0.56`, or `empty 0.44`."""
+        return f"{'empty' if self.name == EMPTY else self.name} {self.probability:.2f}"
+
 
 @dataclass(frozen=True)
 class BoardFrame:

@@ -132,12 +132,9 @@ MAX_LISTED_READINGS = 6  # squares listed on one line
 
 
 def format_readings(frame: BoardFrame) -> str:
-    """Return a probe's wrong predictions, most probable first: `e4 n 0.56, …`."""
+    """Return a probe's wrong predictions, most probable first: `e4 n 0.56, d5 empty 0.44, …`."""
     order = sorted(frame.read, key=lambda square: (-frame.read[square].probability, square))
-    named = [
-        f"{chess.square_name(s)} {frame.read[s].name} {frame.read[s].probability:.2f}"
-        for s in order[:MAX_LISTED_READINGS]
-    ]
+    named = [f"{chess.square_name(s)} {frame.read[s].words}" for s in order[:MAX_LISTED_READINGS]]
     more = f" and {len(order) - MAX_LISTED_READINGS} more" if len(order) > MAX_LISTED_READINGS else ""
     return ", ".join(named) + more
 

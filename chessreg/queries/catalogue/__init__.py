@@ -9,6 +9,8 @@ in `markov.py` has `markov.sql` and `markov_*.sql`. A file has a header and name
     -- aliases: terminations, how games end
     -- paper: Karvonen 2024, section 2.2
     -- kinds: play, engine-match
+    -- needs: r.spec ->> 'opponent' <> 'none'      condition on a run `r` without which it gives no row, in SQL that
+                                       SQLite and PostgreSQL read; `--list` marks queries by it. Left out: any run
     -- made by: chessreg run play
     -- default: checkpoint, termination; share; n      columns of a printed table: keys; answers; counts. At most eight
     -- columns:
@@ -52,19 +54,20 @@ import difflib
 import hashlib
 import re
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.folders import expand_path
 from chessreg.named import clip_text
 from chessreg.queries.catalogue.search import COLUMN_WORD_WEIGHT, rank_descriptions, weigh_words
 
-PARTS = "title|topic|question|aliases|paper|kinds|made by|default|columns|statistics|plot|statements of|statement"
+PARTS = "title|topic|question|aliases|paper|kinds|needs|made by|default|columns|statistics|plot|statements of|statement"
 HEADER = re.compile(rf"^-- ({PARTS}):\s*(.*)$")
 COLUMN = re.compile(r"^--   (\w+)(?: \[([^\]]*)\])?: (.+)$")
 STATISTIC = re.compile(r"^--   (\w+) = (\w+)\(([\w, ]+)\)$")
@@ -145,6 +148,7 @@ class Entry:
     aliases: tuple[str, ...]
     paper: str
     kinds: tuple[str, ...]  # experiment kinds whose runs it shows
+    needs: str  # SQL condition on a run `r` of these kinds; empty: any run of them gives rows
     made_by: str  # the command that produces its rows
     columns: tuple[QueryColumn, ...]
     default: Defaults  # empty if the file declares no defaults: then all columns are printed
@@ -220,7 +224,7 @@ def parse_entry(text: str, path: Path) -> Entry:
             statistics.append(DeclaredStatistic(made[1], made[2], tuple(a.strip() for a in made[3].split(","))))
         elif part == "plot" and (plotted := PLOTTED.match(line)):
             plots[-1][plotted[1]] = plotted[2].strip()
-        elif part in ("paper", "question", "aliases", "kinds", "made by") and (more := MORE.match(line)):
+        elif part in ("paper", "question", "aliases", "kinds", "needs", "made by") and (more := MORE.match(line)):
             fields[part] += " " + more[1]
         elif line.strip():
             raise ChessregError(f"{path.name}, line {number}: not understood: {line}")
@@ -247,6 +251,7 @@ def parse_entry(text: str, path: Path) -> Entry:
         paper=fields["paper"],
         kinds=_split_words(fields["kinds"]),
         made_by=fields["made by"],
+        needs=fields.get("needs", ""),
         columns=tuple(columns),
         default=default,
         statistics=tuple(statistics),
@@ -364,6 +369,28 @@ def check_unique_names(candidates: Sequence[Entry]) -> tuple[Entry, ...]:
                 raise ChessregError(f"{entry.path.name} and {taken[name]} both answer to {name!r}")
             taken[name] = entry.path.name
     return tuple(sorted(unique, key=lambda e: e.title))
+
+
+def find_answerable_titles(
+    entries: Sequence[Entry], read: Callable[[str], Iterable[Sequence[Any]]], *, conditions: bool = True
+) -> frozenset[str]:
+    """Return the titles of the queries with a complete run of their kinds that meets their condition `needs`.
+
+    `read` returns the rows of one SELECT over the registry's tables. If it fails, because the condition of a custom
+    query is invalid or SQLite is older than 3.38, the kinds alone decide. Raises the errors of `read` for those.
+    """
+    parts = []
+    for place, entry in enumerate(entries):
+        kinds = ", ".join("'" + kind.replace("'", "''") + "'" for kind in entry.kinds)
+        needs = f" AND ({entry.needs})" if conditions and entry.needs else ""
+        runs = f"SELECT 1 FROM run AS r WHERE r.completed_at IS NOT NULL AND r.kind IN ({kinds}){needs}"
+        parts.append(f"SELECT {place} WHERE EXISTS ({runs})")
+    try:
+        return frozenset(entries[place].title for (place,) in read(" UNION ALL ".join(parts)))
+    except Exception:
+        if not conditions:
+            raise
+        return find_answerable_titles(entries, read, conditions=False)
 
 
 def find_entry(name: str, beside: tuple[Path, ...] = (), complete_kinds: Collection[str] | None = None) -> Entry:

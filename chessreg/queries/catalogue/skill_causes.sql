@@ -4,6 +4,8 @@
 -- aliases: skill causes, causes, why no skill effect, no effect
 -- paper: none: beyond Karvonen 2024, section 4.3
 -- kinds: probe, probe-apply, play
+-- needs: EXISTS (SELECT 1 FROM probe AS p WHERE p.label IN ('skill', 'skill-shuffled'))
+--       OR EXISTS (SELECT 1 FROM vector AS v WHERE v.source LIKE '%skill%')
 -- made by: chessreg run probe --label skill
 -- default: checkpoint, cause, measured, layer; share, minus_baseline, score; n
 -- columns:
