@@ -147,6 +147,9 @@ class ChessregApp(Host):
     ENABLE_COMMAND_PALETTE = True
     CSS = """
     AppScreen { background: $background; }
+    /* in the layer of the content, which yields instead of being covered; above the key bar */
+    ToastRack { layer: default; margin: 0 0 1 0; max-height: 6; }
+    Toast { width: 100%; max-width: 100%; margin: 0; padding: 0 1; }
     """
 
     def __init__(

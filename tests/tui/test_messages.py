@@ -17,7 +17,8 @@ from textual.widgets._toast import Toast
 from chessreg.registry import read, sqlite
 from chessreg.session import open_session
 from tui.screens.preview import Preview, RowPreview
-from tui.widgets.bars import TopBar
+from tui.widgets.bars import KeyBar, TopBar
+from tui.widgets.table import PageTable
 
 from .conftest import Driver
 
@@ -114,6 +115,21 @@ async def test_text_of_a_registry_is_no_markup_in_toasts_previews_and_the_palett
         monkeypatch.setattr("tui.data.palette.find_runs_by_name", lambda session, words: [(UUID(int=1), name)])
         await driver.press("ctrl+p", *"odd")
         await driver.until(f"Run {name}", f"runs show {name}")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+async def test_a_toast_covers_no_content(app_on: Any, own: Path, size: tuple[int, int]) -> None:
+    app = app_on(own)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        driver = Driver(app, pilot)
+        await driver.settle()
+        app.notify("/tmp/x.svg", title="saved")
+        await driver.until("saved", "/tmp/x.svg")
+        toast = app.query_one(Toast).region
+        covered = [one for one in (*driver.screen.query(PageTable), *driver.screen.query(KeyBar))
+                   if one.display and toast.overlaps(one.region)]  # fmt: skip
+        assert toast.height == 2
+        assert not covered
 
 
 async def test_a_name_that_is_taken_is_told_and_not_held(drive: Any, own: Path) -> None:
