@@ -345,7 +345,7 @@ def show_list(home: Home, as_json: bool) -> None:
             if e.topic == topic:
                 mark = "•" if answerable and e.title in answerable else " "
                 click.echo(f"{mark} {e.title:<{width}}  {e.question or e.paper}")
-    here = "• this registry has runs for it" if answerable else "this registry has no complete run yet"
+    here = "• this registry has runs for it" if answerable else "this registry has no complete run for a query yet"
     click.echo(here, err=True)
 
 

@@ -306,10 +306,9 @@ def list_signs(frame: BoardFrame, size: int) -> list[tuple[str, Shade | Literal[
         (sign, mark, MARK_WORDS.get(mark, mark)) for mark, sign in MARK_SIGNS.items() if mark in frame.marks.values()
     ]
     if frame.read and size > 1:
-        example = next(iter(frame.read.values()))
-        name = "empty" if example.name == EMPTY else example.name
-        empty = " (_ empty)" if name != "empty" and EMPTY in {reading.name for reading in frame.read.values()} else ""
-        used.append((format_reading(*example), "wrong", f"misread as {name}, {100 * example.probability:.0f} %{empty}"))
+        empty = " (_ empty)" if EMPTY in {reading.name for reading in frame.read.values()} else ""
+        example = format_reading(*next(iter(frame.read.values())))
+        used.append((example, "wrong", f"misread: the probe's class and its %{empty}"))
     if frame.heat is not None and any(frame.heat.values()):
         what = frame.heat_label or "heat"
         if frame.doubts:
