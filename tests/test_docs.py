@@ -70,6 +70,7 @@ def test_the_site_builds_with_every_link_leading_somewhere(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site/reference/queries/best-probe-layers.html").is_file()
+    assert not [*(tmp_path / "site").rglob("*.pyc")]
 
 
 @pytest.mark.parametrize("page", TEXTS)

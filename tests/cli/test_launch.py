@@ -172,10 +172,10 @@ shards = 1
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["launch", "nothing"], 3, "no kind of experiment"),
+        (["launch", "nothing"], 3, "kind of experiment 'nothing' does not exist"),
         (["launch", "gone.toml"], 3, "does not exist"),
-        (["launch", str(GATED) + ":Gated", "--on", "moon"], 3, "no executor"),
-        (["launch", str(GATED) + ":Gated", "--on", ""], 3, "no executor ''"),
+        (["launch", str(GATED) + ":Gated", "--on", "moon"], 3, "executor 'moon' does not exist"),
+        (["launch", str(GATED) + ":Gated", "--on", ""], 3, "executor '' does not exist"),
         (["launch", str(GATED) + ":Gated", "--on", "local:x"], 4, "no value after a colon"),
         (["launch", str(GATED) + ":Gated", "--on", "slurm:"], 4, "--on slurm: requires a value after the colon"),
         (["launch", str(GATED) + ":Gated", "--on", "ray: "], 4, "--on ray: requires a value after the colon"),
@@ -184,7 +184,7 @@ shards = 1
             4,
             "--on ray: requires a value after the colon",
         ),
-        (["launch", str(GATED) + ":Gated", "--on", "nonsense:x"], 3, "no executor 'nonsense'"),
+        (["launch", str(GATED) + ":Gated", "--on", "nonsense:x"], 3, "executor 'nonsense' does not exist"),
         (["launch", str(GATED) + ":Gated", "--shards", "0"], 4, "shards"),
         (["launch", str(GATED) + ":Gated", "--count", "0"], 4, "nothing to do"),
         (["launch", str(GATED) + ":Gated", "--sweep", "bad.toml"], 4, "neither grid nor cells"),

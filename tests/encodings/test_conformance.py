@@ -202,7 +202,7 @@ def test_unknown_names_are_refused(one: Encoding) -> None:
         one.sites("all", Tokens.from_items([one.prompt(chess.Board())]), "sideways")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="already"):
         register_encoding(get_encoding(list_encodings()[0]))
-    with pytest.raises(NotFoundError, match=re.escape("no encoding 'bpe'")):
+    with pytest.raises(NotFoundError, match=re.escape("encoding 'bpe' does not exist")):
         get_encoding("bpe")
 
 

@@ -186,7 +186,7 @@ def test_sessions_refuse_what_does_not_fit(tiny: LanguageModel) -> None:
         DecodingSession(tiny, 1).rollback([1])
     with pytest.raises(NotFoundError, match="layer 9 does not exist"):
         DecodingSession(tiny, 1, [ResidualEdit(9, vector(0, 32))]).feed([[1]])
-    with pytest.raises(NotFoundError, match="no token mask"):
+    with pytest.raises(NotFoundError, match="token mask 'nowhere' does not exist"):
         ResidualEdit(0, vector(0, 32), token_mask="nowhere")
     with pytest.raises(BadInputError, match="d_model"):
         ResidualEdit(0, torch.zeros(2, 2, 2, 2))

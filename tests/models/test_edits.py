@@ -102,7 +102,7 @@ def test_segments_are_those_of_the_specification(pgn: Encoding) -> None:
     black = get_token_mask("black-segments").of(tokens, pgn)
     assert white.nonzero()[0].tolist() == [0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 17, 18]
     assert black.nonzero()[0].tolist() == [5, 6, 7, 14, 15, 16]
-    with pytest.raises(NotFoundError, match="no token mask"):
+    with pytest.raises(NotFoundError, match="token mask 'green-segments' does not exist"):
         get_token_mask("green-segments")
 
 

@@ -354,7 +354,7 @@ def test_paths_formats_and_folders_are_checked(tmp_path: Path) -> None:
         with pytest.raises(BadInputError, match=message):
             convert_checkpoint(tmp_path / "folder", tmp_path / "out")
     path = written(nanogpt_checkpoint(), tmp_path / "ckpt.pt")
-    with pytest.raises(NotFoundError, match="no import format"):
+    with pytest.raises(NotFoundError, match="import format 'nothing' does not exist"):
         convert_checkpoint(path, tmp_path / "out", format="nothing")
     with pytest.raises(BadInputError, match="not a Hugging Face folder"):
         convert_checkpoint(path, tmp_path / "out", format="huggingface")

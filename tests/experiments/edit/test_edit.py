@@ -295,7 +295,7 @@ def test_both_masses_stand_on_the_greedy_row(edited):
 def test_what_cannot_be_edited_is_refused_before_anything_runs(edited):
     for settings, message in [
         ({"layers": (5,)}, "no probe reads layer 5"),
-        ({"scale_rule": "double"}, "no scale rule"),
+        ({"scale_rule": "double"}, "scale rule 'double' does not exist"),
         ({"layer_sets": ("0", "1")}, "no probe reads layer 1"),
     ]:
         with pytest.raises(ChessregError, match=message):

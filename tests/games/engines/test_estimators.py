@@ -154,7 +154,7 @@ def test_the_order_of_sequential_updates_comes_from_the_seed() -> None:
 
 
 def test_an_unknown_estimator_and_a_second_of_one_name_are_refused() -> None:
-    with pytest.raises(NotFoundError, match="no rating estimator 'glicko'"):
+    with pytest.raises(NotFoundError, match="rating estimator 'glicko' does not exist"):
         estimate_ratings(sweep("Llama April"), "glicko", Options(), 20)
     with pytest.raises(ValueError, match="'davidson' is registered already"):
         ESTIMATORS.named("davidson")(lambda counts, options: np.zeros(0))
