@@ -211,8 +211,9 @@ def format_caption(same: dict[str, str]) -> str:
 def format_table(result: QueryResult, width: int | None = None, wide: bool = False) -> str:
     """Return a table with one line per row for a terminal of `width` columns, or of any width.
 
-    If the default columns do not fit, counts are left out from the right, then all answers but the first; then long
-    texts are shortened in the middle. A last line names the columns that are not shown. With `wide`, with chosen
+    If the default columns do not fit, counts are left out from the right, then answers from the right, but not the
+    first and not the differences from controls; then long texts are shortened in the middle, and further differences
+    are left out. A last line names the columns that are not shown. With `wide`, with chosen
     columns and for queries without default columns, rows are not shortened.
     """
     names, same = choose_columns(result, wide)
@@ -222,7 +223,7 @@ def format_table(result: QueryResult, width: int | None = None, wide: bool = Fal
     headings = {name: format_heading(result, name) for name in names}
     defaults = None if wide else get_default_columns(result)
     if width is not None and defaults is not None:
-        names = fit_columns(names, defaults, headings, cells, width - len(str(len(rows))) - text_table.GAP)
+        names = fit_columns(result, names, defaults, headings, cells, width - len(str(len(rows))) - text_table.GAP)
     numeric = {name: is_numeric(result, rows, name) for name in names}
     lines = text_table.wrap_text(make_visible(format_caption(same)), width or 120) if same else []
     lines += text_table.draw_table(
@@ -238,17 +239,30 @@ def format_table(result: QueryResult, width: int | None = None, wide: bool = Fal
 
 
 def fit_columns(
-    names: list[str], defaults: Defaults, headings: dict[str, str], cells: dict[str, list[str]], width: int
+    result: QueryResult,
+    names: list[str],
+    defaults: Defaults,
+    headings: dict[str, str],
+    cells: dict[str, list[str]],
+    width: int,
 ) -> list[str]:
     """Return the columns that fit `width`, and shorten the keys of `cells` where leaving out columns is not enough."""
     names = list(names)
-    answers = [name for name in names if name in defaults.answers]
+    declared = result.entry.statistics if result.entry is not None else ()
+    differences = {statistic.name for statistic in declared if statistic.function.endswith("_difference")}
+    answers = [name for name in names if name in defaults.answers][1:]
     counts = [name for name in names if name in defaults.counts]
-    for name in (*reversed(counts), *reversed(answers[1:])):
+    for name in (*reversed(counts), *reversed([name for name in answers if name not in differences])):
         if text_table.measure_table(names, headings, cells) > width:
             names.remove(name)
-    keys = [name for name in names if name in defaults.keys]
-    text_table.shorten_to_fit(names, keys, headings, cells, width)
+    whole = dict(cells)
+    for name in (*reversed([name for name in answers if name in differences]), None):
+        keys = [name for name in names if name in defaults.keys]
+        text_table.shorten_to_fit(names, keys, headings, cells, width)
+        if name is None or text_table.measure_table(names, headings, cells) <= width:
+            break
+        names.remove(name)
+        cells.update(whole)
     return names
 
 

@@ -220,6 +220,28 @@ def test_an_edit_is_warned_of_what_has_not_played_beside_it(database, make, cont
     assert {rows[name] for name in rows if name.startswith(("random", "shuffled"))} == {room}
 
 
+def test_a_vector_without_labels_needs_no_control_of_shuffled_labels(database, make):
+    checkpoint = make.checkpoint("m")
+    own = make.vector(checkpoint, "user:calm")
+    for name, vector in ("steered", own), ("random", make.vector(checkpoint, "random:user:calm", of=own)):
+        edit = make.intervention(checkpoint, vector.source, vector=vector)
+        make.play(checkpoint, [WON, LOST] * 10, intervention=edit, name=name)
+    rows = {row["runs"]: row["warning"] for row in run_query(database, "elo by intervention").rows}
+    assert "fewer than 5 directions" in rows["steered"]
+    assert "shuffled" not in rows["steered"]
+
+
+def test_a_narrow_table_keeps_the_differences_from_the_controls(database, controlled):
+    from chessreg.queries.render import format_table
+
+    result = run_query(database, "elo by intervention", run=["plain", "negative", "random-0"])
+    *_, hidden = table = format_table(result, 100).splitlines()
+    assert {"delta", "elo"} <= set(" ".join(table[:3]).split())
+    assert "-0.500 [" in "".join(table)  # minus the random direction
+    assert hidden.startswith("not shown:")
+    assert "delta_random" not in hidden and "delta_score," not in hidden and " score," in hidden
+
+
 def test_compare_shows_an_edit_beyond_the_controls_that_it_is_given(database, controlled):
     from chessreg.queries.compare import compare_runs
 

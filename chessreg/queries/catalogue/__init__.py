@@ -88,7 +88,7 @@ class QueryColumn:
     hidden: bool = False
 
 
-MOST_DEFAULTS = 8
+MOST_DEFAULTS = 9
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
 -- paper: Karvonen 2024, Tables 3 and 7 and Figure 2
 -- kinds: play, engine-match, imported-games
 -- made by: chessreg run play
--- default: checkpoint, intervention, opponent, policy; elo, score, delta_score; n
+-- default: checkpoint, intervention, opponent, policy; elo, score, delta_score, delta_random; n
 -- columns:
 --   checkpoint: the model that played
 --   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
@@ -166,7 +166,8 @@ other_sign AS (
         AND sign(o.scale) = -sign(e.scale)
 ),
 told AS (
-    SELECT DISTINCT c.cell, c.stands_for IS NOT NULL AS is_control, o.cell IS NOT NULL AS both_signs
+    SELECT DISTINCT c.cell, c.stands_for IS NOT NULL AS is_control, o.cell IS NOT NULL AS both_signs,
+           NOT starts_with(c.source, 'user:') AS has_labels
     FROM cells AS c LEFT JOIN other_sign AS o ON o.cell = c.cell
 )
 SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, level, "limit", opening, policy,
@@ -182,7 +183,7 @@ SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, 
            CASE WHEN is_control THEN NULL
                 WHEN random_draws IS NULL THEN 'no control direction has played'
                 WHEN random_draws = 0 THEN 'no random direction has played'
-                WHEN shuffled_draws = 0 THEN 'no direction of shuffled labels has played' END,
+                WHEN shuffled_draws = 0 AND has_labels THEN 'no direction of shuffled labels has played' END,
            CASE WHEN NOT is_control AND (random_draws BETWEEN 1 AND 4 OR shuffled_draws BETWEEN 1 AND 4)
                 THEN 'of a control fewer than 5 directions have played: its interval is too narrow' END,
            CASE WHEN NOT is_control AND NOT both_signs
