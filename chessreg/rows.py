@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 40  # rows in the representation of a longer list
 SHOWN_WIDTH = 120  # characters of a line
+ESTIMATE = re.compile(r"[-+\d.,e\[\]≤≥ ]*")  # a number as text, with its interval
 
 
 def to_plain(value: Any) -> Any:
@@ -142,8 +144,9 @@ def format_rows(
 ) -> tuple[list[str], HiddenColumns]:
     """Return the lines of a table with one line per row, and the columns left out.
 
-    Columns without any value are left out. Long texts are shortened. If that does not suffice, columns are dropped from
-    the right, and texts are shortened only as far as the remaining columns need. Without `width` nothing is shortened.
+    Columns without any value are left out. Long texts are shortened, but not numbers with intervals. If that does not
+    suffice, columns are dropped from the right, and texts are shortened only as far as the remaining columns need.
+    Without `width` nothing is shortened.
     """
     cells = {name: [format_cell(row.get(name)) for row in rows] for name in headings}
     filled = [name for name in headings if any(cells[name])]
@@ -159,9 +162,10 @@ def format_rows(
     }
     if width is not None:
         whole = cells
+        texts = {name for name in names if not numeric[name] and not all(map(ESTIMATE.fullmatch, cells[name]))}
         while True:
             cells = dict(whole)
-            text_table.shorten_to_fit(names, [name for name in names if not numeric[name]], headings, cells, width)
+            text_table.shorten_to_fit(names, [name for name in names if name in texts], headings, cells, width)
             if len(names) == 1 or text_table.measure_table(names, headings, cells) <= width:
                 break
             names.pop()

@@ -6,13 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Home, add_json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.cli.base import (
+    Home,
+    add_json_option,
+    get_screen_width,
+    open_with_waiting_results,
+    pass_home,
+    print_output,
+    print_record,
+    print_table,
+)
 from chessreg.cli.noun import get_headings, group_of
 from chessreg.entities import load_entity
 from chessreg.entities.run import format_run_progress
 from chessreg.named import clip_text
 
 if TYPE_CHECKING:
+    from chessreg.queries.compare import Metric
     from chessreg.queries.stats import Estimate
 
 
@@ -116,7 +126,24 @@ def compare(home: Home, references: tuple[str, ...], only: str | None) -> None:
         )
     if comparison.metrics:
         click.echo(f"\nmetrics, and differences from {labels[0]}; rates are fractions of 1, losses are in nats")
-        print_output(home, [make_metric_row(labels, m.name, m.values, m.differences) for m in comparison.metrics])
+        print_metrics(labels, comparison.metrics)
+
+
+def print_metrics(labels: list[str], metrics: list[Metric]) -> None:
+    """Print metrics and differences, on a narrow terminal with three decimals, or else one metric after another:
+    numbers are never shortened in the middle."""
+    from chessreg.rows import format_rows
+    from chessreg.text_table import measure_cell
+
+    width = get_screen_width()
+    for decimals in (None, 3):
+        rows = [make_metric_row(labels, m.name, m.values, m.differences, decimals) for m in metrics]
+        if width is None or max(map(measure_cell, format_rows(rows, {key: key for key in rows[0]})[0])) <= width:
+            print_table(rows)
+            return
+    for number, metric in enumerate(metrics):
+        click.echo("\n" * (number > 0), nl=False)
+        print_record(make_metric_row(labels, metric.name, metric.values, metric.differences))
 
 
 def print_side_by_side(home: Home, references: tuple[str, ...], what: str) -> None:
@@ -130,7 +157,11 @@ def print_side_by_side(home: Home, references: tuple[str, ...], what: str) -> No
             rows = compare.read_machines(session, subjects)
             columns = ["label", "hosts", "cpu", "cores", "gpus", "torch", "python", "seconds", "units", "units_an_hour"]
             print_output(
-                home, rows if home.json else [{k: clip_fact(v) for k, v in row.items()} for row in rows], columns
+                home,
+                rows
+                if home.json
+                else [{k: v if isinstance(v, float) else clip_fact(v) for k, v in row.items()} for row in rows],
+                columns,
             )
             return
         curves = compare.read_curves(session, subjects)
@@ -144,13 +175,17 @@ def print_side_by_side(home: Home, references: tuple[str, ...], what: str) -> No
 
 
 def make_metric_row(
-    labels: list[str], name: str, values: list[Estimate], differences: list[Estimate | None]
+    labels: list[str],
+    name: str,
+    values: list[Estimate],
+    differences: list[Estimate | None],
+    decimals: int | None = None,
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"metric": name}
     for number, (label, value, difference) in enumerate(zip(labels, values, differences, strict=True)):
-        row[label] = value.written()
+        row[label] = value.written(decimals=decimals)
         if number:
-            row[f"Δ {label}"] = difference.written("+") if difference else ""
+            row[f"Δ {label}"] = difference.written("+", decimals) if difference else ""
     return row
 
 

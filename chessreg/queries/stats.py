@@ -35,19 +35,28 @@ class Estimate(NamedTuple):
     low: float | None
     high: float | None
 
-    def written(self, sign: str = "") -> str:
+    def written(self, sign: str = "", decimals: int | None = None) -> str:
         """Return the value with its interval, as `1.2 [1.1, 1.3]` or `1.2 [≥ 1.1]`; empty without a value.
 
-        `sign` is a sign option of format strings, such as `+`.
+        `sign` is a sign option of format strings, such as `+`. With `decimals`, numbers are rounded to that many
+        decimals, unless nothing would be left.
+
+        >>> Estimate(-0.03043, -0.0333, -0.0275).written(), Estimate(0.03043, 8e-05, 0.0612).written(decimals=3)
+        ('-0.03043 [-0.0333, -0.0275]', '0.03 [8e-05, 0.061]')
         """
         if self.value is None:
             return ""
-        text = f"{self.value:{sign}.4g}"
-        if self.low is None and self.high is None:
+        value, low, high = (
+            None if v is None else v if decimals is None else round(v, decimals) or v
+            for v in (self.value, self.low, self.high)
+        )
+        text = f"{value:{sign}.4g}"
+        if low is None and high is None:
             return text
-        low = "" if self.low is None else f"{self.low:{sign}.3g}"
-        high = "" if self.high is None else f"{self.high:{sign}.3g}"
-        return f"{text} [{low}, {high}]" if low and high else f"{text} [{'≥ ' + low if low else '≤ ' + high}]"
+        ends = ["" if end is None else f"{end:{sign}.3g}" for end in (low, high)]
+        return (
+            f"{text} [{', '.join(ends)}]" if all(ends) else f"{text} [{'≥ ' + ends[0] if ends[0] else '≤ ' + ends[1]}]"
+        )
 
     def p(self) -> float | None:
         """The two-sided p-value that a difference is 0, by a normal approximation.

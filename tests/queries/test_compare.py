@@ -106,6 +106,26 @@ def test_one_metric_of_many_that_leaves_0_out_by_chance_is_no_difference():
     assert (Estimate(0.1, 0.1, 0.1).p(), Estimate(0.0, 0.0, 0.0).p()) == (0.0, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("width", "difference"),
+    [(120, "-0.03043 [-0.0333, -0.0275]"), (78, "-0.03 [-0.033, -0.02"), (60, "-0.03043 [-0.0333, -0.0275]")],
+)
+def test_numbers_of_a_narrow_comparison_are_rounded_and_never_cut(monkeypatch, capsys, width, difference):
+    from chessreg.cli import base, runs
+    from chessreg.queries.compare import Metric
+    from chessreg.queries.stats import Estimate
+
+    for module in (base, runs):
+        monkeypatch.setattr(module, "get_screen_width", lambda: width)
+    values = [Estimate(0.7524, 0.743, 0.762), Estimate(0.722, 0.714, 0.729)]
+    metric = Metric("accuracy", values, [None, Estimate(-0.03043, -0.0333, -0.0275)])
+    runs.print_metrics(["board", "untrained"], [metric])
+    out = capsys.readouterr().out
+    assert difference in out
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= width
+
+
 def scores(run, right):
     """A score row a game, of ten predictions each."""
     return [
