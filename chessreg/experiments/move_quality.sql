@@ -18,7 +18,7 @@
 --   n_games [games]: games with a move in this bin
 --   n [moves]: judged moves
 --   illegal [moves]: illegal first tries, which are not judged
---   loss [cp]: mean loss of a move against the judge's best one, with its interval; openings are resampled
+--   loss [cp]: mean loss of a move against the judge's best one, with its interval; openings are resampled, or games from the standard position
 --   median_loss [cp]: median over openings of the median loss of a game's moves, with its interval
 --   delta_loss [cp]: mean loss minus that of the model without intervention, games from the same openings
 --   best [%]: moves that lose nothing

@@ -185,7 +185,7 @@ def format_amount(value: Any, setting: bool = False) -> str:
 def format_heading(result: QueryResult, name: str) -> str:
     unit = result.column(name).unit
     text = name.replace("_", " ")
-    return f"{text} {unit}" if unit in ("%", "Elo", "cp") and unit.lower() != text else text
+    return f"{text} {unit}" if unit in ("%", "Elo", "cp") and unit.lower() != text.split()[-1] else text
 
 
 def format_cells(

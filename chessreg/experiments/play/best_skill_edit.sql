@@ -34,7 +34,7 @@
 --   selected_on: the openings on which the edits were compared: those of even number
 --   chosen_score: points per game on these openings (biased by the choice)
 --   reported_on: the other openings, of odd number
---   score: points per game on them, with its interval; openings are resampled
+--   score: points per game on them, with its interval; openings are resampled, or games from the standard position
 --   delta_score: score minus that of the model without intervention, on the same openings
 --   n [games]: games on the openings reported on
 --   runs: the runs that played

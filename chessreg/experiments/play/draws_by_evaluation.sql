@@ -19,7 +19,7 @@
 --   opponent: the opponents whose games are counted
 --   evaluation: evaluation for the model before its last move of a drawn game: mate in n, or centipawns
 --   n [games]: draws with this evaluation
---   share [%]: share of the evaluated draws; openings are resampled
+--   share [%]: share of the evaluated draws; openings are resampled, or games from the standard position
 --   draws [games]: evaluated draws (--evaluate-draws)
 --   others [games]: draws without an evaluation
 --   games [games]: games played

@@ -35,13 +35,15 @@
 --   adjudicated [games]: stopped and decided by the engine's evaluation
 --   forfeits [games]: lost by illegal tries
 --   ends: why the games ended, in percent of them
---   score: points per scored game, with its interval; openings are resampled
+--   score: points per scored game, with its interval; openings are resampled, or games from the standard position
 --   score_played: points per scored game that no side forfeited; 0.9 of few games says less than 0.5 of many
 --   elo [Elo]: against that engine; at a score of 0 or 1 only a bound is known
---   delta_score: score minus that of the model without intervention, on the same openings
+--   delta_score: score minus that of the model without intervention, on the same openings; from the standard position,
+--       games of the same number are paired
 --   delta_elo [Elo]: the same in Elo
 --   delta_random: score minus that of random directions in the place of this one, at the same layers and scale, on the
---       same openings; openings and directions are resampled
+--       same openings; openings and directions are resampled. Directions made from this vector count: --source random
+--       --of VECTOR, or --intervention.control random
 --   random_draws [directions]: such directions that played
 --   delta_shuffled: score minus that of directions from games with shuffled labels, likewise
 --   shuffled_draws [directions]: such directions that played

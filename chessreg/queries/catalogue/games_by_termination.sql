@@ -20,7 +20,7 @@
 --   rules: what else is not as `run play` has it by default: temperatures, a full context, adjudication
 --   termination: why the games stopped
 --   n [games]: games that stopped so
---   share [%]: of the games of this arm, with its interval; openings are resampled
+--   share [%]: of the games of this arm, with its interval; openings are resampled, or games from the standard position
 --   games [games]: games of this arm
 --   planned [games]: games that the runs were to play
 --   w [games]: of those that stopped so, won (scoring as asked)

@@ -21,7 +21,7 @@
 --   baseline [%]: 1 right by source and time control alone, 2 test games read as the lowest class
 --   minus_baseline [%]: 1 share minus baseline, same games: the cause stands where it reaches 0, or what shuffled labels
 --       have
---   score: 3 points per game of the unedited model; openings are resampled
+--   score: 3 points per game of the unedited model; openings are resampled, or games from the standard position
 --   says: 2 and 3: whether the cause stands by this alone: over 90 % read as the lowest class; score below 0.2 or above 0.8
 --   layer: of probes: the one that validation chooses; of several runs the lowest of theirs
 --   n [games]: games

@@ -28,7 +28,7 @@
 --   l [games]: lost
 --   unscored [games]: no score under this scoring policy
 --   adjudicated [games]: stopped and decided by the engine's evaluation
---   win [%]: of the scored games, with its interval; openings are resampled
+--   win [%]: of the scored games, with its interval; openings are resampled, or games from the standard position
 --   draw [%]: likewise
 --   loss [%]: likewise
 --   score: points per scored game
