@@ -270,9 +270,10 @@ def print_relative_norms(home: Home, run_id: str) -> None:
         return
     residuals = measure_residual_norms(model, {vector.hook_point for vector in vectors})
     for vector in vectors:
-        if residual := residuals.get(vector.hook_point):
+        if vector.norm and (residual := residuals.get(vector.hook_point)):
             share = f"{100 * vector.norm / residual:.2g} % of the residual's mean norm ({residual:.4g} in sample games)"
-            click.echo(f"layer {vector.layer}: its norm is {share}; --intervention.scale multiplies it", err=True)
+            equal = f"--intervention.scale {float(f'{residual / vector.norm:.2g}'):g} makes it as long"
+            click.echo(f"layer {vector.layer}: its norm is {share}; {equal}", err=True)
 
 
 @import_.command()

@@ -37,7 +37,9 @@ class InterventionSettings(Settings):
     )
     layers: Layers = Field(default=(), description="layers to edit, 0-based. Left out: all layers of the vector run")
     scale: float = Field(
-        default=1.0, description="factor on the per-token mean direction; positive adds, negative subtracts"
+        default=1.0,
+        description="factor on the vector as stored, a mean per token for contrastive ones; positive adds, negative "
+        "subtracts",
     )
     token_mask: Literal["all", "last"] = Field(default="all", description="tokens to edit: all, or only the newest")
     control: str = Field(
