@@ -46,8 +46,10 @@ def lineage(home: Home, reference: str, direction: str | None) -> None:
 
     console = Console(file=wrap_drawing_stream(sys.stdout), highlight=False)
     for way, node_tree in trees.items():
-        console.print(f"[bold]{'made from' if way == 'up' else 'went into'}[/bold]")
-        console.print(draw_tree(node_tree))
+        heading = f"[bold]{'made from' if way == 'up' else 'went into'}[/bold]"
+        console.print(heading if node_tree.branches else f"{heading}: nothing")
+        if node_tree.branches or way == "up":
+            console.print(draw_tree(node_tree))
 
 
 def draw_tree(branch: Branch, onto: Tree | None = None) -> Tree:

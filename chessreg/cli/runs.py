@@ -43,7 +43,7 @@ runs = group_of("run")
 @add_json_option
 @pass_home
 def list_(home: Home, filter_words: tuple[str, ...], kind: str | None, everything: bool, sort: str | None) -> None:
-    """List runs, newest last, or the runs that match all the words.
+    """List runs, newest last, or the runs that match all the words. An id is shown by its last six digits.
 
     A word is searched in name, kind, tags, state, machine and id; ~word also matches with letters in between. kind:
     name: tag: state: machine: note: units: tries: created: completed: since: before: spec.SETTING: and metric.NAME:

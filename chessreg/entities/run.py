@@ -36,7 +36,9 @@ class Runs(Entity):
         Column("id", "id"), Column("name", "name"), Column("kind", "kind"), Column("progress", "state"),
         Column("attempts", "tries"), Column("host", "host"), Column("created_at", "created"), Column("tags", "tags"),
     )  # fmt: skip
-    show_help = "Show a run: its settings, inputs and outputs, and every attempt with its cause."
+    show_help = """Show a run: its settings, inputs and outputs, and every attempt with its cause.
+
+    RUN is a name, an id, or the last digits of an id: lists show the last six."""
     example = "reference-board"
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:

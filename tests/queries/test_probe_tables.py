@@ -42,7 +42,7 @@ def probed(make):
 
 def test_the_layer_is_chosen_on_validation_or_on_test_and_always_reported_on_test(database, probed):
     rows = run_query(database, "karvonen table 1").rows
-    assert [(r["weights"], r["selected_on"], r["layer"], r["seeds"], r["models"]) for r in rows] == [
+    assert [(r["weights"], r["selected_on"], r["layer"], r["n_seeds"], r["models"]) for r in rows] == [
         ("trained", "validation", 0, 2, 1),
         ("trained", "test", 1, 2, 1),
         ("untrained", "validation", 1, 2, 2),
@@ -122,7 +122,7 @@ def test_fits_and_tests_on_other_caches_are_another_pool_that_says_which(databas
             spec = {name: make.cache(checkpoint, **asked) for name, asked in caches.items()}
             make.probe(checkpoint, scores, name=f"{checkpoint.source_format}-{number}", spec={"seed": number, **spec})
     rows = run_query(database, "best probe layers", where="selected_on = 'test' AND weights = 'trained'").rows
-    assert {(row["seeds"], row["n_games"]) for row in rows} == {(1, 3)}
+    assert {(row["n_seeds"], row["n_games"]) for row in rows} == {(1, 3)}
     assert [row["minus_untrained"] for row in rows] == [pytest.approx(100 * (185 - 121) / 192)] * 2
     column = {"cache": "fitted_on", "test_cache": "tested_on"}[which]
     assert {row["runs"]: row[column] for row in rows} == {"nanogpt-0": "january", "nanogpt-1": words}

@@ -18,7 +18,8 @@
 --   selected_on: games that chose the layer: validation, or test (as in the paper, biased upwards)
 --   layer: the chosen layer, 0-based
 --   layers_tried [layers]: number of layers that were compared
---   seeds [runs]: probe runs that differ in their seed, pooled
+--   n_seeds [runs]: number of pooled probe runs, which differ in their seed; `runs` names them, and `chessreg runs show`
+--       prints their seed
 --   models [models]: number of probed models: 1, or the number of twins
 --   epochs: passes over the fitting games
 --   n_games [games]: test games, each scored by every run
@@ -141,7 +142,7 @@ pooled AS (
            any_value(label) AS label, any_value(probe) AS probe,
            any_value(positions) AS positions, any_value(strata) AS strata,
            any_value(fitted_on) AS fitted_on, any_value(tested_on) AS tested_on,
-           count(DISTINCT run_id) AS seeds, count(DISTINCT probed_id) AS models,
+           count(DISTINCT run_id) AS n_seeds, count(DISTINCT probed_id) AS models,
            any_value(train_games) AS train_games, any_value(epochs) AS epochs,
            string_agg(DISTINCT run, ', ' ORDER BY run) AS runs, any_value(checkpoint_id) AS checkpoint_id,
            arg_min(run_id, (created_at, run_id)) AS run_id
@@ -159,7 +160,7 @@ progress AS (
     SELECT pool, weights, whole(sum(done)) AS done, whole(sum(planned)) AS planned
     FROM (SELECT DISTINCT pool, weights, run_id, done, planned FROM pools) GROUP BY ALL
 )
-SELECT h.cell, p.checkpoint, CASE WHEN p.hardly_trained THEN 'hardly trained' ELSE h.weights END AS weights, p.probe, p.label, p.positions, p.strata, h.selected_on, h.layer, h.layers_tried, p.seeds, p.models,
+SELECT h.cell, p.checkpoint, CASE WHEN p.hardly_trained THEN 'hardly trained' ELSE h.weights END AS weights, p.probe, p.label, p.positions, p.strata, h.selected_on, h.layer, h.layers_tried, p.n_seeds, p.models,
        s.n_games, s.n, p.epochs, u.layer AS untrained_layer, o.* EXCLUDE (pool, weights),
        p.fitted_on, p.tested_on, p.train_games, p.runs, g.done, g.planned,
        nullif(concat_ws('; ',
