@@ -36,13 +36,14 @@ class ExpectedTime:
 
     `attempts` is the number of earlier attempts that give the pace; 0 if the work is counted only. `counted`: whether
     the work of this run could be counted. Otherwise it is taken to be as large as that of the earlier attempts.
-    `crowded`: whether more processes than cores ran during one of them.
+    `took`: the shortest and the longest time of these attempts in seconds, if more processes than cores ran during one
+    of them. The estimate is for a machine without other processes.
     """
 
     seconds: float | None
     attempts: int = 0
     counted: bool = True
-    crowded: bool = False
+    took: tuple[float, float] | None = None
 
     @property
     def basis(self) -> str:
@@ -53,8 +54,10 @@ class ExpectedTime:
             return "counted operations on one CPU thread of this machine"
         fastest = "fastest" if self.attempts * FAST_SHARE < 1 else "fastest quarter"
         earlier = "the nearest earlier run" if self.attempts == 1 else f"the {fastest} of {self.attempts} earlier runs"
-        if self.crowded:
-            earlier += ", as if nothing else had run"
+        if self.took:
+            low, high = (f"{seconds:,.0f}" for seconds in self.took)
+            took = f"it took {low} s" if self.attempts == 1 else f"they took {low} to {high} s"
+            earlier += f", as if nothing else had run ({took})"
         return earlier if self.counted else f"{earlier}; its inputs do not exist yet"
 
 
@@ -79,25 +82,23 @@ def estimate_time(
     if missing == 0:
         return ExpectedTime(None)
     attempts = find_nearest_attempts(kind, spec, inputs)
-    crowded = any(_measure_crowding(each) > 1 for each in attempts)
     if units is None or missing is None:
-        whole = [(_measure_seconds(each) * each.units / each.units_done, 1.0) for each in attempts if each.units]
-        return ExpectedTime(find_fast_pace(whole) / shards, len(whole), False, crowded) if whole else ExpectedTime(None)
+        sized = [each for each in attempts if each.units]
+        whole = [(_measure_seconds(each) * each.units / each.units_done, 1.0) for each in sized]
+        took = _find_crowded_range(sized)
+        return ExpectedTime(find_fast_pace(whole) / shards, len(whole), False, took) if whole else ExpectedTime(None)
     if counted := estimate_cpu_seconds(kind.name, estimate) if estimate is not None else None:
-        times = [
-            (_measure_seconds(each), seconds)
-            for each in attempts
-            if (seconds := estimate_counted_seconds(kind, each, inputs))
-        ]
+        timed = [(each, seconds) for each in attempts if (seconds := estimate_counted_seconds(kind, each, inputs))]
+        times = [(_measure_seconds(each), seconds) for each, seconds in timed]
         if times or not attempts:
             start = find_start_time(times)
             ratio = find_fast_pace([(seconds - start, work) for seconds, work in times]) if times else 1.0
             expected = start + counted * ratio * missing / units / shards
-            return ExpectedTime(expected, len(times), crowded=crowded and bool(times))
+            return ExpectedTime(expected, len(times), took=_find_crowded_range([each for each, _ in timed]))
     if not attempts:
         return ExpectedTime(None)
     seconds_per_unit = find_fast_pace([(_measure_seconds(attempt), attempt.units_done) for attempt in attempts])
-    return ExpectedTime(seconds_per_unit * missing / shards, len(attempts), crowded=crowded)
+    return ExpectedTime(seconds_per_unit * missing / shards, len(attempts), took=_find_crowded_range(attempts))
 
 
 def count_devices(options: Mapping[str, Any]) -> int:
@@ -181,6 +182,12 @@ def _measure_seconds(attempt: Row[Any]) -> float:
     """Return the seconds that an attempt would have taken on one device, if no more processes than cores had run."""
     seconds = float((attempt.ended_at - attempt.started_at).total_seconds()) / max(1.0, _measure_crowding(attempt))
     return seconds * count_devices(attempt.execution_options)
+
+
+def _find_crowded_range(attempts: Sequence[Row[Any]]) -> tuple[float, float] | None:
+    """Return the shortest and the longest time of attempts in seconds; None if none was on a crowded machine."""
+    lasted = [float((each.ended_at - each.started_at).total_seconds()) for each in attempts]
+    return (min(lasted), max(lasted)) if any(_measure_crowding(each) > 1 for each in attempts) else None
 
 
 def _measure_crowding(attempt: Row[Any]) -> float:
