@@ -256,12 +256,12 @@ def fit_columns(
         if text_table.measure_table(names, headings, cells) > width:
             names.remove(name)
     whole = dict(cells)
-    for name in (*reversed([name for name in answers if name in differences]), None):
+    for dropped in (*reversed([name for name in answers if name in differences]), None):
         keys = [name for name in names if name in defaults.keys]
         text_table.shorten_to_fit(names, keys, headings, cells, width)
-        if name is None or text_table.measure_table(names, headings, cells) <= width:
+        if dropped is None or text_table.measure_table(names, headings, cells) <= width:
             break
-        names.remove(name)
+        names.remove(dropped)
         cells.update(whole)
     return names
 
