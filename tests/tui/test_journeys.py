@@ -15,6 +15,7 @@ from chessreg.cli.root import run_command_line
 from chessreg.queries import render, run_query, run_sql
 from chessreg.registry import read
 from chessreg.session import Session, open_session
+from tui import show
 from tui.data.board_views import load_boards
 from tui.data.job_rows import load_run_answers
 from tui.data.result_rows import list_results
@@ -133,7 +134,10 @@ async def test_a_run_opens_on_its_answer_and_a_line_of_it_leads_to_the_rows_behi
         (answer,) = load_run_answers(study, [run_of(study, "edits")["id"]]).values()
         assert answer["low"] is not None
         name = "legal_modified" if answer["measure"].startswith("legal on") else "mass_modified"
-        assert (row[f"{name}_low"], row[f"{name}_high"]) == (answer["low"], answer["high"]), "as in the headline"
+        column = next(column for column in driver.screen.query_one(PageTable).columns if column.field == name)
+        assert column.heading.removesuffix(" %") in driver.lines[2], "as in the headline"
+        assert column.of(row) == show.format_measured_value(answer).replace(" %", ""), "as in the headline"
+        assert show.format_measured_value(answer) in driver.lines[2]
         await driver.press("enter")
         trials = "trial JOIN runs USING (run_id) WHERE runs.run = 'edits' AND condition = 'edit'"
         assert driver.screen.query_one(PageTable).count == counted(trials, "count(*) AS n")["n"]

@@ -190,7 +190,7 @@ def test_zeros_are_not_printed_and_a_wrong_square_says_what_is_read_instead() ->
     )  # fmt: skip
     assert text(frame, 2, "letters").splitlines()[15].split() == ["b56"]
     named = {words: sign for sign, _, words in list_signs(frame, 2)}
-    assert named == {"misread": "?", "read as, %": "b56", "truth": "%"}
+    assert named == {"misread": "?", "misread: the probe's class and its %": "b56", "truth": "%"}
     assert "read as: b1 b 0.56" in list_legend(frame)
     assert describe_square(frame, 1) == "b1: white knight, misread: b 0.56, truth 0.300"
     for value in (float("nan"), float("inf")):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 RELOAD = "again"  # name of workers that reload the rows already shown
 LIST_PLACES = ("runs", "data")
-ROW_METHODS = ("mark", "unmark", "compare", "lineage", "rows", "split")  # actions that need a row
+ROW_METHODS = ("mark", "unmark", "compare", "lineage", "launch", "rows", "split")  # actions that need a row
 
 
 class RunOnPage(NamedTuple):
