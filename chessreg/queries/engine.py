@@ -80,13 +80,17 @@ class QueryEngine:
         self._empty()
 
     def _empty(self) -> None:
-        self._data: duckdb.DuckDBPyConnection | None = None
-        self._close: Callable[[], object] = lambda: None
+        self._empty_connection()
         self._mirror: mirror.Mirror | None = None
         self._read: dict[str, pa.Table] = {}  # tables read from SQL; for results, only rows missing from the mirror
+        self._answers: dict[Any, QueryAnswer] = {}  # by question
+
+    def _empty_connection(self) -> None:
+        self._data: duckdb.DuckDBPyConnection | None = None
+        self._close: Callable[[], object] = lambda: None
+        self._allowed: frozenset[Path] = frozenset()  # files that the connection can read
         self._defined: set[str] = set()  # tables, views and macros
         self._all_listed = False  # whether tables that were not read are also defined
-        self._answers: dict[Any, QueryAnswer] = {}  # by question
 
     @property
     def database(self) -> Database:
@@ -359,11 +363,14 @@ class QueryEngine:
                 tables, version, found = self._fetched(wanted, until)
             self._read |= tables
             self.version, self._mirror = version, found
-        if self._data is None:
-            of_tables = self._mirror.files.values() if self._mirror else ()
-            files = [path for files in of_tables for path in files.values()]
-            self._data = duck.connect_locked(self.memory, self.threads, files)
-            self._close = weakref.finalize(self, duck.close_connections, [self._data])
+            of_tables = found.files.values() if found else ()
+            files = frozenset(path for files in of_tables for path in files.values())
+            if self._data is None or not files <= self._allowed:  # a locked connection admits no further files
+                self._close()
+                self._empty_connection()
+                self._data = duck.connect_locked(self.memory, self.threads, files)
+                self._allowed = files
+                self._close = weakref.finalize(self, duck.close_connections, [self._data])
         with duck.translate_errors():
             duck.run_until(self._data, until, partial(self._define, names))
             if list_all and not self._all_listed:
@@ -380,7 +387,7 @@ class QueryEngine:
         def fetch() -> tuple[dict[str, pa.Table], str, mirror.Mirror | None]:
             with source.open_reader(self.database) as reader:
                 found = self._mirror
-                if self._data is None:
+                if self._data is None or reader.version() != self.version:
                     found = mirror.read_mirror(self.database, reader, self._views.extras, self._damaged)
                 if found and not self.database.read_only:
                     with suppress(OSError, duckdb.Error):  # the rows are then read from SQL

@@ -121,6 +121,44 @@ def test_a_long_run_is_read_from_sql_if_its_file_cannot_be_written(database, mak
     assert fetched == [9, 9]
 
 
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["written here", "written by another process"])
+def test_an_open_engine_reads_files_that_are_written_later(elsewhere, database, make, monkeypatch):
+    monkeypatch.setattr(mirror, "LONG_ROWS", 5)
+    engine, checkpoint = QueryEngine(database), make.checkpoint("a")
+    for done in (1, 2):
+        make.play(checkpoint, [{}] * 9)
+        engine.parser()  # opens a connection to the new state
+        engine.answer({"q": "SELECT id FROM run"})
+        if elsewhere:
+            QueryEngine(database).write_long_runs()
+        counted = "SELECT count(*) AS games, (SELECT count(*) FROM trial) AS trials FROM game"
+        assert engine.answer({"q": counted})["q"].to_pylist() == [{"games": 9 * done, "trials": 0}]
+        assert engine.answer({"q": "SELECT count(*) AS n FROM run"})["q"].to_pylist() == [{"n": done}]
+        assert len(files(database)) == done
+
+
+def test_a_long_run_that_completes_again_during_a_query_keeps_its_new_file(database, make, monkeypatch):
+    monkeypatch.setattr(mirror, "LONG_ROWS", 5)
+    run = make.play(make.checkpoint("a"), [{"plies": 1}] * 9)
+    engine = QueryEngine(database)
+    engine.parser()
+    refresh, kept = engine.refresh, []
+
+    def complete_again():
+        refresh()
+        with database.write() as session:
+            session.get_one(tables.Run, run.id).completed_at += timedelta(seconds=1)
+            session.query(tables.Game).update({"plies": 2})
+        QueryEngine(database).write_long_runs()
+        kept.extend((path, path.stat().st_ino) for path in files(database))
+
+    monkeypatch.setattr(engine, "refresh", complete_again)
+    answer = engine.answer({"q": "SELECT sum(plies)::INT AS plies FROM game"})["q"]
+    assert answer.to_pylist() == [{"plies": 18}]
+    assert len(kept) == 1
+    assert [(path, path.stat().st_ino) for path in files(database)] == kept
+
+
 def test_the_end_of_a_run_writes_its_rows(database, make, monkeypatch):
     monkeypatch.setattr(mirror, "LONG_ROWS", 5)
     make.play(make.checkpoint("a"), [{}] * 9)
