@@ -184,7 +184,7 @@ def query_plot_rows(
         if left_out := len(result) - table.num_rows:
             notes.append(
                 f"{left_out:,} of {len(result):,} rows are not drawn, because they do not have {plot.where}; "
-                f"chessreg query {entry.title!r} prints them"
+                f"all rows: chessreg query {entry.title!r}"
             )
         valued = [any(row[name] is not None for name in (plot.y, *plot.beside)) for row in table.to_pylist()]
         if empty := valued.count(False):

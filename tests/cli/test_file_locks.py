@@ -148,6 +148,7 @@ SAME = {
     "paper davis", "paper junkin", "import sae", "sae export", "sae show", "sae verify",
     "dataset export", "import probe", "heatmap",
     "dataset fetch",  # downloads a month of games
+    "cluster up", "cluster status", "cluster down",  # open no registry
     "demo",  # types other commands
     "mcp",  # tests/test_mcp_server.py
     "tui",  # tests/tui/test_file_locks.py

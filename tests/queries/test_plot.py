@@ -220,7 +220,7 @@ def test_notes_of_a_plot_name_its_points_and_count_the_rows_that_are_not_drawn(p
     assert not [note for note in shown.notes if note.startswith("row")]
     assert shown.notes[-1] == (
         f"{rows - len(shown)} of {rows} rows are not drawn, because they do not have intervention <> 'none'; "
-        "chessreg query 'elo by intervention' prints them"
+        "all rows: chessreg query 'elo by intervention'"
     )
 
 

@@ -110,6 +110,6 @@ def test_an_actor_reads_nothing_but_artifacts_and_arrays_of_a_store(tmp_path: Pa
     (store.artifacts / "link").symlink_to("/etc")
     actor = StoreActor()
     for ask in (lambda: actor.read(str(store.root), key, 0), lambda: actor.exists(str(store.root), key),
-                lambda: actor.keys(str(store.root), key), lambda: actor.read("/", "etc/passwd", 0)):  # fmt: skip
+                lambda: actor.list_keys(str(store.root), key), lambda: actor.read("/", "etc/passwd", 0)):  # fmt: skip
         with pytest.raises(StoreError):
             ask()
