@@ -55,7 +55,9 @@ def start_node(request: dict[str, Any]) -> dict[str, Any]:
     noted = read_json_or_none(get_node_record_file())
     if noted is not None and is_running(noted):
         if noted["token"] != request["token"]:
-            raise ChessregError("a node of another cluster runs here", "on the machine that started it: chessreg cluster down")
+            raise ChessregError(
+                "a node of another cluster runs here", "on the machine that started it: chessreg cluster down"
+            )
         return {"started": False}
     if noted is not None:
         shutil.rmtree(noted["folder"], ignore_errors=True)
