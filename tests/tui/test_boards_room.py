@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import threading
 from contextlib import redirect_stdout
@@ -297,6 +298,8 @@ async def test_accuracy_by_square_is_a_board_for_each_layer(drive, studied: Path
             "layer 2",
         ]
         for layer, pane in enumerate(shown):
+            of_layer = [row["accuracy"] for row in rows if (row["split"], row["layer"]) == ("test", layer)]
+            assert re.findall(r"mean ([\d.]+)", pane.squares.frame.title) == [f"{sum(of_layer) / len(of_layer):.1f}"]
             for square, share in pane.squares.frame.heat.items():
                 assert 100 * share == pytest.approx(truth.get((layer, chess.square_name(square)), 0.0))
         await driver.press("right", "right")

@@ -502,14 +502,14 @@ def make_plot_boards(result: QueryResult, plot: Plot) -> list[BoardSeries]:
     """
     from chessreg.games.boards.boardframe import EMPTY, BoardFrame
     from chessreg.queries.plot import build_heat_boards, compute_heat_range
-    from chessreg.queries.render import format_heading
+    from chessreg.queries.render import DECIMALS, format_amount, format_heading, format_number
 
     boards = build_heat_boards(result, plot)
     if not boards:
         return []
     low, high = compute_heat_range(boards)
-    percent = result.column(plot.y).unit == "%"
-    whole = 100.0 if percent else max(1.0, abs(low), abs(high))
+    unit = result.column(plot.y).unit
+    whole = 100.0 if unit == "%" else max(1.0, abs(low), abs(high))
     label = (
         format_heading(result, plot.y)
         if whole in (1.0, 100.0)
@@ -520,8 +520,9 @@ def make_plot_boards(result: QueryResult, plot: Plot) -> list[BoardSeries]:
     for board in boards:
         heat = {square: min(1.0, max(0.0, value / whole)) for square, value in board.values.items()}
         mean = sum(board.values.values()) / len(board.values)
+        average = format_number(mean, DECIMALS[unit]) if unit in DECIMALS else format_amount(mean)
         frame = BoardFrame(
-            f"{board.panel}: mean {mean:.4g}", EMPTY * 64, heat=heat, heat_label=label,
+            f"{board.panel}: mean {average}", EMPTY * 64, heat=heat, heat_label=label,
             heat_range=(max(0.0, low / whole), min(1.0, high / whole)),
         )  # fmt: skip
         series.setdefault(board.series, []).append(frame)
