@@ -23,8 +23,8 @@ import zstandard
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.boards import moves
+from chessreg.games.datasets import block_reading, sources
 from chessreg.games.datasets import build as build_module
-from chessreg.games.datasets import sources
 from chessreg.games.datasets.build import build_dataset, identify_dataset
 from chessreg.games.datasets.dataset import REJECTS_FILE, Games, parse_parts, verify_games
 from store.files import hash_file
@@ -259,28 +259,41 @@ def test_the_number_of_processes_does_not_change_a_dataset(tmp_path: Path, monke
     assert report.games == 86 - len(hashes)
 
 
-def test_a_killed_process_or_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("when", ["reading", "idle", "interrupted"])
+def test_a_killed_process_or_an_interruption_leaves_nothing(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(build_module, "_BYTES_PER_PROCESS", 1)
-    source = write(tmp_path / "a.pgn", pgn(60))
+    files = [write(tmp_path / name, pgn(60)) for name in ("a.pgn", "b.pgn")]
     children: list[psutil.Process] = []
+    send = block_reading._send
 
-    def kill(*step: int) -> None:
+    def kill_reading_process(process: Any, message: Any) -> None:
+        """Kill the process between the block and its answer."""
+        if isinstance(message, block_reading.SourceBlock):
+            psutil.Process(process.pid).suspend()
+        send(process, message)
+        if isinstance(message, block_reading.SourceBlock):
+            children.append(psutil.Process(process.pid))
+            process.kill()
+
+    def fail(*step: int) -> None:
+        """Fail after the first block, before the blocks of the second file."""
         children.extend(psutil.Process().children())
+        if when == "interrupted":
+            raise KeyboardInterrupt
         for child in children:
             child.kill()
 
-    def interrupt(*step: int) -> None:
-        children.extend(psutil.Process().children())
-        raise KeyboardInterrupt
-
-    for fail, error in ((kill, ChessregError), (interrupt, KeyboardInterrupt)):
-        children.clear()
-        with pytest.raises(error):
-            build_dataset([source], tmp_path / "out", processes=2, on_progress=fail)
-        assert contents(tmp_path) == ["a.pgn"]
-        assert len(children) >= 2
-        assert not any(child.is_running() for child in children)
+    if when == "reading":
+        monkeypatch.setattr(block_reading, "_send", kill_reading_process)
+    with pytest.raises(KeyboardInterrupt if when == "interrupted" else ChessregError) as raised:
+        build_dataset(files, tmp_path / "out", processes=2, on_progress=fail)
+    assert when == "interrupted" or "a process that reads games was killed" in str(raised.value)
+    assert contents(tmp_path) == ["a.pgn", "b.pgn"]
+    assert len(children) >= (1 if when == "reading" else 2)
+    assert not any(child.is_running() for child in children)
 
 
 def test_later_copies_of_a_move_list_are_marked_and_counted(tmp_path: Path, text: str) -> None:
