@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +60,13 @@ def report_write_errors(path: Path) -> Iterator[None]:
         raise BadInputError(f"cannot write {path}: {describe_os_error(error)}", hint) from error
 
 
+LACK_OF_MEMORY = re.compile(
+    r"can't allocate memory|out of memory|std::bad_alloc|_ALLOC_FAILED|"
+    r"could not create a (primitive(?! descriptor)|memory object)",
+    re.IGNORECASE,
+)
+
+
 class DivergedError(ChessregError, FloatingPointError):
     """NaN or infinite activations, logits or weights. The attempt ends as `diverged`."""
 
@@ -75,10 +84,10 @@ def describe_error(error: BaseException) -> tuple[str, str, int]:
     if (own := find_custom_kind(error)) is not None:
         message = f"your kind {own.name} raised {type(error).__name__}: {get_first_line(error)}"
         return message, f"{own.file}, line {own.line}; --debug shows more", 1
+    if is_out_of_memory(error):
+        return "out of memory", "", 1
     if isinstance(error, OSError):
         return f"{describe_os_error(error)}{where}", "", 1
-    if isinstance(error, MemoryError):
-        return "out of memory", "", 1
     if isinstance(error, FloatingPointError):  # of the trainer, which imports nothing of chessreg
         return f"training diverged: {get_first_line(error)}", "a smaller --learning-rate or --grad-clip", 1
     return (
@@ -109,6 +118,20 @@ def find_custom_kind(error: BaseException) -> Raised | None:
         if file and frame.f_code.co_filename == file:
             line = number
     return Raised(name, file, line) if file else None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error is a lack of memory, of this process or of a GPU.
+
+    On the CPU, PyTorch raises a RuntimeError, with the text of its allocator, of oneDNN or of C++.
+
+    >>> is_out_of_memory(RuntimeError("could not create a primitive")), is_out_of_memory(RuntimeError("bad shape"))
+    (True, False)
+    """
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or (isinstance(error, RuntimeError) and LACK_OF_MEMORY.search(str(error)) is not None)
 
 
 def get_first_line(error: BaseException) -> str:

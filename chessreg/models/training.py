@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from chessreg.errors import BadInputError, ChessregError, get_first_line
+from chessreg.errors import BadInputError, ChessregError, get_first_line, is_out_of_memory
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, attend_fused
 from chessreg.models.adapters.searchless_chess import SearchlessChess, SearchlessConfig
@@ -451,9 +451,9 @@ class Trainer:
             self.left_out, self.tokens_read = state["left_out"], state["tokens_read"]
             self.since = list(state["since"])
             self.curve = [TrainPoint(**point) for point in state["curve"]]
-        except (MemoryError, torch.OutOfMemoryError):
-            raise
         except Exception as error:  # torch raises various types for files that it did not write
+            if is_out_of_memory(error):
+                raise
             raise ChessregError(
                 f"the saved state {self.state_path} cannot be read: {get_first_line(error)}",
                 "remove it to start from scratch",

@@ -19,7 +19,7 @@ import psutil
 
 from chessreg.entities.display import format_size
 from chessreg.entities.merge import export_rows
-from chessreg.errors import BadInputError, ChessregError, get_first_line
+from chessreg.errors import BadInputError, ChessregError, get_first_line, is_out_of_memory
 from chessreg.models.devices import release_memory
 from chessreg.papers.cost import TRIAL_BYTES, estimate_step_seconds
 from chessreg.papers.plan import Request, Step
@@ -197,6 +197,8 @@ def measure(name: str, kind: str, act: Callable[[], None]) -> RehearsedStep:
             state, why = FAILED, f"{error.message} ({error.hint})" if error.hint else error.message
         except Exception as error:  # an error of any library is a finding
             state, why = FAILED, f"{type(error).__name__}: {get_first_line(error)}"
+            if is_out_of_memory(error):
+                why = f"out of memory ({why})"
     seconds = time.monotonic() - began
     return RehearsedStep(name, kind, state, seconds, memory.peak_bytes, read_gpu_memory(), None, why)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from chessreg.errors import ChessregError
+from chessreg.errors import ChessregError, is_out_of_memory
 from chessreg.masking import mask, mask_words
 from chessreg.registry import provenance
 from chessreg.registry.database import Database
@@ -305,7 +305,7 @@ def print_warning(text: str) -> None:
 
 def classify_failure(error: BaseException) -> str:
     """Return the cause recorded for an error: oom, diverged, the error's own `cause`, or failed."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if is_out_of_memory(error):
         return "oom"
     if isinstance(error, FloatingPointError):
         return "diverged"

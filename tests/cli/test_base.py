@@ -121,6 +121,8 @@ def test_an_unknown_command_brings_those_that_come_near(capsys: pytest.CaptureFi
         (KeyError("who"), 1, "error: unexpected KeyError: 'who'"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (MemoryError(), 1, "error: out of memory"),
+        (OSError(12, "Cannot allocate memory"), 1, "error: out of memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 1, "error: out of memory"),
     ],
 )
 def test_an_error_is_one_line_and_an_exit_status(

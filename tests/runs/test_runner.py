@@ -10,13 +10,15 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from sqlalchemy import func, select
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.registry import names, tables
 from chessreg.runs import attempt
-from chessreg.runs.attempt import mark_dead_attempts
+from chessreg.runs.attempt import classify_failure, mark_dead_attempts
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 
@@ -301,3 +303,12 @@ def test_ctrl_c_while_a_run_begins_is_recorded(session, toy):
     report = attempt.run_spec(toy, spec, toy.options(), session.database, session.store, on_begun=press)
     assert report.state != "complete"
     assert rows(session, tables.Attempt, "state") == [(tables.AttemptState.KILLED,)]
+
+
+def test_an_allocation_that_fails_is_recorded_as_lack_of_memory():
+    for allocate in (lambda: torch.empty(1 << 50), lambda: np.empty(1 << 50)):
+        with pytest.raises((RuntimeError, MemoryError)) as raised:
+            allocate()
+        assert classify_failure(raised.value) == "oom"
+    assert classify_failure(RuntimeError("CUDA error: out of memory")) == "oom"
+    assert classify_failure(RuntimeError("could not create a primitive descriptor")) == "failed"
