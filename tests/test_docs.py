@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -51,11 +52,14 @@ def test_a_notebook_is_committed_with_its_outputs_and_no_error(path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_notebooks_run_on_the_registry_of_the_demo(tmp_path):
+def test_the_notebooks_run_on_the_registry_of_the_demo(tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="no notebook runner here: pip install 'chessreg[docs]'")
     nbformat = pytest.importorskip("nbformat")
     project = tmp_path / "project"
     project.mkdir()
+    monkeypatch.setenv(
+        "PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    )  # for `!chessreg`
     subprocess.run([sys.executable, "-m", "chessreg.cli", "demo"], cwd=project, check=True, capture_output=True)
     for path in NOTEBOOKS:
         notebook = nbformat.read(path, 4)
