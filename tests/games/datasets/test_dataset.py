@@ -267,6 +267,7 @@ def test_a_killed_process_or_an_interruption_leaves_nothing(
     monkeypatch.setattr(build_module, "_BYTES_PER_PROCESS", 1)
     files = [write(tmp_path / name, pgn(60)) for name in ("a.pgn", "b.pgn")]
     children: list[psutil.Process] = []
+    others = {child.pid for child in psutil.Process().children()}  # of other tests
     send = block_reading._send
 
     def kill_reading_process(process: Any, message: Any) -> None:
@@ -280,7 +281,7 @@ def test_a_killed_process_or_an_interruption_leaves_nothing(
 
     def fail(*step: int) -> None:
         """Fail after the first block, before the blocks of the second file."""
-        children.extend(psutil.Process().children())
+        children.extend(child for child in psutil.Process().children() if child.pid not in others)
         if when == "interrupted":
             raise KeyboardInterrupt
         for child in children:
