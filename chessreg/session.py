@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from store import Store
 
 
-LARGE_RUN_UNITS = 1_000
-"""Rows of a complete run with as many units are prepared for queries when it ends."""
-
-
 class Session:
     """A registry and a store, open. Close it, or use it in a `with`."""
 
@@ -127,10 +123,6 @@ class Session:
         )
         if report.attempt_id is None:  # it was complete already
             name_run(report.run_id)
-        elif report.state == "complete" and report.units >= LARGE_RUN_UNITS:
-            from chessreg.queries.engine import open_shared_engine
-
-            open_shared_engine(self.database).write_long_runs()
         return report
 
     def launch(

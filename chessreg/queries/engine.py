@@ -234,20 +234,6 @@ class QueryEngine:
             if any(runs.values()):
                 mirror.write_files(self._mirror, self._read, runs)
 
-    def write_long_runs(self) -> None:
-        """Write the missing mirror files of complete runs with many rows, as a query that reads them would.
-
-        Does nothing if the folder cannot be written.
-        """
-        import duckdb
-
-        with self._lock, suppress(OSError, duckdb.Error):
-            self.refresh()
-            with source.open_reader(self.database) as reader:
-                found = mirror.read_mirror(self.database, reader, self._views.extras, self._damaged)
-                if found and not self.database.read_only:
-                    mirror.write_long_runs(found, reader, RESULT_TABLES, threading.Event())
-
     # -- the snapshot ---------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:

@@ -26,6 +26,15 @@ def saved(model: LanguageModel, folder: Path, dtype: str = "float32") -> Path:
     return folder
 
 
+def test_a_lack_of_memory_is_not_a_damaged_checkpoint(
+    tiny: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved(tiny, tmp_path / "one")
+    monkeypatch.setattr(type(tiny.network), "load", lambda *_: torch.empty(1 << 50))
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        load_model(folder)
+
+
 def test_a_saved_checkpoint_comes_back_bit_for_bit(tiny: LanguageModel, tmp_path: Path) -> None:
     folder = saved(tiny, tmp_path / "one")
     assert torch.equal(load_model(folder)(TOKENS), tiny.network(TOKENS))

@@ -130,7 +130,7 @@ def test_an_open_engine_reads_files_that_are_written_later(elsewhere, database, 
         engine.parser()  # opens a connection to the new state
         engine.answer({"q": "SELECT id FROM run"})
         if elsewhere:
-            QueryEngine(database).write_long_runs()
+            QueryEngine(database).answer({"q": "SELECT count(*) FROM game"})
         counted = "SELECT count(*) AS games, (SELECT count(*) FROM trial) AS trials FROM game"
         assert engine.answer({"q": counted})["q"].to_pylist() == [{"games": 9 * done, "trials": 0}]
         assert engine.answer({"q": "SELECT count(*) AS n FROM run"})["q"].to_pylist() == [{"n": done}]
@@ -149,7 +149,7 @@ def test_a_long_run_that_completes_again_during_a_query_keeps_its_new_file(datab
         with database.write() as session:
             session.get_one(tables.Run, run.id).completed_at += timedelta(seconds=1)
             session.query(tables.Game).update({"plies": 2})
-        QueryEngine(database).write_long_runs()
+        QueryEngine(database).answer({"q": "SELECT count(*) FROM game"})
         kept.extend((path, path.stat().st_ino) for path in files(database))
 
     monkeypatch.setattr(engine, "refresh", complete_again)
@@ -157,13 +157,6 @@ def test_a_long_run_that_completes_again_during_a_query_keeps_its_new_file(datab
     assert answer.to_pylist() == [{"plies": 18}]
     assert len(kept) == 1
     assert [(path, path.stat().st_ino) for path in files(database)] == kept
-
-
-def test_the_end_of_a_run_writes_its_rows(database, make, monkeypatch):
-    monkeypatch.setattr(mirror, "LONG_ROWS", 5)
-    make.play(make.checkpoint("a"), [{}] * 9)
-    QueryEngine(database).write_long_runs()
-    assert [path.name.split("-")[0] for path in files(database)] == ["game"]
 
 
 def test_a_mirrored_run_is_archived_and_invalidated_in_sql(database, make):

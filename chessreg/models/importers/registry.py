@@ -16,7 +16,7 @@ from chessreg.encodings import Encoding, list_encodings
 from chessreg.encodings import get_encoding as encoding_named
 from chessreg.encodings.move_tokens import MoveTokens
 from chessreg.encodings.prompts import PromptEncoding
-from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line, is_out_of_memory
 from chessreg.models.checkpoint import INFO, CheckpointInfo, compute_checkpoint_digest, read_info, save_checkpoint
 from chessreg.models.importers.game_check import GameCheck, check_on_games, measure_loss_on_games
 from chessreg.models.importers.onnx_graph import OnnxGraph, find_config_folder
@@ -144,6 +144,8 @@ def convert_checkpoint(
         model = reorder_tokens(imported.model, rows)
         difference, largest, compared = compare_logits(imported, model, rows)
     except DAMAGE_ERRORS as error:  # a shape, key or type that the format's reader did not expect
+        if is_out_of_memory(error):
+            raise
         reason = f"{type(error).__name__} {get_first_line(error)}"
         raise BadInputError(f"{path.name} is damaged or not a {chosen.name} checkpoint: {reason}") from error
     exact = is_compared_exactly(model) and not imported.is_rounded

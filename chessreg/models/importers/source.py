@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line, is_out_of_memory
 from chessreg.models.importers.onnx_graph import find_graph_file, open_graph
 from chessreg.models.importers.orbax import find_parameters_folder, read_arrays
 
@@ -191,6 +191,8 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except DAMAGE_ERRORS as error:
+        if is_out_of_memory(error):
+            raise
         raise BadInputError(f"{path.name} is damaged: {get_first_line(error)}") from error
     except SafetensorError as error:
         raise BadInputError(f"{path.name} is damaged: {get_first_line(error)}") from error
