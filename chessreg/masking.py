@@ -174,6 +174,8 @@ class MaskedLines:
         self.raw, self._line = raw, ""
 
     def write(self, text: str) -> int:
+        """Write the complete lines of `text` with masked secrets, and keep an incomplete last line. Returns the
+        characters accepted."""
         self._line += text
         whole = max(self._line.rfind("\n"), self._line.rfind("\r")) + 1
         if whole:

@@ -89,6 +89,7 @@ def format_licence(licence: str | None) -> list[str]:
 
 
 def format_summary(row: dict[str, Any]) -> str:
+    """Return one sentence with the architecture, sizes and encoding of a checkpoint, in Markdown."""
     return (
         f"{escape_markdown(row['architecture'])}, {row['layers']} layers, d_model {row['d_model']}, "
         f"{row['heads']} heads, "
@@ -114,6 +115,7 @@ def format_usage(row: dict[str, Any], address: HubAddress | None = None) -> str:
 
 
 def format_data_table(data: list[dict[str, Any]]) -> str:
+    """Return a Markdown table of the training datasets: games, plies, file, licence and digest."""
     lines = ["| dataset | games | plies | file | licence | SHA-256 |", "| --- | ---: | ---: | --- | --- | --- |"]
     for row in data:
         cells = (row["name"] or row["id"].hex[-6:], row["source"] or "", row["licence"] or "not recorded")

@@ -58,6 +58,7 @@ class ObjectSource(ABC):
         return self._exists(f"{make_array_key(name)}/{GROUP_METADATA}")
 
     def get_artifact(self, store: Store, digest: str) -> None:
+        """Copy an artifact into the store. Raises StoreError if its content does not match the digest."""
         key = artifacts.format_artifact_key(digest)
         manifest = artifacts.parse_manifest(self._read_metadata(f"{key}/{artifacts.MANIFEST}"), digest)
         self._check_unlisted_files(key, {artifacts.MANIFEST, *(name for name, _, _ in manifest.files)})

@@ -219,6 +219,7 @@ class FilePath(click.Path):
     """A file or folder. An empty name, which would be the current folder, and a web address are refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path. Fails for an empty name, a URL and a file of the registry in use."""
         if not str(value).strip():
             self.fail("it is empty, and names no file", param, ctx)
         if re.match(r"(https?|ftp)://", str(value)):
@@ -235,6 +236,7 @@ class NameText(click.ParamType):
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name. Raises BadInputError if `require_name` does not accept it."""
         from chessreg.registry.names import require_name
 
         require_name(value)
@@ -249,6 +251,8 @@ class Numbers(click.ParamType):
         self.item, self.needed, self.name = item, needed, f"{item.__name__},…"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        """Return the values of a comma-separated list as a tuple. `none` is the empty tuple if the setting is not
+        required."""
         if isinstance(value, tuple):
             return value
         from chessreg.runs.spec import parse_list
@@ -373,6 +377,7 @@ class Group(click.Group):
         return {"Commands": self.list_commands(ctx)}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in the sections of the group, all with the same column width."""
         helps = self.short_helps(ctx)
         width = max(map(len, helps), default=0)
         for title, names in self.sections(ctx).items():

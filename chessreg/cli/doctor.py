@@ -122,6 +122,7 @@ def run_checks(look: Callable[[Home], Iterator[Check]], home: Home) -> Iterator[
 
 
 def check_python(home: Home) -> Iterator[Check]:
+    """Yield the Python version and whether the required packages are installed."""
     yield Check("python", "ok", platform.python_version())
     missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
     if missing:
@@ -131,6 +132,7 @@ def check_python(home: Home) -> Iterator[Check]:
 
 
 def check_programs(home: Home) -> Iterator[Check]:
+    """Yield whether Stockfish, git and tmux are installed. Only Stockfish and git are needed."""
     from chessreg.games.engines.opponents import find_stockfish
 
     try:
@@ -212,6 +214,7 @@ def _check_sqlite(path: Path) -> Iterator[Check]:
 
 
 def check_store(home: Home) -> Iterator[Check]:
+    """Yield whether the store can be written, whether other users can write to it, and the free disk space."""
     from store import Store, StoreError
 
     root = home.store_path
@@ -262,6 +265,7 @@ def _is_open_to_all(name: str, path: Path) -> Iterator[Check]:
 
 
 def check_extras(home: Home) -> Iterator[Check]:
+    """Yield which optional packages are installed, with the command that installs a missing one."""
     for module, (package, purpose) in OPTIONAL.items():
         if importlib.util.find_spec(module) is None:
             yield Check(package, "optional", f"not installed: {purpose}", install_command(package))
@@ -270,6 +274,7 @@ def check_extras(home: Home) -> Iterator[Check]:
 
 
 def check_accelerator(home: Home) -> Iterator[Check]:
+    """Yield the GPUs, and a warning if the installed torch cannot use them."""
     from chessreg.registry.machine import describe_this_machine
 
     machine = describe_this_machine()

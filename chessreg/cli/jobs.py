@@ -96,6 +96,7 @@ def format_pace(row: dict[str, Any]) -> str:
 
 
 def format_duration(seconds: float) -> str:
+    """Return a duration in its largest fitting unit: `1.5 h`, `12 s`."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
@@ -103,6 +104,7 @@ def format_duration(seconds: float) -> str:
 
 
 def warn_without_supervisor(home: Home, rows: list[dict[str, Any]]) -> None:
+    """Print a warning if jobs in `rows` are open on this machine and no supervisor is running."""
     from chessreg.scheduling.presence import Presence
 
     open_here = [r for r in rows if r["here"] and r["state"] in ("queued", "waiting", "running", "cancelling")]
@@ -212,6 +214,7 @@ def change_jobs(home: Home, references: tuple[str, ...], do: Any) -> list[str]:
 
 
 def print_changed_jobs(home: Home, ids: list[str], what: str, nothing: str) -> None:
+    """Print the jobs with these ids, each after the word `what`; without ids, print `nothing`."""
     rows = list_job_rows(home, ids) if ids else []
     if home.json:
         print_output(home, rows)
@@ -321,6 +324,7 @@ def logs(home: Home, references: tuple[str, ...], follow: bool, lines: int | Non
 
 
 def print_log_line(home: Home, title: str, line: str) -> None:
+    """Print a line of a job's log after the job's title, or as a JSON object."""
     if home.json:
         print(json.dumps({"job": title, "line": line}, ensure_ascii=False), flush=True)
     else:

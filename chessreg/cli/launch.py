@@ -48,6 +48,7 @@ class LaunchGroup(KindGroup):
     """Subcommands of the kinds, and of job files (names that end in .toml)."""
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
+        """Return the command that launches a sweep file (`.toml`) or a kind. Raises NotFoundError."""
         if name.endswith(".toml"):
             return make_file_command(Path(name))
         if ctx.resilient_parsing and ".py" in name:
@@ -121,6 +122,7 @@ class LaunchCommand(KindCommand):
     verb = "launch"
 
     def go(self, **params: Any) -> None:
+        """Launch the run, or one run for each cell of `--sweep` and `--grid`."""
         home = click.get_current_context().find_object(Home)
         assert home
         if params["sweep"] or params["grid"]:
@@ -132,6 +134,7 @@ class LaunchCommand(KindCommand):
 
 
 def launch_or_print(home: Home, orders: list[Order], params: dict[str, Any]) -> None:
+    """Launch the orders, or print their scripts with `--print`."""
     if params["print"]:
         show_scripts(home, orders, params["json"])
     else:
@@ -376,6 +379,7 @@ def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:
 
 
 def make_plan_row(planned: PlannedRun) -> dict[str, Any]:
+    """Return the fields of a planned run for printing and for `--json`."""
     return {
         "run_id": planned.run_id,
         "kind": planned.order.kind.name,

@@ -65,6 +65,7 @@ def to_percent(share: float | None) -> Percent | None:
 
 
 def list_command(noun: Entity) -> click.Command:
+    """Return the `list` command of a noun."""
     help = add_example(noun.list_help or f"List the {noun.plural}.", f"chessreg {noun.command or noun.noun} list")
 
     @click.command("list", help=help)
@@ -87,6 +88,7 @@ def list_command(noun: Entity) -> click.Command:
 
 
 def show_command(noun: Entity) -> click.Command:
+    """Return the `show` command of a noun, with the options that the noun declares."""
     help = add_example(
         noun.show_help or f"Show one {noun.noun}.", f"chessreg {noun.command or noun.noun} show {noun.example}"
     )
@@ -117,6 +119,7 @@ def show_command(noun: Entity) -> click.Command:
 
 
 def verify_command(noun: Entity) -> click.Command:
+    """Return the `verify` command of a noun. It exits with status 1 if there are problems."""
     example = noun.example.partition(" ")[0]
 
     @click.command("verify", help=add_example(noun.verify_help, f"chessreg {noun.noun} verify {example}"))
@@ -145,6 +148,7 @@ def open_home(home: Home) -> Session:
 
 
 def make_click_options(options: Iterable[Option]) -> list[click.Parameter]:
+    """Return the click options of a noun's declared options."""
     return [
         click.Option([f"--{option.name.replace('_', '-')}"], type=TYPES[option.type], help=option.help,
                      is_flag=option.type is bool, metavar=option.metavar, default=option.default,

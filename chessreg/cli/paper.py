@@ -29,6 +29,7 @@ class PaperGroup(Group):
         return ["list", *list_papers()]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Return `list` or the command of a paper. None if there is no such paper."""
         from chessreg.papers import list_papers
 
         if name == "list":

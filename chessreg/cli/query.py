@@ -323,6 +323,7 @@ TOPICS = (
 
 
 def show_list(home: Home, as_json: bool) -> None:
+    """Print the query catalogue by topic and mark the queries that this registry has complete runs for."""
     from chessreg.queries.catalogue import list_entries
 
     listed = list_entries(list_custom_kind_files(home))
@@ -398,6 +399,7 @@ def find_answerable_here(home: Home, entries: Sequence[Entry]) -> frozenset[str]
 
 
 def show_reads(home: Home, sql: str, as_json: bool) -> None:
+    """Print the number of rows that a SQL statement reads from each table, without running it."""
     from chessreg.queries.ask import count_rows_read, format_row_count
 
     reads = count_rows_read(open_registry_for_query(home), sql)
@@ -409,6 +411,7 @@ def show_reads(home: Home, sql: str, as_json: bool) -> None:
 
 
 def show_columns(entry: Entry, as_json: bool) -> None:
+    """Print the name, unit and description of each column of a query."""
     rows = [{"name": c.name, "unit": c.unit, "text": c.text, "hidden": c.hidden} for c in entry.columns]
     if as_json:
         print_output(True, rows)
@@ -476,6 +479,7 @@ def plot(
 
 
 def show_plots(home: Home, as_json: bool) -> None:
+    """Print the plots of the catalogue: title, axes and query."""
     from chessreg.queries.catalogue import list_entries
 
     rows = [

@@ -134,6 +134,8 @@ class Root(LazyGroup):
         return {title: list(commands) for title, commands in SECTIONS.items()} | {OTHERS: others}
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Return the command, or None if it does not exist. Raises ChessregError if `name` is a noun whose module is
+        broken."""
         if name not in COMMANDS:
             self._look()
         command = super().get_command(ctx, name)
@@ -158,6 +160,7 @@ class PipeClosedError(Exception):
 
 @contextmanager
 def report_closed_pipe() -> Iterator[None]:
+    """Raise PipeClosedError if the reader of standard output has closed it (`chessreg ... | head`)."""
     try:
         yield
     except BrokenPipeError:
@@ -184,6 +187,7 @@ def move_options_to_front(args: Sequence[str]) -> list[str]:
 
 
 def show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Print the version and exit: the callback of `--version`."""
     if value:
         from chessreg.registry.provenance import get_chessreg_version
 

@@ -58,6 +58,7 @@ class KindGroup(Group):
         return kinds + click.Command.shell_complete(self, ctx, incomplete) or [CompletionItem(incomplete, type="file")]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the kinds, and print a note for each kind that cannot be loaded."""
         from chessreg.runs.kind import load_kinds_and_failures
 
         super().format_commands(ctx, formatter)
@@ -65,6 +66,7 @@ class KindGroup(Group):
             click.echo(f"note: {error.message}", err=True)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
+        """Return the command that runs a kind. Raises NotFoundError for an unknown kind."""
         from chessreg.runs.kind import find_kind
 
         if ctx.resilient_parsing and ".py" in name:
@@ -156,6 +158,7 @@ class KindCommand(click.Command):
         return next(found, None)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the main settings, or all with `--help-all`. If the spec has variants, those of the given one."""
         whole = ctx.meta.get(HELP_ALL, False)
         tag = tag_of(self.kind.spec)
         value, known = self.typed_tag(ctx) if tag else None, list_variants(self.kind.spec)
@@ -181,6 +184,7 @@ class KindCommand(click.Command):
             formatter.write(f"\n{counts}:\n  {ctx.command_path}{typed} --help-all\n")
 
     def go(self, **params: Any) -> None:
+        """Run the kind in this process, or print its plan with `--dry-run`."""
         home = click.get_current_context().find_object(Home)
         assert home
         spec, execution, sources = build_run_settings(self.kind, params)
@@ -289,6 +293,7 @@ def build_run_settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, di
 
 
 def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file. Raises NotFoundError or BadInputError."""
     if not path.is_file():
         raise NotFoundError(f"{path} does not exist")
     try:
@@ -452,6 +457,7 @@ def build_options(model: Any) -> list[click.Option]:
 
 
 def make_option(setting: SettingField) -> click.Option:
+    """Return the click option of a setting of a spec."""
     names, text = [setting.flag, name_parameter(setting.path)], f"{setting.text}{format_default(setting)}"
     if setting.form == "yes or no":
         names[0] = f"{setting.flag}/--no-{setting.flag[2:]}"

@@ -181,6 +181,7 @@ def make_metric_row(
     differences: list[Estimate | None],
     decimals: int | None = None,
 ) -> dict[str, Any]:
+    """Return a row of a comparison: each run's value, and after the first its difference from the first."""
     row: dict[str, Any] = {"metric": name}
     for number, (label, value, difference) in enumerate(zip(labels, values, differences, strict=True)):
         row[label] = value.written(decimals=decimals)

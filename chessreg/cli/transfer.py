@@ -169,6 +169,7 @@ def pull(home: Home, references: tuple[str, ...], place: str | None, inputs: boo
 
 
 def print_transfer(home: Home, done: TransferReport, states: int, where: str) -> None:
+    """Print the artifacts that were copied and their bytes. `where` ends the last line: `here` or `at PLACE`."""
     if home.json:
         listed: dict[str, Any] = {
             "moved": [{"digest": i.digest, "what": i.what, "bytes": i.bytes} for i in done.moved],
@@ -219,6 +220,7 @@ def merge(home: Home, other: str, dry_run: bool) -> None:
 
 
 def print_merge_report(report: MergeReport) -> None:
+    """Print the numbers of new rows, repeated rows and conflicts after a merge."""
     if not report.facts and not report.results:
         click.echo("nothing new", err=True)
     for name, count in report.facts.items():

@@ -393,6 +393,7 @@ class MoveTokens:
 
     @cached_property
     def forms(self) -> tuple[Form, ...]:
+        """Return one form for each sequence of tokens before the last one, grouping moves that share it."""
         behind: dict[tuple[int, ...], set[int]] = {}
         for ids in self._moves:
             behind.setdefault(ids[:-1], set()).add(ids[-1])

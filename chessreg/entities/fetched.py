@@ -260,6 +260,7 @@ def check_fetched_sae(path: Path) -> None:
 
 
 def check_fetched_probe(path: Path) -> None:
+    """Raise BadInputError if a file is not a probe in a supported format."""
     from chessreg.models.importers import davis_probes, direction_files, directions, source
 
     if not source.is_safetensors(path):
@@ -269,6 +270,7 @@ def check_fetched_probe(path: Path) -> None:
 
 
 def check_fetched_vector(path: Path) -> None:
+    """Raise BadInputError if a file is not a steering vector in a supported format."""
     from chessreg.models.importers import direction_files, directions, source
 
     if not source.is_safetensors(path) or direction_files.read_own_vector(path, path.name) is None:

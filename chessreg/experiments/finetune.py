@@ -225,6 +225,8 @@ class Finetune(Kind):
             self.tune(task)
 
     def tune(self, task: Task[FinetuneSpec, FinetuneOptions]) -> None:
+        """Fine-tune from the last saved state, then emit the curve and publish the checkpoint. Raises StopRequest after
+        a signal."""
         from chessreg.models.ranks import run_ranks
 
         spec = task.spec

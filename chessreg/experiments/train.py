@@ -284,6 +284,8 @@ class Train(Kind):
             self.train(task)
 
     def train(self, task: Task[TrainSpec, TrainOptions]) -> None:
+        """Train from the last saved state, then emit the curve and publish the checkpoint. Raises StopRequest after a
+        signal."""
         from chessreg.models.branches import BranchTrainer
         from chessreg.models.devices import prepare_device
         from chessreg.models.ranks import run_ranks

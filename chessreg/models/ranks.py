@@ -362,6 +362,7 @@ class ArrayPickler(pickle.Pickler):
         self.folder, self.arrays = folder, dict[int, np.ndarray]()
 
     def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
+        """Return the file of a large array, written once, or the place of a memory map. None: pickle the value."""
         if isinstance(value, np.memmap) and value.filename and isinstance(value.base, mmap.mmap):
             return value.filename, value.dtype, value.offset, value.shape
         if not isinstance(value, np.ndarray) or value.nbytes < MAPPED_BYTES or value.dtype.hasobject:
@@ -381,6 +382,7 @@ class ArrayUnpickler(pickle.Unpickler):
         self.folder = folder
 
     def persistent_load(self, pid: tuple[Any, ...]) -> np.ndarray:
+        """Return the array at `pid` as a read-only memory map."""
         name, *mapped = pid
         if mapped:
             from store.corpora import disable_read_ahead

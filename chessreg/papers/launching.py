@@ -110,6 +110,7 @@ class PaperLauncher:
         return make_uuid(self.coming[step].removeprefix("run:"))
 
     def complete(self, step: str) -> bool:
+        """Return whether the run of a step is complete."""
         from chessreg.registry import tables
 
         with self.work.session.database.read() as sql:

@@ -238,6 +238,7 @@ def has_gpu() -> bool:
 
 
 def reset_gpu_memory() -> None:
+    """Free cached GPU memory and reset its peak. Does nothing without a GPU."""
     import torch
 
     if has_gpu():

@@ -116,6 +116,7 @@ class Work:
         return CompleteSteps(self.session, self.request, self.tag, references, self.answers)
 
     def settings(self, step: Step, references: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return the settings of a step, with `@STEP` replaced by references to the steps' outputs."""
         known = self.references if references is None else dict(references)
         values = step.settings(self.with_references(known)) if callable(step.settings) else step.settings
         settings: dict[str, Any] = replace_references(values, known)
@@ -514,6 +515,7 @@ class Preparation(NamedTuple):
 
 
 def find_control(session: Session, settings: Values) -> str | None:
+    """Return the digest of the random-init control with this seed (`sha256:...`). None if it is not registered."""
     parent = session.id("checkpoint", settings["checkpoint"])
     with session.database.read() as sql:
         rows = sql.scalars(
@@ -526,6 +528,7 @@ def find_control(session: Session, settings: Values) -> str | None:
 
 
 def make_control(session: Session, settings: Values) -> str:
+    """Register the random-init control of a checkpoint with this seed and return its digest (`sha256:...`)."""
     control = register_random_init_control(
         session.database, session.store, settings["checkpoint"], seed=settings["seed"]
     )

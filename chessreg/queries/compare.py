@@ -209,6 +209,10 @@ def compare_runs(database: Database, references: list[str]) -> RunComparison:
 
 
 def find_subjects(session: Session, references: list[str]) -> list[Subject]:
+    """Return the runs to compare, the pinned one first. For a single run, return its attempts.
+
+    Raises NotFoundError if the run has not begun, and BadInputError if it has fewer than two attempts.
+    """
     ids = list(dict.fromkeys(names.resolve_id(session, "run", reference) for reference in references))
     called = names.read_names_of(session, "run", ids)
     if len(ids) > 1:
@@ -373,6 +377,10 @@ def estimate_beyond_control(rows: list[dict[str, Any]], subject: Subject, column
 
 
 def rate_metric(name: str, cells: dict[int, dict[str, tuple[float, float]]], subjects: int) -> Metric:
+    """Return a rate (hits / trials) of each subject and its difference from the first, both with intervals.
+
+    `cells` maps a subject's number to cluster → (hits, trials). Subjects without trials have unknown values.
+    """
     alone = {number: to_clusters(cell) for number, cell in cells.items()}
     values = [stats.estimate_rate(alone[n], "hits", "trials") if n in alone else stats.UNKNOWN for n in range(subjects)]
     differences: list[Estimate | None] = [None]
@@ -383,6 +391,7 @@ def rate_metric(name: str, cells: dict[int, dict[str, tuple[float, float]]], sub
 
 
 def build_value_metric(name: str, cells: dict[int, Estimate], subjects: int) -> Metric:
+    """Return a value of each subject and its difference from the first, without an interval."""
     values = [cells.get(n, stats.UNKNOWN) for n in range(subjects)]
     base = values[0].value
     differences = [

@@ -82,6 +82,7 @@ def quote_text(value: object) -> str:
 
 
 def close_connections(connections: list[duckdb.DuckDBPyConnection]) -> None:
+    """Close the connections. DuckDB closes those with an interrupted statement when the process ends."""
     import duckdb
 
     for connection in connections:

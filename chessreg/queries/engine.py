@@ -94,6 +94,7 @@ class QueryEngine:
 
     @property
     def database(self) -> Database:
+        """The registry's database. Raises ChessregError after it was closed."""
         database = self._database()
         if database is None:
             raise ChessregError("the registry of this query engine is closed")

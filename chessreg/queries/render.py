@@ -389,6 +389,7 @@ def format_csv(result: QueryResult) -> str:
 
 
 def format_csv_rows(result: QueryResult, heading: bool) -> str:
+    """Return the result as CSV text, with column names if `heading`."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     if heading:

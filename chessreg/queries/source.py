@@ -78,6 +78,7 @@ class CompleteRun(NamedTuple):
 
 
 def get_column_conversion(column: sa.Column[Any]) -> ColumnConversion:
+    """Return the DuckDB conversion of a SQL column. Raises ChessregError for an unsupported type."""
     kind = column.type.impl_instance if isinstance(column.type, sa.types.TypeDecorator) else column.type
     for type_, found in TYPES:
         if isinstance(kind, type_):

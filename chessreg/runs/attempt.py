@@ -362,6 +362,8 @@ class Heartbeat(threading.Thread):
         self._end = threading.Event()
 
     def run(self) -> None:
+        """Check in after 1 s, then at doubling intervals up to CHECK_IN_INTERVAL_S, until the attempt ends. Errors are
+        ignored."""
         from store.fragments import FragmentWriter
 
         writer = FragmentWriter(

@@ -76,6 +76,7 @@ class Ingester(threading.Thread):
             raise error
 
     def run(self) -> None:
+        """Ingest the fragments after each request, until the ingester is closed and no request is left."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._ended or self._asked > self._done)

@@ -327,6 +327,7 @@ def to_fragment_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def to_fragment_value(value: Any) -> Any:
+    """Return a value as JSON can hold it: ids as hex, times as ISO 8601, texts without NUL characters."""
     if isinstance(value, UUID):
         return value.hex
     if isinstance(value, datetime):

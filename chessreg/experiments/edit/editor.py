@@ -173,6 +173,11 @@ class Editor:
         mass: tuple[float, float] | tuple[None, None] = (None, None),
         detail: EditRow | None = None,
     ) -> None:
+        """Emit one row of `trial`: a text that the model wrote under a condition, and whether it is legal on each
+        board.
+
+        `mass` is the legal move mass on the original and the modified board, each None if not measured.
+        """
         state = removed.state
         self.task.emit(
             "trial",

@@ -153,6 +153,7 @@ class Markov(Kind):
             task.done(*range(low, high))
 
     def reduce(self, task: Task[MarkovSpec, MarkovOptions]) -> None:
+        """Compare the stored activations of the classes with both cosines, at every hook point, and emit the tests."""
         from chessreg.models.devices import prepare_device
 
         prepare_device("cpu", task.options.threads)

@@ -55,6 +55,7 @@ class LlamaAttention(nn.Module):
         self.o_proj = nn.Linear(self.n_head * self.d_head, d, bias)
 
     def forward(self, x: Tensor, turns: Turns, cache: SlotCache | None, mask: Tensor | None) -> Tensor:
+        """Return the attention output float [batch, length, d_model], with rotary position embeddings."""
         batch, length, _ = x.shape
         q, k, v = (
             projected(x).view(batch, length, -1, self.d_head).transpose(1, 2)

@@ -105,6 +105,7 @@ class SearchlessAttention(nn.Module):
         self.q_norm, self.k_norm = (nn.LayerNorm(width) if config.qk_norm else nn.Identity() for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the attention output float [batch, length, d_model] of the normalized residual."""
         parts = (self.q_norm(self.q(x)), self.k_norm(self.k(x)), self.v(x))
         q, k, v = (part.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for part in parts)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
@@ -123,6 +124,7 @@ class SearchlessBlock(nn.Module):
         self.down = nn.Linear(inner, width, bias=False)
 
     def forward(self, residual: Tensor) -> Tensor:
+        """Return the residual after attention and a SwiGLU layer, float [batch, length, d_model]."""
         residual = residual + self.attn(self.ln_1(residual))
         x = self.ln_2(residual)
         out: Tensor = residual + self.down(F.silu(self.gate(x)) * self.up(x))

@@ -26,6 +26,7 @@ class FenNanoGPTFile:
     name = "fen_nanogpt"
 
     def recognises(self, source: CheckpointSource) -> bool:
+        """Return whether the file is nanoGPT's and has the sizes of the 77-character FEN encoding."""
         from chessreg.models.adapters.fen_encoder import ACTIONS, TOKENS
 
         if not NanoGPTFile().recognises(source):

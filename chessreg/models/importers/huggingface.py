@@ -55,6 +55,7 @@ class HuggingFaceFolder:
         return None
 
     def read(self, source: CheckpointSource) -> Imported:
+        """Return the import of a Hugging Face folder. Raises BadInputError without a config.json."""
         if not self.recognises(source):
             raise BadInputError(f"{source.path.name} is not a Hugging Face folder: it has no config.json")
         ours = read_info(source.path) if (source.path / INFO).is_file() else None  # saved by chessreg

@@ -33,6 +33,7 @@ class NanoGPTFile:
         return None
 
     def read(self, source: CheckpointSource) -> Imported:
+        """Return the import as a GPT-2. Raises BadInputError if the file has no nanoGPT weights."""
         from chessreg.models.adapters.gpt2 import GPT2, GPT2Config
 
         if not self.recognises(source):

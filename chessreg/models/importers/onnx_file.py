@@ -47,6 +47,8 @@ class OnnxFile:
         return None
 
     def read(self, source: CheckpointSource) -> Imported:
+        """Return the import as a GPT-2, or as the model type in config.json. Raises BadInputError if the file is not a
+        graph."""
         graph = source.content
         if not isinstance(graph, OnnxGraph):
             raise BadInputError(f"{source.path.name} is not an ONNX graph: {source.description}")

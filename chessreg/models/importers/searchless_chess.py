@@ -48,6 +48,7 @@ class SearchlessChessParameters:
         return "fen-77"
 
     def read(self, source: CheckpointSource) -> Imported:
+        """Return the import. The head count is `--heads`, or inferred from the width."""
         from chessreg.models.adapters.searchless_chess import SearchlessChess
 
         raw = read_parameters(source)

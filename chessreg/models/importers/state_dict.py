@@ -49,6 +49,11 @@ class StateDictFile:
         return None
 
     def read(self, source: CheckpointSource) -> Imported:
+        """Return the import as a GPT-2.
+
+        The head count comes from the settings, or is the one with the lowest loss on sample games. Raises BadInputError
+        if the file has no GPT-2 weights.
+        """
         from chessreg.models.adapters.gpt2 import GPT2
 
         name = source.path.name

@@ -45,6 +45,8 @@ class TransformerLensFile:
         return None
 
     def read(self, source: CheckpointSource) -> Imported:
+        """Return the import as a GPT-2, with shapes from the weights. Raises BadInputError without TransformerLens
+        weights."""
         from chessreg.models.adapters.gpt2 import GPT2, GPT2Config
 
         if not self.recognises(source):

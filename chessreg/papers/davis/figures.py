@@ -39,6 +39,7 @@ def draw_latent_edit_masses(made: CompleteSteps, path: Path) -> str:
 
 
 def draw_masses_by_type(made: CompleteSteps, path: Path, wanted: Mapping[str, tuple[str, ...]]) -> str:
+    """Draw the legal move mass by type of edit and board, and return the command that prints the same numbers."""
     answer, shown = made.query(MASS_QUERY, EDITS_STEP), PanelMasses()
     places = {row["type"]: place for place, row in enumerate(answer.rows) if row["scale"] in (None, CODE_SCALE)}
     for board, types in wanted.items():

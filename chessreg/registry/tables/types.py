@@ -86,6 +86,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Return the time in UTC, without a time zone for SQLite. Raises ValueError for a time without one."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -107,6 +108,7 @@ class Json(TypeDecorator[Any]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Return JSONB on PostgreSQL and JSON elsewhere. None is stored as NULL."""
         if dialect.name == "postgresql":  # this import takes 0.05 s
             from sqlalchemy.dialects.postgresql import JSONB
 

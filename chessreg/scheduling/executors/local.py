@@ -74,6 +74,7 @@ class LocalExecutor:
     # -- interface ------------------------------------------------------------------------------------------------
 
     def submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
+        """Start the submissions that have a free slot on this machine, and return job id → handle."""
         started: dict[UUID, str] = {}
         here = self._read() if any(work.needs.device != "cpu" for work in works) else []
         for work in works:
@@ -86,6 +87,7 @@ class LocalExecutor:
         return {handle: self._ended.get(handle) or self._look(handle) for handle in handles}
 
     def cancel(self, handle: str) -> None:
+        """Send SIGTERM to the process, and SIGKILL to its group when called again after the grace period."""
         process = _parse_handle(handle)
         if handle in self._ended or process is None or not _is_alive(process):
             return

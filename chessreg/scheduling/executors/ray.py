@@ -61,6 +61,7 @@ class RayExecutor:
     # -- interface ------------------------------------------------------------------------------------------------
 
     def submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
+        """Pass the submissions to Ray, and return job id → handle. Empty if Ray does not respond."""
         for work in works:
             require_one_node(work.needs)
         orders = [
@@ -85,6 +86,7 @@ class RayExecutor:
             return {}  # they are submitted again later
 
     def poll(self, handles: Collection[str]) -> dict[str, SubmissionStatus]:
+        """Return handle → status, without the handles whose status Ray does not report now."""
         for handle in handles:
             if handle not in self._ended and not is_actor_handle(handle):
                 self._ended[handle] = SubmissionStatus("ended", None, Cause.LOST, "its handle cannot be read")
@@ -102,6 +104,7 @@ class RayExecutor:
         return answered
 
     def cancel(self, handle: str) -> None:
+        """Ask Ray to end the actor, at most once in CANCEL_INTERVAL_S. Does nothing if Ray does not respond."""
         now = time.monotonic()
         if (
             handle in self._ended

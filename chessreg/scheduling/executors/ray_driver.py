@@ -311,6 +311,7 @@ def serve_requests(address: str, requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def main() -> None:
+    """Answer requests from standard input on a copy of standard output, where Ray cannot print."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # keeps Ray's output out of the answers
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

@@ -174,6 +174,7 @@ VERBS = {"describe": describe_machine, "start": start_node, "stop": stop_node, "
 
 
 def main() -> None:
+    """Answer the one JSON request on standard input with one line of JSON."""
     keep_private()
     request = json.loads(sys.stdin.readline())
     try:

@@ -62,6 +62,10 @@ class SlurmExecutor:
     # -- interface ------------------------------------------------------------------------------------------------
 
     def submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
+        """Pass the submissions to `sbatch`, shards of one launch as an array, and return job id → handle.
+
+        A submission that Slurm already has keeps its handle. If Slurm does not respond, the others are left out.
+        """
         handles: dict[UUID, str] = {}
         try:
             fresh = []
@@ -79,6 +83,7 @@ class SlurmExecutor:
         return handles
 
     def poll(self, handles: Collection[str]) -> dict[str, SubmissionStatus]:
+        """Return handle → status, at most `every` seconds old. Empty if Slurm does not respond."""
         now = time.monotonic()
         new = not self._silent and any(handle not in self._seen and handle not in self._ended for handle in handles)
         if new or now - self._polled >= self._every:
@@ -92,6 +97,7 @@ class SlurmExecutor:
         return {handle: known[handle] for handle in handles if handle in known}
 
     def cancel(self, handle: str) -> None:
+        """Call `scancel` once, and again with SIGKILL after CANCEL_AGAIN_S. Does nothing for another user's job."""
         parsed, now = SlurmHandle.parse(handle), time.monotonic()
         if parsed is None or handle in self._ended:
             return
