@@ -73,6 +73,7 @@ class PrintableFilter(LineFilter):
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return the segments of a line without characters that could control the terminal."""
         return [
             segment
             if segment.control or segment.text.isprintable()
@@ -106,6 +107,7 @@ class AsciiFilter(LineFilter):
     """Replace non-ASCII characters on ASCII terminals by similar signs, letters without accents, or question marks."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return the segments of a line with ASCII replacements of signs and lines."""
         return [
             segment
             if segment.control or segment.text.isascii()
@@ -201,6 +203,7 @@ class ChessregApp(Host):
         return BOARD_DARK
 
     def get_css_variables(self) -> dict[str, str]:
+        """Return the theme's colors, adjusted to be legible with the terminal's number of colors."""
         self.theme_variables = make_legible(
             super().get_css_variables(), self.current_theme, get_color_system(self.console.color_system)
         )
@@ -234,6 +237,7 @@ class ChessregApp(Host):
             await super().on_event(event)
 
     async def hand_on(self, key: Key | Paste) -> None:
+        """Deliver the next key or pasted text to the focused widget."""
         key = self.typed.first_of(key)
         if isinstance(key, Paste) and isinstance(self.typed.focus(), Input):
             key = Paste(join_pasted_lines(key.text))
@@ -351,6 +355,7 @@ class ChessregApp(Host):
                 self.tell_ended(row)
 
     def tell_ended(self, row: Mapping[str, Any]) -> None:
+        """Report that a run has ended: a message, the bell, and a desktop notification (OSC 9) outside a browser."""
         name, state = row["name"] or row["title"], row["state"].replace("_", " ")
         severity = "information" if state == "complete" else "warning"
         self.notify(f"{state}: {show.format_units_done(row)} units", title=name, severity=severity)
@@ -428,6 +433,7 @@ class ChessregApp(Host):
         self.action_command_palette()
 
     async def action_reload(self) -> None:
+        """Read the rows of the screen again."""
         if not self.read_only:
             self.take_in(tell=True)
         if self.top_screen is not None:

@@ -29,6 +29,7 @@ class Environment(dict[str, str]):
 
     @classmethod
     def of(cls, session: Session) -> Environment:
+        """Return the environment in which child processes open the same registry and store as the session."""
         return cls(
             child.build_child_environment(),
             CHESSREG_REGISTRY=session.database.reference,

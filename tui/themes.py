@@ -192,6 +192,7 @@ def load_theme(path: Path) -> Theme:
 
 
 def check_color(path: Path, name: str, color: Any) -> None:
+    """Raise BadInputError, naming file and setting, if `color` is not a color."""
     try:
         Color.parse(color)
     except (ColorParseError, TypeError, AttributeError) as error:

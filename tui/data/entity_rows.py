@@ -50,6 +50,8 @@ def make_entity_columns(declared: Sequence[display.Column], rows: Sequence[Row])
 
 
 def make_entity_column(declared: display.Column, rows: Sequence[Row], write: Callable[[Any], str]) -> TableColumn:
+    """Return the table column of a declared column; `write` formats a value without a declared format."""
+
     def text(row: Row) -> str:
         as_people_read = format_display_cell(declared, row)
         return write(row.get(declared.field)) if as_people_read is None else as_people_read

@@ -104,6 +104,10 @@ def normalize_state_word(word: str) -> str:
 
 
 def make_field_condition(session: Session, field: str, sign: str, value: str) -> ColumnElement[bool]:
+    """Return the SQL condition of one word of the jobs filter: FIELD, SIGN, VALUE.
+
+    Raises BadInputError if the value is not a number or time in a field of numbers or times.
+    """
     if not value:  # `kind:` while it is typed
         return literal(1) == literal(1)
     if field in NUMBERS:
@@ -127,6 +131,7 @@ def make_field_condition(session: Session, field: str, sign: str, value: str) ->
 
 
 def make_state_condition(value: str) -> ColumnElement[bool]:
+    """Return the SQL condition of jobs in a state that begins with `value`, such as `run` or `cancelling`."""
     fits = [
         is_so
         for word, is_so in make_end_conditions().items()
@@ -489,6 +494,7 @@ def list_hosts(sql: SqlSession) -> list[Row]:
 
 
 def load_home(session: Session, since: datetime) -> HomeSnapshot:
+    """Read the home screen: counts, jobs, machines, curves of running jobs, and runs that ended after `since`."""
     overall, of_jobs = count_nouns(session), count_jobs(session)
     with session.database.read() as sql:
         newest, foreground = list_hosts(sql), len(status.list_foreground(sql))

@@ -683,6 +683,7 @@ def find_form_kind(session: Session, reference: str, typed: bool) -> Kind:
 
 
 def make_untrusted_row(record: tables.KindRecord, error: ChessregError) -> Row:
+    """Return the row of a recorded kind that cannot be loaded, with the error as its summary."""
     return {
         "name": record.name,
         "summary": str(error),
@@ -693,6 +694,7 @@ def make_untrusted_row(record: tables.KindRecord, error: ChessregError) -> Row:
 
 
 def make_kind_row(kind: Kind, reference: str) -> Row:
+    """Return the row of a kind in the list of kinds. `reference` is its name, or its file."""
     return {
         "name": kind.name,
         "summary": kind.summary,

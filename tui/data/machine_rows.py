@@ -105,6 +105,10 @@ def sort_machines(machines: Sequence[Row]) -> list[Row]:
 
 
 def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loads], cells: int) -> list[Line]:
+    """Return the lines of a machine: one for each GPU and for each further job, with loads and their history.
+
+    A machine without a GPU has a line for the CPU. `cells` is the width of the meters.
+    """
     host, load = machine["host"], machine["load"] if machine["running"] else None
     here = [row for row in going if row["at"] == host]
     if not load:
@@ -173,6 +177,7 @@ def count_gpus(machines: Sequence[Row], going: Sequence[Row]) -> tuple[int, int]
 
 
 def make_blank_line(host: str, label: str) -> Line:
+    """Return a line of the table of machines with empty cells."""
     return {
         "id": f"{host} ", "host": host, "label": label, "device": "", "busy": None, "memory": None, "memory_told": "",
         "past": "", "job": "", "state": "", "ran": None, "left": None,

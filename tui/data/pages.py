@@ -21,7 +21,9 @@ class Pages(Protocol):
     @property
     def count(self) -> int: ...
 
-    def page(self, number: int) -> Sequence[Row]: ...
+    def page(self, number: int) -> Sequence[Row]:
+        """Return the rows of a page, counted from 0. The page after the last is empty."""
+        ...
 
     def narrow(self, view: View) -> Pages:
         """Return the rows that match the view, in its order. Raises BadInputError for an unknown column."""

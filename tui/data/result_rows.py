@@ -324,6 +324,8 @@ def format_opening(row: Row) -> str:
 
 
 def make_mass_column(field: str) -> TableColumn:
+    """Return the table column of a probability mass, with three decimals."""
+
     def text(row: Row) -> str:
         return "" if row[field] is None else f"{row[field]:.3f}"
 

@@ -128,6 +128,7 @@ def format_units(row: Row) -> str:
 
 
 def format_run_name(row: Row) -> str:
+    """Return a run's name, or else its short id, with marks of a star and a pin."""
     return (
         ("★ " if row["starred"] else "")
         + ("⚑ " if row["pinned"] else "")

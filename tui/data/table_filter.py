@@ -132,6 +132,7 @@ def is_row_match(row: Mapping[str, Any], view: View) -> bool:
 
 
 def is_cell_match(column: TableColumn, row: Mapping[str, Any], term: Term) -> bool:
+    """Return whether the cell of a row matches a term: a number by its value, any other by its text."""
     value, text = row.get(column.field), column.of(row)
     if isinstance(value, (bool, int, float)):
         matches = (
@@ -247,6 +248,8 @@ def to_exact_number(number: float) -> int | float:
 
 
 def make_text_condition(sql: Any, term: Term, dialect: str) -> ColumnElement[bool]:
+    """Return the SQL condition of a term on a column of text, with numbers in it compared as numbers. NULL never
+    matches."""
     from sqlalchemy import and_, case, func, or_
 
     number = make_number_sql(sql, dialect) if term.number is not None else None

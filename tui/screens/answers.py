@@ -135,6 +135,7 @@ class ResultScreen(AppScreen):
         self.table.show(answer.pages, rows, columns=columns, keep=keep, bars=answer.bars)
 
     def columns_of(self, answer: AnswerTable, rows: Sequence[Row]) -> list[TableColumn]:
+        """Return the table columns of an answer, the most useful first if the screen arranges them."""
         columns = build_answer_columns(answer)
         if not self.arranges:
             return columns
@@ -165,6 +166,7 @@ class ResultScreen(AppScreen):
         self.ask_path(self.file_name)
 
     def ask_path(self, suggested: str) -> None:
+        """Ask for a path, confirm that an existing file will be overwritten, and write the table."""
         from tui.screens.dialogs import Confirm, Prompt
 
         if self.result is None:
@@ -318,6 +320,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         return self._answered or self.scoped_question
 
     def show(self, answer: AnswerTable, rows: list[Row], question: ScreenQuestion, keep: bool = False) -> None:
+        """Show the rows of an answer under a title that states the question."""
         unfinished = ", with unfinished runs" if question.partial else ""
         scoring = f", scoring {question.scoring}" if question.scoring != "paper" else ""
         title = question.title[:1].upper() + question.title[1:]
@@ -562,6 +565,7 @@ class PlotScreen(FigureScreen):
         self.choose((self.at + int(way)) % len(self.plots))
 
     def choose(self, place: int) -> None:
+        """Show the plot at `place` in the strip."""
         self.at = self.query_one(PaneStrip).place = place
         self.crumb = self.plots[place].title
         self.relabel()

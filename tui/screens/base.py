@@ -83,6 +83,7 @@ class AppScreen(Screen[None]):
             yield KeyBar()
 
     def body(self) -> ComposeResult:
+        """Yield the widgets between the top bar and the footer."""
         raise NotImplementedError
 
     async def fill(self) -> None:
@@ -481,6 +482,7 @@ class PartsScreen(AppScreen):
     """A screen whose parts are listed in a PaneStrip. Subclasses implement `show_part`."""
 
     def show_part(self, keep: bool = False) -> None:
+        """Show the part that is selected in the PaneStrip. `keep` keeps the cursor's row."""
         raise NotImplementedError
 
     def choose_part(self, place: int) -> None:
@@ -519,6 +521,7 @@ class TextScreen(AppScreen):
             yield Static(self.content())
 
     def content(self) -> RenderableType:
+        """Return the text of the screen."""
         raise NotImplementedError
 
     def action_scroll_text(self, way: str) -> None:

@@ -37,6 +37,7 @@ class DrawingScreen(AppScreen):
         raise NotImplementedError
 
     def draw(self) -> None:
+        """Draw the boards and their texts from the data already read."""
         raise NotImplementedError
 
     @property
@@ -266,6 +267,7 @@ class FourBoardsScreen(DrawingScreen):
         self.call_after_refresh(self.draw_numbers)
 
     def draw_numbers(self) -> None:
+        """Show the moves before and after the edit, or clear them if they belong to an earlier position."""
         rankings = self.query_one(Rankings)
         if self.answer is not None:
             rankings.show(self.answer, self.pointed)

@@ -135,6 +135,7 @@ class BoardsScreen(BoardPreviewingScreen):
         )
 
     def columns(self, listed: BoardRows) -> Sequence[TableColumn]:
+        """Return the table columns of the listed boards."""
         known = listed.result_table == DATASET_GAME
         return DATASET_GAME_COLUMNS if known else make_result_columns(listed.result_table, listed.rows, with_run=True)
 
@@ -513,6 +514,7 @@ class BoardScreen(DrawingScreen):
             self.load()
 
     def go(self, frame: int) -> None:
+        """Show a frame, the first or last one if there is no such frame, and ask the model for its moves."""
         if self.boards is not None and not self.paired:
             self.frame = min(max(0, frame), len(self.boards.views) - 1)
             self.draw()
@@ -591,6 +593,7 @@ class BoardScreen(DrawingScreen):
 
     @work(group="model", exclusive=True)
     async def read_model_moves(self, drawn: Boards, place: int) -> None:
+        """Ask the model for its moves in the frame at `place`, and show them if its boards are still shown."""
         from chess import STARTING_FEN
 
         from chessreg.lab.question import LabPosition
@@ -802,6 +805,7 @@ class PairScreen(DrawingScreen):
         self.query_one("#head", Static).update(self.head())
 
     def head(self) -> str:
+        """Return the two lines above the boards: the ply, and where the games diverge."""
         assert self.pair
         pair = self.pair
         alike = f"identical for {show.format_count(pair.parts or 0, 'ply', 'plies')}, then {pair.moves}"

@@ -81,6 +81,7 @@ class CompareScreen(PartsScreen):
 
     @property
     def panes(self) -> list[ComparePane]:
+        """The panes: differing settings, metrics, machines and curves. Empty until the comparison has been read."""
         compared = self.compared
         if compared is None:
             return []

@@ -152,6 +152,7 @@ class PickerScreen(AppScreen):
 
     @property
     def columns(self) -> tuple[TableColumn, ...]:
+        """The table columns: name, description and time."""
         return (
             TableColumn("value", self.noun.removeprefix("run:"), widest=40, least=16, role="key"),
             TableColumn("about", "", widest=80, least=20),
@@ -208,6 +209,7 @@ class PickerScreen(AppScreen):
         self.take_only_row()
 
     def take_only_row(self) -> None:
+        """Take the only matching row after Enter, as soon as the rows that match the typed words are read."""
         table, words = self.query_one(PageTable), self.query_one(FilterBar).value
         if self._taking and words == self._shown_words:
             self._taking = False

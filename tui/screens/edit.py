@@ -291,6 +291,7 @@ class CaseScreen(StateScreen):
         self.query_one("#numbers", Static).update(Text("\n".join(lines)))
 
     def head(self, case: StoredCase, state: EditedState) -> str:
+        """Return the line above the boards: condition, edited layers, scale and case."""
         if case.skipped:
             return f"{case.where} · {case.skipped}"
         edit = state.edit

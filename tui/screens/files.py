@@ -112,6 +112,7 @@ class FilesScreen(AppScreen):
         return f"chessreg {' '.join(self.words)} FILE{'' if self.takes_urls else ' --name NAME'}"
 
     def go(self, folder: Path, at: Path | None = None) -> None:
+        """Show a folder without filter and order, with the cursor on `at`."""
         self.folder, self.at = folder, at
         table = self.query_one(PageTable)
         table.view = type(table.view)()

@@ -191,6 +191,8 @@ class Palette(Provider):
                     )
 
     def there(self, room: str, action: Action) -> Callable[[], Awaitable[None]]:
+        """Return a function that opens a screen and runs its action. It only names the key of an action that writes."""
+
         async def go() -> None:
             await self.home.switch_mode(room)
             self.home.back_to(1)
@@ -208,6 +210,8 @@ class Palette(Provider):
         return go
 
     def query(self, entry: Any) -> PaletteEntry:
+        """Return the entry that opens a query of the catalogue."""
+
         async def go() -> None:
             from tui.screens.answers import AnswerScreen
 
@@ -217,6 +221,7 @@ class Palette(Provider):
         return PaletteEntry(f"query:{entry.title}", f"Query: {entry.title}", f'chessreg query "{entry.title}"', go)
 
     def kind(self, name: str, reference: str, summary: str) -> PaletteEntry:
+        """Return the entry that opens the launch form of a kind."""
         on_page = self.screen.run_on_page if isinstance(self.screen, AppScreen) else None
 
         async def go() -> None:
@@ -230,6 +235,7 @@ class Palette(Provider):
         return PaletteEntry(f"launch:{name}", f"Launch {name}: {summary}", f"chessreg launch {reference}", go)
 
     def themes(self) -> Iterator[PaletteEntry]:
+        """Yield the entries that set and remember a theme."""
         for name in self.home.available_themes:
 
             async def go(name: str = name) -> None:
@@ -239,6 +245,7 @@ class Palette(Provider):
             yield PaletteEntry(f"theme:{name}", f"Theme: {name}", "colors", go)
 
     async def runs(self, words: str) -> list[PaletteEntry]:
+        """Return the entries of at most MAX_PALETTE_RUNS runs whose names match. Empty after any error."""
         from tui.data import palette
 
         try:
@@ -250,6 +257,8 @@ class Palette(Provider):
         return [self.run_of(id, name) for id, name in named[:MAX_PALETTE_RUNS]]
 
     def run_of(self, id: UUID, name: str) -> PaletteEntry:
+        """Return the entry that opens a run."""
+
         async def go() -> None:
             self.home.open("run", id, name)
 
@@ -282,6 +291,7 @@ class Palette(Provider):
             )
 
     async def search(self, query: str) -> Hits:
+        """Yield the entries that match, scored by match, exactness, place and earlier uses."""
         matcher = self.matcher(query)
         here = {found.key: found._replace(weight=HERE_WEIGHT) for found in self.here()}
         others = [f for f in (*self.elsewhere(), *await self.listed(), *self.themes()) if f.key not in here]
@@ -314,6 +324,8 @@ def score_exactness(words: str, text: str) -> float:
 
 
 def make_action_runner(action: Action, screen: AppScreen) -> Callable[[], Awaitable[None]]:
+    """Return a function that runs an action on a screen."""
+
     async def go() -> None:
         await screen.app.run_action(action.call, default_namespace=screen.node_of(action))
 

@@ -422,6 +422,7 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
 
     @work(group="begin")
     async def begin(self, command: list[str]) -> None:
+        """Run a chessreg command in the background and report its last line when it ends. One command at a time."""
         if self.busy:
             self.notify(f"chessreg {self.busy} is still running", severity="warning")
             return
@@ -461,6 +462,7 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         self.open_row(event.row)
 
     def open_row(self, row: Row) -> None:
+        """Open the machine, job or run of a row."""
         if "device" in row:
             from tui.screens.machine import MachineScreen
 
@@ -472,6 +474,7 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
 
 
 def format_home_overview(state: HomeSnapshot) -> str:
+    """Return the line of counts: running and pending jobs, runs that ended by cause, and all runs."""
     ended = [row["cause"] for row in state.ended]
     well = {how: ended.count(how) for how in ("complete", "cancelled", "interrupted")}
     counts = [

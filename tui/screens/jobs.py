@@ -280,6 +280,7 @@ A run in the foreground (chessreg run) is not a job. It is listed among the runs
 
 
 def read_job_page(session: Session, filter_text: str, number: int) -> JobPage:
+    """Read the counts of jobs and the page `number` of those that match the filter."""
     from tui.data.job_rows import count_jobs, list_job_pages
 
     pages = list_job_pages(session, filter_text)
@@ -287,6 +288,7 @@ def read_job_page(session: Session, filter_text: str, number: int) -> JobPage:
 
 
 def format_jobs_overview(page: JobPage) -> str:
+    """Return the line of counts: jobs that match of all jobs, by state."""
     counts = page.counts
     total = counts["running"] + counts["waiting"] + counts["ended"]
     jobs_text = show.format_count(total, "job")

@@ -220,6 +220,7 @@ class LabScreen(FourBoardsScreen):
             self.run_exclusive(self.look_now, "look")
 
     async def look_now(self) -> None:
+        """Ask the model about the current position, and show the answer or the error."""
         self.asking = True
         if self.answer is None:
             self.stored = [make_position_frame(self.sans)]  # shown while the model loads
@@ -297,6 +298,7 @@ class LabScreen(FourBoardsScreen):
     # -- moves ----------------------------------------------------------------------------------------------------
 
     def go(self, sans: tuple[str, ...], ahead: tuple[str, ...] = ()) -> None:
+        """Show the position after `sans`; `ahead` are the moves taken back, which can be replayed."""
         if sans != self.sans:
             self.taken_up = None
             self.changes = {}  # they belong to the previous board
@@ -335,6 +337,7 @@ class LabScreen(FourBoardsScreen):
         return shown == (edit.layers, edit.token_mask, edit.condition, edit.scale)
 
     def show_pending(self) -> None:
+        """Show the stored edit that was passed to the lab, if its model and probe are in this registry."""
         edit, self.pending = self.pending, None
         if edit is None:
             return
@@ -412,6 +415,7 @@ class LabScreen(FourBoardsScreen):
         bar.tell(square, self.board_changes)
 
     def move_cursor(self, files: int, ranks: int) -> None:
+        """Move the square cursor by files and ranks as the board is shown, within its edges."""
         if self.cursor is None:
             return
         if self.flipped:
@@ -432,12 +436,14 @@ class LabScreen(FourBoardsScreen):
         self.look()
 
     def undo_change(self) -> None:
+        """Take back the last change of a square."""
         if self.changes:
             square, _ = self.changes.popitem()
             self.pick(square)
             self.look()
 
     def close_square_bar(self) -> None:
+        """Close the bar of pieces and remove the square cursor."""
         self.cursor = None
         self.query_one(SquareBar).display = False
         self.set_focus(None)

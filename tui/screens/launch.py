@@ -371,6 +371,7 @@ class FormScreen(AppScreen):
         return self.checked.errors.get(key) or known.get(key, "")
 
     def show_fields(self) -> None:
+        """Show the value, source and error of every field."""
         fields, rows = self.query_one(FieldList), self.rows
         longest = max((cell_len(self.form.text(row.field.key)) for row in rows), default=0)
         if longest != fields.longest:
@@ -509,6 +510,7 @@ class FormScreen(AppScreen):
             self.turn(row.field, row.field.choices, int(way))
 
     def turn(self, field: Field, choices: tuple[str, ...], way: int) -> None:
+        """Set a field to the next choice (`way` 1) or the previous one (-1). The default choice clears the field."""
         now = self.form.text(field.key)
         place = choices.index(now) + way if now in choices else 0
         chosen = choices[place % len(choices)]
@@ -517,6 +519,7 @@ class FormScreen(AppScreen):
 
     @work(group="places")
     async def turn_executor(self, way: int) -> None:
+        """Set the executor to the next or previous available one."""
         from tui.data.launch_form import list_executors
 
         executors = await self.ask("looking for executors", lambda session: list_executors())
@@ -528,6 +531,7 @@ class FormScreen(AppScreen):
             self.give(row.field.key, None)
 
     def pick(self, field: Field) -> None:
+        """Open the list from which the values of a field are chosen."""
         from tui.data.launch_form import is_evaluated_on
         from tui.screens.dialogs import PickerScreen
 
@@ -600,6 +604,7 @@ class FormScreen(AppScreen):
         self.filter_rows()
 
     def filter_rows(self) -> None:
+        """Show only the fields whose name or description contains all typed words."""
         for row in self.rows:
             text = f"{row.field.path} {row.field.text}".lower()
             row.display = all(word in text for word in self.filter_words)
@@ -658,12 +663,14 @@ class FormScreen(AppScreen):
 
     @work(group="launch")
     async def launch(self) -> None:
+        """Launch the form. A second launch is possible when this one has ended."""
         try:
             await self.launch_now()
         finally:
             self.launching = False
 
     async def launch_now(self) -> None:
+        """Queue the form as it was when checked, and open the page of its job."""
         from tui.data.job_rows import find_current_job
         from tui.data.launch_form import queue_form
 

@@ -157,6 +157,7 @@ def build_run_row(row: Mapping[str, Any]) -> Row:
 
 
 def build_conflict_row(row: Mapping[str, Any]) -> Row:
+    """Return the table row of a conflict: run, key, and the differing values of both registries."""
     key = {name: value for name, value in row["key"].items() if name != "run_id"}
     here, there = (
         ", ".join(f"{name} {show.format_cell_value(values[side])}" for name, values in row["differs"].items())

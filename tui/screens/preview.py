@@ -59,6 +59,7 @@ class Preview(VerticalScroll, can_focus=False):
         return max(1, self.content_size.width - self.scrollbar_size_vertical)
 
     async def show(self, shown: RowPreview | None) -> None:
+        """Show the text of a row and the largest board that fits. None clears both."""
         text = self.children[-1]
         assert isinstance(text, Static)
         text.update("" if shown is None else shown.text)
@@ -137,6 +138,7 @@ class PreviewingScreen(AppScreen):
         return self.query(PageTable).first()
 
     async def preview(self) -> None:
+        """Show the preview of the current row after PREVIEW_DELAY_S."""
         await asyncio.sleep(PREVIEW_DELAY_S)
         self.require_shown()
         row = self.previewed_table.current

@@ -363,6 +363,7 @@ class SqlScreen(ResultScreen):
             await self.question()
 
     async def read_names(self) -> None:
+        """Read the names of tables and columns, then their row counts, and draw the tree, once."""
         editor = self.query_one(SqlEditor)
         if not editor.names:
             editor.names = await self.ask("reading the names of tables", query_answers.list_sql_names) or {}
@@ -458,6 +459,7 @@ class SqlScreen(ResultScreen):
         self.load()
 
     async def question(self) -> None:
+        """Run the statement and show its first page."""
         text = self.statement
         self.query_one(NotesPane).show([], "running … Esc stops it")
         page = await self.ask(

@@ -345,6 +345,7 @@ def read_run_page(session: Session, filter_text: str, sort: str, metrics: Sequen
 
 
 def format_runs_overview(counts: Mapping[str, int], pages: Pages) -> str:
+    """Return the line of counts: runs that match of all runs, datasets and checkpoints."""
     runs_text = show.format_count(counts["run"], "run")
     if not is_counted(pages):
         runs_text = f"{pages.count:,}… of {runs_text}"

@@ -141,6 +141,7 @@ class Banner(Static):
         self.message = ""
 
     def set_message(self, message: str, wrong: bool = False) -> None:
+        """Show a message, as an error if `wrong`, otherwise as work in progress."""
         if message != self.message:
             self.message = message
             self.update(("! " if wrong else "") + message)
@@ -366,6 +367,7 @@ class ColumnSuggester(Suggester):
         self.known = list(known)
 
     async def get_suggestion(self, value: str) -> str | None:
+        """Return the text with its last word completed to a known one, else None. A leading `!` is kept."""
         before, blank, last = value.rpartition(" ")
         bare = last.removeprefix("!").lower()
         word = next((word for word in self.known if bare and word.startswith(bare) and word != bare), None)
@@ -405,6 +407,7 @@ class ScopeBar(FilterBar):
 
     @staticmethod
     def fits(text: str) -> bool:
+        """Return whether the text is a valid scope."""
         from chessreg.errors import BadInputError
 
         try:

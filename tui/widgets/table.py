@@ -606,6 +606,7 @@ class PageTable(ScrollView, can_focus=True):
         self.post_message(self.Moved(self, after))
 
     def scroll_to_cursor(self) -> None:
+        """Scroll by as few lines as show the cursor's row."""
         top, visible = self.scroll_offset.y, self.visible_rows
         if self.cursor < top:
             self.scroll_to(y=self.cursor, animate=False)
