@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Alignment = Literal["post-ply", "pre-ply"]
 """The board that labels a token which completes a move: the board after the move (`post-ply`, correct), or the board
-before it (`pre-ply`, as in Davis's code; specification 1.3). The two differ only where a move ends with its own token,
+before it (`pre-ply`, as in Davis's code). The two differ only where a move ends with its own token,
 as in UCI squares."""
 
 Content = Literal["history", "position"]
@@ -178,7 +178,7 @@ class Encoding(Protocol):
     def forms(self) -> tuple[Form, ...]:
         """The forms that a move can have on any board, without the token that ends it.
 
-        A text is *valid* (Junkin's specification 3.1) if each of its ids is in the set at its position of one form. In
+        A text is *valid* (Junkin 2025, Appendix D.5) if each of its ids is in the set at its position of one form. In
         UCI these are the 1,968 moves.
         """
         ...

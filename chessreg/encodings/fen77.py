@@ -1,6 +1,6 @@
 """`fen-77`: a position as 77 characters derived from its FEN, and a move as one of 1,968 actions.
 
-Source: Ruoss et al. 2024; Junkin's specification 1.1, 1.2. The tokens are:
+Source: Ruoss et al. 2024, `tokenizer.py` and `utils.py` of searchless_chess. The tokens are:
 
     0        side to move               1-64    squares a8 … h8, a7 … h1, `.` for an empty one
     65-68    castling, as in the FEN    69-70   en passant    71-73, 74-76  half-move clock, full-move number

@@ -1,7 +1,7 @@
 """`pgn-char-32`: games as Karvonen's 32 PGN characters, `;1.e4 e5 2.Nf3`: canonical SAN, no result.
 
-Source: specification 1.1, 1.2. The number of plies played on the board at character i is the number of spaces in
-characters 0..i, because a space belongs to the move that follows it (specification 3.2).
+Source: Karvonen 2024, section 2.1. The number of plies played on the board at character i is the number of spaces in
+characters 0..i, because a space belongs to the move that follows it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Prompt templates over any pretrained tokenizer: the FEN with one token per character, the answer as a move's
 characters.
 
-Source: Junkin's specification 1.3 to 1.5. Templates are kept verbatim and identified by the sha256 of their text,
+Source: Junkin 2025, Appendix F, and its code. Templates are kept verbatim and identified by the sha256 of their text,
 because paper and code differ in punctuation. Layout, counters, notation and the list of legal moves are settings for
 the same reason.
 

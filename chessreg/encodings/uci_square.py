@@ -1,5 +1,5 @@
 """`uci-square-72` (Davis) and `uci-square-77` (LCB): a move is the token of its origin square, its target square and,
-for a promotion, the piece. Castling is the king's move. Source: Davis's specification 1.1 to 1.3.
+for a promotion, the piece. Castling is the king's move. Source: Davis 2026, Appendices A and B.
 
 Promotion pieces are always lower case, and nothing is written as `<unk>`, although Davis's published model very likely
 saw promotions only as `<unk>` (1.1).

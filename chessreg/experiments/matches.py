@@ -199,7 +199,7 @@ def get_match_number(spec: OpeningSettings, unit: int) -> int:
 
 @dataclass(frozen=True)
 class MatchRules:
-    """Conditions that end a game in addition to the rules of chess (specification 7.2).
+    """Conditions that end a game in addition to the rules of chess, as in chess_gpt_eval.
 
     `move_limit` full moves are counted from the end of the opening. If the model's context cannot hold one more move,
     `context_full` decides: `adjudicate` (like the move limit), `forfeit`, or `crop` (continue with the newest

@@ -165,7 +165,7 @@ def load_fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
 
 
 def is_centring_needed(probe: FittedProbe, cache: CachedActivations) -> bool:
-    """Return whether the cache's residuals must be centred for this probe (Karvonen specification 2.3).
+    """Return whether the cache's residuals must be centred for this probe, as for Karvonen's.
 
     Raises BadInputError for a probe of raw residuals on a cache of centred ones, which have lost their mean.
     """

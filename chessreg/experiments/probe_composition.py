@@ -212,8 +212,8 @@ class Composition:
 
 
 def compose_directions(joint: FittedProbe, parts: list[FittedProbe], direction: ClassDirection = "raw") -> Composition:
-    """Return cos(W_color + W_type, W_joint) of every piece on every square, with its controls (Davis specification
-    4.5)."""
+    """Return cos(W_color + W_type, W_joint) of every piece on every square, with its controls (Davis 2026,
+    section 1)."""
     if widths := {len(part.weight) for part in parts} - {len(joint.weight)}:
         raise BadInputError(f"the joint probe reads d_model {len(joint.weight)}, but another reads {widths.pop()}")
     classes = get_label("piece").classes

@@ -149,7 +149,7 @@ class TrainOptions(ModelTrainingOptions):
     )
 
 
-DAVIS: dict[str, Any] = {  # specification 1.5 and 2, from the published script; the number of steps is reconstructed
+DAVIS: dict[str, Any] = {  # Davis's published train-chess-gpt.py; the number of steps is reconstructed
     "architecture": "gpt2", "encoding": "uci-square-72", "min_characters": 2, "n_layer": 12, "n_head": 12,
     "n_embd": 768, "block_size": 512, "activation": "gelu_new", "biases": True, "dropout": 0.1, "packing": "stream",
     "steps": 4_100_000, "batch_tokens": 3072, "learning_rate": 2e-4, "warmup_steps": 0, "final_fraction": 0.0,
@@ -162,7 +162,7 @@ DAVIS_SMALL: dict[str, Any] = DAVIS | {
 }  # fmt: skip
 
 
-AUTHOR: dict[str, Any] = {  # Junkin's specification 2.1, 2.3 and 3.4: the public code and its logs
+AUTHOR: dict[str, Any] = {  # Junkin's public code and its logs
     "architecture": "fen-encoder", "attention": "bidirectional", "embedding": "tied",
     "n_layer": 8, "n_head": 8, "n_embd": 512, "batch_moves": 2048, "steps": 600_000, "learning_rate": 3e-4,
     "warmup_steps": 2000, "final_fraction": 0.1, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "grad_clip": 1.0,

@@ -32,7 +32,7 @@ REQUIRED = "family", "n_layer", "n_embd"  # keys of `Network.shape()`
 class CheckpointInfo:
     """The content of chessreg.json.
 
-    `residual` is "raw", or "centred" for weights whose residual stream has mean 0 over d_model (specification of
+    `residual` is "raw", or "centred" for weights whose residual stream has mean 0 over d_model (as in
     Karvonen's TransformerLens files). `parameters` counts each weight once, a tied head as part of the embedding,
     without biases that are all zero and frozen; `parameters_without_embeddings` also excludes token and position
     embeddings and an untied output head. `source` has format, digest and everything recorded by the importer or

@@ -104,7 +104,7 @@ class Corpus:
     def stream(self, length: int, games: int = 1000) -> TokenStream:
         """Return the concatenated games cut into items of `length` tokens, whatever the borders of games.
 
-        Of every `games` games, the remainder is dropped (Davis specification 1.5).
+        Of every `games` games, the remainder is dropped, as in Davis's train-chess-gpt.py.
         """
         edges = np.append(self.offsets[:-1:games], self.offsets[-1:]).astype(np.int64)
         return TokenStream(self.tokens, edges, length, self.vocab_size)

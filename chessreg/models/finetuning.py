@@ -2,7 +2,7 @@
 
 The loop is that of `training`; batch k of epoch e is a function of (seed, e, k). Prompts are encoded per batch, so that
 a million prompts with legal moves need no memory. A position whose prompt and answer exceed the model's context is left
-out and counted; the author's code truncated it, including the answer (specification 1.5).
+out and counted; the author's code truncated it, including the answer.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def choose_lora_targets(hf: Any, which: str) -> list[str]:
     """Return the matrices that LoRA adapts: `all` matrices of the blocks, or those of queries, keys and values
     (`attention`).
 
-    The author's list for Llama contains names that do not exist, so that only these were adapted (specification 2.1).
+    The author's list for Llama contains names that do not exist, so that only these were adapted.
     Raises BadInputError for a model whose queries, keys and values have unknown names.
     """
     names = list_matrices(hf)

@@ -49,7 +49,7 @@ class GatedSae(SparseAutoencoder):
 
     @classmethod
     def initial(cls, d_model: int, features: int, seed: int, scale: float = 1.0, device: str = "cpu") -> GatedSae:
-        """Return an autoencoder with random unit columns, equal gate directions and zero biases (specification 3.1)."""
+        """Return an autoencoder with random unit columns, equal gate directions and zero biases."""
         drawn = torch.randn(features, d_model, generator=torch.Generator().manual_seed(seed))
         columns = (drawn / drawn.norm(dim=1, keepdim=True)).to(device)
         none = torch.zeros(features, device=device)
@@ -94,7 +94,7 @@ def compute_gradients(
     """Return the loss over scaled residuals x [n, d_model], and which latents fired (bool [features]).
 
     L = |x - x̂(f)|² + coefficient · |ReLU(π)|₁ + |x - x̂'(ReLU(π))|², the mean over the n rows; x̂' has W_dec and b_dec
-    detached, so that the decoder learns only from the first term (specification 3.1). `out` receives the gradient of
+    detached, so that the decoder learns only from the first term. `out` receives the gradient of
     each parameter, overwriting previous values. Seven matrix products; everything else happens in place on `rows` rows
     at a time (default: `compute_batch_rows`).
 

@@ -112,7 +112,7 @@ class CachedActivations:
 
     @property
     def centred(self) -> bool:
-        """Whether the model's weights, and so its residual stream, were centred (Karvonen specification 2.3)."""
+        """Whether the model's weights, and so its residual stream, were centred."""
         return bool(self.array.parts[0].attributes["spec"]["residual"] == "centred")
 
     def read(self, layer: int, rows: Any = None) -> Activations:

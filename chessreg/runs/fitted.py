@@ -88,7 +88,7 @@ class FittedProbe:
 
 ClassDirection = Literal["raw", "class-centred", "empty-minus-piece"]
 """How the direction of a class is computed. Adding a vector to all classes of a square does not change the softmax, so
-a raw class vector (used in the papers) is not unique, while differences of classes are (Davis specification 4.5)."""
+a raw class vector (used in the papers) is not unique, while differences of classes are."""
 
 
 def make_class_directions(weight: np.ndarray, direction: ClassDirection, empty: int) -> np.ndarray:
@@ -221,8 +221,7 @@ class Direction:
 def compute_cosine_similarity(one: np.ndarray, other: np.ndarray, centre: bool = False) -> float:
     """Return the cosine of two directions [d_model], or 0 if one of them is 0.
 
-    `centre` subtracts the mean of each first, to compare raw with centred residual streams (Karvonen
-    specification 2.3).
+    `centre` subtracts the mean of each first, to compare raw with centred residual streams (as in Karvonen's code).
     """
     a, b = one.astype(np.float64), other.astype(np.float64)
     if centre:

@@ -49,7 +49,7 @@ def draw_uniform_matrix_directions(
     """Return one row of a matrix [layers, d_model] of uniform numbers, divided by the norm of the whole matrix.
 
     The matrix is drawn for each unit, and the row is that of `layer`. The result is float32 [units, d_model], as in
-    Davis's code (specification 9.1, 1). With 12 layers its length is about 0.29.
+    Davis's code. With 12 layers its length is about 0.29.
     """
     rows = []
     for number in units:

@@ -52,10 +52,10 @@ def find_known_pieces(weight: np.ndarray, square: int) -> list[int]:
 def compute_piece_directions(
     weight: np.ndarray, squares: Sequence[int], labels: Sequence[int], piece: float, blank: float
 ) -> np.ndarray:
-    """Return piece · p - blank · b, normalized, float32 [states, d_model] (Karvonen specification 6.2).
+    """Return piece · p - blank · b, normalized, float32 [states, d_model] (Karvonen 2024, section 4.2).
 
     p is the direction in `weight` [d_model, 64, 13] of the class in `labels` on the state's square, and b that of the
-    empty square. The weights are used as fitted, even where the probe reads centred residuals (specification 2.3).
+    empty square. The weights are used as fitted, even where the probe reads centred residuals.
     """
     blend = piece * weight[:, list(squares), list(labels)] - blank * weight[:, list(squares), EMPTY]
     return normalize_rows(blend.T)
@@ -67,7 +67,7 @@ def compute_change_directions(
     """Return the appearing classes minus the disappearing ones, normalized, float32 [boards, d_model].
 
     weight float32 [d_model, 64, 13]. A piece counts with coefficient `piece`, the empty square with `blank` (0: it is
-    ignored, as in Davis's code, specification 6.2). For one removed piece the result is the negative of
+    ignored, as in Davis's code). For one removed piece the result is the negative of
     `compute_piece_directions`. A row is zero where the probe has no direction for one of the classes.
     `remove_class_mean` first subtracts the mean of the square's classes.
     """
@@ -93,8 +93,8 @@ def compute_board_direction(weight: np.ndarray, board: str) -> Direction:
     """Return the direction along which a board probe reads `board`, such as `d1=. e5=p`, float32 [d_model], not
     normalized.
 
-    It is the sum over the named squares of the class's direction minus the mean of the square's classes (Davis
-    specification 4.5 and 6.2). Adding one vector to all classes of a square does not change a softmax.
+    It is the sum over the named squares of the class's direction minus the mean of the square's classes. Adding one
+    vector to all classes of a square does not change a softmax.
     """
     centred = weight - weight.mean(axis=2, keepdims=True)
     parts = [centred[:, square, PIECE_CLASSES.index(piece)] for square, piece in parse_board_changes(board)]

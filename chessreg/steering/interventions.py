@@ -2,7 +2,7 @@
 
 Karvonen 2024, section 4.3: `scale` times a direction is added after the chosen blocks, at every token. Directions are
 stored as per-token means. The author's coefficient 0.1 on sums over eight positions is therefore scale 0.8 here
-(specification 5.1).
+(caa.py of his code).
 """
 
 from __future__ import annotations

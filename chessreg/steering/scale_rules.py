@@ -1,9 +1,9 @@
 """Scale rules: the length of an edit for each state and layer.
 
-Karvonen specification 6.2. Let p be the probe's direction of the piece on its square, v the unit vector that is
-subtracted, and a the residual at the site where the move begins, with the edits of lower layers. Subtracting s v
-changes the probe's logit to a·p - s v·p. The logit is T for s = (a·p - T) / (v·p). In Davis's equation 1 the value is a
-share of a norm of the residual, at every edited token.
+Karvonen 2024, section 4.2 and Appendix D. Let p be the probe's direction of the piece on its square, v the unit vector
+that is subtracted, and a the residual at the site where the move begins, with the edits of lower layers. Subtracting s
+v changes the probe's logit to a·p - s v·p. The logit is T for s = (a·p - T) / (v·p). In Davis's equation 1 the value is
+a share of a norm of the residual, at every edited token.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RuleReading:
     probe float32 [state, d_model]: the probe's directions of the pieces. average float32 [state, d_model]: the mean of
     the class's directions over the squares that do not hold the piece. Logits are linear, so the product with the
     residual is the mean logit of these squares. centred: the probe reads residuals without their mean over d_model, and
-    the model's residuals have one (specification 2.3).
+    the model's residuals have one.
     """
 
     probe: Tensor

@@ -1,8 +1,8 @@
 """Cases of edits that read the next token: a prefix of a game, the edit's target board, and a later board.
 
-Davis specification 6.3. The clean model's most probable token names a square. The target is the original board without
-the piece on it. A case without such a piece is recorded with the reason. The later board is of the same game, a few
-plies later.
+Davis 2026, section 3.6, and its code. The clean model's most probable token names a square. The target is the original
+board without the piece on it. A case without such a piece is recorded with the reason. The later board is of the same
+game, a few plies later.
 """
 
 from __future__ import annotations
@@ -184,8 +184,8 @@ def apply_board_changes(prefix: GamePrefix, text: str) -> Case:
 def explain_case_skip(spec: NextTokenEditSpec, prefix: GamePrefix, square: int | None) -> str | None:
     """Return the reason to skip a case, given the square of the most probable token, or None to edit it.
 
-    Reasons are `too short`, `no square`, `empty`, `king` and `no moves`. Davis's third rule is lost (specification
-    6.3), so `--king` decides it and the reason is recorded.
+    Reasons are `too short`, `no square`, `empty`, `king` and `no moves`. Davis's third rule is not available,
+    so `--king` decides it and the reason is recorded.
     """
     board = prefix.state.board
     if prefix.later is None and not spec.moves:

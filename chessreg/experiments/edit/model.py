@@ -300,7 +300,7 @@ def compute_square_logits(
     """Return the logits of probes at the last token, float32 [probes, 64, 13].
 
     `residuals` float [probes, d_model] come from the probes' layers. For centred probes the mean that the edits
-    themselves add is not removed, as in TransformerLens (specification 2.3).
+    themselves add is not removed, as in TransformerLens.
     """
     tokens = np.array(prompt)
     here = [e for e in edits if get_token_mask(e.token_mask).of(tokens, model.encoding)[-1]]

@@ -1,8 +1,8 @@
 """The work of kind `edit-next-token`: prefixes of games under all conditions.
 
-Davis specification 6. For each case and condition it records the probability of the tokens that begin a legal move on
-the original, the target and the later board (LMPM, 6.4), the most probable token, and the length of the edit. The whole
-distribution is written to the store (three_boards.py).
+Davis 2026, sections 3.5 and 3.6. For each case and condition it records the probability of the tokens that begin a
+legal move on the original, the target and the later board (LMPM), the most probable token, and the length of the edit.
+The whole distribution is written to the store (three_boards.py).
 """
 
 from __future__ import annotations

@@ -54,8 +54,7 @@ PAPER: Mapping[str, Any] = {
     "max_tokens": 7,
 }
 
-# Davis specification 6.3: the grid of the published code. The protocols differ in the settings that paper, code and
-# correction do not share (specification 8, end).
+# The grid of Davis's published code. The protocols differ in the settings that paper, code and correction do not share.
 DAVIS: Mapping[str, Any] = {"games": 2000, "prefixes": (4, 9, 14, 19, 24, 29, 34), "random_controls": 1, "future": 6}
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
     "paper": {
@@ -249,7 +248,7 @@ class EditSpec(EditSettings):
 
 
 class NextTokenEditSpec(EditSettings):
-    """Edits of a model whose next token names a square or a move (Davis specification 6)."""
+    """Edits of a model whose next token names a square or a move (Davis 2026, sections 3.5 and 3.6)."""
 
     scale: Annotated[float, EXCLUDES_SCALES] = Field(
         0.5, description="share of the residual's norm to add (Davis's α), or the value of --scale-rule"
@@ -449,7 +448,7 @@ class EditRow(TrialRow):
 
 
 class NextTokenEditRow(TrialRow):
-    """Columns of edits after which the next token is read (Davis specification 6.4)."""
+    """Columns of edits after which the next token is read (Davis 2026, section 3.6)."""
 
     target: str | None = None  # FEN of the edit's target board; on the clean row
     target_status: int | None = None  # its python-chess status bits: no king, opposite check, …

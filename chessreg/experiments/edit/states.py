@@ -39,7 +39,7 @@ class State:
     def position(self) -> str:
         """The position's Zobrist hash (placement, side to move, castling, en passant), 16 hexadecimal digits.
 
-        It identifies distinct positions: the paper's 5,000 states repeat early ones (specification 6.4).
+        It identifies distinct positions: the paper's 5,000 states repeat early ones.
         """
         return f"{chess.polyglot.zobrist_hash(self.board):016x}"
 
@@ -109,7 +109,7 @@ def load_state(spec: EditSettings, encoding: Encoding, inputs: Inputs, unit: int
 
 
 def remove_moving_piece(state: State, move: chess.Move) -> Removal:
-    """Return the state without the piece about to move, otherwise unchanged (Karvonen specification 6.1, step 5)."""
+    """Return the state without the piece about to move, otherwise unchanged (Karvonen 2024, section 4.2)."""
     modified = state.board.copy(stack=False)
     piece = modified.remove_piece_at(move.from_square)
     assert piece

@@ -63,7 +63,7 @@ class StoredCase:
         return [name for name in self.rows if name not in (CLEAN, "skipped")]
 
     def mass(self, condition: str, board: str) -> float:
-        """Return the probability of the tokens that begin a legal move on a board (LMPM, Davis specification 6.4)."""
+        """Return the probability of the tokens that begin a legal move on a board (LMPM, Davis 2026, section 3.6)."""
         row, column = self.rows[condition], MASS_COLUMNS[board]
         value: float = (row.detail or {})[column] if board == "later" else getattr(row, column)
         return value

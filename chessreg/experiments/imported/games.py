@@ -168,7 +168,7 @@ def build_imported_columns(game: ForeignGame, arm: Arm, spec: ImportedGamesSpec)
 def evaluate_stopped_games(games: Iterable[ForeignGame], limit: str) -> dict[int, int]:
     """Return, by row, White's centipawns at the end of each game that was stopped in play; empty for the limit `none`.
 
-    The evaluated position is the one after White's last move, as in chess_gpt_eval (specification 7.6).
+    The evaluated position is the one after White's last move, as in the notebooks of chess_gpt_eval.
     """
     stopped = [game for game in games if game.result == "*" and game.termination in ADJUDICATED]
     if limit == "none" or not stopped:

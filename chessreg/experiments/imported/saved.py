@@ -128,8 +128,8 @@ def parse_path_settings(
 def describe_tokens(spec: ImportedProbeSpec, origin: FileOrigin) -> dict[str, Any]:
     """Return the known facts about the tokens that a probe was fitted at.
 
-    Davis fitted at the last five tokens of each game, labelled with the board before the ply (specification
-    1.3 and 4.2).
+    Davis fitted at the last five tokens of each game, labelled with the board before the ply
+    (`prepare_hidden_states.py` of its code).
     """
     phase = {} if spec.phase is None else {"phase": spec.phase}
     return {**phase, "last_sites": 5, "alignment": "pre-ply"} if origin.raw else phase
@@ -230,7 +230,7 @@ def resolve_layer(spec: ImportSpec, unit: int, origin: FileOrigin) -> int:
 
 
 def has_centred_residual(spec: ImportSpec, origin: FileOrigin) -> bool:
-    """Return whether the file's residual stream had mean 0 over d_model (specification 2.3).
+    """Return whether the file's residual stream had mean 0 over d_model, as in Karvonen's code.
 
     Raises BadInputError if neither file nor settings name the model or the convention.
     """

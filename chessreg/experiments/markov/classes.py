@@ -1,7 +1,7 @@
 """Prefixes of games that reach one position by different move orders, and prefixes to compare them with.
 
 Davis 2026, section 4.5: two move lists are equivalent if they lead to the same board. Each move list is kept once,
-because equal lists have equal states; only lists that end in the same phase are compared (specification 7).
+because equal lists have equal states; only lists that end in the same phase are compared.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ PAPER: dict[str, Any] = {
     "adjudication": "nodes=100000",
     "adjudicate_at": 0,
 }
-"""The settings of Karvonen 2024 (sections 2.2 and 4.3, Appendix E), completed by its code (specification 7.2)."""
+"""The settings of Karvonen 2024 (sections 2.2 and 4.3, Appendix E), completed by its code."""
 
 AUTHOR_2024: dict[str, Any] = {
     **PAPER,
@@ -82,7 +82,7 @@ AUTHOR_2024: dict[str, Any] = {
     "adjudication": "time=0.1",
     "adjudicate_at": 90,
 }
-"""The settings of the chess_gpt_eval code (specification 7.2, 7.3, 7.6).
+"""The settings of `main.py` and the notebooks of chess_gpt_eval.
 
 MAX_MOVES = 89 plays 90 full moves. The notebook evaluates every stopped game at the position after White's 90th move,
 counted with the random opening.
@@ -111,7 +111,7 @@ AUTHOR_2025: dict[str, Any] = {
     "resignation": "counts",
     "assist": "author",
 }
-"""The settings of Junkin's code (specification 4.2): 50 games for each color from the start position, and
+"""The settings of Junkin's code (`play_game.py`): 50 games for each color from the start position, and
 Stockfish finishes won games.
 
 Two differences remain. Tries after the first are drawn from all tokens (the code: from the 200 most probable; a

@@ -65,7 +65,7 @@ def iterate_game_logits(
     """Yield the probe's logits for the rows where `rows` is True, game by game.
 
     `reader` computes the logits from residuals. centre: subtract each residual's own mean first, for a probe that was
-    fitted on centred residuals (Karvonen specification 2.3).
+    fitted on centred residuals, as Karvonen's.
     """
     chosen = np.flatnonzero(rows)
     array = data.cache.array

@@ -14,7 +14,7 @@ from chessreg.models.hook_points import PATTERNS, RESID_POST
 from chessreg.runs.kind import SparseRow
 from chessreg.runs.spec import AtMost, Beta, ExecutionOptions, Layers, NotWith, Ref, Spec
 
-PAPER: Mapping[str, Any] = {  # Karvonen Table 4 and specification 3.4
+PAPER: Mapping[str, Any] = {  # Karvonen 2024, Table 4, and its code
     "learning_rate": 1e-3,
     "schedule": "constant",
     "batch_games": 2,
@@ -23,7 +23,7 @@ PAPER: Mapping[str, Any] = {  # Karvonen Table 4 and specification 3.4
 }
 
 
-_DAVIS: Mapping[str, Any] = {  # Davis specification 4.2 and 4.3; torch.nn.Linear initializes weights with this spread
+_DAVIS: Mapping[str, Any] = {  # from Davis's code; torch.nn.Linear initializes weights with this spread
     "last_sites": 5,
     "epochs": 15,
     "learning_rate": 0.009,

@@ -149,7 +149,7 @@ def fit_probes(
 ) -> np.ndarray:
     """Return probe weights float32 [layer, d_model, squares, classes], fitted on the rows where `rows` is True.
 
-    Karvonen's loss and optimizer (specification 3.4): cross-entropy averaged over positions and summed over squares,
+    Karvonen's loss and optimizer (2024, section 3.1): cross-entropy averaged over positions and summed over squares,
     and AdamW. Every step sees the same positions in all layers. With `normalize_activations` each layer is divided by
     its root mean square during fitting, so that one learning rate suits all layers. The returned weights apply to the
     unscaled residual. Activations are read from the store in permuted chunks, or by game, and never held in memory as a

@@ -1,5 +1,5 @@
-"""Metrics of autoencoders on held-out tokens: reconstruction, sparsity and cross-entropy (Davis Table 3, specification
-3.3).
+"""Metrics of autoencoders on held-out tokens: reconstruction, sparsity and cross-entropy (Davis 2026,
+Table 3).
 
 One pass reads the held-out games. Sums are kept by game, so that intervals come from resampled games.
 """
@@ -273,7 +273,7 @@ def compute_sae_statistics(one: SaeMeasurement, seed: int) -> dict[str, tuple[fl
 def compute_sae_metrics(
     sums: Mapping[str, np.ndarray], x_sum: np.ndarray, error_sum: np.ndarray, predicts: bool
 ) -> dict[str, list[float]]:
-    """Return every metric of sums [n] and vectors [n, d_model], by the definitions of specification 3.3."""
+    """Return every metric of sums [n] and vectors [n, d_model], as defined in this module."""
     with np.errstate(divide="ignore", invalid="ignore"):
         n = sums["tokens"]
         error = sums["sse"] - np.square(error_sum).sum(1) / n

@@ -1,4 +1,4 @@
-"""Probes of an autoencoder's latents, and probes from differences of means (Davis 3.4; specification 5).
+"""Probes of an autoencoder's latents, and probes from differences of means (Davis 2026, section 3.4).
 
 Each results in a weight on the residual stream, like that of a linear probe, so that edits accept it. `sae-latents`
 (SAE-Probe) decodes the classes of a probe fitted on latents, W = W_dec U. `sae-contrast` (CD-Probe) decodes the mean

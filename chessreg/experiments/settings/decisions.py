@@ -1,7 +1,7 @@
 """Decisions: positions with a best move, and the game and ply of each.
 
 A model of positions reads the position, and a model of games the game before it. Both decide on the same positions,
-which makes them comparable (Junkin's specification 9.2, the control that the paper lacks).
+which makes them comparable (a control that Junkin 2025 lacks).
 """
 
 from __future__ import annotations

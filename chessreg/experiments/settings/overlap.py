@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from chessreg.games.datasets.positions import Positions
     from chessreg.runs.inputs import Inputs
 
-OPENING_PLIES = 20  # Karvonen's uniqueness check compares the first 20 half-moves (specification 1.4)
+OPENING_PLIES = 20  # Karvonen's uniqueness check compares the first 20 half-moves (unique_checks.ipynb)
 GAMES_AT_ONCE = 2000
 # the name under which a run records training games as inputs, to distinguish them from evaluated games
 TRAINED_ON = "trained_on"

@@ -95,8 +95,8 @@ class ClassedGames:
 def gather_games(spec: Contrast, inputs: Inputs) -> ClassedGames:
     """Return the games that a contrast or cascade compares.
 
-    Quantiles are of the games that have positions in the range (with whole_games: all of them), as in the author's data
-    (specification 1.4). Raises BadInputError if no game has a position, or if a class has no game.
+    Quantiles are of the games that have positions in the range (with whole_games: all of them), as in the author's
+    lichess_data_filtering.ipynb. Raises BadInputError if no game has a position, or if a class has no game.
     """
     cache: CachedActivations | None = None
     if isinstance(spec, OfCache):

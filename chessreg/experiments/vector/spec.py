@@ -18,8 +18,8 @@ from chessreg.runs.fitted import read_probe_rows, read_vector_rows
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.spec import ExecutionOptions, Layers, Plies, Ref, Spec
 
-PAPER_CASCADE = 0.15  # factor of vectors that are sums over eight positions (specification 5.1)
-AUTHORS_POSITIONS = 8  # dots 25 to 32, over which Karvonen's stored averages sum (specification 5.1)
+PAPER_CASCADE = 0.15  # factor of vectors that are sums over eight positions (Karvonen's caa.py)
+AUTHORS_POSITIONS = 8  # dots 25 to 32, over which Karvonen's stored averages sum (caa.py)
 
 CacheRef = Annotated[str, Ref("run:cache")]
 ProbeRef = Annotated[str, Ref("run:probe")]
@@ -239,7 +239,7 @@ class VectorOptions(ExecutionOptions):
     keep_sums: bool = Field(True, description="store each game's sums, so that shuffled controls need no forward pass")
 
 
-# The author also cut games to 365 characters and required 66 complete words (specification 1.4). For nearly all games
+# The author also cut games to 365 characters and required 66 complete words. For nearly all games
 # that equals `--min-plies 66`, a setting of the cache if there is one.
 AUTHORS: dict[str, Any] = {
     "reduction": "summed",

@@ -313,7 +313,7 @@ AUTHOR_RESTARTS = 5
 
 @SOURCES.named("random-2024")
 def _make_random_2024(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
-    """Return openings as chess_gpt_eval draws them (specification 7.2).
+    """Return openings as chess_gpt_eval draws them (`main.py`).
 
     If a side runs out of moves, it starts again, at most five times; the last ply may end the game.
     """

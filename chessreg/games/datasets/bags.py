@@ -1,4 +1,4 @@
-"""Bags, the files of ChessBench: records followed by their limits (Ruoss et al. 2024; Junkin's specification 5.2, 5.3).
+"""Bags, the files of ChessBench: records followed by their limits (Ruoss et al. 2024, `bagz.py`).
 
     record 0, record 1, …, limit 0, limit 1, …      limits: int64, little endian, the byte at which a record ends
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
     from chessreg.games.datasets.positions import Positions
 
-PREVIOUS_PLIES = 25  # Karvonen specification 3.8
+PREVIOUS_PLIES = 25  # as in Karvonen's train_test_chess.py
 BATCH_GAMES = 2000
 BATCH_POSITIONS = 100_000
 

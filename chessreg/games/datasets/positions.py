@@ -1,7 +1,7 @@
 """Datasets of positions: Parquet, CSV or bags in; a folder with `positions.parquet`, `rejects.tsv`, `dataset.json` out.
 
 Columns have several accepted names (`COLUMNS`). A CSV without a header contains puzzles: FEN, moves, rating. A puzzle's
-first move is the opponent's (Junkin's specification 5.4), so its position is the one after that move.
+first move is the opponent's (as in Lichess's puzzles), so its position is the one after that move.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def make_position_schema() -> pa.Schema:
     """Return the schema of `positions.parquet`.
 
     Moves are UCI; evaluations are the source's, in centipawns; `legal` is the number of legal moves; `win_prob` [0, 1]
-    is for the side to move, after the move `action` if there is one (ChessBench, specification 5.3).
+    is for the side to move, after the move `action` if there is one (ChessBench).
     """
     import pyarrow as pa
 

@@ -3,9 +3,9 @@
 Ratings of different sources, or of bullet and classical games, are not on one scale, and a probe can distinguish
 sources without any notion of skill. So bins can be restricted to one source and time-control class.
 
-Karvonen 2024, section 3.2 (specification 1.4 and 4): `pandas.qcut` into six bins of White's Elo, of which the lowest
-and the highest are classified. Beyond the paper, bins can lie within one source and time-control class or be balanced
-over them, and ratings of different scales are refused.
+Karvonen 2024, section 3.2, and its lichess_data_filtering.ipynb: `pandas.qcut` into six bins of White's Elo, of which
+the lowest and the highest are classified. Beyond the paper, bins can lie within one source and time-control class or be
+balanced over them, and ratings of different scales are refused.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class SkillClasses:
     def first(self, total: int | None = None, per_class: int | None = None) -> np.ndarray:
         """Return the indices of the first `total` classified games, of which at most `per_class` per class.
 
-        Karvonen's paper says 2,000 games of each class; his code uses the first 2,000 in total (specification 5.1).
+        Karvonen's paper says 2,000 games of each class; his code uses the first 2,000 in total (`caa.py`).
         """
         chosen = self.kept[:total]
         if per_class is None:

@@ -1,6 +1,6 @@
 """Games as rows of a table: transcript CSVs and Parquet files of games.
 
-Karvonen's games are published as transcript CSVs (specification of Karvonen 2024, 1.3 and 1.4). A row has a column
+Karvonen's games are published as transcript CSVs (Karvonen 2024, section 2.1). A row has a column
 `transcript` (`1.e4 e5 2.Nf3` or UCI moves, optionally after a `;`) and usually WhiteElo, BlackElo and Result. Columns
 named like PGN tags are read as tags. Rows keep their order.
 

@@ -2,7 +2,7 @@
 
 Junkin 2025 rates models that play until fivefold repetition. Before a move of the model, the code asks a full-strength
 Stockfish for the five best moves at depth 10. If even the worst of them wins more than 990 of 1,000 games (wins, not
-expected points), Stockfish plays its best move instead of the model, and so on until mate (specification 4.2). The
+expected points), Stockfish plays its best move instead of the model, and so on until mate (`play_game.py`). The
 player of the FEN model asks only if the position repeats one of the game. A rating from such games is not the model's.
 """
 

@@ -1,4 +1,4 @@
-"""The CSV files of chess_gpt_eval (Karvonen 2024; specification 7.2 to 7.9) and of its forks.
+"""The CSV files of chess_gpt_eval (Karvonen 2024) and of its forks.
 
 Three column sets share sixteen columns; the others are optional: `player_*_time`, then `player_*_legal_moves`,
 `total_moves` and `illegal_moves`, then `player_*_illegal_moves_details`. player_one is always White. A transcript is an

@@ -1,4 +1,4 @@
-"""ChessBench's files (Ruoss et al. 2024; Junkin's specification 5.1): their addresses, and downloading them.
+"""ChessBench's files (Ruoss et al. 2024): their addresses, and downloading them.
 
 The server sends a file's MD5 before the download (header x-goog-hash). For files composed of pieces it sends only an
 ETag, which changes with the file: an interrupted download resumes while the ETag is unchanged.

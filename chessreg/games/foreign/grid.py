@@ -1,4 +1,4 @@
-"""Aggregates of skill interventions: the grid searches of chess_gpt_eval (specification 7.8), one CSV row each.
+"""Aggregates of skill interventions: the grid searches of chess_gpt_eval, one CSV row each.
 
 A row is a mean score or a completion rate of one model under one intervention, over several opponents. Games, opponents
 and limits are not recorded; the intervention comes from the author's file name.

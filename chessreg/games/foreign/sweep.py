@@ -1,4 +1,4 @@
-"""Wins, draws and losses against Stockfish's levels, one line per level, as in Junkin's sweeps (specification 4.3).
+"""Wins, draws and losses against Stockfish's levels, one line per level, as in Junkin's sweeps.
 
 A line is `level,wins,draws,losses`, optionally under a header, or has named numbers as in the first sweeps:
 `Checkpoint: 0, Wins: 37, Draws: 62, Losses: 1`, where the first number is the level. The header repeats in a file that

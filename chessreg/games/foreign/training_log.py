@@ -1,4 +1,4 @@
-"""The output of a training script: losses by step, and evaluations of its checkpoints (Junkin, specification 3.4, 6).
+"""The output of a training script: losses by step, and evaluations of its checkpoints (Junkin 2025).
 
 `iter N: loss X, time Yms` is a training step and `step N: train loss X, val loss Y` an evaluation of both losses, as
 printed by nanoGPT. `ckptN.pt, loss, acc` is an evaluation of a checkpoint, `ckptN_causal.pt` of the variant `causal`.

@@ -1,5 +1,5 @@
 """The FEN encoder: nanoGPT's blocks over the 77 characters of a position, with or without a causal mask, and a head
-over 1,968 actions at the last token (Junkin & Nathanson; specification 2.1).
+over 1,968 actions at the last token (Junkin 2025).
 
 One token precedes the 77. With `embedding` "tied", as in the author's model, one table of 1,968 rows is both embedding
 and head, and the preceding token is 0, so that `0`, that token and the action a1b1 share a row. "own" is the corrected

@@ -143,8 +143,7 @@ def make_policy(text: str, temperatures: tuple[float, ...] = (), resigns: bool =
 
 
 def get_author_temperature(attempt: int) -> float:
-    """Return chess_gpt_eval's temperature of try `attempt` (0-based): 0.001, 0.201, 0.401, 0.5, 0.5 (specification
-    7.2).
+    """Return chess_gpt_eval's temperature of try `attempt` (0-based): 0.001, 0.201, 0.401, 0.5, 0.5.
 
     >>> [get_author_temperature(attempt) for attempt in range(5)]
     [0.001, 0.201, 0.401, 0.5, 0.5]
@@ -339,7 +338,7 @@ class TriePolicy(LegalMovePolicy):
     """Draw token by token among those that lead to the canonical text of a legal move, at one temperature (default 1).
 
     At temperature 1, a move's probability is the product of its tokens' shares, not its share of the legal mass,
-    because a token that leads to few legal moves keeps its whole probability (Junkin's specification 7.4).
+    because a token that leads to few legal moves keeps its whole probability.
     """
 
     name: ClassVar[str] = "trie"

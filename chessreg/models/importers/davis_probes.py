@@ -1,4 +1,4 @@
-"""Saved probes of Davis's code: safetensors of 64 maps without bias, one per square (specification of Davis 4.1).
+"""Saved probes of Davis's code: safetensors of 64 maps without bias, one per square (`linear_probe.py`).
 
 `submodules.{square}.weight` is float32 [classes, d_model]; squares are a1, b1 … h8. Layer and phase are not in the file
 but in its path, `to_piece_by_color/layer-07/phase-0/model.safetensors`, or in names with these words. Classes in the

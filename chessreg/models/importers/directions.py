@@ -1,4 +1,4 @@
-"""Saved probes and activation vectors of all versions of Karvonen's code (specification of Karvonen 2024, 3.9 and 5.2).
+"""Saved probes and activation vectors of all versions of Karvonen's code (train_test_chess.py and caa.py).
 
 A probe file is a dict with `linear_probe` and logged values or, in the oldest version, only the tensor. A vector file
 has `difference_vector` and usually the two averages; the oldest have only the averages. A vector made from a skill

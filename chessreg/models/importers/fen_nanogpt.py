@@ -1,5 +1,4 @@
-"""Junkin's nanoGPT of positions: a ckpt.pt as written by nanoGPT, with 1,968 actions and 78 positions (specification
-2.1).
+"""Junkin's nanoGPT of positions: a ckpt.pt as written by nanoGPT, with 1,968 actions and 78 positions.
 
 The file does not record whether attention is causal, so the user has to specify it.
 """

@@ -1,4 +1,4 @@
-"""nanoGPT's ckpt.pt, as written by Karvonen's training code (specification of Karvonen 2024, 2.1)."""
+"""nanoGPT's ckpt.pt, as written by Karvonen's training code (train_ChessGPT)."""
 
 from __future__ import annotations
 

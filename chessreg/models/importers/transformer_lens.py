@@ -1,4 +1,4 @@
-"""TransformerLens' state dict of a GPT-2, as saved by Karvonen's conversion (specification of Karvonen 2024, 2.2).
+"""TransformerLens' state dict of a GPT-2, as saved by Karvonen's conversion (chess_llm_interpretability).
 
 His `.pth` files are folded: each LayerNorm's weight is multiplied into the matrix that reads its output, every matrix
 that writes to the residual stream is centred over d_model, and the unembedding is centred over the vocabulary. This is

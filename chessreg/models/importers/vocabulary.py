@@ -42,7 +42,7 @@ SPECIALS = {
     "</s>": ("<|endoftext|>", "<eos>", "<|eos|>", "[EOS]"),
     "<unk>": ("<|unknown|>", "<|unk|>", "[UNK]"),
 }
-"""Alternative names of the special tokens, Davis's later names first (specification 1.1)."""
+"""Alternative names of the special tokens, Davis's later names first."""
 RESULTS = ("1-0", "0-1")
 """Tokens that consist of game characters but occur in no game of an encoding."""
 SPACES = ("Ġ", "▁")

@@ -20,13 +20,13 @@ from chessreg.papers.plan import CompleteSteps, Request, Step, Values, list_step
 from chessreg.runs.cost import count_probe_operations
 
 SWEEP_STEP, EDITS_STEP, STRENGTH_STEP, FIGURE_4_STEP = "edit-sweep", "edits", "edit-strength", "figure-4"
-CODE_SCALE = 0.5  # specification 6.1
+CODE_SCALE = 0.5  # of Equation 1 in the published code
 CODE_LAYER, CODE_MODEL_LAYERS = 7, 12  # of Figures 4 to 6 in the code, and of how many
 CODE_LAYER_SUFFIX = "-at-code-layer"
 MAX_MONTH_GAMES = 200_000  # at least the games of any Lichess month of 2013
 LINEAR_PROBES = {"probe": "early-joint-3", "black_probe": "early-joint-1"}  # after Black's move, and after White's
 DERIVED_SOURCES = {"sae": "sae-latents", "cd": "sae-contrast", "dm": "means"}
-FIGURE_4_CASE = {"moves": "e2e4 d7d5", "board": "d5=. d7=p e7=. e5=p"}  # specification 6.5
+FIGURE_4_CASE = {"moves": "e2e4 d7d5", "board": "d5=. d7=p e7=. e5=p"}  # section 4.6
 
 
 def get_chosen_edit(made: CompleteSteps) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from chessreg.papers.parts import get_fit_dataset
 from chessreg.papers.plan import Request, Step, Values
 from chessreg.runs.cost import count_probe_operations
 
-PLACES = {"embeddings": RESID_PRE, "blocks": RESID_POST, "final": LN_FINAL}  # sites of specification 2, as hook points
+PLACES = {"embeddings": RESID_PRE, "blocks": RESID_POST, "final": LN_FINAL}  # the model's sites, as hook points
 SITES = (format_hook_point(0, RESID_PRE), RESID_POST, LN_FINAL)
 PRESET_SUFFIXES = {"joint": "", "color": "-color", "type": "-type"}  # the end of the preset's name
 SQUARE_CLASSES = {"joint": 13, "color": 3, "type": 7}
@@ -58,7 +58,7 @@ def plan_language_model_tests(request: Request, size: DavisSize) -> Iterator[Ste
 def plan_davis_caches(request: Request, size: DavisSize) -> Iterator[Step]:
     """Yield random-init controls and caches: the last five positions of each game at every site.
 
-    The trained model also gets the ends of the first plies, at which edits are made (errata of the specification).
+    The trained model also gets the ends of the first plies, at which edits are made.
     """
     for number in range(size.twins):
         yield Step(f"twin-{number}", "twin", {"checkpoint": request.checkpoint, "seed": number}, "Table 5")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from chessreg.papers.plan import SizeName
 
-PREFIX_PLIES = (4, 9, 14, 19, 24, 29, 34)  # plies of the edited prefixes (specification 6.3)
+PREFIX_PLIES = (4, 9, 14, 19, 24, 29, 34)  # plies of the edited prefixes in the published code
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class DavisSize:
     adjudication: str = "nodes=1000"
 
 
-SCALES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)  # Figure 2's are lost: specification 8
+SCALES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)  # Figure 2's are not available
 # Equation 1 takes a share of the norm after the final LayerNorm. A model's residuals may be far longer (18 times, of
 # one trained with Muon), and so must be what moves them
 LARGE_SCALES = (8.0, 16.0, 32.0)

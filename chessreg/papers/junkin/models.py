@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from chessreg.papers.plan import CompleteSteps
 
 FEN_MODEL = {"architecture": "fen-encoder", "embedding": "own"}
-TWINS: dict[str, dict[str, Any]] = {  # specification 2.1, the corrected input; 9.2: the control of equal decisions
+TWINS: dict[str, dict[str, Any]] = {  # the corrected input, and a control with equal decisions
     "bidirectional": FEN_MODEL | {"attention": "bidirectional"},
     "causal": FEN_MODEL | {"attention": "causal"},
     "games": {"architecture": "gpt2-best-moves", "encoding": "pgn-char-32", "block_size": 2047},

@@ -85,7 +85,7 @@ UNAIDED_PROTOCOL: Mapping[str, Any] = {
     "policy": "legal",
     "temperatures": (0.001,),
 }
-"""Settings of the reference's ladder, with the temperature of the author's first attempt (specification 7.2)."""
+"""Settings of the reference's ladder, with the temperature of the author's first attempt."""
 PUBLISHED_PROTOCOL: Mapping[str, Any] = {"preset": "junkin-2025"}
 TINY_MODEL: Mapping[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 640}
 BRIEF_TUNING: Mapping[str, Any] = {"steps": 12, "batch_positions": 8, "warmup_steps": 2, "heldout_positions": 20,

@@ -65,7 +65,7 @@ def plan_published_edits(request: Request, size: KarvonenSize) -> Iterator[Step]
     """Yield the edits of Tables 2 and 8 and Appendices C and D, with the layers and scales of Table 6 and the paper's
     probes.
 
-    The paper does not state the edited tokens. Its code of that date edits only the last one (specification 6.3).
+    The paper does not state the edited tokens. Its code of that date edits only the last one.
     """
     states = size.edit_games * size.edit_states
     common: Values = {

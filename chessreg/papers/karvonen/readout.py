@@ -12,7 +12,7 @@ from chessreg.papers.parts import get_fit_dataset
 from chessreg.papers.plan import Request, Step
 
 SECTION_4_3 = "section 4.3 (games from random openings)"
-SITES_PER_GAME = 33  # specification 3.3
+SITES_PER_GAME = 33  # dots in the shortest game of the paper's Lichess set
 TOKENS_PER_GAME, TOKENS_PER_TREE = 500, 70  # about, for counting operations: of a game, and of a board's legal moves
 BOARD_CLASSES = 64 * 13
 BOARD_RATE_SHARE = (

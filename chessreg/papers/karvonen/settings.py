@@ -1,6 +1,6 @@
 """The paper's edits: layers and scales of Tables 6 and 7, as printed and as 0-based layers.
 
-The paper counts layers in two ways, and does not state which one applies to the skill edits (specification 2.5). Both
+The paper counts layers in two ways, and does not state which one applies to the skill edits. Both
 readings are run: from 1 including both ends, and from 0 without the last layer, like Python's range. The board edit of
 8 layers counts from 1, according to the code of that date.
 """
