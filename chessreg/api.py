@@ -286,7 +286,11 @@ class Registry(Session):
         hook_point: str | None = None,
         expansion: int | None = None,
     ) -> Any:
-        """Write the SAE that `sae` returns as a new folder that SAELens or dictionary_learning loads."""
+        """Write an SAE as a new folder that SAELens or dictionary_learning loads.
+
+        `layer`, `hook_point` and `expansion` choose one SAE of the run, as in `sae`; `layout` is the library. Returns
+        the document of `chessreg sae export`.
+        """
         choice = {"--layer": layer, "--hook-point": hook_point, "--expansion": expansion}
         words = [word for flag, value in choice.items() if value is not None for word in (flag, value)]
         return self.command("sae", "export", reference, folder, "--layout", layout, *words)
@@ -383,7 +387,12 @@ class Registry(Session):
     def annotate(
         self, reference: str, word: str, value: str = "", *, noun: str = "run", withdrawn: bool = False
     ) -> None:
-        """Add an annotation to a thing, or withdraw it. `word` is name, tag, note, star, pin, archive or invalid."""
+        """Add an annotation to a thing, or withdraw it.
+
+        `word` is name, tag, note, star, pin, archive or invalid, and `noun` the kind of thing (`run`, `checkpoint`,
+        `dataset`, …). Only name, tag, note and invalid have a `value`. With `withdrawn` and no value, all annotations
+        with this word are withdrawn.
+        """
         from chessreg.registry import names
 
         with self.database.write() as sql:

@@ -135,7 +135,7 @@ def write_picture(path: Path, text: str) -> None:
 
 
 def describe_boards(views: list[BoardFrame], svg: Path | None, png: Path | None = None) -> dict[str, object]:
-    """Return the boards as one JSON object."""
+    """Return the boards and the paths of their pictures, None if not written, as one JSON object."""
     boards = [
         {
             "title": frame.title,

@@ -248,7 +248,7 @@ MAX_MEASURED_PARAMETERS = 200_000_000  # a larger model takes long to load
 
 
 def print_relative_norms(home: Home, run_id: str) -> None:
-    """Print how long vectors are compared with the residuals that they will be added to, for a choice of the scale.
+    """Print the norms of a run's vectors relative to the norms of the model's residuals, as a guide to the scale.
 
     Prints nothing if the model is not in the store, is too large to load for this, or does not read games.
     """

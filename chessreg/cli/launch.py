@@ -144,7 +144,11 @@ def launch_or_print(home: Home, orders: list[Order], params: dict[str, Any]) -> 
 def make_order(
     kind: Kind, spec: Any, execution: Any, explicit: tuple[str, ...], name: str | None, queueing: dict[str, Any]
 ) -> Order:
-    """Return the order with the executor's options; options not given have their defaults."""
+    """Return the order that launches a spec.
+
+    `explicit` are the dotted paths of the settings that the user gave, and `queueing` the options of the executor;
+    those not given have their defaults. Raises BadInputError for --address without --on ray.
+    """
     from chessreg.scheduling.launch import Order
 
     on = "local" if queueing.get("on") is None else queueing["on"]
@@ -207,7 +211,10 @@ def make_cell_orders(
     queueing: dict[str, Any],
     where: str,
 ) -> list[Order]:
-    """Return one order per cell of `table`'s grid and cells, over `base` and a preset; one order if it has neither."""
+    """Return one order per cell of `table`'s grid and cells, over `base` and a preset; one order if it has neither.
+
+    `queueing` are the options of the executor. Raises BadInputError, naming `where`, for an unknown setting.
+    """
     from chessreg.runs.spec import build_settings, flatten_settings, list_setting_names, merge_settings, nest_settings
     from chessreg.scheduling.launch import combine_grid, make_cell_name
 

@@ -174,7 +174,8 @@ SWITCHES = {
 
 
 def change_annotation(home: Home, noun: str, reference: str, word: str, value: str, withdrawn: bool = False) -> None:
-    """Add or remove an annotation, and print the change on stderr."""
+    """Add the annotation `word` to a thing, or withdraw it, and print the change on stderr. `value` is empty for a
+    switch."""
     from chessreg.registry import names
 
     database = home.session().database
@@ -217,7 +218,10 @@ def add_annotation_commands(group: click.Group, noun: str) -> None:
 
 
 def make_value_command(noun: str, name: str, word: str, value: str, help: str, back: bool = False) -> click.Command:
-    """Return a command that adds an annotation with a value (the argument of that name), or removes it."""
+    """Return the command `name` of a noun: it adds the annotation `word` with a value, or removes it if `back`.
+
+    `value` is the name of the command's argument.
+    """
 
     @click.command(name, help=help)
     @click.argument("reference", metavar=noun.upper())
@@ -230,7 +234,7 @@ def make_value_command(noun: str, name: str, word: str, value: str, help: str, b
 
 
 def make_switch_command(noun: str, name: str, word: str, help: str, back: bool = False) -> click.Command:
-    """Return a command that adds an annotation without a value, or removes it."""
+    """Return the command `name` of a noun: it adds the annotation `word` without a value, or removes it if `back`."""
 
     @click.command(name, help=help)
     @click.argument("reference", metavar=noun.upper())

@@ -209,7 +209,10 @@ def print_parts(database: Database, sql: str, asked: Asked) -> None:
 
 
 def find_named_entry(home: Home, name: str | None) -> Entry:
-    """Find a query in the catalogue, so that a wrong name fails without a registry."""
+    """Return the catalogue query with this title or alias, or that of a custom kind recorded in the registry.
+
+    Raises UsageError without a name and NotFoundError for an unknown one.
+    """
     from chessreg.queries.catalogue import find_entry as find_in_catalogue
 
     if name is None:
@@ -353,7 +356,7 @@ def show_list(home: Home, as_json: bool) -> None:
 def read_if_here(
     home: Home, read_file: Callable[[Path], frozenset[str]], read_database: Callable[[Database], frozenset[str]]
 ) -> frozenset[str] | None:
-    """Return what one of the functions reads from the registry, or None if it does not exist or cannot be read."""
+    """Return the answer of one function for the registry, or None if there is no registry or it cannot be read."""
     from chessreg.registry import sqlite
 
     path = home.place.path

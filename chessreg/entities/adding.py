@@ -237,7 +237,10 @@ def record_dataset(
     licence: str | None,
     extra: dict[str, Any],
 ) -> AddedDataset:
-    """Insert the rows of a published dataset in one transaction."""
+    """Insert the rows of a published dataset in one transaction.
+
+    `extra` is added to the stored report. If the dataset is registered already, only a lost artifact is replaced.
+    """
     dataset_id = make_uuid(report.identity)
     with database.write() as session:
         register.record_artifact(session, artifact)

@@ -240,7 +240,11 @@ def build_checkpoint_row(
     run_id: UUID | None = None,
     extra: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the columns of a checkpoint's row. `digest` is that of its artifact; the id is derived from it."""
+    """Return the columns of a checkpoint's row. `digest` is that of its artifact; the id is derived from it.
+
+    `training_datasets` are references, or None if unknown. `parent_id` is the checkpoint that it was made from,
+    `run_id` the run that made it, and `extra` is added to the column `detail`.
+    """
     shape = info.architecture
     return {
         "id": make_uuid(digest),

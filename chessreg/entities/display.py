@@ -100,7 +100,11 @@ def format_value_with_interval(
 
 
 def format_interval_ends(low: float | None, high: float | None, decimals: int, sign: str = "") -> str:
-    """Return an interval to append to a value; empty if neither end is known."""
+    """Return the interval from `low` to `high` to append to a value, as ` [0.1, 0.3]`. One unknown end gives ` [≥
+    0.1]`, two give an empty text.
+
+    `sign` is `+` for numbers that are always written with their sign.
+    """
     if low is None and high is None:
         return ""
     ends = [f"{mark}{end:{sign},.{decimals}f}" for mark, end in (("≥ ", low), ("≤ ", high)) if end is not None]

@@ -237,7 +237,11 @@ def describe_model(path: Path) -> FetchedContent:
 
 
 def describe_files(what: str, paths: Sequence[Path], check: Callable[[Path], None], command: str) -> FetchedContent:
-    """Return the description of files of one kind, or the reason why the first unsuitable one cannot be imported."""
+    """Return the description of `paths`, files of the kind `what`, with the command that imports them.
+
+    `check` raises an error for an unsuitable file, and `{}` in `command` stands for the paths. The description of an
+    unsuitable file is the reason why it cannot be imported.
+    """
     for path in paths:
         try:
             check(path)

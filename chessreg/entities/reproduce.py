@@ -89,7 +89,8 @@ class RepeatedRun:
         return {"agrees": self.agrees} | asdict(self) | {"newer": sorted(self.newer)}
 
     def row(self, table: str, place: str, then: dict[str, Any] | None, now: dict[str, Any] | None) -> None:
-        """Compare the old and the new version of one row. None: that version does not exist."""
+        """Compare the old and the new version of one row. None: that version does not exist. `place` names the row in
+        the report."""
         if then is None or now is None:
             apart: dict[str, tuple[Any, Any]] = {
                 "(whole row)": ("missing", "present") if then is None else ("present", "missing")

@@ -180,7 +180,8 @@ def iterate_first_tries(
 ) -> Iterator[list[FirstTry]]:
     """Yield the model's tries ply by ply, for all games at these rows together.
 
-    At every `every`-th turn of one side a move is chosen; without a policy the most probable text. The games then
+    At every `every`-th turn of one side (Black's if `black`) a move is chosen; without a policy the most probable text.
+    `mass` adds the legal move mass, and `valid` the mass of texts that are a move on some board. The games then
     continue with their own moves. Each ply yields one list, empty if no move is chosen. A game whose prompt leaves no
     room for a move in the model's context has no further turns.
     """

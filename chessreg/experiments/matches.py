@@ -407,7 +407,11 @@ class EarlyStopping:
 
 
 def score_game_points(color: str, result: str, termination: str, cp: int | None) -> float | None:
-    """Return the points of a game for its model under the paper's rule; None if nothing scores it."""
+    """Return the points (0, ½ or 1) of a game for its model under the paper's rule; None if nothing scores it.
+
+    `color` is the model's, and `cp` the evaluation in centipawns of a game that was stopped, or None. An illegal move
+    loses.
+    """
     if termination == Termination.FORFEIT_ILLEGAL:
         return 0.0
     return score_game("paper", chess.WHITE if color == "white" else chess.BLACK, result, cp)

@@ -61,7 +61,8 @@ class CheckpointInfo:
         tokens_seen: int | None = None,
         source: Mapping[str, Any] | None = None,
     ) -> CheckpointInfo:
-        """Return the info of a model in memory, with its architecture and counts.
+        """Return the info of a model in memory, with its architecture and counts. The arguments are fields of the
+        class.
 
         Raises BadInputError for a `shape()` that lacks a required key.
         """
@@ -108,7 +109,10 @@ def save_checkpoint(
     info: CheckpointInfo,
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
 ) -> None:
-    """Write the three files; equal models give equal bytes. The model is not changed. Existing files are replaced."""
+    """Write weights, configuration and `info` to `folder`, which is created. Existing files are replaced.
+
+    Equal models give equal bytes. The model is not changed; `dtype` is the type of the stored weights.
+    """
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)

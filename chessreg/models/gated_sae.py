@@ -49,7 +49,10 @@ class GatedSae(SparseAutoencoder):
 
     @classmethod
     def initial(cls, d_model: int, features: int, seed: int, scale: float = 1.0, device: str = "cpu") -> GatedSae:
-        """Return an autoencoder with random unit columns, equal gate directions and zero biases."""
+        """Return an autoencoder with random unit columns, equal gate directions and zero biases.
+
+        The weights are float32 and depend on `seed` alone. `scale` is the factor on residuals before encoding.
+        """
         drawn = torch.randn(features, d_model, generator=torch.Generator().manual_seed(seed))
         columns = (drawn / drawn.norm(dim=1, keepdim=True)).to(device)
         none = torch.zeros(features, device=device)
@@ -265,10 +268,11 @@ def train_step(
     ranks: Ranks | None = None,
     compiled: bool = False,
 ) -> tuple[Loss, Tensor]:
-    """Update `sae` on scaled residuals x [n, d_model]; return the result of `compute_gradients`. `gradient` is
-    overwritten.
+    """Update `sae` on scaled residuals x [n, d_model] with Adam; return the result of `compute_gradients`.
 
-    On a GPU nothing waits for the device. With `ranks`, each process has the whole batch and computes its share.
+    `coefficient` is that of the L1 term, and `rows` the residuals computed at a time. `gradient` is a buffer and is
+    overwritten. On a GPU nothing waits for the device. With `ranks`, each process has the whole batch and computes its
+    share.
     """
     part = x if ranks is None else x.tensor_split(ranks.size)[ranks.rank]
     loss, fired = compute_gradients(sae, part, coefficient, gradient, rows, precision, len(x), compiled)

@@ -91,8 +91,10 @@ def format_hub_url(
 
 
 def read_hub_metadata(url: str, missing: str) -> HfFileMetadata:
-    """Return the hub's metadata of a file, without downloading it. Raises NotFoundError, or ChessregError for a failed
-    request."""
+    """Return the hub's metadata of a file, without downloading it.
+
+    Raises NotFoundError with the hint `missing` if the file does not exist, and ChessregError for a failed request.
+    """
     from huggingface_hub import get_hf_file_metadata
     from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFoundError
 

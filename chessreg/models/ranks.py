@@ -118,7 +118,7 @@ class Ranks:
 
 
 class Follower(Protocol):
-    """What a process other than rank 0 does, as a picklable function: build a trainer on `device`, return its loop."""
+    """The work of each process but rank 0, as a picklable function: build a trainer on `device`, return its loop."""
 
     def __call__(self, rank: int, device: str) -> Callable[[Ranks], None]: ...
 
@@ -262,8 +262,11 @@ def join_group(ranks: Ranks, device: str) -> None:
 
 
 def follow_rank(number: int, folder: Path, port: int, size: int, device: str, threads: int) -> None:
-    """Run as rank `number` + 1 until the training ends. Ends when rank 0 ends for any reason; Ctrl-C reaches only rank
-    0."""
+    """Run as rank `number` + 1 of `size` processes until the training ends, or rank 0 ends for any reason.
+
+    `folder` holds the pickled follower, and `port` is that of rank 0's store on this machine. Ctrl-C reaches only rank
+    0.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
     torch.set_num_threads(threads)

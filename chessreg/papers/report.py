@@ -82,7 +82,10 @@ def write_sheet(work: Work, sheet: Sheet, scoring: str, folder: Path) -> ReportE
 
 
 def format_page(result: QueryResult, title: str, again: str, beside: bool = False) -> str:
-    """Return a page with one table, and how to print the rows that its cells are computed from."""
+    """Return a Markdown page with one table, and how to print the rows that its cells are computed from.
+
+    `again` is the command that repeats the query. With `beside`, the table has the paper's numbers next to ours.
+    """
     from chessreg.queries import render
 
     which = "The rows behind `ours` where `our row` is N" if beside else "The rows behind row N"
@@ -120,7 +123,8 @@ def build_sheet_scope(work: Work, sheet: Sheet) -> Scope:
 def write_published_page(
     work: Work, sheet: Sheet, result: QueryResult, title: str, stem: str, folder: Path
 ) -> list[str]:
-    """Return the page of the paper's numbers next to ours, if the paper has any."""
+    """Write the paper's numbers next to ours as `STEM-published.md` and `.csv`. Return both names, or [] if the paper
+    has no such numbers."""
     from chessreg.queries import render
     from chessreg.queries.published import compare_with_published, drop_unmatched
 

@@ -345,8 +345,9 @@ def make_request(
 ) -> Request:
     """Return the models, datasets and size that a paper is run with, after checking their names.
 
-    `language_models` are NAME or NAME=LEARNING_RATE. Without a checkpoint the games are used only if the positions name
-    their games. Raises NotFoundError or BadInputError for unknown names.
+    `dataset` are the games to fit on, `test` those to evaluate on, `positions` and `puzzles` datasets of positions, and
+    `beside` further checkpoints to compare. `language_models` are NAME or NAME=LEARNING_RATE. Without a checkpoint the
+    games are used only if the positions name their games. Raises NotFoundError or BadInputError for unknown names.
     """
     inputs = session.inputs
     row = inputs.checkpoint(inputs.reference("checkpoint", checkpoint))[0] if checkpoint is not None else None

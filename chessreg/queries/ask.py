@@ -227,7 +227,10 @@ def query_rows_behind(
     memory: str | None = None,
     **options: Any,
 ) -> QueryResult:
-    """Return the games or trials behind row `number` (from 1) of a catalogue query in the same scope and order."""
+    """Return the games or trials behind row `number` (from 1) of a catalogue query.
+
+    The other arguments are those of `run_query`, which determine scope and order. Raises its errors.
+    """
     result = run_query(database, name, scope, scoring=scoring, sort=sort, timeout=timeout, memory=memory, **options)
     question = build_question(database, name, scope or Scope.of(options), scoring, memory)
     engine, entry = question.engine, question.entry

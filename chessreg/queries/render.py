@@ -246,7 +246,11 @@ def fit_columns(
     cells: dict[str, list[str]],
     width: int,
 ) -> list[str]:
-    """Return the columns that fit `width`, and shorten the keys of `cells` where leaving out columns is not enough."""
+    """Return the `names` that fit `width`, in cells. If leaving out columns is not enough, shorten the keys in `cells`.
+
+    Counts are left out first, then answers, then differences, each from the last. `headings` and `cells` are by column
+    name.
+    """
     names = list(names)
     declared = result.entry.statistics if result.entry is not None else ()
     differences = {statistic.name for statistic in declared if statistic.function.endswith("_difference")}

@@ -222,8 +222,10 @@ class RunAttempt:
             raise ChessregError(self.outage)
 
     def end(self, state: str, cause: str, message: str | None, code: int) -> None:
-        """Write the inputs and the end of the attempt. Raises ChessregError if a finished attempt could not be
-        ingested."""
+        """Write the inputs and the end of the attempt: state, cause, message and exit status.
+
+        Raises ChessregError if a finished attempt could not be ingested.
+        """
         read = [
             (name, reference, digest, located.run_id) for (name, digest, reference), located in self.inputs.read.items()
         ]

@@ -29,10 +29,10 @@ class EditCondition:
 def list_conditions(
     settings: Sequence[EditSetting], others: Mapping[str, tuple[str, int]], draws: Mapping[str, int]
 ) -> list[EditCondition]:
-    """Return every edit, each followed by its other directions and its controls.
+    """Return the conditions of every setting: the edit, then its other directions, then the draws of its controls.
 
-    `others` are source and number by name; `draws` counts the draws of each control. Edits of a single setting have no
-    number.
+    `others` maps the name of a condition to (source, number of the direction), and `draws` a control to its number of
+    draws. The names of edits end in the number of the setting if there are several settings.
     """
     listed = []
     for setting in settings:

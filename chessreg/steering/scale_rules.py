@@ -35,8 +35,11 @@ Reference = Callable[[Network, int], Callable[[Tensor], Tensor]]
 
 @dataclass(frozen=True)
 class ScaleRule:
-    """The meaning of a spec's scale: a target logit, or the scale itself, times the norm of the reference if there is a
-    reference."""
+    """The meaning of a spec's scale.
+
+    With `target`, the scale determines a target logit; otherwise it is a length. With `reference`, the length is a
+    share of the norm of the reference.
+    """
 
     target: Target | None = None
     reference: Reference | None = None

@@ -299,7 +299,7 @@ class Canvas:
             self.put(x + n, y, character, style)
 
     def line(self, x0: float, y0: float, x1: float, y1: float, style: str) -> None:
-        """Draw dots from the middle of one cell to the middle of another, only over blanks and dots."""
+        """Draw dots from the middle of cell (x0, y0) to the middle of (x1, y1), only over blanks and dots."""
         steps = int(max(2 * abs(x1 - x0), 4 * abs(y1 - y0), 1))
         for n in range(steps + 1):
             share = n / steps

@@ -65,7 +65,7 @@ class Removal:
 
     @property
     def label(self) -> int:
-        """The class of the piece in the label `piece`."""
+        """The class of the removed piece in the labels `piece`."""
         return classify_piece(self.piece)
 
 

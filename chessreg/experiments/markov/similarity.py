@@ -162,7 +162,8 @@ def run_similarity_test(
 ) -> SimilarityTest:
     """Return the test of unit vectors float32 [n, d] against the reference population `whole`.
 
-    The random sets consist of these vectors, so p does not depend on the reference population.
+    `layout` assigns vectors to classes. The null distribution has `resamples` random sets of these vectors, drawn with
+    or without `replacement`, so p does not depend on the reference population.
     """
     sizes, every = layout.sizes, np.arange(len(layout.number))
     squares = compute_squared_lengths(units)

@@ -115,7 +115,11 @@ def score_probe(
     centre: bool = False,
     rankings: ScoreRankings | None = None,
 ) -> Iterator[GameScore]:
-    """Yield each game's score, in the order of the games' rows in their dataset. `rankings` collects every logit."""
+    """Yield each game's score, in the order of the games' rows in their dataset.
+
+    `rows` bool [positions] selects the positions that are read, `centre` subtracts each residual's own mean first, and
+    `rankings` collects every logit.
+    """
     for logits in iterate_game_logits(reader, data, rows, layer, device, centre):
         classes = logits.logits.shape[-1]
         read = logits.logits.argmax(-1)

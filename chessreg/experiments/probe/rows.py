@@ -148,7 +148,10 @@ def check_position_count(
     games: int,
     least: int | None,
 ) -> None:
-    """Raise BadInputError for fewer positions than a probe needs; by default 1,000 of one phase."""
+    """Raise BadInputError if there are fewer than `least` positions to fit on. None: 1,000 for one phase, otherwise 0.
+
+    `games`, `phase` and `cache` describe the positions in the message.
+    """
     few = "the cache"
     if least is None:
         least = MIN_PHASE_POSITIONS if phase is not None else 0

@@ -83,7 +83,11 @@ class Features:
     def load(
         cls, inputs: Inputs, source: str, sae: str | None, expansion: int | None, layers: Sequence[int], pattern: str
     ) -> Features:
-        """Load the autoencoders of a source for these layers. `sae` and `expansion` choose them; None for `means`."""
+        """Return the features of a source: the autoencoders of these layers, or none if the source is `means`.
+
+        `sae` is the reference of an SAE run (None for `means`), `expansion` its expansion factor, and `pattern` the
+        hook point without its layer. Raises NotFoundError if there is no such SAE.
+        """
         rows: dict[str, tables.SaeRecord] = (
             {row.hook_point: row for row in select_sae_rows(inputs, sae, expansion)} if sae else {}
         )

@@ -47,12 +47,11 @@ class EncodedGames:
         name: str,
         alignment: Alignment = "post-ply",
     ) -> EncodedGames:
-        """Return the games, or positions, at these rows of a dataset, for a model with a context of `block_size`
-        tokens.
+        """Return the games, or positions, at the rows `places` of a dataset, with their sites named `name`.
 
-        Only the beginning of a longer game is read. Raises NotFoundError for sites that the encoding does not have.
-        Raises BadInputError for positions if the encoding writes games, and for a position that is longer than the
-        context.
+        Only the tokens that fit a context of `block_size` are read. Raises NotFoundError for sites that the encoding
+        does not have. Raises BadInputError for positions if the encoding writes games, and for a position that is
+        longer than the context.
         """
         if items.content == "positions":
             ply = items.take(places, ["ply"])["ply"].to_numpy().astype(np.int64)

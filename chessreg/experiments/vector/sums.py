@@ -116,7 +116,8 @@ def sum_resumable(
     folder: Path,
     on_progress: Callable[[int], None],
 ) -> np.ndarray:
-    """Return what `sum_model_activations` does. Saves each group of games in `folder`, so that a killed pass resumes.
+    """Return the sums of `sum_model_activations`. Each group of games is saved in `folder`, so that a killed pass
+    resumes.
 
     The folder must belong to this run alone, because file names state only layers and games.
     """

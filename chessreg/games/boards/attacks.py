@@ -97,7 +97,7 @@ _DIAGONAL = np.array([0, 0, 1, 1, 0, 0, 1, 1], bool)  # of DIRECTIONS
 
 
 def unpack_bits(bits: np.ndarray) -> np.ndarray:
-    """Return bit boards uint64 [n] as bool [n, 64]."""
+    """Return bit boards uint64 [n] as squares bool [n, 64]; bit 0 is a1, bit 63 is h8."""
     return np.unpackbits(bits.astype("<u8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little").astype(bool)
 
 

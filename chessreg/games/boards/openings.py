@@ -96,8 +96,8 @@ class Book:
         return tuple(move.uci() for move in board.move_stack), tuple(sans)
 
     def check(self) -> None:
-        """Raise BadInputError unless the first lines are valid openings (a position takes longer, so only one is
-        checked)."""
+        """Read the first CHECKED_LINES lines of moves, or the first position. Raises BadInputError if one is not a
+        valid opening."""
         for number in range(1 if self.positions else min(len(self.lines), CHECKED_LINES)):
             self.moves(number)
 

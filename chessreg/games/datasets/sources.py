@@ -95,7 +95,7 @@ class GameSource:
         return self._digest.hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process needs to split blocks."""
+        """Return the state without its digest, which cannot be pickled; another process only splits blocks."""
         return {name: value for name, value in vars(self).items() if name != "_digest"}
 
     def blocks(self) -> Iterator[bytes]:

@@ -269,7 +269,7 @@ def read_details(game: ForeignGame, row: dict[str, str]) -> None:
 
 
 def note_legal_tries(game: ForeignGame) -> None:
-    """Note tries that are listed as illegal but are legal in their position."""
+    """Record in `game` each try that is listed as illegal but is legal in its position."""
     wanted = {ply for ply, _, _ in game.illegal}
     board = chess.Board()
     for ply in range(max(wanted, default=-1) + 1):

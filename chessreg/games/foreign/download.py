@@ -165,7 +165,11 @@ def open_url(
     method: str = "GET",
     token: str | None = None,
 ) -> HTTPResponse | None:
-    """Return an open response, or None if the requested range starts behind the end of the file (416)."""
+    """Return an open response, or None if the requested range starts behind the end of the file (416).
+
+    `token` is sent to the first host only, not after a redirect. Raises NotFoundError with the hint `missing`,
+    BadInputError if access is denied, and ChessregError for other failures.
+    """
     try:
         request = urllib.request.Request(url, headers={"User-Agent": "chessreg", **headers}, method=method)
         if token is not None:

@@ -67,9 +67,10 @@ class Ragged:
 def run_packed_pass(
     model: LanguageModel, cache: SlotCache, edits: Sequence[ResidualEdit], new: Ragged, watched: set[str], keep: Keep
 ) -> Tensor:
-    """Return final hidden states [T, d_model]. Every token is a batch row of width 1, so nothing is padded.
+    """Return final hidden states [T, d_model] of the new tokens. Every token is a batch row of width 1, so nothing is
+    padded.
 
-    `keep` receives the residuals [T, d_model] at watched hook points.
+    `keep` receives the residuals [T, d_model] at the hook points in `watched`.
     """
     device = model.device
     columns = (new.first[new.place] + new.offset)[:, None]
@@ -89,7 +90,8 @@ def run_packed_pass(
 def run_rectangular_pass(
     model: LanguageModel, cache: SlotCache, edits: Sequence[ResidualEdit], new: Ragged, watched: set[str], keep: Keep
 ) -> Tensor:
-    """Return final hidden states [T, d_model], like `run_packed_pass`."""
+    """Return final hidden states [T, d_model], with the arguments of `run_packed_pass`. Rows are padded to equal
+    length."""
     device, width = model.device, int(new.counts.max())
     shape, at = (len(new.rows), width), (new.place, new.offset)
     columns = new.first[:, None] + np.arange(width)

@@ -252,11 +252,11 @@ def sample_cropped(
     temperature: float,
     max_tokens: int,
 ) -> list[list[int]]:
-    """Return one move's tokens after each prompt, each token drawn given the newest tokens that fit the model's
-    context.
+    """Return one move's tokens after each prompt, each token drawn given the newest tokens that fit the context.
 
-    Every step shifts all tokens to other positions, so each token needs a whole pass. The draws are those of
-    `sample_trees` with the same keys. `session` provides the model and the edits and is not changed.
+    Every step shifts all tokens to other positions, so each token needs a whole pass. A text ends with the move on its
+    board, or after `max_tokens`. The draws are those of `sample_trees` with the same keys. `session` provides the model
+    and the edits and is not changed.
     """
     from chessreg.models.decoding.session import DecodingSession
 

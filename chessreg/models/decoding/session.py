@@ -213,8 +213,10 @@ class DecodingSession:
         return [list(range(len(counts)))] if 2 * len(pending) > len(counts) else [pending]
 
     def groups(self, rows: Sequence[int], counts: Sequence[int], limit: int, history: bool = True) -> list[list[int]]:
-        """Return passes over counts[i] new tokens of rows[i]: lists of i, each of at most `limit` tokens or
-        of one row."""
+        """Return the passes in which to compute counts[i] new tokens of rows[i], as lists of indices i.
+
+        A pass has at most `limit` tokens, or one row. `history` states whether the rows have earlier tokens.
+        """
         if self._packs(rows, counts, history):
             return group_by_length(range(len(rows)), counts, limit, packed=True)
         order = sorted(range(len(rows)), key=counts.__getitem__)

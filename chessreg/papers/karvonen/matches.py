@@ -79,7 +79,10 @@ def plan_match(
     settings: Any = None,
     **values: Any,
 ) -> Step:
-    """Return a match under the paper's protocol, with other `values` of some settings."""
+    """Return the step of a match under the paper's protocol, with `values` in place of some of its settings.
+
+    `serves` is the question of the paper, and `settings` a function of the steps in `after` that returns more settings.
+    """
     size = SIZES[request.size]
     common = {
         "preset": "paper",
