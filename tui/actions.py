@@ -390,7 +390,7 @@ ACTIONS: tuple[Action, ...] = (
           verb="paper"),
     reads("form", "preset", "left_parenthesis", "Previous preset", parameter="-1"),
     reads("form", "wrong", "exclamation_mark", "Next setting that is missing or wrong", "next missing"),
-    reads("form", "run", "v", "Open the run, which is already complete", "run", "chessreg runs show RUN", verb="view"),
+    reads("form", "run", "v", "Open the existing run, or its job", "run", "chessreg runs show RUN", verb="view"),
     reads("form", "filter", "slash", "Find a setting", "find", "chessreg launch KIND --help", first=True),
     reads("field", "keep", "enter", "Keep the value", "keep", parameter="0"),
     reads("field", "keep", "down,tab", "Keep the value and go to the next setting", "next", parameter="1"),

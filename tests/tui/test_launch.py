@@ -533,7 +533,16 @@ async def test_a_form_opens_the_run_that_is_complete_already(drive) -> None:
         assert "v run" not in driver.lines[-1]
         for name, text in (("cache", "cache-fit"), ("test_cache", "cache-test"), ("epochs", "1")):
             await typed(driver, name, text)
-        assert "already complete: v opens the run" in await planned(driver)
-        await driver.press("v")
+        assert "already complete as board: v opens it" in await planned(driver)
+        driver.screen.outlook = None  # launched before the plan is made
+        await driver.press("ctrl+l")
+        assert driver.notices.endswith("nothing was queued: board is complete; v opens it")
+        driver.screen.pick(driver.screen.form.by_key["cache"])
+        await driver.settle()
+        assert "existing probe" in driver.text
+        assert {row["value"]: row["existing"] for row in driver.screen.query_one("#candidates").source_rows} == {
+            "cache-fit": "board", "cache-test": "",
+        }  # fmt: skip
+        await driver.press("escape", "v")
         assert isinstance(driver.screen, RunScreen)
         assert "board" in driver.way

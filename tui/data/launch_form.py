@@ -6,8 +6,9 @@ import itertools
 import math
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
@@ -19,10 +20,12 @@ from chessreg.errors import ChessregError, NotFoundError
 from chessreg.folders import expand_path
 from chessreg.registry import names, tables
 from chessreg.registry.database import select_by_keys
+from chessreg.registry.identity import make_uuid
 from chessreg.registry.names import require_name
 from chessreg.registry.tables import Job
-from chessreg.runs.inputs import IMPORTED_PREFIX, PROBE, REFERENCE_PATTERN, is_kind_accepted
+from chessreg.runs.inputs import IMPORTED_PREFIX, PROBE, REFERENCE_PATTERN, Inputs, is_kind_accepted
 from chessreg.runs.kind import Kind, is_checkpoint_maker
+from chessreg.runs.resolve import resolve_and_hash
 from chessreg.runs.spec import (
     FILE_NOUNS,
     YES_NO_WORDS,
@@ -36,7 +39,15 @@ from chessreg.runs.spec import (
     tag_of,
 )
 from chessreg.scheduling.executors import EXECUTORS, slurm_script
-from chessreg.scheduling.launch import ExpectedInputs, LaunchOptions, Order, make_cell_name, plan_orders, preview_run
+from chessreg.scheduling.launch import (
+    ExpectedInputs,
+    LaunchOptions,
+    Order,
+    PlannedRun,
+    make_cell_name,
+    plan_orders,
+    preview_run,
+)
 from chessreg.scheduling.launch import launch_orders as launch_orders
 from tui import show
 from tui.data.pages import Row
@@ -143,9 +154,9 @@ class Form:
 
     def snapshot(self) -> Form:
         """Return a copy for another thread while the user continues typing."""
-        return self._copy_with(self.typed)
+        return self.copy_with(self.typed)
 
-    def _copy_with(self, typed: Mapping[str, str]) -> Form:
+    def copy_with(self, typed: Mapping[str, str]) -> Form:
         """Return a form of the same kind and preset with these typed values."""
         form = Form(self.kind, self.reference, typed)
         form.preset = self.preset
@@ -202,7 +213,7 @@ class Form:
             return [self]
         forms = []
         for values in itertools.product(*swept.values()):
-            form = self._copy_with(self.typed | dict(zip(swept, values, strict=True)))
+            form = self.copy_with(self.typed | dict(zip(swept, values, strict=True)))
             form.cell = {key: form.value(key) for key in swept}
             forms.append(form)
         return forms
@@ -501,6 +512,27 @@ def list_pending_candidates(sql: SqlSession, wanted: str) -> list[Row]:
     return rows
 
 
+def find_existing_runs(session: Session, form: Form, key: str, values: Iterable[str]) -> dict[str, str]:
+    """Return value → name of a complete run, for the values of the setting `key` that the form need not run again.
+
+    Empty for a sweep, and while another required setting is missing.
+    """
+    inputs = Inputs(session.database, session.store)
+    inputs.reference = cache(inputs.reference)  # type: ignore[method-assign]  # files of other settings are read once
+    runs: dict[str, UUID] = {}
+    for value in values:
+        checked = form.copy_with(form.typed | {key: value}).check()
+        if not checked.right or checked.cells:
+            break  # because of other settings
+        with suppress(ChessregError):  # an input that does not exist yet
+            runs[value] = make_uuid(resolve_and_hash(form.kind, checked.spec, inputs)[1])
+    with session.database.read() as sql:
+        complete = select(tables.Run.id).where(tables.Run.completed_at.is_not(None))
+        found = {id for (id,) in select_by_keys(sql, complete, tables.Run.id, set(runs.values()))}
+        called = names.read_names_of(sql, "run", found)
+    return {value: called.get(id) or show.abbreviate_id(id) for value, id in runs.items() if id in found}
+
+
 @dataclass
 class FormPlan:
     """The effect of launching a form, or the reason why it cannot be launched."""
@@ -531,9 +563,20 @@ def plan_form(session: Session, form: Form, checked: FormCheck) -> FormPlan:
     try:
         planned = plan_orders(make_orders(form, checked), session.database, session.store)
         result.plan = combine_plans([preview_run(each, session.database, session.store) for each in planned])
+        if len(planned) == 1:
+            result.plan |= read_existing_run(session, planned[0])
     except ChessregError as error:
         result.trouble, result.hint = error.message, error.hint or ""
     return result
+
+
+def read_existing_run(session: Session, planned: PlannedRun) -> Row:
+    """Return the name of a planned run that exists (`existing`), and its first unfinished job (`job_id`, or None)."""
+    with session.database.read() as sql:
+        name = names.read_name(sql, "run", planned.run_id)
+        unfinished = select(Job.id).where(Job.run_id == planned.run_id, Job.ended_at.is_(None)).order_by(Job.shard)
+        job_id = sql.scalars(unfinished).first()
+    return {"existing": name or f"{planned.order.kind.name} {show.abbreviate_id(planned.run_id)}", "job_id": job_id}
 
 
 def combine_plans(plans: Sequence[Row]) -> Row:
@@ -593,10 +636,13 @@ def require_file(reference: str) -> None:
         raise NotFoundError(f"{reference} does not exist")
 
 
+MAX_NAMED_RUNS = 3  # in a message
+
+
 def queue_form(session: Session, form: Form, checked: FormCheck) -> tuple[UUID | None, str]:
     """Queue the form and start a supervisor, as `chessreg launch` does.
 
-    Return the launch id, or None and the reason. Raises the errors of planning.
+    Return the launch id, or None and the reason, which names the existing runs. Raises the errors of planning.
     """
     from chessreg.runs.ingest import ingest_fragments
     from chessreg.scheduling.presence import Presence
@@ -604,9 +650,12 @@ def queue_form(session: Session, form: Form, checked: FormCheck) -> tuple[UUID |
     ingest_fragments(session.database, session.store)
     group, planned = launch_orders(make_orders(form, checked), session.database, session.store)
     if group is None:
-        return None, {"complete": "it is already complete", "already_queued": "it is already queued"}.get(
-            planned[0].status, planned[0].status
-        )
+        reasons = [
+            f"{read_existing_run(session, each)['existing']} is {each.status.replace('already_', 'already ')}"
+            for each in planned[:MAX_NAMED_RUNS]
+        ]
+        more = len(planned) - len(reasons)
+        return None, ", ".join(reasons) + (f", and {more} more" if more else "")
     Presence(session.store).start(session.database.reference)
     return group, ""
 

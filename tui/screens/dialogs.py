@@ -125,7 +125,8 @@ LIST_COMMANDS = {"dataset": "chessreg dataset list", "checkpoint": "chessreg che
 
 class PickerScreen(AppScreen):
     """The possible values of a field. Runs of the checkpoint `model` come first. If the kind `evaluates` on the field,
-    the last part of a dataset comes before the others.
+    the last part of a dataset comes before the others. `existing` finds the complete runs of `kind` that a value would
+    repeat.
 
     Enter picks a row. Space marks several.
     """
@@ -142,10 +143,10 @@ class PickerScreen(AppScreen):
 
     def __init__(
         self, field: str, noun: str, now: str, several: bool, chosen: Callable[[str], None], model: str = "",
-        evaluates: bool = False,
+        evaluates: bool = False, kind: str = "", existing: Callable[..., dict[str, str]] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.model, self.evaluates = model, evaluates
+        self.model, self.evaluates, self.kind, self.existing = model, evaluates, kind, existing
         self.crumb, self.noun, self.several, self.chosen = field, noun, several, chosen
         self.marked = [word for word in (piece.strip() for piece in now.split(",")) if word] if several else []
         self.now, self.filter_text = now, ""
@@ -156,6 +157,9 @@ class PickerScreen(AppScreen):
         return (
             TableColumn("value", self.noun.removeprefix("run:"), widest=40, least=16, role="key"),
             TableColumn("about", "", widest=80, least=20),
+            TableColumn(
+                "existing", f"existing {self.kind}", text=lambda row: row.get("existing", ""), widest=24, least=12
+            ),
             TableColumn("at", "made", least=16, role="detail"),
         )
 
@@ -185,11 +189,20 @@ class PickerScreen(AppScreen):
             return
         keep, self._shown_words = table.loaded, words
         table.is_marked = lambda row: row["value"] in self.marked
-        self.fit(rows)
-        table.show(ListPages(rows), rows[:PAGE_ROWS], columns=self.columns, keep=keep)
+        self.show_rows(rows, keep)
         if not keep and self.now:
             table.move(next((n for n, row in enumerate(rows) if row["value"] == self.now), 0))
         self.take_only_row()
+        if (existing := self.existing) is not None:
+            values = [row["value"] for row in rows]
+            runs = await self.ask("looking for complete runs", lambda session: existing(session, values=values))
+            if runs and words == self.filter_text:
+                self.show_rows([{**row, "existing": runs.get(row["value"], "")} for row in rows], True)
+
+    def show_rows(self, rows: Sequence[Row], keep: bool) -> None:
+        """Show these candidates; with `keep`, under the same cursor."""
+        self.fit(rows)
+        self.query_one(PageTable).show(ListPages(rows), rows[:PAGE_ROWS], columns=self.columns, keep=keep)
 
     def command(self) -> str:
         kind = self.noun.partition(":")[2]

@@ -462,7 +462,7 @@ class FormScreen(AppScreen):
             format_field_help(row.field, self.find_error(row.field.key)) if row else ""
         )
         wide = self.has_class("-wide")
-        self.query_one("#plan", Static).update(format_plan(self.form, self.checked, self.outlook, wide))
+        self.query_one("#plan", Static).update(format_plan(self.form, self.checked, self.outlook, wide, self.run_key))
 
     # -- actions --------------------------------------------------------------------------------------------------
 
@@ -532,7 +532,7 @@ class FormScreen(AppScreen):
 
     def pick(self, field: Field) -> None:
         """Open the list from which the values of a field are chosen."""
-        from tui.data.launch_form import is_evaluated_on
+        from tui.data.launch_form import find_existing_runs, is_evaluated_on
         from tui.screens.dialogs import PickerScreen
 
         several = field.form == "references"
@@ -540,7 +540,10 @@ class FormScreen(AppScreen):
         model = self.form.text("checkpoint") if "checkpoint" in self.form.by_key else ""
         evaluates = is_evaluated_on(self.form.kind.name, field.path)
         chosen = partial(self.picked, field)
-        self.app.push_screen(PickerScreen(field.path, field.noun, now, several, chosen, model, evaluates))
+        existing = None if several else partial(find_existing_runs, form=self.form.snapshot(), key=field.key)
+        self.app.push_screen(
+            PickerScreen(field.path, field.noun, now, several, chosen, model, evaluates, self.form.kind.name, existing)
+        )
 
     def picked(self, field: Field, text: str) -> None:
         """Set the picked value and open the picker of the next required setting."""
@@ -575,14 +578,25 @@ class FormScreen(AppScreen):
         self.choose_preset(event.place)
 
     @property
-    def complete(self) -> Mapping[str, Any] | None:
-        """The plan, if the run is already complete."""
+    def existing(self) -> Mapping[str, Any] | None:
+        """The plan, if its only run is already complete or queued."""
         plan = self.outlook.plan if self.outlook is not None else None
-        return plan if plan is not None and plan["status"] == "complete" and plan.get("runs", 1) == 1 else None
+        return plan if plan is not None and plan["runs"] == 1 and plan["status"] != "queued" else None
 
     def action_run(self) -> None:
-        if (plan := self.complete) is not None:
-            self.app.open("run", plan["run_id"], plan["name"] or f"{plan['kind']} {show.abbreviate_id(plan['run_id'])}")
+        """Open the existing run, or its job if it is not complete."""
+        if (plan := self.existing) is None:
+            return
+        if plan["status"] == "complete":
+            self.app.open("run", plan["run_id"], plan["existing"])
+        elif plan["job_id"] is not None:
+            self.app.open("job", plan["job_id"], plan["existing"])
+
+    @property
+    def run_key(self) -> str:
+        """The key that opens the existing run."""
+        (run,) = self.app.apply_keys_to([a for a in list_place_actions("form") if a.method == "run"])
+        return run.shown_key
 
     def action_wrong(self) -> None:
         """Move to the next required or invalid field, or to a field named in a general error."""
@@ -672,7 +686,7 @@ class FormScreen(AppScreen):
     async def launch_now(self) -> None:
         """Queue the form as it was when checked, and open the page of its job."""
         from tui.data.job_rows import find_current_job
-        from tui.data.launch_form import queue_form
+        from tui.data.launch_form import plan_form, queue_form
 
         form, checked = self.form.snapshot(), self.checked
         done = await self.ask("launching", lambda session: queue_form(session, form, checked), once=True)
@@ -680,7 +694,11 @@ class FormScreen(AppScreen):
             return
         group, why_not = done
         if group is None:
-            self.notify(f"nothing was queued: {why_not}", severity="warning")
+            self.outlook = await self.ask("planning", partial(plan_form, form=form, checked=checked))
+            self.tell()
+            self.relabel()
+            opens = f"; {self.run_key} opens it" if self.existing is not None else ""
+            self.notify(f"nothing was queued: {why_not}{opens}", severity="warning")
             return
         job_id = await self.ask("reading the job", lambda session: find_current_job(session, group))
         if job_id is None:
@@ -712,7 +730,7 @@ class FormScreen(AppScreen):
         if action.place == "form" and action.method == "clear_form":
             return bool(self.form.typed or self.form.preset)
         if action.place == "form" and action.method == "run":
-            return self.complete is not None
+            return self.existing is not None
         return super().offers(action)
 
     def node_of(self, action: Action) -> Any:

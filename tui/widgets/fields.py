@@ -235,10 +235,7 @@ def format_field_note(field: Field) -> str:
 
 
 MAX_COMMAND_CHARS = 500
-PLAN_STATUS = {
-    "complete": "already complete: v opens the run",
-    "already_queued": "already queued",
-}
+PLAN_STATUS = {"complete": "already complete", "already_queued": "already queued"}
 
 
 def format_field_help(field: Field, error: str) -> Text:
@@ -268,8 +265,11 @@ def describe_input(field: Field) -> str:
     return field.form
 
 
-def format_plan(form: Form, checked: FormCheck, outlook: FormPlan | None, wide: bool) -> Text:
-    """Return the plan in a few lines, or the reason why no plan is available yet, followed by the command."""
+def format_plan(form: Form, checked: FormCheck, outlook: FormPlan | None, wide: bool, run_key: str) -> Text:
+    """Return the plan in a few lines, or the reason why no plan is available yet, followed by the command.
+
+    `run_key` is the key that opens an existing run.
+    """
     text = Text()
     if not checked.right:
         needed = [form.by_key[key].path for key in checked.errors if checked.errors[key] == "it is required"]
@@ -290,7 +290,7 @@ def format_plan(form: Form, checked: FormCheck, outlook: FormPlan | None, wide: 
         text.append("not ready  ", style="bold")
         text.append(outlook.trouble + (f" ({outlook.hint})" if outlook.hint else ""))
     else:
-        text.append_text(format_plan_facts(outlook.plan, checked, wide))
+        text.append_text(format_plan_facts(outlook.plan, checked, wide, run_key))
     text.append("\n\n" if wide else "\n")
     command = format_command_lines(form) if wide else form.command()
     text.append("$ ", style="dim")
@@ -300,7 +300,7 @@ def format_plan(form: Form, checked: FormCheck, outlook: FormPlan | None, wide: 
     return text
 
 
-def format_plan_facts(plan: Row, checked: FormCheck, wide: bool) -> Text:
+def format_plan_facts(plan: Row, checked: FormCheck, wide: bool, run_key: str) -> Text:
     """Return units, rows, bytes and time, one per line if there is enough space."""
     units = "unknown until its inputs exist"
     if plan["units"] is not None:
@@ -333,7 +333,11 @@ def format_plan_facts(plan: Row, checked: FormCheck, wide: bool) -> Text:
         "waits for": ", ".join(plan["waits_for"]),
     }
     text = Text()
-    text.append(PLAN_STATUS.get(plan["status"], "ready"), style="bold")
+    status = PLAN_STATUS.get(plan["status"], "ready")
+    if plan["status"] in PLAN_STATUS and runs == 1:
+        opened = "it" if plan["status"] == "complete" else "its job"
+        status += f" as {plan['existing']}: {run_key} opens {opened}"
+    text.append(status, style="bold")
     for name, fact in facts.items():
         if fact:
             text.append(f"\n{name:<10}" if wide else f"  {name} ", style="dim")
