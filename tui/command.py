@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def tui(
     home: Home, read_only: bool, letters: bool, list_keys: bool, web: bool, write: bool, host: str, port: int
 ) -> None:
-    """Look at runs, games, boards and tables in the terminal. ? shows the keys.
+    """Browse runs, games, boards and tables in the terminal. ? shows the keys.
 
     Custom keys are read from ~/.config/chessreg/keys.toml, in the format that --keys prints.
 

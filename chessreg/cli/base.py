@@ -285,7 +285,7 @@ def add_sort_option(function: Function) -> Function:
     option: Callable[[Function], Function] = click.option(
         "--sort",
         metavar="COLUMN,…",
-        help="Sort by these columns; -COLUMN sorts the largest first. Left out: the list's own order.",
+        help="Sort by these columns; -COLUMN sorts the largest first. Left out: the order of the list.",
     )
     return option(function)
 

@@ -24,14 +24,14 @@ MAX_BOARDS = 4  # shown without --ply
 @click.command()
 @click.argument("reference", metavar="GAME")
 @click.option(
-    "--ply", type=int, help="Ply of the board: 0 is the start, -1 the end.  [default: the end; all where few]"
+    "--ply", type=int, help="Ply of the board: 0 is the start, -1 the end.  [default: the end; all of at most 4]"
 )
 @click.option(
     "--item",
     type=int,
     help="The game's row in its dataset, for a unit with many rows (a probe's layer). Left out: the first row.",
 )
-@click.option("--condition", help="Of an edit: edit-3, random-0, …  [default: the first edit]")
+@click.option("--condition", help="Condition of an edit: edit-3, random-0, …  [default: the first edit]")
 @click.option(
     "--svg", type=FilePath(dir_okay=False, path_type=Path), help="Write the board as an SVG file. Left out: print it."
 )
@@ -160,19 +160,24 @@ FILES = "abcdefgh"
 @click.command()
 @click.argument("reference", metavar="STATE")
 @click.option(
-    "--class", "piece", metavar="LETTER", help="Piece class: P white pawn, k black king, . empty.  [default: the moved]"
+    "--class",
+    "piece",
+    metavar="LETTER",
+    help="Piece class: P white pawn, k black king, . empty.  [default: the moved one]",
 )
-@click.option("--layer", type=int, help="Layer of the probe, 0-based.  [default: the last that is edited]")
+@click.option("--layer", type=int, help="Layer of the probe, 0-based.  [default: the last edited one]")
 @click.option("--condition", help="edit, edit-3, random-0, …  [default: the first edit]")
 @click.option(
     "--measure",
     type=click.Choice(["probability", "logprob", "logit"]),
     default="logprob",
     show_default=True,
-    help="Of the probe's softmax, or before it.",
+    help="Value to draw, from the probe's logits.",
 )
 @click.option(
-    "--clip", type=click.FloatRange(min=0, min_open=True), help="Clip there.  [default: 5; in the form reading 2]"
+    "--clip",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Clip values at this magnitude.  [default: 5; for --form reading: 2]",
 )
 @click.option(
     "--form",

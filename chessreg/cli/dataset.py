@@ -119,13 +119,13 @@ def print_dataset(home: Home, added: AddedDataset) -> None:
 @click.option(
     "--rating-scale",
     type=click.Choice(["lichess", "stockfish", "fide"]),
-    help="Whose ratings the Elo tags hold.  [default: by the Site and Event tags]",
+    help="Rating scale of the Elo tags.  [default: by the Site and Event tags]",
 )
 @click.option("--licence", help="Licence of the games, such as CC0-1.0. Left out: not recorded.")
 @click.option(
     "--processes",
     type=click.IntRange(1),
-    help="Processes that read games, about 200 MB each.  [default: one a core, at most 16]",
+    help="Processes that read games, about 200 MB each.  [default: one per core, at most 16]",
 )
 @make_filter_options
 @add_json_option
@@ -146,7 +146,7 @@ def add(
 
     Adding the same bytes with the same filters again does nothing. Games that a filter leaves out, or whose tags do not
     answer it, are counted by reason. Games with illegal moves are listed with the dataset. A CSV has a column
-    `transcript`, as Karvonen's files of games; cut-off games keep their whole moves. A Parquet file of games has a
+    `transcript`, as Karvonen's files of games; an incomplete last move is dropped. A Parquet file of games has a
     column `transcript` (SAN or UCI) or `movetext`, and columns named as PGN tags. A Parquet or CSV file with a column
     `fen`, a CSV of puzzles (FEN,moves,rating) and a ChessBench bag (.bag, .bagz; NAME@3_data.bag: all three shards)
     become a dataset of positions.
@@ -192,8 +192,8 @@ def add(
 
 @dataset.command()
 @click.argument("reference", metavar="DATASET")
-@click.option("--parts", required=True, metavar="NAME=SHARE,…", help="Such as train=0.5,test=0.5.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Another seed cuts elsewhere.")
+@click.option("--parts", required=True, metavar="NAME=SHARE,…", help="Names and shares, such as train=0.5,test=0.5.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the hash.")
 @add_json_option
 @pass_home
 def split(home: Home, reference: str, parts: str, seed: int) -> None:
@@ -273,7 +273,7 @@ def overlap(home: Home, reference: str, other: str) -> None:
 @click.option(
     "--games", type=click.IntRange(1), help="For --token-file: at most this many training games.  [default: all]"
 )
-@click.option("--heldout-games", type=click.IntRange(1), help="For --token-file: at most this many.  [default: 1000]")
+@click.option("--heldout-games", type=click.IntRange(1), help="For --token-file: maximum.  [default: 1000]")
 @click.option(
     "--positions",
     type=click.IntRange(0),
@@ -420,9 +420,9 @@ def fetch(
 
 @dataset.command()
 @click.option("--engine", type=click.Choice(["stockfish"]), default="stockfish", show_default=True)
-@click.option("--games", type=click.IntRange(1), required=True, help="How many games to play.")
+@click.option("--games", type=click.IntRange(1), required=True, help="Number of games to play.")
 @click.option(
-    "--levels", type=Numbers(int), default="0-19", show_default=True, help="Skill levels that meet each other."
+    "--levels", type=Numbers(int), default="0-19", show_default=True, help="Skill levels that play each other."
 )
 @click.option(
     "--search-nodes",
@@ -433,9 +433,15 @@ def fetch(
     help="Nodes that Stockfish searches for each move.",
 )
 @click.option(
-    "--max-plies", type=click.IntRange(2), default=140, show_default=True, help="Longer games are adjudicated."
+    "--max-plies",
+    type=click.IntRange(2),
+    default=140,
+    show_default=True,
+    help="Adjudicate games after this many plies.",
 )
-@click.option("--opening-plies", type=click.IntRange(0), default=4, show_default=True, help="Random plies before.")
+@click.option(
+    "--opening-plies", type=click.IntRange(0), default=4, show_default=True, help="Random plies at the start."
+)
 @click.option(
     "--resign-share",
     type=click.FloatRange(0, 1),
@@ -444,7 +450,7 @@ def fetch(
     help="Share of the games in which a losing player resigns.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of openings, levels and colors.")
-@click.option("--processes", type=click.IntRange(1), help="Games played at once.  [default: one a core]")
+@click.option("--processes", type=click.IntRange(1), help="Games played at once.  [default: one per core]")
 @click.option(
     "--pgn", type=FILE, help="Also write the games to this file (.pgn or .pgn.zst). Left out: only the dataset is made."
 )

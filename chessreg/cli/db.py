@@ -131,7 +131,7 @@ BIN_DAYS = 7.0
 @click.option("--restore", is_flag=True, help="Move the files in the bin back.")
 @click.option("--empty", is_flag=True, help="Delete files that have been in the bin for --days.")
 @click.option(
-    "--days", type=click.FloatRange(min=0), default=BIN_DAYS, show_default=True, help="How long the bin keeps things."
+    "--days", type=click.FloatRange(min=0), default=BIN_DAYS, show_default=True, help="Days that files stay in the bin."
 )
 @add_json_option
 @pass_home
@@ -174,7 +174,7 @@ def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> Non
 @click.option(
     "--list", "only_list", is_flag=True, help="List the waiting and rejected fragments without importing any."
 )
-@click.option("--again", is_flag=True, help="Also try those again that were set aside as damaged or not understood.")
+@click.option("--again", is_flag=True, help="Also retry results that were set aside as damaged or unknown.")
 @add_json_option
 @pass_home
 def recover(home: Home, only_list: bool, again: bool) -> None:

@@ -174,7 +174,7 @@ class Progress(Lines):
     type=click.Choice(list(SIZES)),
     default="quick",
     show_default=True,
-    help="quick: about two minutes; full: more games, skill vectors and the papers' numbers, about ten; small: a test.",
+    help="quick: about two minutes; full: more games, skill vectors and the papers' numbers, about ten; small: tests.",
 )
 @pass_home
 def demo(home: Home, size: str) -> None:

@@ -27,7 +27,7 @@ PAIR_POINTS = ("0", "½", "1", "1½", "2")
 @add_json_option
 @pass_home
 def elo(home: Home, counts: tuple[int, ...], sprt: str | None, alpha: float, beta: float) -> None:
-    """Print the Elo difference of a match from its counts, with a 95 % interval. Reads no registry.
+    """Print the Elo difference of a match from its counts, with a 95 % interval. Does not read a registry.
 
     Three counts are wins, draws and losses. Five are pairs of games from one opening with both colors: the numbers of
     pairs that gave 0, ½, 1, 1½ and 2 points. Pairs give narrower intervals.

@@ -42,7 +42,9 @@ def game() -> None:
 
 @game.command("list")
 @click.option("--run", metavar="RUN", help="List only the results of this run. Left out: of all runs.")
-@click.option("--last", "limit", type=click.IntRange(min=0), default=100, show_default=True, help="The last N; 0: all.")
+@click.option(
+    "--last", "limit", type=click.IntRange(min=0), default=100, show_default=True, help="List the last N; 0: all."
+)
 @add_sort_option
 @add_json_option
 @pass_home

@@ -51,9 +51,11 @@ def import_() -> None:
     "--layout", type=click.Choice(get_args(Layout)), help="For prompt: how {FEN} is laid out.  [default: ruoss77]"
 )
 @click.option("--counters", type=click.Choice(get_args(Counters)), help="For prompt: move counters.  [default: kept]")
-@click.option("--notation", type=click.Choice(get_args(Notation)), help="For prompt: of moves.  [default: uci]")
+@click.option(
+    "--notation", type=click.Choice(get_args(Notation)), help="For prompt: notation of moves.  [default: uci]"
+)
 @click.option("--last-separator", is_flag=True, help="For prompts: also a comma after the last legal move.")
-@click.option("--bos", metavar="TOKEN", help="For prompt: its first token.  [default: from the tokenizer]")
+@click.option("--bos", metavar="TOKEN", help="For prompt: first token.  [default: from the tokenizer]")
 @click.option(
     "--end", metavar="TOKEN", help="For prompt: the token that ends an answer.  [default: the folder's eos token]"
 )
@@ -86,7 +88,7 @@ def import_() -> None:
     "--trained-on",
     multiple=True,
     metavar="DATASET",
-    help="A dataset it was trained on; may be given several times.  [default: unknown]",
+    help="Dataset that the model was trained on; repeatable.  [default: unknown]",
 )
 @add_json_option
 @pass_home
@@ -106,7 +108,7 @@ def checkpoint(
 
     GPT-2 and Llama run on chessreg's own code; GPT-NeoX and others run in TransformerLens, which is slower. The model
     is converted to safetensors, and its logits are compared with the original's. Tokens in another order are reordered,
-    and tokens that no game has are dropped. A vocabulary that lacks tokens of the encoding is refused.
+    and tokens that occur in no game are dropped. A vocabulary that lacks tokens of the encoding is refused.
 
     The model is then checked on 20 sample games. Its loss, the entropy of single tokens, and the share of legal
     first-choice moves are printed and stored. A folded TransformerLens file stays folded, and its residual stream is
@@ -161,7 +163,7 @@ def add_direction_options(function: Any) -> Any:
     """Return the options that probes and vectors share."""
     options = [
         click.argument("paths", nargs=-1, required=True, metavar="FILE…", type=FilePath(path_type=Path)),
-        click.option("--checkpoint", metavar="CHECKPOINT", help="The model, if it is here.  [default: unknown model]"),
+        click.option("--checkpoint", metavar="CHECKPOINT", help="Model in this registry.  [default: unknown]"),
         click.option(
             "--name",
             type=NameText(),
@@ -185,7 +187,7 @@ def add_direction_options(function: Any) -> Any:
             type=click.Choice(["auto", "raw", "centred"]),
             default="auto",
             show_default=True,
-            help="auto: centred for models called tf_lens_…",
+            help="Convention of the residual stream; auto: centred for models called tf_lens_…",
         ),
         add_json_option,
         pass_home,
@@ -299,8 +301,8 @@ def sae(
 
     Architectures are standard, TopK, JumpReLU and gated; BatchTopK and Matryoshka SAEs are read with their threshold.
     Commands accept the import as an SAE run. A normalization of the activations that the folder does not contain, and
-    any other option that changes an SAE's input or output, is refused by its name. So is a file that would execute
-    code.
+    any other option that changes an SAE's input or output, is refused by its name. A file that would execute code is
+    refused.
 
     \b
     Example: chessreg import sae ./blocks.3.hook_resid_post --checkpoint reference --name theirs
@@ -535,12 +537,12 @@ COUNTS = ["run", "format", "rows", "games", "aggregates", "points", "other_lines
     help="Full moves after which games were stopped. Left out: the value of the program that wrote the file.",
 )
 @click.option(
-    "--color", type=click.Choice(["both", "white", "black"]), help="Of a sweep: the model's.  [default: both]"
+    "--color", type=click.Choice(["both", "white", "black"]), help="For a sweep: the model's color.  [default: both]"
 )
 @click.option(
     "--assist",
     type=click.Choice(["none", "author", "on-repetition", "unknown"]),
-    help="Of a sweep: when Stockfish played the model's move.  [default: unknown]",
+    help="For a sweep: when Stockfish played the model's move.  [default: unknown]",
 )
 @add_json_option
 @pass_home

@@ -117,7 +117,7 @@ def warn_without_supervisor(home: Home, rows: list[dict[str, Any]]) -> None:
 
 @click.group(cls=Group)
 def job() -> None:
-    """One job: show."""
+    """Show one job."""
 
 
 @job.command()

@@ -25,7 +25,7 @@ from chessreg.named import clip_text
     help="Another setting of `chessreg run edit` or `edit-next-token`, such as scale-rule=ln-next; repeatable. "
     "Left out: the kind's defaults.",
 )
-@click.option("--layer", type=int, help="Of which layer the probe's boards are shown.  [default: the last edited]")
+@click.option("--layer", type=int, help="Layer of the probe's boards.  [default: the last edited one]")
 @click.option("--top", type=click.IntRange(min=0), default=5, show_default=True, help="Moves shown for each model.")
 @add_json_option
 @pass_home
@@ -102,20 +102,20 @@ def uci(home: Home, checkpoint: str, intervention: str, options: tuple[str, ...]
 
     \b
     Options of the engine, with their defaults:
-      Policy legal        how a move is chosen: legal (the model's probabilities, renormalised over
+      Policy legal        how a move is chosen: legal (the model's probabilities, renormalized over
                           legal moves), trie (token by token, only tokens of legal moves), retry:N,
                           free, or value (the highest expected return, of a model of values)
       Temperature 0       0: the most probable move; one number for each try of retry:N, or own: the
                           policy's temperature
-      Seed 0              of the draws, with the number of the game and the ply
+      Seed 0              seed of the draws, together with the number of the game and the ply
       Intervention        an intervention's id or a vector run's name or id; empty: the unchanged
                           model
-      Layers              0-based, as 3-6; empty: all that the intervention has
-      Scale               times the direction; empty: the intervention's own; 0: the unchanged model
+      Layers              0-based, such as 3-6; empty: all layers of the intervention
+      Scale               factor on the direction; empty: the intervention's own; 0: the unchanged model
       MultiPV 1           number of legal moves shown, each with its probability p
       ProbabilityAsScore  true: p is also the score (0.43 is 43 %) for GUIs that only show scores; it
                           is not an evaluation
-      Threads             of the CPU
+      Threads             CPU threads
 
     A move takes one forward pass, so limits of time, depth and nodes have no effect. `go infinite` and `go ponder`
     answer after `stop`. bestmove is always legal. If the model or its policy gives no legal move, an info string names

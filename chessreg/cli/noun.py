@@ -83,7 +83,7 @@ def list_command(noun: Entity) -> click.Command:
             0, click.Option(["--run"], metavar="RUN", help="List only the results of this run. Left out: of all runs.")
         )
     else:
-        command.params.insert(0, click.Option(["--all", "everything"], is_flag=True, help="Include archived ones."))
+        command.params.insert(0, click.Option(["--all", "everything"], is_flag=True, help="Include archived entries."))
     return command
 
 
@@ -163,12 +163,12 @@ def add_example(text: str, example: str) -> str:
 
 # word → the command that undoes it, and the help of both
 SWITCHES = {
-    "star": ("unstar", "Star a {noun}: lists can show these first.", "Remove the star."),
+    "star": ("unstar", "Star a {noun}, so that lists can show it first.", "Remove the star."),
     "pin": ("unpin", "Pin a {noun}: it is the baseline that others are compared with.", "Remove the pin."),
     "archive": (
         "restore",
         "Leave a {noun} out of lists and queries; nothing is deleted.",
-        "Take it back out of the archive.",
+        "Return an archived entry to lists and queries.",
     ),
 }
 
@@ -205,11 +205,11 @@ def add_annotation_commands(group: click.Group, noun: str) -> None:
     """Add the commands name, tag, note, star, pin, archive, invalidate and their opposites to a noun's group."""
     tagged = f"Tag a {noun}. Example: chessreg {group.name} tag 3f2a09 paper"
     group.add_command(
-        make_value_command(noun, "name", "name", "name", f"Name a {noun}; a new name takes the old one's place.")
+        make_value_command(noun, "name", "name", "name", f"Name a {noun}; a new name replaces the old one.")
     )
     group.add_command(make_value_command(noun, "tag", "tag", "tag", tagged))
     group.add_command(make_value_command(noun, "untag", "tag", "tag", "Remove a tag.", back=True))
-    group.add_command(make_value_command(noun, "note", "note", "text", f"Note something about a {noun}."))
+    group.add_command(make_value_command(noun, "note", "note", "text", f"Add a note to a {noun}."))
     for word, (undo, help, undone) in SWITCHES.items():
         group.add_command(make_switch_command(noun, word, word, help.format(noun=noun)))
         group.add_command(make_switch_command(noun, undo, word, undone, back=True))
@@ -259,7 +259,7 @@ def make_invalidate_command(noun: str) -> click.Command:
         change_annotation(home, noun, reference, "invalid", why)
         print_stale_count(home)
 
-    command.help = f"Mark a {noun} as wrong: queries leave it out, and the things made from it are marked stale."
+    command.help = f"Mark a {noun} as wrong: queries leave it out, and everything derived from it is marked stale."
     return command
 
 

@@ -80,7 +80,7 @@ def add_scope_options(function: F) -> F:
             metavar="SQL",
             help="SQL condition on columns of the table, or of the rows behind it. Left out: no condition.",
         ),
-        click.option("--partial", is_flag=True, help="Also runs that are not complete."),
+        click.option("--partial", is_flag=True, help="Include runs that are not complete."),
         click.option(
             "--scoring",
             type=click.Choice(["paper", "author-2024"]),
@@ -127,14 +127,14 @@ def add_scope_options(function: F) -> F:
 @click.option("--pager", is_flag=True, help="Show the output in $PAGER.")
 @click.option("--provenance", is_flag=True, help="Print the query's hash, the registry's schema and the rows read.")
 @click.option("--published", is_flag=True, help="Print the paper's numbers next to yours.")
-@click.option("--format", "format_", type=click.Choice(FORMATS), help="How to print  [default: table]")
+@click.option("--format", "format_", type=click.Choice(FORMATS), help="Output format.  [default: table]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--output", type=FilePath(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write this file (.md .tex .csv .json .jsonl .parquet). Left out: print the table.")  # fmt: skip
 @click.option(
-    "--timeout", type=click.FloatRange(min=0.001), metavar="SECONDS", help="Stop after so long  [default: 300]"
+    "--timeout", type=click.FloatRange(min=0.001), metavar="SECONDS", help="Stop after this time.  [default: 300]"
 )
-@click.option("--memory", metavar="SIZE", help="Memory that the query may use  [default: 4GB]")
+@click.option("--memory", metavar="SIZE", help="Memory limit of the query.  [default: 4GB]")
 @pass_home
 def query(home: Home, **options: Any) -> None:
     """Print a table: NAME is a query's title or alias (--list) or a file `my_kind.sql`; --sql runs a custom SELECT
@@ -432,7 +432,7 @@ SUFFIXES = ".svg, .png or .pdf"
 @click.argument("name", required=False)
 @click.option("--list", "list_", is_flag=True, help="List the plots.")
 @click.option("--output", "--out", "output", type=FilePath(dir_okay=False, path_type=Path), metavar="FILE",
-              help=f"Where to draw it ({SUFFIXES})  [default: the plot's name, .svg]")  # fmt: skip
+              help=f"File to write ({SUFFIXES}).  [default: the plot's name, .svg]")  # fmt: skip
 @add_scope_options
 @click.option("--provenance", is_flag=True, help="Print the query's hash, the registry's schema and the rows read.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

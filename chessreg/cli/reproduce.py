@@ -25,11 +25,11 @@ COLORS = {"invalid": "red", "stale": "yellow", "missing": "red", "failed": "red"
 @click.command()
 @click.argument("reference", metavar="RUN|DATASET|CHECKPOINT")
 @click.option("--up", "direction", flag_value="up", help="Show only its inputs.")
-@click.option("--down", "direction", flag_value="down", help="Show only the things made from it.")
+@click.option("--down", "direction", flag_value="down", help="Show only its outputs.")
 @add_json_option
 @pass_home
 def lineage(home: Home, reference: str, direction: str | None) -> None:
-    """Show a run, dataset or checkpoint with its inputs and the things made from it, as a tree.
+    """Show a run, dataset or checkpoint with its inputs and outputs, as a tree.
 
     \b
     Example: chessreg lineage reference-board
@@ -77,11 +77,11 @@ SIGNIFICANCE_LEVEL = 0.05  # of all metrics of a replicate together
 
 @click.command()
 @click.argument("reference", metavar="RUN")
-@click.option("--rerun", "do", is_flag=True, help="Do it again, and compare.")
+@click.option("--rerun", "do", is_flag=True, help="Run it again here, and compare.")
 @add_json_option
 @pass_home
 def reproduce(home: Home, reference: str, do: bool) -> None:
-    """Print a shell script that makes a run again on another machine, with its code, versions and machine. With
+    """Print a shell script that repeats a run on another machine, with its code, versions and machine. With
     --rerun, run it again here and compare.
 
     The script checks its input files by SHA-256. It needs nothing else from this machine.

@@ -33,7 +33,7 @@ runs = group_of("run")
 @runs.command("list")
 @click.argument("filter_words", metavar="[WORD...]", nargs=-1)
 @click.option("--kind", help="List only runs of this kind. Left out: all kinds.")
-@click.option("--all", "everything", is_flag=True, help="Include archived ones.")
+@click.option("--all", "everything", is_flag=True, help="Include archived entries.")
 @click.option(
     "--sort",
     metavar="COLUMN",
@@ -93,7 +93,7 @@ MAX_LABEL_WIDTH = 48  # characters of one value
 
 @click.command()
 @click.argument("references", metavar="RUN...", nargs=-1, required=True)
-@click.option("--curves", "only", flag_value="curves", help="Metrics step by step instead.")
+@click.option("--curves", "only", flag_value="curves", help="Compare metrics step by step instead.")
 @click.option("--machines", "only", flag_value="machines", help="Compare the machines and their speed instead.")
 @add_json_option
 @pass_home

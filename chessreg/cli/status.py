@@ -34,7 +34,7 @@ ENDED = {"ended_at": "ended", "title": "what", "name": "name", "cause": "how", "
 @add_json_option
 @pass_home
 def status(home: Home, since: str) -> None:
-    """Show running jobs and runs on all machines, the load of the machines, and recent ends.
+    """Show running jobs and runs on all machines, the load of the machines, and recently ended jobs.
 
     \b
     Example: chessreg status --since 12h

@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     metavar="PLACE",
     help="A folder, a bucket (s3://bucket/prefix), or a repository of the Hugging Face hub (hf:USER/NAME).",
 )
-@click.option("--inputs", is_flag=True, help="Also all inputs of these.")
+@click.option("--inputs", is_flag=True, help="Include all their inputs.")
 @click.option(
-    "--registry-rows", "rows", is_flag=True, help="Also the registry's rows, for `chessreg merge PLACE` (folders only)."
+    "--registry-rows",
+    "rows",
+    is_flag=True,
+    help="Include the registry's rows, for `chessreg merge PLACE` (folders only).",
 )
 @click.option(
     "--dry-run", is_flag=True, help="List the files with their sizes, and a repository's card; change nothing."
@@ -148,7 +151,7 @@ def print_repository(home: Home, repository: str, sizes: dict[str, int], card: s
     metavar="PLACE",
     help="Folder or bucket to copy from. Left out: every place that the registry knows.",
 )
-@click.option("--inputs", is_flag=True, help="Also all inputs of these.")
+@click.option("--inputs", is_flag=True, help="Include all their inputs.")
 @add_json_option
 @pass_home
 def pull(home: Home, references: tuple[str, ...], place: str | None, inputs: bool) -> None:
@@ -298,14 +301,14 @@ def checkpoint(home: Home, reference: str, folder: Path, dtype: Any) -> None:
     metavar="TRACKER:PLACE",
     help="mlflow:URI, wandb:FOLDER (offline), trackio:FOLDER or ro-crate:FOLDER.",
 )
-@click.option("--project", default="chessreg", show_default=True, help="Name of the project or experiment there.")
+@click.option("--project", default="chessreg", show_default=True, help="Project or experiment in the tracker.")
 @add_json_option
 @pass_home
 def runs(home: Home, words: tuple[str, ...], place: str, project: str) -> None:
     """Write runs for another experiment tracker: settings, results with intervals, curves, artifacts and lineage.
 
-    WORDS are those of `chessreg runs list`; left out: all runs that are not archived. Each tracker's library has to be
-    installed. A complete run that is there is skipped. A run that was incomplete is replaced if it has gone on. A
+    WORDS are those of `chessreg runs list`; left out: all runs that are not archived. Each tracker's library must be
+    installed. A complete run that was exported before is skipped. An incomplete one is replaced if it has progressed. A
     RO-Crate is a new folder, with the result tables as Parquet.
 
     \b

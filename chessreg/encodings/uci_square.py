@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
 
 WHITE_ORIGIN, WHITE_DESTINATION, BLACK_ORIGIN, BLACK_DESTINATION, PROMOTION, SPECIAL = range(6)
-"""The phases: the kind of token that is read (Davis 1.3)."""
+"""The phases: the kind of token that is read (Davis 2026, Appendix A)."""
 
 _PIECE = re.compile(r"[a-h][1-8]|[qrbnQRBN]|</?\w+>|\s+")
 _PROMOTED = {chess.QUEEN: "q", chess.ROOK: "r", chess.BISHOP: "b", chess.KNIGHT: "n"}
@@ -131,7 +131,7 @@ class UciSquare:
         self._piece_of = {self._id[letter]: piece for piece, letter in _PROMOTED.items()}
         self.boundary_ids = frozenset(self._id[text] for text in ("<pad>", "<s>", "</s>"))
         self.masked_ids = frozenset(self._id[text] for text in "PNRBQK" if text in self._id)
-        """Piece letters of LCB's oracle models, whose logits are masked in evaluation (Davis 1.2)."""
+        """Piece letters of LCB's oracle models, whose logits are masked in evaluation."""
 
     @property
     def site_names(self) -> tuple[str, ...]:

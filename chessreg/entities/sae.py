@@ -66,9 +66,9 @@ class Saes(Entity):
     example = "skill-sae --layer 3"
     show_options = (
         Option("layer", "Layer of the SAE. Left out: the run's only SAE.", int),
-        Option("hook_point", "Hook point of the SAE, if a layer has several. Left out: its only one.", metavar="NAME"),
+        Option("hook_point", "Hook point of the SAE, if a layer has several. Left out: the only one.", metavar="NAME"),
         Option(
-            "expansion", "Latents per dimension of the SAE, if a hook point has several. Left out: its only one.", int
+            "expansion", "Latents per dimension of the SAE, if a hook point has several. Left out: the only one.", int
         ),
     )
     verify_help = "Read the bytes of a run's SAEs and compare them with their digests."

@@ -55,9 +55,7 @@ class CacheSpec(GameSelection):
         ge=1,
         description="keep only the last N token positions of each game that fits the context (Davis: 5). Left out: all",
     )
-    dtype: Literal["float16", "bfloat16", "float32"] = Field(
-        "float16", description="numbers are stored with this dtype"
-    )
+    dtype: Literal["float16", "bfloat16", "float32"] = Field("float16", description="dtype of the stored activations")
 
     @model_validator(mode="after")
     def _one_end(self) -> Self:

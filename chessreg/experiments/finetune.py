@@ -63,12 +63,12 @@ class FinetuneSpec(PromptSpec):
     heldout_steps: int = Field(500, ge=1, description="steps between held-out losses")
     loss: Literal["answer", "all"] = Field(
         "answer",
-        description="over the answer and its end token (paper 3.4), or over every token of prompt "
+        description="tokens with a loss: the answer and its end token (paper 3.4), or every token of prompt "
         "and answer, as in pretraining",
     )
     tune: Literal["whole", "lora", "qlora"] = Field(
         "whole",
-        description="every weight, LoRA's matrices (chessreg[llm]), or LoRA's over 4-bit matrices (NF4; bitsandbytes)",
+        description="trained weights: all, LoRA's (chessreg[llm]), or LoRA's over 4-bit matrices (NF4; bitsandbytes)",
     )
     lora_rank: int = Field(16, ge=1, le=4096, description="rank of LoRA's matrices (author's trial: 160)")
     lora_alpha: float = Field(32.0, gt=0, description="LoRA's product is multiplied by alpha / rank (author's: 32)")
@@ -82,12 +82,12 @@ class FinetuneSpec(PromptSpec):
     batch_positions: Annotated[int, AtMost(1_000_000, "more positions do not fit in memory")] = Field(
         128, ge=1, description="positions in one update"
     )
-    learning_rate: float = Field(8e-5, gt=0, description="AdamW's (paper D.3)")
+    learning_rate: float = Field(8e-5, gt=0, description="learning rate of AdamW (paper D.3)")
     warmup_steps: int = Field(1000, ge=0, description="steps until the full rate")
-    final_fraction: float = Field(0.1, ge=0, le=1, description="of the rate, at the end of its cosine")
+    final_fraction: float = Field(0.1, ge=0, le=1, description="share of the learning rate at the end of the cosine")
     weight_decay: float = Field(0.0, ge=0, description="weight decay on matrices (the author's code: none)")
-    beta1: Beta = Field(0.9, description="AdamW's (paper D.3)")
-    beta2: Beta = Field(0.95, description="AdamW's (paper D.3)")
+    beta1: Beta = Field(0.9, description="β₁ of AdamW (paper D.3)")
+    beta2: Beta = Field(0.95, description="β₂ of AdamW (paper D.3)")
     grad_clip: float = Field(1.0, gt=0, description="largest gradient norm")
     seed: int = Field(0, description="seed of initial weights and of the order of positions")
 
@@ -139,10 +139,10 @@ PUBLISHED: dict[str, Any] = {"template": "junkin-1", "notation": "san", "layout"
 class Finetune(Kind):
     """Fine-tune a language model on prompts that ask for the best move of a position.
 
-    The loss is a mean over the answers and their end tokens in a batch (Junkin 3.4 and its code). Prompts have no loss,
-    except with --loss all, for a model with initial weights that must first learn to read prompts. Held-out losses are
-    of answers. Prompts whose answer does not fit the context are left out and counted. The positions of a batch are
-    drawn without replacement, epoch by epoch.
+    The loss is a mean over the answers and their end tokens in a batch (Junkin 2025, section 3.4, and its code).
+    Prompts have no loss, except with --loss all, for a model with initial weights that must first learn to read
+    prompts. Held-out losses are of answers. Prompts whose answer does not fit the context are left out and counted. The
+    positions of a batch are drawn without replacement, epoch by epoch.
 
     The whole training is one unit. Its state is saved every few minutes in the run's folder, and an interrupted run
     resumes with the exact next batch. The checkpoint is the output `checkpoint`, in Hugging Face format, with its

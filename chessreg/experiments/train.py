@@ -144,7 +144,7 @@ class TrainOptions(ModelTrainingOptions):
     micro_tokens: Annotated[int, AtMost(1_000_000_000, "more tokens do not fit in memory")] = Field(
         16_384,
         ge=64,
-        description="most characters in one forward pass of each device; a larger batch is split, and its gradients "
+        description="maximum characters in one forward pass of each device; a larger batch is split, and its gradients "
         "are accumulated",
     )
 
@@ -184,10 +184,10 @@ RUOSS: dict[str, Any] = {  # the 9M model; Adam at a constant rate. The paper al
 class Train(Kind):
     """Train a model from scratch, of any size.
 
-    A GPT-2 on games (Karvonen 2024, section 3 and Table 5; Davis 1.5, 2), a FEN encoder, causal or bidirectional, on
-    positions (Junkin 2.1), or DeepMind's transformer on moves or win probabilities (Ruoss et al. 2024). A GPT-2 on best
-    moves is the FEN encoders' twin: it reads the game of its positions once, and each best move is a branch that sees
-    only the game before it.
+    A GPT-2 on games (Karvonen 2024, section 2 and Table 5; Davis 2026), a FEN encoder, causal or bidirectional, on
+    positions (Junkin 2025), or DeepMind's transformer on moves or win probabilities (Ruoss et al. 2024). A GPT-2 on
+    best moves is the FEN encoders' twin: it reads the game of its positions once, and each best move is a branch that
+    sees only the game before it.
 
     The whole training is one unit. Its state is saved every few minutes in the run's folder, and an interrupted run
     resumes with the exact next batch. The checkpoint is the output `checkpoint`, in Hugging Face format.

@@ -1,4 +1,4 @@
-"""Games with branches: unplayed moves, learned by a GPT-2 that reads each game once (Junkin 9.2).
+"""Games with branches: unplayed moves, learned by a GPT-2 that reads each game once.
 
 The tokens of a branch see the game before it, and themselves: the same as a separate row per move, at the cost of one
 pass over the game. Imports only torch and numpy, as `training` does.

@@ -1,4 +1,6 @@
-"""Fine-tuning of language models on prompts (Junkin 3.4): the loss is over the answer, of all weights or through LoRA.
+"""Fine-tuning of language models on prompts, of all weights or through LoRA (Junkin 2025, section 3.4).
+
+The loss is over the answer and its end token.
 
 The loop is that of `training`; batch k of epoch e is a function of (seed, e, k). Prompts are encoded per batch, so that
 a million prompts with legal moves need no memory. A position whose prompt and answer exceed the model's context is left

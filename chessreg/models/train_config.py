@@ -30,20 +30,20 @@ class TrainConfig:
     ] = 8
     n_head: Annotated[int, Doc("attention heads (Table 5)"), AtLeast(1)] = 8
     n_embd: Annotated[int, Doc("d_model (Table 5)"), AtLeast(8), AtMost(100_000, "no model has more")] = 512
-    dropout: Annotated[float, Doc("of embedding, attention and residual"), Share()] = 0.0
+    dropout: Annotated[float, Doc("dropout of embeddings, attention and residual"), Share()] = 0.0
     steps: Annotated[int, Doc("updates (Table 5)"), AtLeast(1), AtMost(1_000_000_000, "the schedule is no longer")] = (
         600_000
     )
     optimizer: Annotated[Literal["adamw", "muon"], Doc("muon: for the blocks' matrices, AdamW elsewhere")] = "adamw"
-    learning_rate: Annotated[float, Doc("AdamW's (Table 5)"), Above(0)] = 3e-4
-    muon_learning_rate: Annotated[float, Doc("Muon's"), Above(0)] = 0.02
-    schedule: Annotated[Literal["cosine", "trapezoid"], Doc("how the rates fall (Table 5: cosine)")] = "cosine"
+    learning_rate: Annotated[float, Doc("learning rate of AdamW (Table 5)"), Above(0)] = 3e-4
+    muon_learning_rate: Annotated[float, Doc("learning rate of Muon"), Above(0)] = 0.02
+    schedule: Annotated[Literal["cosine", "trapezoid"], Doc("schedule of the rates (Table 5: cosine)")] = "cosine"
     warmup_steps: Annotated[int, Doc("steps until the full rate (Table 5)"), AtLeast(0)] = 2000
     decay_steps: Annotated[int, Doc("trapezoid: steps of linear decay to the final fraction"), AtLeast(0)] = 0
-    final_fraction: Annotated[float, Doc("of the rate, at the end (Table 5: 3e-5 of 3e-4)"), AtLeast(0), FRACTION] = 0.1
-    weight_decay: Annotated[float, Doc("on matrices (Table 5)"), AtLeast(0)] = 0.1
-    beta1: Annotated[float, Doc("AdamW's (Table 5)"), Share()] = 0.9
-    beta2: Annotated[float, Doc("AdamW's (Table 5)"), Share()] = 0.95
+    final_fraction: Annotated[float, Doc("final share of the rate (Table 5: 3e-5 of 3e-4)"), AtLeast(0), FRACTION] = 0.1
+    weight_decay: Annotated[float, Doc("weight decay on matrices (Table 5)"), AtLeast(0)] = 0.1
+    beta1: Annotated[float, Doc("β₁ of AdamW (Table 5)"), Share()] = 0.9
+    beta2: Annotated[float, Doc("β₂ of AdamW (Table 5)"), Share()] = 0.95
     grad_clip: Annotated[float, Doc("largest gradient norm (Table 5)"), Above(0)] = 1.0
     seed: int = 1337
 
@@ -77,7 +77,7 @@ class GPT2Training(TrainConfig):
         int, Doc("context, in tokens (Table 5)"), AtLeast(8), AtMost(1_000_000, MEMORY)
     ] = 1023  # fmt: skip
     activation: Annotated[
-        Literal["gelu", "gelu_new"], Doc("of the MLPs: exact, or GPT-2's approximation (Davis)")
+        Literal["gelu", "gelu_new"], Doc("GELU of the MLPs: exact, or GPT-2's approximation (Davis)")
     ] = "gelu"  # fmt: skip
     biases: Annotated[bool, Doc("add biases to linear layers and LayerNorms (Davis)")] = False
 
@@ -93,7 +93,7 @@ class TextTraining(GPT2Training):
 
     packing: Annotated[
         Literal["blocks", "games", "stream"],
-        Doc("blocks that begin with a game, one game a row, or a stream cut anywhere (Davis)"),
+        Doc("rows: blocks that begin with a game, one game each, or a stream cut anywhere (Davis)"),
     ] = "blocks"
     batch_tokens: Annotated[
         int, Doc("tokens in one update (Table 5: 100 rows)"), AtLeast(64), AtMost(1_000_000_000, MEMORY)

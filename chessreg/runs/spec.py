@@ -117,7 +117,7 @@ class Settings(BaseModel):
 class Spec(Settings):
     """The settings that determine a run's result. Settings that differ from their default are hashed."""
 
-    seed: int = Field(0, description="seed of everything that is drawn")
+    seed: int = Field(0, description="seed of all random draws")
     replicate: int = Field(0, ge=0, description="number of the repetition of an identical spec")
 
 
@@ -125,7 +125,7 @@ class ExecutionOptions(Settings):
     """Options that do not affect the result. They are recorded with the attempt and not part of the run's identity."""
 
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
-    threads: int = Field(0, ge=0, description="CPU threads; 0: all of the cores granted")
+    threads: int = Field(0, ge=0, description="CPU threads; 0: all granted cores")
 
 
 DatasetRef = Annotated[str, Ref("dataset")]

@@ -59,10 +59,10 @@ class LaunchOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: str | None = Field(None, description="name of the run")
     on: str = Field("local", description="local, slurm, slurm:PROFILE, ray or ray:ADDRESS")
-    shards: int = Field(1, ge=1, description="ranges of units, side by side")
-    priority: int = Field(0, description="higher ones start first")
-    share_gpu: bool = Field(False, description="may share a GPU with other sharing jobs")
-    gpu_memory: float = Field(0.0, ge=0, description="GiB that must be free on its GPU")
+    shards: int = Field(1, ge=1, description="ranges of units that run in parallel")
+    priority: int = Field(0, description="priority; jobs with a higher one start first")
+    share_gpu: bool = Field(False, description="allow other jobs with --share-gpu on the same GPU")
+    gpu_memory: float = Field(0.0, ge=0, description="memory that must be free on the GPU, in GiB")
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,9 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def action_add(self) -> None:
         if not self.app.read_only:
-            options = "--checkpoint NAME: the model, if it is here; --players NAME --limit time=0.1 --opening standard"
+            options = (
+                "--checkpoint NAME: the model in this registry; --players NAME --limit time=0.1 --opening standard"
+            )
             import_picked_file(self, ("import", "results"), "published results: CSV, PGN, a training log", options)
 
     def action_merge(self) -> None:

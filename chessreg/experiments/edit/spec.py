@@ -217,7 +217,7 @@ class EditSpec(EditSettings):
         "control). Left out: without that control",
     )
     expansion: int | None = Field(
-        None, ge=1, description="expansion of --sae, in latents per dimension. Left out: its only one"
+        None, ge=1, description="expansion of --sae, in latents per dimension. Left out: the only one"
     )
     samples: Annotated[int, AtMost(1000, "more samples add no information")] = Field(
         5, ge=0, description="texts sampled per condition (Karvonen: 5)"

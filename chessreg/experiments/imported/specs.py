@@ -141,7 +141,7 @@ class ImportedVectorSpec(ImportSpec):
     )
     source: Literal["auto", "contrastive", "cascade", "probe", "user"] = Field(
         "auto",
-        description="how they were made; auto: user for a tensor alone, probe for a probe's file, else contrastive",
+        description="origin of the vectors; auto: user for a tensor alone, probe for a probe's file, else contrastive",
     )
     hook_point: str = Field(
         RESID_POST,

@@ -28,8 +28,8 @@ class MarkovSpec(GameSelection):
         "passant), or by the placement of the pieces alone",
     )
     min_members: int = Field(2, ge=2, description="move orders that a position must have")
-    max_members: int = Field(16, ge=2, description="most move orders of one position, drawn by seed")
-    classes: int = Field(2000, ge=1, description="most positions, drawn by seed")
+    max_members: int = Field(16, ge=2, description="at most this many move orders of a position, drawn by seed")
+    classes: int = Field(2000, ge=1, description="at most this many positions, drawn by seed")
     distinct_games: bool = Field(False, description="skip positions that share a game with an earlier one")
     resamples: int = Field(1000, ge=1, le=1_000_000, description="random groupings for the null distribution")
     replacement: bool = Field(

@@ -143,7 +143,7 @@ class PlaySpec(MatchSpec):
         description="several opponents, --games with each: random,stockfish:-1,stockfish:0-10@nodes=1000. Left out: "
         "--opponent",
     )
-    games: int = Field(100, ge=1, description="games to play, of a ladder on each rung")
+    games: int = Field(100, ge=1, description="games to play; of a ladder: on each rung")
     color: Literal["white", "black", "both"] = Field(
         "white", description="the model's color; both: each opening twice, first with White"
     )
@@ -152,12 +152,12 @@ class PlaySpec(MatchSpec):
     )
     finished_openings: Literal["redraw", "keep"] = Field(
         "redraw",
-        description="random plies that end the game: draw others, or keep them (chess_gpt_eval: 5 restarts at most)",
+        description="openings whose random plies end the game: redraw or keep (chess_gpt_eval: 5 restarts at most)",
     )
     book: Annotated[str | None, Ref("book")] = Field(
         None, description="file of the opening book. Left out: taken from --opening book:FILE"
     )
-    opening_seed: int = Field(0, description="seed of the openings, apart from the seed of the play")
+    opening_seed: int = Field(0, description="seed of the openings, separate from --seed")
     policy: str = Field(
         "retry:5",
         description="retry:N (sample up to N times, then forfeit), free (once), trie or legal (never illegal), or "
@@ -173,7 +173,7 @@ class PlaySpec(MatchSpec):
     resignation: Literal["counts", "illegal"] = Field(
         "counts", description="a game result written as a move: counts as resigning (Karvonen), or as an illegal try"
     )
-    move_limit: Moves = Field(90, ge=1, description="full moves after the opening, then the game is stopped")
+    move_limit: Moves = Field(90, ge=1, description="full moves after the opening at which a game is stopped")
     adjudication: str = Field("nodes=100000", description="Stockfish's limit for evaluating a stopped game, or none")
     adjudicate_at: Moves = Field(
         0, ge=0, description="evaluate the position after White's move of this number; 0: the last position"

@@ -93,7 +93,7 @@ class ProbeSpec(Spec):
     phase: Annotated[int | str | None, BeforeValidator(parse_phase), WithJsonSchema(PHASE_JSON_SCHEMA)] = Field(
         None,
         description="only tokens of this phase; UCI squares: 0 white-origin, 1 white-destination, 2 black-origin, 3 "
-        "black-destination, 4 promotion, 5 special (Davis 1.3). Left out: all tokens",
+        "black-destination, 4 promotion, 5 special (Davis, Appendix A). Left out: all tokens",
     )
     alignment: Literal["post-ply", "pre-ply"] | None = Field(
         None, description="board of a token that ends a move: after the move, or before it (Davis). Left out: as cached"
@@ -119,7 +119,7 @@ class ProbeSpec(Spec):
         "read",
     )
     expansion: int | None = Field(
-        None, ge=1, description="expansion of --sae, in latents per dimension. Left out: its only one"
+        None, ge=1, description="expansion of --sae, in latents per dimension. Left out: the only one"
     )
     min_class_positions: int = Field(
         10, ge=1, description="for differences of means: a class with fewer positions has no direction"
@@ -143,13 +143,13 @@ class ProbeSpec(Spec):
         ge=1,
         description="whole games in one step, with all their positions (Karvonen: 2). Left out: --batch-positions",
     )
-    learning_rate: float = Field(1e-2, gt=0, description="AdamW's")
+    learning_rate: float = Field(1e-2, gt=0, description="learning rate of AdamW")
     schedule: Literal["linear", "constant", "cosine"] = Field(
         "linear", description="linear: the rate falls to a tenth; constant: as Karvonen's; cosine: to 0, as Davis's"
     )
-    weight_decay: float = Field(0.01, ge=0, description="AdamW's (Karvonen Table 4)")
-    beta1: Beta = Field(0.9, description="AdamW's (Karvonen Table 4)")
-    beta2: Beta = Field(0.99, description="AdamW's (Karvonen Table 4)")
+    weight_decay: float = Field(0.01, ge=0, description="weight decay of AdamW (Karvonen Table 4)")
+    beta1: Beta = Field(0.9, description="β₁ of AdamW (Karvonen Table 4)")
+    beta2: Beta = Field(0.99, description="β₂ of AdamW (Karvonen Table 4)")
     max_grad_norm: float | None = Field(
         None,
         gt=0,

@@ -71,7 +71,7 @@ class Rating(Kind):
     Junkin 2025, Appendix I, and the rating tables that Karvonen 2024 is part of. A player is a checkpoint with its
     intervention, policy and openings, an engine with its limit and version, or a name. Openings are resampled. A player
     that won or lost every game has a bound and no rating. The level table was measured at 120 s + 1 s: under another
-    limit all ratings may be off together, which the intervals do not show.
+    limit all ratings may be shifted alike, which the intervals do not show.
     """
 
     name = "rating"

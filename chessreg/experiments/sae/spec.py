@@ -62,13 +62,13 @@ class SaeSpec(Spec):
         ge=1,
         description="without a cache: tokens in each chunk whose order is permuted; larger chunks mix more games",
     )
-    learning_rate: float = Field(3e-4, gt=0, description="Adam's (the authors of gated SAEs)")
+    learning_rate: float = Field(3e-4, gt=0, description="learning rate of Adam (the authors of gated SAEs)")
     warmup_steps: Annotated[int | None, AtMost(10**9, "no training is longer")] = Field(
         None, ge=0, description="steps until the full learning rate. Left out: 1,000, at most a tenth of all"
     )
     final_fraction: float = Field(0.1, ge=0, le=1, description="share of the learning rate at the end of the cosine")
-    beta1: Beta = Field(0.9, description="Adam's")
-    beta2: Beta = Field(0.999, description="Adam's")
+    beta1: Beta = Field(0.9, description="β₁ of Adam")
+    beta2: Beta = Field(0.999, description="β₂ of Adam")
     l1_coefficient: float | None = Field(
         None,
         ge=0,

@@ -106,7 +106,7 @@ class OfCache(Contrast):
 class OfModel(Contrast, GameSelection):
     checkpoint: Annotated[str, Ref("checkpoint")] = Field(description="the model, run once for all layers")
     games: int = Field(100_000, ge=1, description="put at most this many games into classes")
-    sites: str = Field("dots", description="tokens to look at: dots or white-turns (White to move), black-turns, …")
+    sites: str = Field("dots", description="tokens to read: dots or white-turns (White to move), black-turns, …")
     place: ClassVar[str] = "the model"
 
     def layers_there(self, inputs: Inputs) -> Sequence[int]:
@@ -118,7 +118,7 @@ class OfModel(Contrast, GameSelection):
 
 class Cascade(Contrast):
     cascade_scale: float | None = Field(
-        None, description="times each earlier vector  [default: 0.15, times 8 for averages]"
+        None, description="factor on each earlier vector  [default: 0.15, times 8 for averages]"
     )
 
     @model_validator(mode="after")

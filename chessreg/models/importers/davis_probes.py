@@ -70,7 +70,7 @@ def read_davis_probe(path: Path, name: str) -> ProbeFile:
         raise BadInputError(f"{file_name} holds NaN or infinite values")
     index, phase = (re.findall(rf"{word}-(\d{{1,4}})(?!\d)", name) for word in WORDS)
     if phase and int(phase[-1]) >= len(davis.phases):
-        raise BadInputError(f"{file_name}: phase {int(phase[-1])} does not exist", "phases are 0 to 5 (Davis 1.3)")
+        raise BadInputError(f"{file_name}: phase {int(phase[-1])} does not exist", "phases are 0 to 5")
     origin = FileOrigin(
         layer=None,
         label=label,

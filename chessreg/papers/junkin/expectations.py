@@ -106,7 +106,7 @@ EXPECTATIONS = (
         make_column_judge(is_position_model, get_model_name, "legal", least=80.0),
     ),
     Expectation(
-        "best move of models of positions, renormalised over legal moves",
+        "best move of models of positions, renormalized over legal moves",
         "at least 11 %",
         ACCURACY,
         ACCURACY_STEPS,

@@ -91,7 +91,7 @@ class Checkpoint(Base):
     tokenizer: Mapped[str] = mapped_column(ForeignKey("tokenizer.name"), nullable=True)
     parameters: Mapped[int] = mapped_column(BigInteger, nullable=True)
     parameters_without_embeddings: Mapped[int] = mapped_column(BigInteger, nullable=True)
-    residual: Mapped[str] = mapped_column(String(16), nullable=True)  # raw or centred (specs: Karvonen 2.3)
+    residual: Mapped[str] = mapped_column(String(16), nullable=True)  # raw or centred
     tokens_seen: Mapped[int | None] = mapped_column(BigInteger)
     training_datasets: Mapped[list[str] | None] = mapped_column(Json)  # input references; None is unknown
     source_format: Mapped[str] = mapped_column(String(32))
