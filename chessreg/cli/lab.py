@@ -111,7 +111,7 @@ def uci(home: Home, checkpoint: str, intervention: str, options: tuple[str, ...]
       Intervention        an intervention's id or a vector run's name or id; empty: the unchanged
                           model
       Layers              0-based, such as 3-6; empty: all layers of the intervention
-      Scale               factor on the direction; empty: the intervention's own; 0: the unchanged model
+      Scale               factor on the direction; empty: as recorded; 0: the unchanged model
       MultiPV 1           number of legal moves shown, each with its probability p
       ProbabilityAsScore  true: p is also the score (0.43 is 43 %) for GUIs that only show scores; it
                           is not an evaluation
