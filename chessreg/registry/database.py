@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 RECONNECT_PAUSE_S = 1.0  # between attempts to reach a server that does not respond
 KEYS_PER_STATEMENT = 500  # in one IN (…), well below SQLite's limit
+INCREMENT_DATA_VERSION = (
+    update(RegistryState).values(data_version=RegistryState.data_version + 1).returning(RegistryState.id)
+)
 
 
 def select_by_keys(
@@ -285,6 +288,5 @@ def _change_marker(session: Session) -> object:
 
 def _increment_data_version(session: Session) -> None:
     """Increment the data version. Run as the last statement, so that PostgreSQL locks this row only briefly."""
-    raised = update(RegistryState).values(data_version=RegistryState.data_version + 1).returning(RegistryState.id)
-    if session.scalar(raised) is None:
+    if session.scalar(INCREMENT_DATA_VERSION) is None:
         raise RegistryError("the table registry_state has no row", "put back a backup")

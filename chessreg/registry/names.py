@@ -12,6 +12,7 @@ import socket
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -93,6 +94,7 @@ def without_index(column: Any) -> ColumnElement[Any]:
     return func.coalesce(type_coerce(column, String), "")
 
 
+@cache
 def is_current() -> tuple[ColumnElement[bool], ...]:
     """Return the SQL conditions for an annotation that is the newest of its kind and not withdrawn."""
     annotation, later = tables.Annotation, aliased(tables.Annotation)

@@ -24,8 +24,8 @@ class Maker:
 
     def add(self, *rows):
         with self.database.write() as session:
-            for row in rows:
-                session.add(row)
+            for _, alike in itertools.groupby(rows, type):
+                session.add_all(alike)
                 session.flush()
         return rows[0]
 
