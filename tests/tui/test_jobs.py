@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from chessreg.session import open_session
 from tui import show
 from tui.data import job_rows
 from tui.data.job_rows import LogTail, list_job_pages
+from tui.screens import job as job_module
 from tui.screens.job import JobScreen
 from tui.widgets.bars import FilterBar
 from tui.widgets.logview import LogView
@@ -306,6 +308,35 @@ async def test_a_key_acts_on_the_chosen_shard_before_it_is_read_too(drive, queue
         await driver.press("enter")
         driver.screen.action_shard("1")
         assert driver.screen.chosen["id"] == queue.job("sums", 1).id
+
+
+async def test_a_change_is_shown_at_once_and_written_in_order_though_the_page_is_left(
+    drive, own_queue: Any, monkeypatch: Any
+) -> None:
+    """On a loaded machine, neither the job is read nor the change is written when the next key comes."""
+    apply, load, go, done = job_rows.apply_to_jobs, job_module.load_job, threading.Event(), []
+
+    def slow_apply(session: Any, do: Any, ids: Any) -> int:
+        go.wait(60)
+        done.append(do.__name__)
+        return apply(session, do, ids)
+
+    monkeypatch.setattr(job_rows, "apply_to_jobs", slow_apply)
+    monkeypatch.setattr(job_module, "load_job", lambda *call: go.wait(60) and load(*call))
+    job = own_queue.job("sums")
+    async with drive(own_queue.folder, size=(120, 30)) as driver:
+        await driver.go("jobs")
+        driver.app.open("job", job.id, "sums")
+        for method, told in (("cancel", "cancelling"), ("retry", "queued again")):
+            while not isinstance(driver.screen, JobScreen) or not driver.screen.query("#headline"):
+                await asyncio.sleep(0.01)
+            getattr(driver.screen, f"action_{method}")()
+            assert str(driver.screen.query_one("#headline").render()) == f"{told} · reading the job…"
+        await driver.app.action_back()
+        go.set()
+        await driver.settle()
+        assert done == ["cancel_jobs", "retry_jobs"]
+        assert "queued again once it has ended: sums" in driver.notices
 
 
 async def test_a_change_of_jobs_on_a_locked_registry_is_told_as_not_done(drive, queue: Any, monkeypatch: Any) -> None:

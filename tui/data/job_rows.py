@@ -314,10 +314,11 @@ def apply_to_jobs(session: Session, do: Callable[[SqlSession, list[Job]], list[J
     return number
 
 
-def list_launch_jobs(session: Session, group_id: UUID) -> list[UUID]:
-    """Return all jobs of a launch."""
+def list_launch_jobs(session: Session, job_id: UUID) -> list[UUID]:
+    """Return all jobs of the launch of a job."""
+    launch = select(Job.group_id).where(Job.id == job_id).scalar_subquery()
     with session.database.read() as sql:
-        return list(sql.scalars(select(Job.id).where(Job.group_id == group_id)))
+        return list(sql.scalars(select(Job.id).where(Job.group_id == launch)))
 
 
 INITIAL_LOG_BYTES = 1 << 19  # of an existing log

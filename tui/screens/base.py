@@ -302,6 +302,15 @@ class AppScreen(Screen[None]):
         self.app.all_well(self)
         return answer
 
+    async def change_registry(self, what: str, function: Callable[[Session], T]) -> T | None:
+        """Like `ask` with `once`, for a worker of the app: the change is made even if this screen is closed."""
+        try:
+            return await self.app.database.ask(what, function)
+        except Exception as error:  # any error is shown; the app keeps running
+            self.log.error(error)
+            self.app.notify_failure("done", what, error)
+            return None
+
     def require_shown(self) -> None:
         """Raise CancelledError if this screen is being closed."""
         if not (self.display and self.is_attached and self.app.is_running):

@@ -74,6 +74,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         self.view: JobView | None = None
         self.tail: LogTail | None = None
         self._reading = False
+        self.unread: dict[str, Any] = {"id": job_id, "name": called, "state": "queued"}  # until the job is read
 
     def body(self) -> ComposeResult:
         yield Static("", id="headline", markup=False)
@@ -115,6 +116,20 @@ class JobScreen(JobActionsScreen, PartsScreen):
         self.show_part(keep=True)
         self.relabel()
         self.read_log()
+        if self.changing.locked() and self.chosen is not None:  # read before the change is written
+            self.acknowledge(self.chosen, self.seen)
+
+    seen: Mapping[str, Any] = {}  # values of the last requested change
+
+    def acknowledge(self, row: Mapping[str, Any], seen: Mapping[str, Any]) -> None:
+        """Show these values in the row and the headline of a job until it is read again."""
+        self.seen = seen
+        if self.view is not None:
+            self.view.job.update(seen)
+        told = format_job_progress(self.view) if self.view is not None else f"{seen['state']} · reading the job…"
+        for headline in self.query("#headline").results(Static):
+            headline.update(told)
+        super().acknowledge(row, seen)
 
     # -- the log --------------------------------------------------------------------------------------------------
 
@@ -244,8 +259,10 @@ class JobScreen(JobActionsScreen, PartsScreen):
 
     @property
     def chosen(self) -> Mapping[str, Any] | None:
-        """The selected shard, also while its log is read."""
-        shards = self.view.shards if self.view else ()
+        """The selected shard, also while it or its log is read."""
+        if self.view is None:
+            return self.unread
+        shards = self.view.shards
         return next((row for row in shards if row["id"] == self.job_id), None)
 
     @property

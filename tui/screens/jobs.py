@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 
 from rich.console import Group
 from rich.text import Text
-from textual import work
 from textual.app import ComposeResult
 from textual.widgets import Static
 
@@ -43,7 +43,11 @@ def format_job_reference(row: Mapping[str, Any]) -> str:
 
 
 class JobActionsScreen(AppScreen):
-    """A screen with a selected (`chosen`) job."""
+    """A screen with a selected (`chosen`) job. Its rows show a requested change before the registry has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changing = asyncio.Lock()  # changes are written in the order of the keys
 
     @property
     def chosen(self) -> Mapping[str, Any] | None:
@@ -55,6 +59,8 @@ class JobActionsScreen(AppScreen):
                 return False
             ended = row.get("ended_at") is not None
             whole = action.parameter == "launch"  # other jobs of the launch may still be active
+            if action.method == "priority" and "priority" not in row:
+                return False
             if action.method == "retry" and not ended:
                 return bool(row["state"] == "cancelling")
             if action.method == "cancel" and ended and not whole:
@@ -70,7 +76,7 @@ class JobActionsScreen(AppScreen):
         elif not whole:
             self._cancel(row, False, True)
         else:
-            question = f"Cancel every job of launch {show.abbreviate_id(row['group_id'])}? Complete units are kept."
+            question = f"Cancel every job of the launch of {format_job_reference(row)}? Complete units are kept."
             self.app.push_screen(Confirm(question), partial(self._cancel, row, True))
 
     def _cancel(self, row: Mapping[str, Any], whole: bool, yes: bool | None) -> None:
@@ -79,42 +85,76 @@ class JobActionsScreen(AppScreen):
         if yes:
             (retry,) = self.app.apply_keys_to([a for a in list_place_actions(self.place) if a.method == "retry"])
             done = f"cancelled (complete units are kept, {retry.shown_key} retries)"
-            self.change(done, "the job had already ended", queue.cancel_jobs, row, whole)
+            seen = {"state": "cancelling", "ended_at": None}
+            self.change(seen, done, "the job had already ended", queue.cancel_jobs, row, whole)
 
     def action_retry(self) -> None:
         from chessreg.scheduling import queue
 
-        if (row := self.chosen) is not None:
+        nothing = "the job is complete or still active, or another launch of its run is active"
+        if (row := self.chosen) is None:
+            return
+        if row["state"] == "complete":
+            self.notify(nothing, severity="warning")
+        else:
             done = "queued again" + (" once it has ended" if row["state"] == "cancelling" else "")
-            nothing = "the job is complete or still active, or another launch of its run is active"
-            self.change(done, nothing, queue.retry_jobs, row)
+            self.change({"state": "queued again", "ended_at": None}, done, nothing, queue.retry_jobs, row)
 
     def action_priority(self, by: str) -> None:
         from chessreg.scheduling.queue import set_priority
 
         if (row := self.chosen) is not None:
             do = partial(set_priority, by=int(by))
-            self.change(f"priority {int(by):+d}", "only the priority of queued jobs can be changed", do, row)
+            seen = {"priority": row["priority"] + int(by)}
+            self.change(seen, f"priority {int(by):+d}", "only the priority of queued jobs can be changed", do, row)
 
-    @work(group="change")
-    async def change(
-        self, done: str, nothing: str, do: Callable[..., Any], row: Mapping[str, Any], whole: bool = False
+    def change(
+        self,
+        seen: Mapping[str, Any],
+        done: str,
+        nothing: str,
+        do: Callable[..., Any],
+        row: Mapping[str, Any],
+        whole: bool = False,
     ) -> None:
-        """Apply `do` to one job or its whole launch, report how many jobs changed, and reload."""
+        """Show the values `seen` of the job now, and apply `do` to it or to its whole launch.
+
+        The change is written even if this screen is closed meanwhile.
+        """
+        self.acknowledge(row, seen)
+        self.app.run_worker(cast(Any, partial(self.write_change, done, nothing, do, row, whole)), group="change")
+
+    def acknowledge(self, row: Mapping[str, Any], seen: Mapping[str, Any]) -> None:
+        """Show these values in the row of a job until it is read again."""
+        if isinstance(row, dict):
+            row |= seen
+        for table in self.query(PageTable):
+            table.refresh()
+        self.relabel()
+
+    def reload_if_stale(self) -> None:
+        """Reload after a change of the registry, unless a requested change is still being written."""
+        if not self.changing.locked():
+            super().reload_if_stale()
+
+    async def write_change(
+        self, done: str, nothing: str, do: Callable[..., Any], row: Mapping[str, Any], whole: bool
+    ) -> None:
+        """Write a change of one job or its whole launch, report how many jobs changed, and reload."""
         from tui.data import job_rows
 
         def changed(session: Any) -> int:
-            ids: list[UUID] = job_rows.list_launch_jobs(session, row["group_id"]) if whole else [row["id"]]
+            ids: list[UUID] = job_rows.list_launch_jobs(session, row["id"]) if whole else [row["id"]]
             return job_rows.apply_to_jobs(session, do, ids)
 
-        number = await self.ask("changing jobs", changed, once=True)
-        if number is None:
-            return
+        async with self.changing:
+            number = await self.change_registry("changing jobs", changed)
         if number:
             self.notify(f"{done}: {format_job_reference(row) if number == 1 else show.format_count(number, 'job')}")
-        else:
+        elif number is not None:
             self.notify(nothing, severity="warning")
-        self.load()
+        if self.is_attached and not self.changing.locked():
+            self.load()
 
 
 class JobPage(NamedTuple):

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from rich.cells import cell_len
+from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
 from textual.containers import Container, VerticalScroll
@@ -462,7 +463,10 @@ class FormScreen(AppScreen):
             format_field_help(row.field, self.find_error(row.field.key)) if row else ""
         )
         wide = self.has_class("-wide")
-        self.query_one("#plan", Static).update(format_plan(self.form, self.checked, self.outlook, wide, self.run_key))
+        plan = format_plan(self.form, self.checked, self.outlook, wide, self.run_key)
+        if self.launching:
+            plan = Text(f"{', then '.join(('launching', *self.after_launch))}…\n", style="bold").append_text(plan)
+        self.query_one("#plan", Static).update(plan)
 
     # -- actions --------------------------------------------------------------------------------------------------
 
@@ -669,19 +673,25 @@ class FormScreen(AppScreen):
             self.launch_if(True)
 
     launching = False
+    after_launch: Sequence[str] = ()  # methods of the job's page for which the user pressed a key meanwhile
 
     def launch_if(self, yes: bool | None) -> None:
+        """Launch if the user agreed. A second launch waits for the first one."""
         if yes and not self.launching:
-            self.launching = True
-            self.launch()
+            self.launching, self.after_launch = True, ()
+            self.tell()
+            self.relabel()
+            self.app.run_worker(cast(Any, self.launch), group="launch")  # a launch continues if the form is closed
 
-    @work(group="launch")
     async def launch(self) -> None:
-        """Launch the form. A second launch is possible when this one has ended."""
+        """Queue the form and open the page of its job, or explain why nothing was queued."""
         try:
             await self.launch_now()
         finally:
             self.launching = False
+            if self.is_attached:
+                self.tell()
+                self.relabel()
 
     async def launch_now(self) -> None:
         """Queue the form as it was when checked, and open the page of its job."""
@@ -689,27 +699,41 @@ class FormScreen(AppScreen):
         from tui.data.launch_form import plan_form, queue_form
 
         form, checked = self.form.snapshot(), self.checked
-        done = await self.ask("launching", lambda session: queue_form(session, form, checked), once=True)
+        done = await self.change_registry("launching", lambda session: queue_form(session, form, checked))
         if done is None:
             return
         group, why_not = done
         if group is None:
-            self.outlook = await self.ask("planning", partial(plan_form, form=form, checked=checked))
-            self.tell()
-            self.relabel()
-            opens = f"; {self.run_key} opens it" if self.existing is not None else ""
+            opens = ""
+            if self.is_attached:
+                self.outlook = await self.ask("planning", partial(plan_form, form=form, checked=checked))
+                opens = f"; {self.run_key} opens it" if self.existing is not None else ""
             self.notify(f"nothing was queued: {why_not}{opens}", severity="warning")
             return
-        job_id = await self.ask("reading the job", lambda session: find_current_job(session, group))
+        self.launched = True
+        self.save_draft()
+        job_id = await self.change_registry("reading the job", lambda session: find_current_job(session, group))
         if job_id is None:
             return
         from tui.screens.job import JobScreen
+        from tui.screens.jobs import format_job_reference
 
-        self.launched = True
-        self.save_draft()
-        await self.app.switch_mode("jobs")
-        self.app.back_to(1)  # a job that was open there is left
-        await self.app.push_screen(JobScreen(job_id, form.kind.name))
+        page = JobScreen(job_id, form.kind.name)
+        if self.is_current or self.after_launch:
+            await self.app.switch_mode("jobs")
+            self.app.back_to(1)  # a job that was open there is left
+            await self.app.push_screen(page)
+            for method in self.after_launch:
+                getattr(page, f"action_{method}")()
+        else:
+            self.notify(f"launched: {format_job_reference(page.unread)}")
+
+    def action_after_launch(self, method: str) -> None:
+        """Cancel or retry the job as soon as it is queued."""
+        if self.launching:
+            self.after_launch = (*self.after_launch, method)
+            self.tell()
+            self.relabel()
 
     # -- keys -----------------------------------------------------------------------------------------------------
 
@@ -731,6 +755,8 @@ class FormScreen(AppScreen):
             return bool(self.form.typed or self.form.preset)
         if action.place == "form" and action.method == "run":
             return self.existing is not None
+        if action.place == "form" and action.method == "after_launch":
+            return self.launching and ("cancel" in self.after_launch) is (action.parameter == "retry")
         return super().offers(action)
 
     def node_of(self, action: Action) -> Any:
