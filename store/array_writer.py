@@ -239,7 +239,7 @@ class ActivationWriter:
         self, rows: Mapping[str, np.ndarray], game: np.ndarray, token: np.ndarray, ply: np.ndarray
     ) -> tuple[dict[str, np.ndarray], int]:
         if set(rows) != set(self.hook_points):
-            raise StoreError(f"rows came for {sorted(rows)}, not for {sorted(self.hook_points)}")
+            raise StoreError(f"rows of {sorted(rows)} were given, not of {sorted(self.hook_points)}")
         count = len(game)
         arrays = dict(rows)
         for name, values in rows.items():

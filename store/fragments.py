@@ -92,7 +92,7 @@ class Fragment:
 
         try:
             if zstandard.frame_content_size(packed) > MAX_FRAGMENT_BYTES:
-                raise ValueError(f"unpacked it has more than {MAX_FRAGMENT_BYTES >> 20} MiB")
+                raise ValueError(f"it unpacks to more than {MAX_FRAGMENT_BYTES >> 20} MiB")
             text = zstandard.ZstdDecompressor().decompress(packed, allow_extra_data=False)
             if estimate_memory(text) > MAX_MEMORY_BYTES:
                 raise ValueError(f"its rows take more than {MAX_MEMORY_BYTES >> 30} GiB of memory")

@@ -68,7 +68,7 @@ def tui(
     streams = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
     if not served and (other := [name for name, stream in streams.items() if not stream.isatty()]):
         raise BadInputError(
-            f"the terminal UI needs a terminal, and {' and '.join(other)} {'is' if len(other) == 1 else 'are'} none",
+            f"the terminal UI needs a terminal: {' and '.join(other)} {'is' if len(other) == 1 else 'are'} redirected",
             "chessreg runs list prints the runs",
         )
     gc.disable()  # until the screens' code is there: see tui.entries

@@ -182,7 +182,7 @@ def load_theme(path: Path) -> Theme:
         )
     variables = values.pop("variables", {})
     if not isinstance(variables, dict) or not isinstance(values.get("dark", True), bool):
-        raise BadInputError(f"{path}: dark is true or false, [variables] a table")
+        raise BadInputError(f"{path}: dark must be true or false, and [variables] a table")
     for name, color in [*values.items(), *variables.items()]:
         if name != "dark":
             check_color(path, name, color)

@@ -138,7 +138,7 @@ def make_server(reg: Registry) -> MCPServer:
         For runs, `words` filters: names, and conditions such as `kind:probe`, `state:failed`, `since:7d`, `!stale`.
         """
         if words and noun != "run":
-            raise BadInputError("words filter only runs", "leave them out, or use sql")
+            raise BadInputError("`words` filters runs only", "leave them out, or use sql")
         found = reg.runs(words) if noun == "run" else reg.things(noun)
         names = dict.fromkeys(("id", *found.headings, "tags", "notes", "invalid"))
         filled = [name for name in names if any(row.get(name) not in (None, "", []) for row in found)]

@@ -221,9 +221,9 @@ class FilePath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path. Fails for an empty name, a URL and a file of the registry in use."""
         if not str(value).strip():
-            self.fail("it is empty, and names no file", param, ctx)
+            self.fail("the name of the file is empty", param, ctx)
         if re.match(r"(https?|ftp)://", str(value)):
-            self.fail(f"{value} is an address: download it, or use a name that `chessreg fetch` lists", param, ctx)
+            self.fail(f"{value} is a URL: download the file, or use a name that `chessreg fetch` lists", param, ctx)
         home = ctx.find_object(Home) if ctx is not None else None
         if home is not None and home.is_registry(Path(value)):
             self.fail(f"{value} belongs to the registry that this command uses: name another file", param, ctx)

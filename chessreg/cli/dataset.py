@@ -169,7 +169,7 @@ def add(
     if sample == bool(files):
         raise click.UsageError("give files, or --sample")
     if sample and (exclude or within or wanted.settings()):
-        raise click.UsageError("--exclude, --within and filters of games are of files, not of --sample")
+        raise click.UsageError("--exclude, --within and filters of games apply to files, not to --sample")
     session = home.adding(needs=(*exclude, *within), check=lambda: check_dataset_files(files, salvage))
     fetched = read_fetch_record(home.store_path / "downloads", files[0]) if files else None
     with show_progress_line("dataset add", quiet=home.json) as on_progress:
@@ -309,7 +309,7 @@ def export(
     token_options = {name: value for name, value in options.items() if value is not None}
     if tokens:
         if format_ or coding:
-            raise click.UsageError("--format and --coding are options of positions: leave them out with --token-file")
+            raise click.UsageError("--format and --coding apply to positions: leave them out with --token-file")
         export_tokens(home, reference, file, token_options)
         return
     if token_options:

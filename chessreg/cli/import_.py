@@ -137,7 +137,7 @@ def checkpoint(
         )
     settings = {name: value for name, value in others.items() if value}
     if settings and encoding != "prompt":
-        raise click.UsageError(f"--{next(iter(settings)).replace('_', '-')} is of prompts: give --encoding prompt")
+        raise click.UsageError(f"--{next(iter(settings)).replace('_', '-')} applies to prompts: give --encoding prompt")
     if source is None:
         session = home.adding()
         made = import_reference(session.database, session.store, name, reference or "pgn")

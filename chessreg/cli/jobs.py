@@ -248,7 +248,7 @@ def wait_until_over(home: Home, references: tuple[str, ...] | list[str], timeout
     deadline = None if timeout is None else time.monotonic() + timeout
     while not has_no_open_job(rows := list_job_rows(home, references)):
         if deadline is not None and time.monotonic() > deadline:
-            raise ChessregError(f"not over after {timeout:g} s", f"chessreg jobs {' '.join(references)}")
+            raise ChessregError(f"the jobs have not ended after {timeout:g} s", f"chessreg jobs {' '.join(references)}")
         start_supervisor_if_needed(home, rows)
         time.sleep(POLL_SECONDS)
     if as_json:

@@ -163,9 +163,9 @@ def query(home: Home, **options: Any) -> None:
         return
     if asked.sql is not None:
         if asked.sort is not None:
-            raise click.UsageError("--sort goes with a named query; add ORDER BY to the SELECT of --sql")
+            raise click.UsageError("--sort applies to named queries; add ORDER BY to the SELECT of --sql")
         if asked.rows is not None or asked.published or any(scope.values()):
-            raise click.UsageError("scope options, --rows and --published go with a named query, not with --sql")
+            raise click.UsageError("scope options, --rows and --published apply to named queries, not to --sql")
         from chessreg.queries.ask import run_sql
 
         text = sys.stdin.read() if asked.sql == "-" else asked.sql
@@ -179,11 +179,11 @@ def query(home: Home, **options: Any) -> None:
     else:
         result = answer_query(home, asked)
     if as_json and asked.format_ not in (None, "json"):
-        raise click.UsageError("--json and --format say different things")
+        raise click.UsageError("--json and --format contradict each other")
     if asked.kept_columns:
         result = result.showing([name.strip().replace(" ", "_") for name in asked.kept_columns.split(",")])
     if asked.records and asked.format_ not in (None, "records"):
-        raise click.UsageError("--records and --format say different things")
+        raise click.UsageError("--records and --format contradict each other")
     print_result(result, "json" if as_json else "records" if asked.records else asked.format_, asked)
     if not asked.memory:
         from chessreg.queries.engine import open_shared_engine
@@ -252,7 +252,7 @@ def answer_query(home: Home, asked: Asked) -> QueryResult:
     }  # fmt: skip
     if asked.rows is not None:
         if asked.published:
-            raise click.UsageError("--rows and --published do not go together")
+            raise click.UsageError("--rows and --published exclude each other")
         return query_rows_behind(database, entry, asked.rows, scope, **how)
     result = run_query(database, entry, scope, **how)
     if asked.name and not (entry.is_called(asked.name) if len(result) else entry.is_titled(asked.name)):
@@ -278,7 +278,7 @@ def print_result(result: QueryResult, format_: str | None, asked: Asked) -> None
         click.echo(f"{asked.output}: {len(result):,} rows as {written}", err=True)
     elif format_ == "parquet":
         if sys.stdout.isatty():
-            raise BadInputError("Parquet is not for a screen", "add --output FILE.parquet")
+            raise BadInputError("Parquet cannot be printed", "add --output FILE.parquet")
         sys.stdout.buffer.write(render.encode_parquet(result))
     else:
         text = render.render_result(result, format_ or "table", get_screen_width(), wide=asked.wide)

@@ -198,7 +198,7 @@ def show_version(ctx: click.Context, parameter: click.Parameter, value: bool) ->
 def refuse_blank(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Refuse an empty place: `--registry "$UNSET"` would otherwise mean the registry of this folder."""
     if value is not None and not value.strip():
-        raise BadInputError(f"{parameter.opts[0]} is empty, and names no place", f"leave {parameter.opts[0]} out")
+        raise BadInputError(f"{parameter.opts[0]} is empty", f"leave {parameter.opts[0]} out")
     return value
 
 

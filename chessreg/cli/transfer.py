@@ -67,7 +67,7 @@ def push(
     session = home.session()
     if place.startswith("hf:"):
         if inputs or rows:
-            raise BadInputError("--inputs and --registry-rows do not apply to the hub", "push each by itself")
+            raise BadInputError("--inputs and --registry-rows do not apply to the hub", "push each one separately")
         push_to_hub(home, references, place, private is not False, dry_run)
         return
     if private is not None:

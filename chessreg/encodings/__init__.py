@@ -58,7 +58,7 @@ def get_encoding(name: str, folder: Path | None = None) -> Encoding:
     """
     if not is_stored_encoding(name):
         if name not in _encodings and _broken:
-            raise NotFoundError(f"no encoding is called {name!r}", "; ".join(_broken))
+            raise NotFoundError(f"encoding {name!r} does not exist", "; ".join(_broken))
         return _encodings[name]
     if folder is None:
         raise NotFoundError(f"{name} is the encoding of one checkpoint with its own tokenizer", "name that checkpoint")
@@ -84,7 +84,7 @@ def get_phase_number(name: str) -> int:
     """
     known = {phase: number for made in _encodings.values() for number, phase in enumerate(made.phases)}
     if name not in known:
-        raise NotFoundError(f"no phase is called {clip_text(name)!r}", f"known: {', '.join(known)}")
+        raise NotFoundError(f"phase {clip_text(name)!r} does not exist", f"known: {', '.join(known)}")
     return known[name]
 
 

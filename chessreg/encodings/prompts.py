@@ -324,7 +324,9 @@ class PromptEncoding:
         self.settings, self._words, self._fen = settings or PromptSettings(), vocabulary, Fen77()
         for field, known in (("layout", Layout), ("counters", Counters), ("notation", Notation)):
             if (value := getattr(self.settings, field)) not in get_args(known):
-                raise BadInputError(f"a prompt has no {field} {value!r}", f"known: {', '.join(get_args(known))}")
+                raise BadInputError(
+                    f"{field} {value!r} of prompts does not exist", f"known: {', '.join(get_args(known))}"
+                )
         text = self.settings.text
         check_template(text)
         self.notation: Notation = self.settings.notation
@@ -510,7 +512,7 @@ class PromptEncoding:
         whole = lengths > side
         black[whole] = tokens.ids[tokens.offsets[:-1][whole] + side] == self._characters["b"]
         if name not in self.site_names:
-            raise NotFoundError(f"no site of {self.name} {name!r}", f"known: {', '.join(self.site_names)}")
+            raise NotFoundError(f"{self.name} has no site {name!r}", f"known: {', '.join(self.site_names)}")
         if name == "all":
             item = np.repeat(np.arange(len(tokens)), lengths)
             token = np.arange(len(tokens.ids)) - tokens.offsets[item]
@@ -608,7 +610,9 @@ def read_template(given: str) -> str:
     if "{" not in text:
         path = expand_path(given)
         if not os.path.isfile(path):  # also handles texts that are too long for a file name
-            raise NotFoundError(f"no prompt template and no file {given[:60]!r}", f"known: {', '.join(TEMPLATES)}")
+            raise NotFoundError(
+                f"{given[:60]!r} is neither a prompt template nor a file", f"known: {', '.join(TEMPLATES)}"
+            )
         refuse_registry(path)
         try:
             text = path.read_text(encoding="utf-8").removesuffix("\n")

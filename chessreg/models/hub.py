@@ -68,7 +68,7 @@ def list_fetch_sources() -> dict[str, HubSource | BenchFile]:
 def get_fetch_source(name: str) -> HubSource | BenchFile:
     """Return the download with this name. Raises NotFoundError that lists the known names."""
     if name not in list_fetch_sources():
-        raise NotFoundError(f"no download is called {name!r}", f"known: {', '.join(list_fetch_sources())}")
+        raise NotFoundError(f"download {name!r} does not exist", f"known: {', '.join(list_fetch_sources())}")
     return list_fetch_sources()[name]
 
 

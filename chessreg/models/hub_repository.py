@@ -301,7 +301,7 @@ def download_files(
         )
         if file.sha256 is None and not file.matches(target):
             target.unlink()
-            raise BadInputError(f"{what} arrived damaged: it differs from the commit's file", "fetch it again")
+            raise BadInputError(f"{what} is damaged: it differs from the commit's file", "fetch it again")
         paths.append(target)
         done += file.bytes
     return paths
@@ -391,7 +391,7 @@ def send_commit(api: HfApi, address: HubAddress, files: Mapping[str, Path], mess
             cause = cause.__cause__
         reason = make_visible(mask(get_first_line(cause)))[:300]
         raise ChessregError(
-            f"the upload to {address} broke off, and nothing was committed: {reason}",
+            f"the upload to {address} was interrupted, and nothing was committed: {reason}",
             "run the same command again: files that arrived are not sent again",
         ) from error
     finally:

@@ -198,7 +198,7 @@ class LanguageModel:
         answers = self.encoding.answer_size
         if answers > self.outputs:
             raise BadInputError(
-                f"{self.info.encoding} has {answers:,} answers, a {self.adapter} model writes {self.outputs} tokens",
+                f"{self.info.encoding} has {answers:,} answers, but a {self.adapter} model has {self.outputs} outputs",
                 "chessreg run train --architecture fen-encoder --help",
             )
 
@@ -364,7 +364,9 @@ def compute_stored_activations(
             if not bool(exact.isfinite().all()):
                 raise DivergedError(f"activations at {point} are NaN or infinite: the model overflows")
             largest = float(exact.abs().max())
-            raise BadInputError(f"activations at {point} reach {largest:.3g}: {dtype} ends before", "--dtype bfloat16")
+            raise BadInputError(
+                f"activations at {point} reach {largest:.3g}, which {dtype} cannot represent", "--dtype bfloat16"
+            )
         stored = stored.cpu()
         arrays.append((stored.view(torch.uint16) if kind is torch.bfloat16 else stored).numpy())
     return arrays

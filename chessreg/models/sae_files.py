@@ -93,7 +93,7 @@ class SaeFile:
 def find_layout(folder: Path) -> Layout:
     """Return the layout of a folder by its files. Raises NotFoundError or BadInputError."""
     if not folder.is_dir():
-        raise NotFoundError(f"{folder} is not a folder" if folder.exists() else f"no folder {folder}")
+        raise NotFoundError(f"{folder} is not a folder" if folder.exists() else f"{folder} does not exist")
     for layout, names in LAYOUT_FILES.items():
         if all((folder / name).is_file() for name in names):
             return layout

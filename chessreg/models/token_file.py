@@ -90,7 +90,7 @@ class TokenFile:
         Raises NotFoundError for a missing file, BadInputError for one that is damaged or not a token file.
         """
         if not path.exists():
-            raise NotFoundError(f"no file {path}", "chessreg dataset export DATASET FILE --token-file")
+            raise NotFoundError(f"{path} does not exist", "chessreg dataset export DATASET FILE --token-file")
         try:
             with np.load(path, allow_pickle=False) as archive:
                 header = json.loads(archive["header"].tobytes())
@@ -137,10 +137,10 @@ class TokenFile:
                 raise ValueError(f"it has token {int(ids.max())}, the vocabulary has {size}")
         parallel = (self.position_length, self.answer_count, self.spelling_count)
         if any(len(array) != len(self.position_item) for array in parallel):
-            raise ValueError("its positions do not agree in number")
+            raise ValueError("its arrays of positions differ in length")
         if len(self.position_item):
             if int(self.position_item.max()) >= len(self.heldout_lengths):
-                raise ValueError("a position is of a game that it does not hold")
+                raise ValueError("a position belongs to a game that the file does not contain")
             if (self.position_length > self.heldout_lengths[self.position_item]).any():
                 raise ValueError("a position is beyond the end of its game")
 
@@ -235,7 +235,7 @@ def make_token_file(
     """
     for name, some in (("train on", rows), ("hold out", heldout_rows)):
         if not len(some):
-            raise BadInputError(f"no game is left to {name}", "chessreg dataset show DATASET")
+            raise BadInputError(f"no game remains to {name}", "chessreg dataset show DATASET")
     tokens, lengths = _encode_games(encoding, games, rows)
     heldout_tokens, heldout_lengths = _encode_games(encoding, heldout, heldout_rows)
     ignored = [

@@ -301,7 +301,7 @@ class Trainer:
         is_filled = isinstance(self.config, TextTraining) and self.config.packing == "blocks"
         if not self.corpus.has_rows(self.model.block_size + 1 if is_filled else 1):
             hint = "a smaller --block-size, --packing games, or more games"
-            raise BadInputError("all games together fill no row of the model's context", hint)
+            raise BadInputError("all games together have fewer tokens than the model's context", hint)
 
     def iterate_batches(self, epoch: int, first: int) -> Iterator[Batch]:
         """Yield the batches of an epoch from batch `first` on: rows of items of the corpus."""

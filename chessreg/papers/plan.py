@@ -241,7 +241,7 @@ def match_steps(paper: Paper, steps: Sequence[Step], wanted: str) -> list[Step]:
     found = [step for pattern in patterns for step in steps if fnmatchcase(step.name, pattern)]
     if not found:
         known = f"{', '.join(paper.firsts)}; " if paper.firsts else ""
-        raise NotFoundError(f"no step matches {wanted!r}", f"{known}or names as --dry-run shows them, with * and ?")
+        raise NotFoundError(f"{wanted!r} matches no step", f"{known}or names as --dry-run shows them, with * and ?")
     return found
 
 

@@ -131,7 +131,7 @@ def stream_batches(
     with translate_errors():
         relation = run_until(connection, until, lambda: connection.sql(sql))
         if relation is None:
-            raise BadInputError("that gives no rows", gate.HINT)
+            raise BadInputError("the statement returns no rows", gate.HINT)
         relation = _with_representable_types(relation)
         types = [str(kind) for kind in relation.types]
         make = relation.to_arrow_reader if hasattr(relation, "to_arrow_reader") else relation.fetch_arrow_reader
@@ -227,7 +227,7 @@ def _fetch_arrow(connection: duckdb.DuckDBPyConnection, sql: str, parameters: di
     """Return the rows of a SELECT as Arrow."""
     relation = connection.sql(sql, params=parameters or None)
     if relation is None:  # a statement without rows, which the gate rejects
-        raise BadInputError("that gives no rows", gate.HINT)
+        raise BadInputError("the statement returns no rows", gate.HINT)
     relation = _with_representable_types(relation)
     return _convert_columns(convert_to_arrow(relation), [str(kind) for kind in relation.types])
 

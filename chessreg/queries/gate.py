@@ -31,7 +31,7 @@ def check_select(sql: str) -> str:
     if not statements:
         raise BadInputError("the SQL is empty", HINT)
     if len(statements) > 1:
-        raise BadInputError(f"that is {len(statements)} statements; one at a time", HINT)
+        raise BadInputError(f"the SQL has {len(statements)} statements; only one is allowed", HINT)
     kind = statements[0].type
     if kind != duckdb.StatementType.SELECT:
         name = str(kind).rpartition(".")[2].replace("_", " ")
@@ -52,7 +52,7 @@ def check_sql_text(sql: str) -> None:
         max(itertools.accumulate((sign == "(") - (sign == ")") for sign in sql if sign in "()"), default=0)
         > MOST_NESTED_PARENTHESES
     ):
-        raise BadInputError(f"that SQL has more than {MOST_NESTED_PARENTHESES} parentheses inside each other", HINT)
+        raise BadInputError(f"the SQL has more than {MOST_NESTED_PARENTHESES} nested parentheses", HINT)
 
 
 def check_condition(connection: duckdb.DuckDBPyConnection, text: str) -> str:
@@ -103,7 +103,7 @@ def get_error_message(error: Exception) -> str:
 
 
 def make_timeout_error() -> ChessregError:
-    return ChessregError("the query was stopped: it took longer than allowed", "--timeout SECONDS gives it more")
+    return ChessregError("the query was stopped: it exceeded its time limit", "raise the limit with --timeout SECONDS")
 
 
 def convert_arrow_error(error: Exception) -> ChessregError:
@@ -112,7 +112,7 @@ def convert_arrow_error(error: Exception) -> ChessregError:
     if "INTERRUPT" in message.upper():
         return make_timeout_error()
     if "Out of Memory" in message:
-        return ChessregError("the query needs more memory than it is allowed", "--memory 8GB gives it more")
+        return ChessregError("the query exceeded its memory limit", "raise the limit, for example --memory 8GB")
     return BadInputError(message)
 
 
@@ -123,7 +123,7 @@ def convert_duckdb_error(error: Exception) -> ChessregError:
     if isinstance(error, duckdb.InterruptException):
         return make_timeout_error()
     if isinstance(error, duckdb.OutOfMemoryException):
-        return ChessregError("the query needs more memory than it is allowed", "--memory 8GB gives it more")
+        return ChessregError("the query exceeded its memory limit", "raise the limit, for example --memory 8GB")
     if isinstance(error, duckdb.CatalogException | duckdb.BinderException):
         return BadInputError(get_error_message(error), 'chessreg query --sql "SHOW TABLES"')
     return BadInputError(get_error_message(error))

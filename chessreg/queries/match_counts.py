@@ -34,7 +34,7 @@ class MatchCounts:
                 "give WINS DRAWS LOSSES, or the numbers of pairs with 0, ½, 1, 1½ and 2 points",
             )
         if not all(0 <= count <= MAX_COUNT for count in self.counts) or not sum(self.counts):
-            raise BadInputError("the counts are whole numbers from 0, and at least one is positive")
+            raise BadInputError("the counts must be whole numbers, at least 0 and not all 0")
 
     @property
     def in_pairs(self) -> bool:
@@ -120,5 +120,5 @@ def make_elo_test(low_elo: float, high_elo: float, alpha: float = 0.05, beta: fl
             "--sprt 0,10",
         )
     if not (0.0001 <= alpha < 0.5 and 0.0001 <= beta < 0.5):
-        raise BadInputError("--alpha and --beta are error rates, 0.0001 to below 0.5", "--alpha 0.05 --beta 0.05")
+        raise BadInputError("--alpha and --beta must be at least 0.0001 and below 0.5", "--alpha 0.05 --beta 0.05")
     return Sprt(score_of_elo(low_elo) - 0.5, score_of_elo(high_elo) - 0.5, alpha, beta)

@@ -330,5 +330,5 @@ def check_suffix(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         name = suffix or "a name without suffix"
-        raise BadInputError(f"{path}: no figure is written to {name}", f"one of {', '.join(SUFFIXES)}")
+        raise BadInputError(f"{path}: figures cannot be written to {name}", f"one of {', '.join(SUFFIXES)}")
     return suffix

@@ -505,7 +505,7 @@ def write_result(result: QueryResult, path: Path, format: str | None = None, wid
     """
     chosen = format or SUFFIXES.get(path.suffix.lower())
     if chosen is None:
-        raise BadInputError(f"{path}: no format is written to {path.suffix or 'a name without suffix'}",
+        raise BadInputError(f"{path}: results cannot be written to {path.suffix or 'a name without suffix'}",
                             f"--format, or one of {', '.join(SUFFIXES)}")  # fmt: skip
     data = render_result(result, chosen, wide=wide)
     write_file(path, data if isinstance(data, bytes) else data.encode())

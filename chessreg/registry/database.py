@@ -289,4 +289,4 @@ def _change_marker(session: Session) -> object:
 def _increment_data_version(session: Session) -> None:
     """Increment the data version. Run as the last statement, so that PostgreSQL locks this row only briefly."""
     if session.scalar(INCREMENT_DATA_VERSION) is None:
-        raise RegistryError("the table registry_state has no row", "put back a backup")
+        raise RegistryError("the table registry_state has no row", "restore a backup")

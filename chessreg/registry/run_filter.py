@@ -158,7 +158,7 @@ def match_run_field(session: Session, field: str, sign: str, value: str) -> Colu
         return match_number(field, sort_value(session, field), sign, value)
     if field in MARK_FIELDS:
         if (truth := TRUTH_WORDS.get(value.lower())) is None:
-            raise BadInputError(f"{field} is yes or no, not {value!r}", f"{field}:yes")
+            raise BadInputError(f"{field} must be yes or no, not {value!r}", f"{field}:yes")
         return match_mark(session, field) if truth else not_(match_mark(session, field))
     if sign in "=:":
         return (
@@ -191,7 +191,7 @@ def match_number(field: str, number: Any, sign: str, value: str) -> ColumnElemen
     try:
         wanted = float(value.replace(",", ""))
     except ValueError:
-        raise BadInputError(f"{field} is a number, not {value!r}", f"{field}>5") from None
+        raise BadInputError(f"{field} must be a number, not {value!r}", f"{field}>5") from None
     whole = wanted.is_integer() and abs(wanted) < 2**53
     return func.coalesce(COMPARISONS[sign](number, int(wanted) if whole else wanted), false())
 

@@ -160,7 +160,7 @@ def plan_orders(orders: Sequence[Order], database: Database, store: Store) -> li
     Raises the error of the first order that cannot be executed.
     """
     if not orders:
-        raise BadInputError("there is nothing to launch")
+        raise BadInputError("nothing to launch")
     for on in dict.fromkeys(order.on for order in orders):
         open_executor(on)
     inputs = ExpectedInputs(database, store)

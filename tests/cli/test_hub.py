@@ -291,7 +291,7 @@ def test_a_push_that_cannot_be_is_refused_in_one_line(
 def test_an_upload_that_breaks_off_commits_nothing_and_continues(hub: FakeHub, at: Here) -> None:
     hub.fail["^/lfs/"] = 0
     assert at("push", "reference-board", "--to", "hf:me/broken") == 1
-    assert "broke off, and nothing was committed" in at.err
+    assert "was interrupted, and nothing was committed" in at.err
     assert "run the same command again" in at.err
     assert len(hub.repositories["model", "me/broken"].commits) == 1
     hub.fail = {"^/api/models/me/broken/commit": 500}

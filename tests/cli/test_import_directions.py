@@ -109,7 +109,7 @@ def test_davis_files_of_several_hook_points_phases_and_labels_are_one_command(he
     assert here("import", "probe", davis_file(tmp_path, 3, 0), broken)
     assert here.state() == before  # all are checked before any is imported
     assert here("import", "probe", *files[:2], "--layers", "3,4")
-    assert "by the paths, --layers is" in here.err
+    assert "but the paths state" in here.err
 
 
 def test_vectors_keep_the_sums_of_the_file_and_say_so(here: Any, tmp_path: Path) -> None:

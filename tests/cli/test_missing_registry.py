@@ -115,7 +115,7 @@ def test_a_place_that_is_given_empty_is_refused_and_an_empty_variable_is_unset(
 ) -> None:
     for line in ("runs list", "fetch", "init"):
         assert run_command_line([*line.split(), option, blank]) == 4
-        assert capsys.readouterr().err == f"error: {option} is empty, and names no place\nhint: leave {option} out\n"
+        assert capsys.readouterr().err == f"error: {option} is empty\nhint: leave {option} out\n"
     assert list(here.iterdir()) == []
     for name in ("CHESSREG_REGISTRY", "CHESSREG_STORE"):
         monkeypatch.setenv(name, "")

@@ -88,7 +88,7 @@ def test_a_plan_a_run_and_a_run_again(here, toys, monkeypatch):
     assert here.err.count("is complete") == 2
     assert here.json(*toys, "--report", "--output", "elsewhere")["folder"] == "elsewhere"
     assert here(*toys, "--first", "nothing") == 3
-    assert here.err.startswith("error: no step matches 'nothing'")
+    assert here.err.startswith("error: 'nothing' matches no step")
     assert here.json(*toys, "--first", "b", "--save", "done.zip")["complete"] == 2
     assert here(*toys, "--load", "done.zip", "--report") == 0
     assert "0 new results of 0 runs from done.zip" in here.err

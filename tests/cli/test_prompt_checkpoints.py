@@ -170,7 +170,7 @@ def test_a_folder_that_is_called_by_a_dot_has_its_name_in_errors(typed: Any, tmp
     ("change", "words", "message"),
     [
         (weights(lambda matrix: matrix.fill_(float("nan"))), [], "down_proj.weight holds NaN or infinite values"),
-        (weights(lambda matrix: matrix[:1].clone()), [], "has shape [1, 32], the configuration says [32, 32]"),
+        (weights(lambda matrix: matrix[:1].clone()), [], "has shape [1, 32], not [32, 32] as configured"),
         (unknown_family, [], "hint: supported are gpt2, llama, gpt_neox and the other architectures"),
         (without_a_context, [], "models of the family mamba cannot be read"),
         (pickled, [], "pytorch_model.bin is refused: loading it would execute code"),
@@ -180,7 +180,7 @@ def test_a_folder_that_is_called_by_a_dot_has_its_name_in_errors(typed: Any, tmp
         (no_end, [], "does not name the token that ends a text"),
         (template("no place {BM}"), ["--template", "template.txt"], "a prompt template has one {FEN}"),
         (template("{FEN} once, {FEN} twice {BM}"), ["--template", "template.txt"], "a prompt template has one {FEN}"),
-        (None, ["--template", "nowhere"], "no prompt template and no file 'nowhere'"),
+        (None, ["--template", "nowhere"], "'nowhere' is neither a prompt template nor a file"),
         (None, ["--template", "model.safetensors"], "is not text"),
         (None, ["--end", "<eot>"], "has no token '<eot>'"),
         (None, ["--bos", "<bos>"], "has no token '<bos>'"),
@@ -210,7 +210,7 @@ def test_an_encoding_that_does_not_fit_is_refused(typed: Any, llama: Path) -> No
             ("--encoding", "uci-square-72"),
             "not the vocabulary of uci-square-72: it has no token '<pad>' and 65 more",
         ),
-        (("--template", "junkin-1"), "--template is of prompts: give --encoding prompt"),
+        (("--template", "junkin-1"), "--template applies to prompts: give --encoding prompt"),
         (("--encoding", "prompt-junkin-1-0123456789ab"), "holds no prompt.json"),
     ):
         status, _, err = typed("import", "checkpoint", llama, *words)

@@ -37,12 +37,12 @@ def test_other_settings_for_the_same_bytes_are_refused(here):
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["nothing.csv"], 3, "no file nothing.csv"),
+        (["nothing.csv"], 3, "nothing.csv does not exist"),
         ([GAMES, "--format", "xml"], 3, "format of results 'xml' does not exist"),
         ([GAMES, "--format", "grid-search"], 4, "lacks the columns of the grid-search CSV"),
         ([MEANS, "--limit", "time=1"], 4, "--limit does not apply to a grid-search file"),
         ([GAMES, "--rename", "model"], 4, "--rename 'model' is not OLD=NEW"),
-        ([GAMES, "--players", "Nobody"], 4, "no player of the file is called 'Nobody'"),
+        ([GAMES, "--players", "Nobody"], 4, "player 'Nobody' is not in the file"),
         ([GAMES, "--opening", "book:x.pgn"], 4, "imported games have standard or random openings"),
     ],
 )
@@ -92,7 +92,7 @@ def test_ratings_without_a_known_opponent_say_what_to_give(here):
     assert "needs opponents of known rating" in here.err
     assert "--anchor NAME=ELO" in here.err
     assert here("run", "rating", "--runs", "others", "--anchor", "nobody=1500") == 3
-    assert "no player of these games is called 'nobody'" in here.err
+    assert "player 'nobody' is not in these games" in here.err
     assert here("run", "rating", "--runs", "others", "--estimator", "glicko") == 3
     assert here("run", "rating", "--runs", "others,others") == 4
 

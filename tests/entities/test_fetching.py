@@ -376,10 +376,10 @@ def test_a_part_of_a_file_that_changed_is_thrown_away(session: Session, server: 
 
 def test_files_of_chessbench_with_another_digest_are_refused(session: Session, server: Hub, states: bytes) -> None:
     server.told[STATES] = base64.b64encode(bytes(16)).decode()
-    with pytest.raises(BadInputError, match=f"arrived damaged: its MD5 is .* the published one {32 * '0'}"):
+    with pytest.raises(BadInputError, match=f"is damaged: its MD5 is .* the published one {32 * '0'}"):
         fetched(session, "chessbench/test/state_value", endpoint=server.url)
     server.files["/data/test/behavioral_cloning_data.bag"] = states
-    with pytest.raises(BadInputError, match=r"arrived damaged: its SHA-256 is .* the published one fc1d27fc98"):
+    with pytest.raises(BadInputError, match=r"is damaged: its SHA-256 is .* the published one fc1d27fc98"):
         fetched(session, "chessbench/test/behavioral_cloning", endpoint=server.url)
     with pytest.raises(NotFoundError, match=r"http.*puzzles\.csv does not exist"):
         fetched(session, "chessbench/puzzles", endpoint=server.url)

@@ -378,7 +378,7 @@ def test_a_template_is_hashed_as_its_text() -> None:
         ({"family": "llama", "tune": "lora"}, "needs trained weights"),
         ({"family": "llama", "n_embd": 36}, "--n-embd 36 is not an even multiple of --n-head 4"),
         ({"family": "llama", "template": "no place {BM}"}, "a prompt template has one {FEN}"),
-        ({"family": "llama", "template": "nowhere"}, "no prompt template and no file 'nowhere'"),
+        ({"family": "llama", "template": "nowhere"}, "'nowhere' is neither a prompt template nor a file"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], message: str) -> None:

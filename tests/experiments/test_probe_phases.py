@@ -190,7 +190,7 @@ def test_presets_differ_where_paper_code_and_correction_do():
         ({"phase": 5}, r"phase 5 \(special\) has 37 positions to fit on in 41 games; --min-positions requires 1,000"),
         ({"phase": 4}, r"phase 4 \(promotion\)"),
         ({"phase": 6}, r"uci-square-72 has no phase 6 .*0 white-origin"),
-        ({"phase": "white-orign"}, "no phase is called 'white-orign'"),
+        ({"phase": "white-orign"}, "phase 'white-orign' does not exist"),
         ({"label": "joynt"}, "label 'joynt' does not exist"),
         ({"last_sites": 5, "max_sites": 3}, "--last-sites and --max-sites both set the token positions to read"),
         ({"min_positions": 10**6}, r"the cache has [\d,]+ positions to fit on in 41 games"),
@@ -228,7 +228,7 @@ def test_the_joint_label_is_the_piece_and_hashes_alike():
 
     joint, piece = (ProbeSpec(cache="x", label=label) for label in ("joint", "piece"))
     assert get_hashed_settings(joint) == get_hashed_settings(piece)
-    with pytest.raises(NotFoundError, match="no phase is called"):
+    with pytest.raises(NotFoundError, match=r"phase .* does not exist"):
         ProbeSpec(cache="x", phase="nowhere")
 
 

@@ -308,7 +308,7 @@ def test_a_model_replaces_the_one_before_it(gpu: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "status", "problem"),
     [
-        (["--games", "none.npz"], 3, "error: --games: no file none.npz"),
+        (["--games", "none.npz"], 3, "error: --games: none.npz does not exist"),
         (["--games", "cut.npz"], 4, "error: --games: cut.npz is damaged or not a token file"),
         (["--out", "used"], 2, "error: --out used exists already\nhint: rm -r used"),
         (["--out", "file/below"], 2, "error: --out file/below cannot be written: Not a directory"),

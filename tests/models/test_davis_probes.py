@@ -141,8 +141,8 @@ def test_an_import_names_place_and_phase_and_refuses_what_does_not_go_together(s
     for files, options, why in (
         ([paths[0], embeddings], {}, "of different hook points"),
         ([paths[0], other], {}, "of different phases: 1, 2"),
-        (paths, {"layers": (3, 4)}, r"by the paths, --layers is \(0, 1\), not \(3, 4\)"),
-        (paths, {"phase": 0}, "by the paths, --phase is 2, not 0"),
+        (paths, {"layers": (3, 4)}, r"--layers is \(3, 4\), but the paths state \(0, 1\)"),
+        (paths, {"phase": 0}, "--phase is 0, but the paths state 2"),
         (
             [paths[0], saved(tmp_path, "plain.safetensors")],
             {},

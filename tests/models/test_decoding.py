@@ -178,7 +178,7 @@ def test_the_cheaper_way_is_taken(tiny: LanguageModel, monkeypatch: pytest.Monke
 
 
 def test_sessions_refuse_what_does_not_fit(tiny: LanguageModel) -> None:
-    with pytest.raises(BadInputError, match="5 directions for 3 rows"):
+    with pytest.raises(BadInputError, match="5 directions, but there are 3 rows"):
         DecodingSession(tiny, 3, [ResidualEdit(0, vector(0, 5, 32))])
     with pytest.raises(BadInputError, match="2 lists"):
         DecodingSession(tiny, 3).feed([[1], [2]])

@@ -36,7 +36,7 @@ def test_logits_are_those_of_his_code(attention: Any, tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], Any, str]] = {
     "no attention": ({}, None, "does not record whether the model's attention is causal (give --attention"),
     "biases": ({"bias": True}, "causal", "weights that no FEN encoder of this shape has"),
-    "no positions": ({"block_size": 79}, "causal", "has a vocabulary of 1968, encoding pgn-char-32 has 32"),
+    "no positions": ({"block_size": 79}, "causal", "has a vocabulary of 1968, but encoding pgn-char-32 has 32"),
 }
 
 

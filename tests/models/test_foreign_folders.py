@@ -181,7 +181,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
         "weights are missing or unknown: _orig_mod.transformer",
     ),
     "another context": (lambda o, d, w: folder_of(o, d, w, n_positions=32), "wpe.weight has shape [64, 32]"),
-    "another width": (lambda o, d, w: folder_of(o, d, w, n_inner=100), "has shape [128], the configuration says [100]"),
+    "another width": (lambda o, d, w: folder_of(o, d, w, n_inner=100), "has shape [128], not [100] as configured"),
     "a layer too many": (lambda o, d, w: folder_of(o, d, w, n_layer=3), "missing or unknown: transformer.h.2."),
     "a layer too few": (lambda o, d, w: folder_of(o, d, w, n_layer=1), "missing or unknown: transformer.h.1."),
     "a billion layers": (lambda o, d, w: folder_of(o, d, w, n_layer=10**9), "claims 1,000,000,096 layers and rows"),

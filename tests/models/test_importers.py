@@ -178,7 +178,7 @@ CHARACTERS = get_encoding("pgn-char-32").vocabulary
         (CHARACTERS[::-1], "meta.pkl", None),
         ([*CHARACTERS, "\n", "!"], "meta.pkl", None),
         (CHARACTERS[:-1], "meta.pkl", "is not the vocabulary of pgn-char-32, the nearest.*no token .x.*--vocabulary"),
-        (CHARACTERS[:-1], "", "has a vocabulary of 31, encoding pgn-char-32 has 32.*fen-77 or --vocabulary FILE"),
+        (CHARACTERS[:-1], "", "has a vocabulary of 31, but encoding pgn-char-32 has 32.*fen-77 or --vocabulary FILE"),
         ([*CHARACTERS, "e4"], "meta.pkl", "its token 'e4' joins several tokens of a game.*--encoding prompt"),
         ([*CHARACTERS, "e4"], "vocab.json", "has a vocabulary of 33.*--vocabulary .*/vocab.json"),
         (MOVES, "meta.pkl", "has tokens such as 'a2a3' and 'a2a4', which no encoding has: pgn-char-32.*CONTRIBUTING"),

@@ -151,7 +151,7 @@ def test_what_does_not_fit_is_refused(squares: LanguageModel) -> None:
     with pytest.raises(BadInputError, match="a token of its row"):
         NextTokens(squares, ROWS, [(0, 9)], [0])
     sites = NextTokens(squares, ROWS, SITES, [1])
-    with pytest.raises(BadInputError, match="4 directions for 2 sites"):
+    with pytest.raises(BadInputError, match="4 directions, but there are 2 sites"):
         sites.predict_edited([0, 1], [ResidualEdit(1, draw(0, 4, WIDTH), token_mask="last")])
     with pytest.raises(BadInputError, match="layer 0 was not kept"):
         sites.predict_edited([0], [ResidualEdit(0, draw(0, WIDTH), token_mask="last")])

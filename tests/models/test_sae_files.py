@@ -155,7 +155,7 @@ def test_a_wrong_folder_is_refused_in_one_line(wrong: str, tmp_path: Path) -> No
 def test_a_folder_without_an_sae_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"it needs cfg.json and|is not the folder of one SAE"):
         read_sae_folder(tmp_path)
-    with pytest.raises(NotFoundError, match="no folder"):
+    with pytest.raises(NotFoundError, match="does not exist"):
         read_sae_folder(tmp_path / "absent")
 
 

@@ -139,8 +139,8 @@ def test_duplicates_and_held_out_games_are_not_trained_on(games: Games, tmp_path
     for name, trained, held, problem in (
         ("games.npz", rows, rows[:1], "exists already"),
         ("games.txt", rows, rows[:1], r"does not end in \.npz"),
-        ("new.npz", rows[:1], rows[:1], "no game is left to train on"),
-        ("new.npz", rows, rows[:0], "no game is left to hold out"),
+        ("new.npz", rows[:1], rows[:1], "no game remains to train on"),
+        ("new.npz", rows, rows[:0], "no game remains to hold out"),
     ):
         with pytest.raises(BadInputError, match=problem):
             exported(name, trained, held)

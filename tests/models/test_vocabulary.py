@@ -200,7 +200,7 @@ REFUSED = {
     "bytes": (lambda folder: (folder / "vocab.json").write_bytes(bytes(range(256))), "is not a vocabulary"),
     "stoi against itos": (save_pickle({"stoi": ids(PLAIN), "itos": PLAIN[::-1]}), "its stoi and itos disagree"),
     "another pickle": (save_pickle({"games": 3}), "it has neither stoi nor itos"),
-    "squares": (save_json("vocab.json", ids(davis.vocabulary)), "vocab.json has the token of row 71"),
+    "squares": (save_json("vocab.json", ids(davis.vocabulary)), "vocab.json names row 71"),
 }  # fmt: skip
 
 
@@ -306,7 +306,7 @@ def test_a_given_vocabulary_must_be_there_and_is_not_for_prompts(tmp_path: Path)
     from tests.language_models import write_language_model
 
     path = written(nanogpt_checkpoint(), tmp_path / "ckpt.pt")
-    with pytest.raises(NotFoundError, match=r"no file or folder .*nowhere"):
+    with pytest.raises(NotFoundError, match=r"nowhere does not exist"):
         convert_checkpoint(path, tmp_path / "out", vocabulary=tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInputError, match="empty holds no vocabulary"):

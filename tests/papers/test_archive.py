@@ -71,7 +71,7 @@ def test_steps_come_first_that_are_asked_for_with_what_they_need(resting):
     assert order("end") == ["scratch-1", "late", "scratch-2", "early", "middle"]
     assert order("mid*", "late") == ["scratch-1", "scratch-2", "early", "middle", "late"]
     assert [step.name for step in replace_paper(resting, resting.paper, ["late"]).steps][:2] == ["scratch-1", "late"]
-    with pytest.raises(NotFoundError, match="no step matches 'skull'") as caught:
+    with pytest.raises(NotFoundError, match="'skull' matches no step") as caught:
         order("skull")
     assert caught.value.hint.startswith("end, all; or names")
 

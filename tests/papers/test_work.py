@@ -217,7 +217,7 @@ def test_only_some_steps_are_done_with_what_they_need(work, session):
     assert part.references.keys() == {"a", "b", "best"}
     assert states(part.plan())["slow"] == ("ready", 4, 4)
     assert part.tag == work.tag
-    with pytest.raises(NotFoundError, match="no step matches 'bst'"):
+    with pytest.raises(NotFoundError, match="'bst' matches no step"):
         Work(session, work.paper, work.request, only=("a", "bst"))
 
 

@@ -321,7 +321,7 @@ def test_wrong_rows_are_refused_and_nothing_is_published(store: Store, activatio
     good = activations(4, "float16")
     index = np.arange(4)
     bad: list[tuple[dict[str, np.ndarray], np.ndarray, str]] = [
-        ({HOOKS[0]: good[HOOKS[0]]}, index, "rows came for"),
+        ({HOOKS[0]: good[HOOKS[0]]}, index, "rows of .* were given"),
         ({hook: values.astype("f4") for hook, values in good.items()}, index, "must be float16"),
         ({hook: values[:, :5] for hook, values in good.items()}, index, "must be float16"),
         (good, index[:3], "must be float16"),

@@ -135,7 +135,7 @@ def test_a_terminal_that_is_no_stderr_is_refused_in_one_line(terminal: Terminal,
     terminal.tmux("-f", os.devnull, "new-session", "-d", f"{command} 2>{log}; echo ended with $?; exec cat")
     terminal.until("ended with 4")
     said = log.read_text()
-    assert said.startswith("error: the terminal UI needs a terminal, and stderr is none")
+    assert said.startswith("error: the terminal UI needs a terminal: stderr is redirected")
     assert "Traceback" not in said
 
 

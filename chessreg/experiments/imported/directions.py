@@ -243,10 +243,12 @@ def get_stated_hook_point(files: Sequence[ProbeFile | VectorFile], options: dict
     """
     stated = sorted({file.origin.hook_point for file in files if file.origin.hook_point})
     if len(stated) > 1:
-        raise BadInputError(f"these files are of different hook points: {', '.join(stated)}", "import each by itself")
+        raise BadInputError(
+            f"these files have different hook points: {', '.join(stated)}", "import each one separately"
+        )
     if stated and options.get("hook_point") not in (None, "", stated[0]):
         raise BadInputError(
-            f"by the files, --hook-point is {stated[0]}, not {options['hook_point']}", "leave out --hook-point"
+            f"the files have the hook point {stated[0]}, not {options['hook_point']}", "leave out --hook-point"
         )
     return {"hook_point": stated[0]} if stated else {}
 
@@ -267,7 +269,7 @@ def read_direction_files(
     read: Callable[..., Any] = read_imported_probe_file if kind is ImportedProbe else read_imported_vector_file
     for path in paths:
         if not path.is_file():
-            raise NotFoundError(f"{path} is a folder, not a file" if path.is_dir() else f"no file {path}")
+            raise NotFoundError(f"{path} is a folder, not a file" if path.is_dir() else f"{path} does not exist")
     named = [read(path) for path in paths]
     bare = [(path, read(path, "")) for path in paths]
     return named, [replace(file, origin=replace(file.origin, file=str(path))) for path, file in bare]

@@ -78,7 +78,7 @@ class ImportedGames(ImportedFile):
         known = {name for game in file.games for name in (game.white.name, game.black.name)}
         if missing := [name for name in spec.players if name not in known]:
             listed = ", ".join(sorted(known)[:8])
-            raise BadInputError(f"no player of the file is called {missing[0]!r}", f"its players are {listed}")
+            raise BadInputError(f"player {missing[0]!r} is not in the file", f"its players are {listed}")
         if spec.checkpoint:
             resolve_own_checkpoint(inputs, file, spec)
         if spec.adjudication != "none":

@@ -152,7 +152,7 @@ def read_imported_saes(
         assert point is not None
         output = build_output_name(point, file.sae.features, file.sae.d_model)
         if output in named:
-            raise BadInputError(f"{named[output]} and {name} are both {output}", "import one of them by itself")
+            raise BadInputError(f"{named[output]} and {name} are both {output}", "import one of them separately")
         named[output] = name
         found.append((file, point))
     return found

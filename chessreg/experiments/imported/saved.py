@@ -55,7 +55,7 @@ def check_imported_probes(spec: ImportedProbeSpec, files: Sequence[ProbeFile]) -
             shape = " x ".join(map(str, file.weight.shape))
             raise BadInputError(f"{file.origin.file} does not state the label of its probe ({shape})", "give --label")
     if len({spec.label or file.origin.label for file in files}) > 1:
-        raise BadInputError("these probes have different labels", "import each label by itself")
+        raise BadInputError("these probes have different labels", "import each label separately")
 
     require_hook_point(spec.hook_point)
 
@@ -63,7 +63,7 @@ def check_imported_probes(spec: ImportedProbeSpec, files: Sequence[ProbeFile]) -
 def require_hook_point(pattern: str) -> None:
     """Raise BadInputError for a pattern that no model has a hook point for."""
     if pattern not in PATTERNS:
-        raise BadInputError(f"no hook point {clip_text(pattern)!r}", f"there are {', '.join(PATTERNS)}")
+        raise BadInputError(f"hook point {clip_text(pattern)!r} does not exist", f"known: {', '.join(PATTERNS)}")
 
 
 def group_files_by_place(
@@ -112,7 +112,7 @@ def parse_path_settings(
     ):
         if len(values) > 1:
             listed = ", ".join(sorted(map(str, values)))
-            raise BadInputError(f"these probes are of different {what}: {listed}", "import each by itself")
+            raise BadInputError(f"these probes have different {what}: {listed}", "import each one separately")
     settings = {
         "layers": tuple(layer for _, layer in places),
         "hook_point": places[0][0],
@@ -121,7 +121,7 @@ def parse_path_settings(
     for name, value in settings.items():
         if options.get(name) not in (None, (), "", value):
             flag = f"--{name.replace('_', '-')}"
-            raise BadInputError(f"by the paths, {flag} is {value}, not {options[name]}", f"leave out {flag}")
+            raise BadInputError(f"{flag} is {options[name]}, but the paths state {value}", f"leave out {flag}")
     return settings
 
 
@@ -151,7 +151,7 @@ def check_imported_vectors(spec: ImportedVectorSpec, files: Sequence[VectorFile]
         resolve_source(spec, file)
     if len({(file.source, file.origin.first_position) for file in files}) > 1:
         raise BadInputError(
-            "these vectors were made in different ways", "import contrasts and differences of probes separately"
+            "these files contain different kinds of vectors", "import contrasts and differences of probes separately"
         )
 
 
@@ -205,7 +205,7 @@ def check_files_together(spec: ImportSpec, inputs: Inputs | None, files: Sequenc
         by_layer[layer] = file.origin.file
     models = {resolve_model(spec, file.origin) for file in files}
     if len(models) > 1:
-        raise BadInputError(f"these files are of different models: {', '.join(sorted(map(str, models)))}")
+        raise BadInputError(f"these files belong to different models: {', '.join(sorted(map(str, models)))}")
     resolve_checkpoint(spec, inputs, files)
     for file in files:
         has_centred_residual(spec, file.origin)

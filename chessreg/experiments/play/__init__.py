@@ -245,7 +245,9 @@ class PlaySpec(MatchSpec):
     @classmethod
     def _every_try(cls, temperatures: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
         if any(not 0 <= value < 100 for value in temperatures):
-            raise BadInputError("a temperature is 0 (the most probable token) or positive", "--temperatures 0.001,0.5")
+            raise BadInputError(
+                "a temperature must be 0 (the most probable token) or positive", "--temperatures 0.001,0.5"
+            )
         return make_policy(info.data["policy"], temperatures).temperatures if "policy" in info.data else temperatures
 
     @field_validator("move_tokens")

@@ -267,13 +267,11 @@ def collect_anchors(spec: RatingSpec, players: list[RatedPlayer]) -> tuple[dict[
     for text in spec.anchor:
         name, rating = parse_anchor(text)
         if name not in by_name:
-            raise NotFoundError(
-                f"no player of these games is called {name!r}", f"the players are {abbreviate_list(by_name)}"
-            )
+            raise NotFoundError(f"player {name!r} is not in these games", f"the players are {abbreviate_list(by_name)}")
         anchors[by_name[name]], sources[by_name[name]] = rating, "given"
     if missing := [name for name in spec.rate if name not in by_name]:
         raise NotFoundError(
-            f"no player of these games is called {missing[0]!r}", f"the players are {abbreviate_list(by_name)}"
+            f"player {missing[0]!r} is not in these games", f"the players are {abbreviate_list(by_name)}"
         )
     for name in spec.rate:
         anchors.pop(by_name[name], None)

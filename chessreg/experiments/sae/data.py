@@ -122,7 +122,7 @@ def resolve_sae_points(spec: SaeSpec, inputs: Inputs, row: tables.Checkpoint) ->
         from chessreg.models.adapters import get_adapter
 
         if spec.layers and spec.hook_points and not any("*" in name for name in spec.hook_points):
-            raise BadInputError("--layers has no effect: no hook point has a *", "leave it out")
+            raise BadInputError("--layers has no effect: no hook point contains *", "leave it out")
         there = get_adapter(row.architecture).points
         return list_hook_points(spec.hook_points or (RESID_POST,), layers, row.layers, there)
     groups: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(spec.cache, "cache"))

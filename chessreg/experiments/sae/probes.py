@@ -56,7 +56,7 @@ def check_source(inputs: Inputs, spec: ProbeSpec, checkpoint_id: Any, layers: Se
         raise BadInputError(f"source {source} needs --sae", "chessreg sae list")
     rows = select_sae_rows(inputs, sae, spec.expansion)
     if rows[0].checkpoint_id != checkpoint_id:
-        raise BadInputError("--sae is of another model than --cache", "chessreg sae list")
+        raise BadInputError("--sae belongs to another model than --cache", "chessreg sae list")
     there = {row.hook_point for row in rows}
     if missing := [
         name for name in (format_hook_point(layer, spec.hook_point) for layer in layers) if name not in there

@@ -115,9 +115,9 @@ class BoardFrame:
         if unknown := [mark for mark in self.marks.values() if mark not in MARKS]:
             raise BadInputError(f"the mark {unknown[0]!r} does not exist", f"one of {', '.join(MARKS)}")
         if wrong := [value for value in (self.heat or {}).values() if not 0.0 <= value <= 1.0]:
-            raise BadInputError(f"heat is 0 to 1, not {wrong[0]}")
+            raise BadInputError(f"heat must be from 0 to 1, not {wrong[0]}")
         if self.evaluation is not None and not math.isfinite(self.evaluation):
-            raise BadInputError(f"an evaluation is a number of centipawns, not {self.evaluation}")
+            raise BadInputError(f"an evaluation must be a number of centipawns, not {self.evaluation}")
         # read-only copies, because views keep the frame
         object.__setattr__(self, "marks", MappingProxyType(dict(self.marks)))
         object.__setattr__(self, "read", MappingProxyType({s: ProbeReading(*one) for s, one in self.read.items()}))

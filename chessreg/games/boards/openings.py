@@ -67,7 +67,7 @@ class Book:
         try:
             stat = path.stat()
         except OSError as error:
-            raise NotFoundError(f"no opening book at {path}: {error.strerror}") from error
+            raise NotFoundError(f"the opening book {path} cannot be read: {error.strerror}") from error
         return _read_book(path, stat.st_mtime_ns, stat.st_size)
 
     def moves(self, number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -196,7 +196,7 @@ def _parse_table(path: Path, text: str, delimiter: str) -> list[BookLine]:
     try:
         names, rows = reader.fieldnames or (), list(reader)
     except csv.Error as error:
-        raise BadInputError(f"{path}, line {reader.line_num}: {error}", "is it a table?") from error
+        raise BadInputError(f"{path}, line {reader.line_num}: {error}", "check that it is a table") from error
     column = next((name for name in COLUMNS if name in names), None)
     if column is None:
         raise BadInputError(f"{path} has no column of moves", f"name one of its columns {', '.join(COLUMNS)}")

@@ -263,7 +263,7 @@ def save_frame(frame: BoardFrame, path: Path) -> None:
 def check_picture_suffix(path: Path) -> None:
     """Raise BadInputError unless `path` ends in .svg or .png."""
     if path.suffix.lower() not in SUFFIXES:
-        raise BadInputError(f"{path} is not named as a picture", f"end it in {' or '.join(SUFFIXES)}")
+        raise BadInputError(f"{path} is not a picture", f"end its name in {' or '.join(SUFFIXES)}")
 
 
 def _make_square(square: int, **style: Any) -> Patch:

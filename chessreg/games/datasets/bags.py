@@ -69,7 +69,7 @@ def list_bag_shards(path: Path) -> list[Path]:
     files = [path.with_name(f"{before}-{number:05d}-of-{count:05d}{behind}") for number in range(count)]
     missing = [file for file in files if not file.is_file()]
     if missing:
-        raise NotFoundError(f"{len(missing):,} of {count:,} shards are missing: {missing[0]}", "get them all")
+        raise NotFoundError(f"{len(missing):,} of {count:,} shards are missing: {missing[0]}", "download all shards")
     return files
 
 
@@ -193,7 +193,7 @@ class Bag:
         """Raises NotFoundError for a missing file, BagError if it cannot be a bag: too short, or with an inconsistent
         index."""
         if not path.is_file():
-            raise NotFoundError(f"no file {path}") if not path.exists() else BagError(f"{path} is not a file")
+            raise NotFoundError(f"{path} does not exist") if not path.exists() else BagError(f"{path} is not a file")
         self.path = path
         self.packed = path.suffix.lower() == ".bagz"
         self._stat = path.stat()
@@ -315,10 +315,10 @@ class Bag:
 def write_bag(path: Path, records: Iterable[bytes]) -> int:
     """Write records as a bag (compressed for `.bagz`), completely or not at all; return their number.
 
-    Raises as `open_new_file` does, and BadInputError for a path that is not named as a bag.
+    Raises as `open_new_file` does, and BadInputError for a path that is not a bag.
     """
     if not is_bag(path):
-        raise BadInputError(f"{path} is not named as a bag", "end its name in .bag or .bagz")
+        raise BadInputError(f"{path} is not a bag", "end its name in .bag or .bagz")
     pack = _make_compressor() if path.suffix.lower() == ".bagz" else bytes
     end = count = 0
     with open_new_file(path) as file, tempfile.TemporaryFile(dir=path.absolute().parent) as limits:

@@ -65,7 +65,7 @@ def build_dataset(
     (without `salvage`), a file is not a PGN, or no game is legal.
     """
     if not files:
-        raise BadInputError("no file to add")
+        raise BadInputError("there are no files to add")
     sources = [open_game_source(Path(path)) for path in files]
     player = get_reader(reader_name)
     with create_folder(folder) as aside:

@@ -163,7 +163,7 @@ class DatasetReport:
             sources = [SourceFile(**source) for source in fields.pop("sources")]
             return cls(sources=sources, **fields)
         except FileNotFoundError as error:
-            raise NotFoundError(f"no dataset in {folder}", "chessreg dataset list") from error
+            raise NotFoundError(f"{folder} is not a dataset", "chessreg dataset list") from error
         except (ValueError, TypeError, KeyError) as error:
             raise BadInputError(f"{path} is damaged: {error}", "add the dataset again") from error
 
@@ -218,7 +218,7 @@ class DatasetFile:
                 if (self.folder / name).is_file():
                     hint = f"give a dataset of {self.content}; to list them: chessreg dataset list"
                     raise BadInputError(f"this dataset holds {other}, and {self.content} are needed", hint)
-            raise NotFoundError(f"no dataset in {folder}", "chessreg dataset list")
+            raise NotFoundError(f"{folder} is not a dataset", "chessreg dataset list")
         try:
             self._file: Any = pq.ParquetFile(path)
         except (pa.ArrowInvalid, OSError) as error:

@@ -206,7 +206,7 @@ class PositionSource:
         }
         twice = [names[at] for at in self.columns.values() if at is not None and lower.count(lower[at]) > 1]
         if twice:
-            raise BadInputError(f"{path} has two columns {twice[0]}", "take one of them out, or name it otherwise")
+            raise BadInputError(f"{path} has two columns {twice[0]}", "remove or rename one of them")
         if self.columns["fen"] is None:
             raise BadInputError(f"{path} has no column fen", f"its columns are {', '.join(names)[:200]}")
         if self.columns["best"] is not None:
@@ -350,7 +350,9 @@ def open_positions(path: Path) -> PositionSource | None:
         return None
     if columns and _is_fen(columns[0]):
         if len(columns) > 3:
-            raise BadInputError(f"{path} has no header and {len(columns)} columns", "write the columns' names first")
+            raise BadInputError(
+                f"{path} has no header and {len(columns)} columns", "add a line with the names of the columns"
+            )
         made = PositionSource(path, ("fen", "moves", "rating")[: len(columns)], GameSource(path))
         made.headless = True
         return made

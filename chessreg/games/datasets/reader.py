@@ -75,7 +75,7 @@ def get_reader(name: str = "auto") -> GameReader:
         return RustReader()
     if name == "python":
         return PythonReader()
-    raise NotFoundError(f"no reader {name!r}", "known: auto, rust, python")
+    raise NotFoundError(f"reader {name!r} does not exist", "known: auto, rust, python")
 
 
 def find_move_targets(texts: Sequence[str]) -> np.ndarray:

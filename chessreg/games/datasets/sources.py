@@ -51,7 +51,7 @@ class GameSource:
         """Raises NotFoundError; BadInputError for a folder, an empty file and, if `text`, for an archive or other
         binary data."""
         if not path.exists():
-            raise NotFoundError(f"no file {path}")
+            raise NotFoundError(f"{path} does not exist")
         if not path.is_file():
             raise BadInputError(f"{path} is not a file", "give the PGN files themselves")
         self.path = path

@@ -63,7 +63,7 @@ class Limit:
         if not 0 < self.value < 1e12:
             raise BadInputError(f"an engine limit must be positive, not {self.kind}={self.value:g}", _GRAMMAR)
         if self.kind == "time" and self.value < 0.001:
-            raise BadInputError(f"the shortest engine time is 0.001 s, not {self.value:g}", _GRAMMAR)
+            raise BadInputError(f"an engine limit must be at least 0.001 s, not {self.value:g}", _GRAMMAR)
 
     @property
     def text(self) -> str:
@@ -178,7 +178,7 @@ def parse_engine(text: str) -> EngineSpec:
     if not -1 <= level <= 20:
         raise BadInputError(f"Stockfish has the levels -1 to 20, not {level}", _GRAMMAR)
     if not 0 <= share < 1:
-        raise BadInputError(f"the share of random moves is at least 0 and below 1, not {share:g}", _GRAMMAR)
+        raise BadInputError(f"the share of random moves must be at least 0 and below 1, not {share:g}", _GRAMMAR)
     if level == -1:
         if match[2] is not None:
             raise BadInputError("stockfish:-1 has its own limit (depth 1, one node) and takes no other", _GRAMMAR)
@@ -232,7 +232,7 @@ def choose_move(spec: EngineSpec, board: chess.Board, key: tuple[int | str, ...]
         return None
     moves = sorted(board.legal_moves, key=chess.Move.uci)  # python-chess's order may change
     if not moves:
-        raise BadInputError(f"no legal move in {board.fen()}")
+        raise BadInputError(f"{board.fen()} has no legal move")
     if spec.kind == "capture":
         moves = [move for move in moves if board.is_capture(move)] or moves
     return moves[int(uniform(Stream.ENGINE_MOVE, spec.kind, *key) * len(moves))]
@@ -282,7 +282,9 @@ def identify_engine(path: Path | None = None) -> EngineIdentity:
     try:
         stat = path.stat()
     except OSError as error:
-        raise NotFoundError(f"no engine at {path}: {error.strerror}", format_stockfish_install_command()) from error
+        raise NotFoundError(
+            f"the engine {path} cannot be started: {error.strerror}", format_stockfish_install_command()
+        ) from error
     return _read_identity(path, stat.st_mtime_ns, stat.st_size)
 
 

@@ -174,7 +174,7 @@ class EnginePool:
 
         def finish(result: SearchResult) -> EngineMove:
             if result.move is None and not any(snapshot.legal_moves):
-                raise BadInputError(f"no legal move in {position}")
+                raise BadInputError(f"{position} has no legal move")
             score = to_white_centipawns(result, turn)
             return EngineMove(
                 parse_engine_move(snapshot, result.move, result.engine), score, result.nodes, result.seconds

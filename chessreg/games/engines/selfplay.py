@@ -101,11 +101,13 @@ class SelfPlay:
         if self.nodes < 1:
             raise BadInputError(f"cannot search {self.nodes} nodes", "at least 1")
         if not self.levels or not all(0 <= level <= 20 for level in self.levels):
-            raise BadInputError(f"levels are 0 to 20, not {list(self.levels)}", "for example --levels 0,5,10")
+            raise BadInputError(f"levels must be from 0 to 20, not {list(self.levels)}", "for example --levels 0,5,10")
         if not 0 <= self.opening_plies < self.max_plies:
-            raise BadInputError(f"{self.opening_plies} opening plies leave nothing of {self.max_plies} plies to play")
+            raise BadInputError(
+                f"{self.opening_plies} opening plies leave no moves to play within {self.max_plies} plies"
+            )
         if not 0 <= self.resign_share <= 1:
-            raise BadInputError(f"the share of games with resignation is 0 to 1, not {self.resign_share}")
+            raise BadInputError(f"the share of games with resignation must be from 0 to 1, not {self.resign_share}")
 
 
 @dataclass(frozen=True)

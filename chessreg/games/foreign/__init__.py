@@ -66,7 +66,7 @@ def find_format(path: Path) -> Format:
     Raises NotFoundError for a missing file, BadInputError for an unknown format.
     """
     if not path.exists():
-        raise NotFoundError(f"no file {path}")
+        raise NotFoundError(f"{path} does not exist")
     text = read_source_text(path)
     for candidate in FORMATS.values():
         if candidate.fits(text):

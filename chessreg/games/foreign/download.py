@@ -83,7 +83,7 @@ def download_file(
             part.unlink()
             tag_path(part).unlink(missing_ok=True)
             raise BadInputError(
-                f"{target.name} arrived damaged: its {called} is {digest}, the published one {expected}",
+                f"{target.name} is damaged: its {called} is {digest}, the published one {expected}",
                 f"fetch {what} again",
             )
         part.replace(target)

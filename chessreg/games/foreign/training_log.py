@@ -97,11 +97,11 @@ def read_training_log(text: str) -> TrainingLog:
             raise BadInputError(f"line {number}: {line[:60]!r} is not {form}")
         values = [_parse_number(value, number) for value in texts]
         if step and values[1] < 0:
-            raise BadInputError(f"line {number}: a step takes 0 ms or more, not {values[1]:g}")
+            raise BadInputError(f"line {number}: a step must take 0 ms or more, not {values[1]:g}")
         if evaluation and math.isfinite(values[1]):
             percent |= values[1] > 1 or bool(evaluation[5])
             if not 0 <= values[1] <= 100:
-                raise BadInputError(f"line {number}: an accuracy is 0 to 100 %, not {values[1]:g}")
+                raise BadInputError(f"line {number}: an accuracy must be from 0 to 100 %, not {values[1]:g}")
         if not all(map(math.isfinite, values)):
             not_finite.append(number)
         entries += [

@@ -242,7 +242,7 @@ def check_weights(weights: Mapping[str, Tensor], expected: Mapping[str, tuple[in
             found = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
             raise BadInputError(f"weight {name} is not a tensor of floats but {found}")
         if tuple(tensor.shape) != shape:
-            raise BadInputError(f"weight {name} has shape {list(tensor.shape)}, the configuration says {list(shape)}")
+            raise BadInputError(f"weight {name} has shape {list(tensor.shape)}, not {list(shape)} as configured")
         if not bool(torch.isfinite(tensor).all()):
             raise BadInputError(f"weight {name} holds NaN or infinite values")
 

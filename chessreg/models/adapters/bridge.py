@@ -177,7 +177,7 @@ def load_hugging_face(folder: Path, dtype: torch.dtype) -> Any:
     finally:
         logging.set_verbosity(verbosity)
     for name, stored, configured in sorted(report["mismatched_keys"]):
-        shapes = f"shape {list(stored)}, the configuration says {list(configured)}"
+        shapes = f"shape {list(stored)}, not {list(configured)} as configured"
         raise BadInputError(f"{folder.name}: weight {name} has {shapes}")
     unknown = {name for name in report["unexpected_keys"] if not name.endswith(BUFFERS)}
     if wrong := sorted({*report["missing_keys"], *unknown}):
@@ -293,7 +293,7 @@ def open_bridge(network: Network, hook_points: Sequence[str] = ()) -> Any:
     if unknown := sorted(names - known):
         near = difflib.get_close_matches(unknown[0], known, 3)
         hint = f"near: {', '.join(near)}" if near else "names are TransformerLens', as blocks.3.hook_resid_post"
-        raise NotFoundError(f"no hook point {unknown[0]} in the model", hint)
+        raise NotFoundError(f"the model has no hook point {unknown[0]}", hint)
     return whole
 
 

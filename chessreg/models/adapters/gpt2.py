@@ -409,10 +409,10 @@ def check_shape(config: GPT2Config, weights: Mapping[str, Tensor]) -> None:
     for name, rows in (("transformer.wte.weight", config.vocab_size), ("transformer.wpe.weight", config.block_size)):
         shape = list(weights[name].shape) if name in weights else "no such weight"
         if shape != [rows, config.n_embd]:
-            raise BadInputError(f"weight {name}: the configuration says {[rows, config.n_embd]}, found {shape}")
+            raise BadInputError(f"weight {name} has shape {shape}, not {[rows, config.n_embd]} as configured")
     layers = sum(name.endswith(".ln_1.weight") for name in weights)
     if layers != config.n_layer:
-        raise BadInputError(f"the configuration says {config.n_layer} layers, the weights have {layers}")
+        raise BadInputError(f"the weights have {layers} layers, not {config.n_layer} as configured")
 
 
 ADAPTERS[GPT2.architecture] = GPT2

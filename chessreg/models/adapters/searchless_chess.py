@@ -53,10 +53,10 @@ class SearchlessConfig:
         if self.n_embd % self.n_head:
             raise BadInputError(f"n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
         if self.rows < (needed := ACTIONS if self.head == "action-value" else CHARACTERS):
-            raise BadInputError(f"a model with head {self.head} reads {needed} ids, its table has {self.rows} rows")
+            raise BadInputError(f"a model with head {self.head} reads {needed} ids, but its table has {self.rows} rows")
         if self.positions is not None and self.positions < self.length:
             raise BadInputError(
-                f"a model with head {self.head} reads {self.length} tokens, it has {self.positions} positions"
+                f"a model with head {self.head} reads {self.length} tokens, but has {self.positions} positions"
             )
 
     @property

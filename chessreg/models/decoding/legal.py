@@ -37,7 +37,7 @@ def score_answers(
     """
     chosen = list(range(len(session))) if rows is None else list(rows)
     if len(answers) != len(chosen):
-        raise BadInputError(f"answers for {len(answers)} rows, {len(chosen)} rows are asked for")
+        raise BadInputError(f"{len(answers)} answers for {len(chosen)} rows")
     if any(not session.tokens[row] for row in chosen):
         raise BadInputError("a row without a prompt has no continuation to score")
     return score_sequences(TokenTree(session, chosen), answers)

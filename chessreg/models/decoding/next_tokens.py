@@ -56,7 +56,7 @@ class NextTokens:
         self.token = np.array([token for _, token in sites], np.int64)
         lengths = np.array([len(row) for row in rows], np.int64)
         if len(self.row) and not bool(((self.token >= 0) & (self.token < lengths[self.row])).all()):
-            raise BadInputError("a site is a token of its row")
+            raise BadInputError("a site must be the index of a token of its row")
         self._session = open_decoding_session(model, len(rows))
         self._session.tokens = [list(row) for row in rows]
         shape = len(self.layers), len(sites), model.d_model
@@ -89,7 +89,7 @@ class NextTokens:
             raise BadInputError(f"the output of layer {first} was not kept at these sites")
         for edit in edits:
             if edit.per_row and edit.rows != len(which):
-                raise BadInputError(f"an edit with {edit.rows} directions for {len(which)} sites")
+                raise BadInputError(f"the edit has {edit.rows} directions, but there are {len(which)} sites")
         logprobs = self.logprobs[torch.from_numpy(which).to(self.model.device)]
         moved = np.flatnonzero(~np.all([np.broadcast_to(has_zero_scale(edit), len(which)) for edit in edits], axis=0))
         order = moved[np.argsort(self.row[which[moved]], kind="stable")]

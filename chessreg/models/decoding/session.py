@@ -56,7 +56,7 @@ class DecodingSession:
         self._watched: dict[str, int] = {}  # hook points whose residuals are being kept, with their indices
         for edit in self.edits:
             if edit.per_row and edit.rows != rows:
-                raise BadInputError(f"an edit with {edit.rows} directions for {rows} rows")
+                raise BadInputError(f"the edit has {edit.rows} directions, but there are {rows} rows")
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -230,17 +230,17 @@ def check_logged(logged: dict[str, Any], name: str) -> None:
     """Raise BadInputError for impossible logged values: a negative or fractional count, or an overlong text."""
     described = logged.get("metadata") or {}
     if not isinstance(described, dict):
-        raise BadInputError(f"{name}: its metadata is {describe_contents(described)}, no dict")
+        raise BadInputError(f"{name}: its metadata is {describe_contents(described)}, not a dict")
     for record in (logged, described):
         for key in COUNTS:
             value = to_plain_values(record.get(key))
             whole = isinstance(value, int | float) and value == int(value) and 0 <= value < MAX_COUNT
             if record.get(key) is not None and not whole:
-                raise BadInputError(f"{name}: its {key} is {str(record[key])[:60]!r}, no whole number from 0 on")
+                raise BadInputError(f"{name}: its {key} is {str(record[key])[:60]!r}, not a whole number from 0 on")
         for key in WORDS:
             value = record.get(key)
             if value is not None and not (isinstance(value, str) and len(value) <= 200 and value.isprintable()):
-                raise BadInputError(f"{name}: its {key} is {str(value)[:60]!r}, no name")
+                raise BadInputError(f"{name}: its {key} is {str(value)[:60]!r}, not a name")
 
 
 def read_origin(logged: dict[str, Any], name: str) -> FileOrigin:

@@ -120,7 +120,7 @@ def read_fen_encoder(folder: Path, config: dict[str, Any]) -> tuple[FenEncoder, 
 
     model = load_model(folder)
     if not isinstance(model, FenEncoder):
-        raise BadInputError(f"{folder.name}/config.json says fen-encoder, its {INFO} another architecture")
+        raise BadInputError(f"{folder.name}/config.json names fen-encoder, but {INFO} another architecture")
     raw = read_weights(folder, torch.float32)
     head = raw.get("action_head.weight", raw["wte.weight"])
     named = {f"transformer.{name}": tensor for name, tensor in raw.items()} | {HEAD: head}

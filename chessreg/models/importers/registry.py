@@ -211,9 +211,7 @@ def find_vocabulary(source: CheckpointSource, given: Path | None) -> Vocabulary 
     path = source.path
     if given is not None:
         if not given.exists():
-            raise NotFoundError(
-                f"no file or folder {given}", "--vocabulary takes a meta.pkl, a tokenizer or its folder"
-            )
+            raise NotFoundError(f"{given} does not exist", "--vocabulary takes a meta.pkl, a tokenizer or its folder")
         within = given / read_dataset_name(source)
         content = read_vocabulary(given) or (read_vocabulary(within) if within.is_dir() else None)
         if content is None:
@@ -247,7 +245,7 @@ def fit_rows(written: Encoding, rows: TokenRows | None, model: Network, path: Pa
     if rows is not None:
         if max(rows.rows) >= held:
             raise BadInputError(
-                f"{name} has a vocabulary of {held}, {rows.file} has the token of row {max(rows.rows)}",
+                f"{name} has a vocabulary of {held}, but {rows.file} names row {max(rows.rows)}",
                 f"--vocabulary FILE, if {rows.file} belongs to another model",
             )
         return dataclasses.replace(rows, unused=max(held - len(rows.rows) - len(rows.dropped), 0))
@@ -262,7 +260,7 @@ def fit_rows(written: Encoding, rows: TokenRows | None, model: Network, path: Pa
             beside = [] if path.is_dir() else list_vocabulary_files(path.parent)
             file = shlex.quote(str(path.with_name(beside[0]))) if beside else "FILE: its meta.pkl or tokenizer.json"
             hint = " or ".join([*(f"--encoding {one}" for one in fitting), f"--vocabulary {file}"])
-        raise BadInputError(f"{name} has a vocabulary of {held}, encoding {written.name} has {written.size}", hint)
+        raise BadInputError(f"{name} has a vocabulary of {held}, but encoding {written.name} has {written.size}", hint)
     if prompt and (needed := len(written.prompt(chess.Board())) + written.max_move_tokens - 1) > model.block_size:
         raise BadInputError(
             f"{name} reads {model.block_size} tokens; the first position and its answer are {needed} by {written.name}",

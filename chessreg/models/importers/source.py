@@ -131,7 +131,7 @@ def open_checkpoint(path: Path, given: UnrecordedSettings = NONE_GIVEN) -> Check
     Raises NotFoundError or BadInputError.
     """
     if not path.exists():
-        raise NotFoundError(f"no file or folder {path}")
+        raise NotFoundError(f"{path} does not exist")
     if path.is_dir():
         folder = find_parameters_folder(path)
         if folder is not None:

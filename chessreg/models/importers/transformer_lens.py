@@ -124,7 +124,7 @@ def check_shapes(name: str, raw: Mapping[str, Tensor], layers: int) -> None:
         shape = wanted.get(key, (d_model,))  # the rest are LayerNorms
         if tuple(tensor.shape) != shape:
             raise BadInputError(
-                f"{name}: weight {key} has shape {list(tensor.shape)}, its neighbours say {list(shape)}"
+                f"{name}: weight {key} has shape {list(tensor.shape)}, other weights require {list(shape)}"
             )
 
 

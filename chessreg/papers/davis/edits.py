@@ -33,7 +33,7 @@ def get_chosen_edit(made: CompleteSteps) -> dict[str, Any]:
     """Return layers and scale with the most target mass of type Probe, on the half of the games that chooses."""
     rows = [row for row in made.query("edit strength", SWEEP_STEP).rows if row["type"] == "Probe" and row["chosen"]]
     if not rows:
-        raise BadInputError("the sweep of edits has no case of the half that chooses", "a larger --size has more")
+        raise BadInputError("the sweep of edits has no case of the half that chooses", "use a larger --size")
     return {"layers": tuple(rows[0]["layers"]), "scale": float(rows[0]["scale"])}
 
 

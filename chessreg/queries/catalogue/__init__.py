@@ -366,7 +366,7 @@ def check_unique_names(candidates: Sequence[Entry]) -> tuple[Entry, ...]:
     for entry in unique:
         for name in {_name_key(n) for n in (entry.title, *entry.aliases, entry.path.stem)}:
             if name in taken:
-                raise ChessregError(f"{entry.path.name} and {taken[name]} both answer to {name!r}")
+                raise ChessregError(f"{entry.path.name} and {taken[name]} both have the name {name!r}")
             taken[name] = entry.path.name
     return tuple(sorted(unique, key=lambda e: e.title))
 

@@ -98,7 +98,7 @@ def expand_values(document: dict[str, Any], described: PaperRuns) -> list[Publis
                      "tolerance", "run", "with", "facts", "counts", "versions", "unaffected",
                      "not_comparable"}  # fmt: skip
             if unknown := set(item) - known:
-                raise ChessregError(f"{series['table']}: {', '.join(sorted(unknown))} means nothing here")
+                raise ChessregError(f"{series['table']}: {', '.join(sorted(unknown))} is not a known key")
             roles = [r for r in (series.get("role"), item.get("role")) if r]
             lost, setting = item.get("lost", False), series.get("settings", False)
             facts, counts, versions = (

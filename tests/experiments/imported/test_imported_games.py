@@ -120,7 +120,7 @@ def test_games_can_be_those_of_a_checkpoint_that_is_here(world_session, tmp_path
     file.write_text(file.read_text().replace("own.pt", "two.pt", 1) + "\n")
     with pytest.raises(BadInputError, match="can be only one player, but the file has 2 models"):
         world_session.run(ImportedGamesSpec(file=str(file), checkpoint="reference"))
-    with pytest.raises(BadInputError, match="no player of the file is called 'nobody'"):
+    with pytest.raises(BadInputError, match="player 'nobody' is not in the file"):
         world_session.run(ImportedGamesSpec(file=str(file), players=("nobody",)))
 
 

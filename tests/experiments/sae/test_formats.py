@@ -102,7 +102,7 @@ def test_an_sae_that_does_not_fit_is_refused_and_leaves_nothing(world: Path, tmp
         ([THEIRS, THEIRS], "are both blocks.1.hook_resid_post.10"),
         ([THEIRS, "--hook-points", "blocks.1.hook_resid_post,hook_embed"], "1 folders, but 2 hook points"),
         ([THEIRS, "--hook-points", "blocks.1.attn.hook_z"], "do not read the hook point 'blocks.1.attn.hook_z'"),
-        ([tmp_path / "absent"], "no folder"),
+        ([tmp_path / "absent"], "does not exist"),
         ([tmp_path], "is not the folder of one SAE"),
     ):
         status = command(world, "import", "sae", *folders, "--checkpoint", "reference", "--name", "wrong")

@@ -190,7 +190,7 @@ def test_an_illegal_line_is_named(tmp_path: Path) -> None:
 def test_unknown_sources_missing_books_and_bad_arguments_are_named() -> None:
     with pytest.raises(NotFoundError, match="bok"):
         parse_opening("bok:x.pgn")
-    with pytest.raises(NotFoundError, match=r"no opening book at .*absent\.pgn"):
+    with pytest.raises(NotFoundError, match=r"the opening book .*absent\.pgn cannot be read"):
         parse_opening("book:/absent.pgn")
     for text in ("random:0", "random:x", "random", "standard:3", "book"):
         with pytest.raises(BadInputError):

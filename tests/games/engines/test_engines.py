@@ -160,7 +160,7 @@ def test_a_program_that_speaks_no_uci_is_refused(tmp_path: Path) -> None:
     program.chmod(0o755)
     with pytest.raises(BadInputError, match=r"not a UCI engine.*exit status 3"):
         identify_engine(program)
-    with pytest.raises(NotFoundError, match="no engine at"):
+    with pytest.raises(NotFoundError, match=r"the engine .* cannot be started"):
         identify_engine(tmp_path / "absent")
 
 

@@ -117,11 +117,11 @@ def test_an_accuracy_is_a_share_where_no_line_says_percent() -> None:
         ("iter 5: loss 1.0, time 3ms\niter 6: loss", "line 2: 'iter 6: loss' is not iter N: loss X, time Yms"),
         ("ckpt4000.pt, 2.7\n", "line 1: .* is not ckptN.pt, loss, accuracy"),
         ("ckpt4000.pt, two, 25\n", "line 1: 'two' is not a number"),
-        ("ckpt4000.pt, 2.7, 250\n", "line 1: an accuracy is 0 to 100 %, not 250"),
+        ("ckpt4000.pt, 2.7, 250\n", "line 1: an accuracy must be from 0 to 100 %, not 250"),
         ("ckpt4000.pt, 2.7, -3\n", "line 1: an accuracy"),
         ("iter 1: loss nan, time nanms\n", "no numeric loss"),
         ("iter 1: loss nan, time 3ms\n", "no numeric loss"),
-        ("iter 1: loss 2, time -3ms\n", "line 1: a step takes 0 ms or more, not -3"),
+        ("iter 1: loss 2, time -3ms\n", "line 1: a step must take 0 ms or more, not -3"),
     ],
 )
 def test_a_line_of_a_log_that_is_none_is_named(text: str, said: str) -> None:
