@@ -123,5 +123,5 @@ def test_a_broken_encoding_is_named_when_it_is_asked_for_and_the_others_are_ther
     assert done.returncode == 0, done.stderr
     names, why = json.loads(done.stdout)
     assert "pgn-char-32" in names
-    assert "no encoding is called 'mine'" in why
+    assert "encoding 'mine' does not exist" in why
     assert f"{tmp_path / 'mine.py'} line 2 cannot be loaded: SyntaxError: invalid syntax" in why

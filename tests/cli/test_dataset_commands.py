@@ -301,7 +301,7 @@ def test_a_month_is_fetched_checked_and_added(here: Any, lichess: str) -> None:
     assert not list((here.folder / ".chessreg" / "store" / "downloads").iterdir())
     before = here.state()
     assert here("dataset", "fetch", "lichess", "2013-02", "--base-url", lichess) == 4
-    assert "arrived damaged" in here.err
+    assert "is damaged" in here.err
     assert here("dataset", "fetch", "lichess", "2013-03", "--base-url", lichess) == 3
     assert here.state() == before
 

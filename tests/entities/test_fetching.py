@@ -209,7 +209,7 @@ def test_an_interrupted_download_goes_on_where_it_was(session: Session, server: 
 
 def test_a_wrong_digest_is_refused_and_nothing_kept(session: Session, server: Hub) -> None:
     server.told[MODEL] = 64 * "a"
-    with pytest.raises(BadInputError, match=f"arrived damaged.*{64 * 'a'}"):
+    with pytest.raises(BadInputError, match=f"is damaged.*{64 * 'a'}"):
         fetched(session, "karvonen/8layers")
     assert not [path for path in (session.store.root / "downloads").rglob("*") if path.is_file()]
     with session.database.read() as sql:

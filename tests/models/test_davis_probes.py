@@ -139,8 +139,8 @@ def test_an_import_names_place_and_phase_and_refuses_what_does_not_go_together(s
     embeddings = saved(tmp_path, "to_piece_by_color/layer-00/phase-2/model.safetensors")
     other = saved(tmp_path, "to_piece_by_color/layer-03/phase-1/model.safetensors")
     for files, options, why in (
-        ([paths[0], embeddings], {}, "of different hook points"),
-        ([paths[0], other], {}, "of different phases: 1, 2"),
+        ([paths[0], embeddings], {}, "have different hook points"),
+        ([paths[0], other], {}, "have different phases: 1, 2"),
         (paths, {"layers": (3, 4)}, r"--layers is \(3, 4\), but the paths state \(0, 1\)"),
         (paths, {"phase": 0}, "--phase is 0, but the paths state 2"),
         (

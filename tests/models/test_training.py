@@ -194,7 +194,7 @@ def test_seeds_below_0_and_above_32_bits_are_seeds_too(tmp_path: Path) -> None:
 def test_a_corpus_that_fills_no_row_is_told(tmp_path: Path, rows: Literal["blocks", "stream"]) -> None:
     few = corpus(2)
     few = few.stream(1023) if rows == "stream" else few
-    with pytest.raises(BadInputError, match=r"fill no row of the model's context .*--packing games"):
+    with pytest.raises(BadInputError, match=r"have fewer tokens than the model's context .*--packing games"):
         Trainer(replace(CONFIG, packing=rows, block_size=1023), few, tmp_path, HOW)
     assert not list(tmp_path.iterdir())
 

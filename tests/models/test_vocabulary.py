@@ -194,7 +194,7 @@ REFUSED = {
     "one text twice": (save_json("vocab.json", [*PLAIN, "e"]), "has the token 'e' twice"),
     "a negative id": (save_json("vocab.json", {**ids(PLAIN), "~": -1}), "the id of '~' is '-1'"),
     "a fraction": (save_json("vocab.json", {**ids(PLAIN), "~": 32.5}), "the id of '~' is '32.5'"),
-    "ids beyond the rows": (save_json("vocab.json", {t: n + 1 for t, n in ids(PLAIN).items()}), "the token of row 32"),
+    "ids beyond the rows": (save_json("vocab.json", {t: n + 1 for t, n in ids(PLAIN).items()}), "names row 32"),
     "not JSON": (lambda folder: (folder / "vocab.json").write_text("{"), "theirs/vocab.json is not a vocabulary"),
     "deep JSON": (lambda folder: (folder / "vocab.json").write_text("[" * 100_000), "is not a vocabulary"),
     "bytes": (lambda folder: (folder / "vocab.json").write_bytes(bytes(range(256))), "is not a vocabulary"),

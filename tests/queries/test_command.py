@@ -132,7 +132,7 @@ def test_sql_of_ones_own(type_, filled):
         (["elo", "--output", "x.xls"], 4, ".xls"),
         ([], 2, "--list prints all queries"),
         (["elo", "--sql", "SELECT 1"], 2, "give the NAME of a query, or --sql"),
-        (["--sql", "SELECT 1", "--tag", "x"], 2, "go with a named query"),
+        (["--sql", "SELECT 1", "--tag", "x"], 2, "apply to named queries"),
         (["elo", "--format", "xls"], 2, "xls"),
     ],
 )

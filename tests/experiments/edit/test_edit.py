@@ -438,7 +438,7 @@ def test_heat_maps_on_the_command_line(edited, world, tmp_path, capsys):
         ((f"{run}:{unit}", "--class", "X"), 4, "is not a class of a piece probe"),
         ((f"{run}:999",), 3, "has no state 999"),
         ((f"{run}:{unit}", "--condition", "edit-9"), 3, "no condition"),
-        ((f"{run}:{unit}", "--output", str(tmp_path / "a.gif")), 4, "not named as a picture"),
+        ((f"{run}:{unit}", "--output", str(tmp_path / "a.gif")), 4, "is not a picture"),
         (("reference-board:0",), 4, "is of kind probe"),
     ]:
         status, out, err = command("heatmap", *words)
