@@ -58,7 +58,7 @@ class CacheSpec(GameSelection):
     dtype: Literal["float16", "bfloat16", "float32"] = Field("float16", description="dtype of the stored activations")
 
     @model_validator(mode="after")
-    def _one_end(self) -> Self:
+    def _check_site_limits(self) -> Self:
         if self.last_sites is not None and self.max_sites is not None:
             raise BadInputError(
                 "--max-sites counts token positions from a game's start, --last-sites from its end", "give one of them"

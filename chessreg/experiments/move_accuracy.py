@@ -167,7 +167,7 @@ class MoveAccuracy(Kind):
         intervention = interventions.load_intervention(spec.intervention, inputs.checkpoint(spec.checkpoint)[0], inputs)
         if intervention is not None:
             task.record("intervention", **intervention.row)
-        edits = intervention.edits(str(model.device)) if intervention else ()
+        edits = intervention.build_edits(str(model.device)) if intervention else ()
         edited_by = intervention.id.hex if intervention else None
         group = selection.groups()
         order = np.argsort(group, kind="stable")

@@ -294,7 +294,7 @@ class FirstTries:
         for start in range(0, len(task.units), task.options.batch_games):
             units = task.units[start : start + task.options.batch_games]
             games = [JudgedGame(unit, int(self.places[unit])) for unit in units]
-            edits = intervention.edits(device) if intervention else ()
+            edits = intervention.build_edits(device) if intervention else ()
             for turns in iterate_first_tries(
                 model, self.dataset, self.places[units], black=spec.black, every=spec.every, edits=edits,
                 policy=spec.chooser(), seed=spec.seed,

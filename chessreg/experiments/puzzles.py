@@ -121,7 +121,7 @@ class Puzzles(Kind):
         intervention = interventions.load_intervention(spec.intervention, checkpoint, inputs)
         if intervention is not None:
             task.record("intervention", **intervention.row)
-        edits = intervention.edits(str(model.device)) if intervention else []
+        edits = intervention.build_edits(str(model.device)) if intervention else []
         positions, places = select_puzzles(spec, inputs)
         for start in range(0, len(task.units), task.options.batch_puzzles):
             units = task.units[start : start + task.options.batch_puzzles]

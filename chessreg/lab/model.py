@@ -182,7 +182,7 @@ class Lab:
         assert isinstance(spec, EditSpec)
         check_edit(spec, self.inputs)
         edited, removed = PieceRemovals(spec, self.inputs, "cpu", scene.model), remove_moving_piece(state, move)
-        edits = edited.edits(edited.condition(question.condition), [scene.prompt], [removed])
+        edits = edited.build_edits(edited.find_condition(question.condition), [scene.prompt], [removed])
         scene = replace(scene, modified=removed.modified, square=removed.square)
         return self._answer(scene, edits, describe_edit(question, scene))
 
@@ -208,7 +208,7 @@ class Lab:
         except ProbeMismatchError as error:
             return self._answer(scene, [], why_not=f"{error.message}: {error.hint}")  # the clean model still answers
         edited = CaseEdits(spec, self.inputs, "cpu", scene.model)
-        condition = edited.condition(question.condition)
+        condition = edited.find_condition(question.condition)
         prefix = build_single_prefix(spec, scene.model.encoding)
         prefix = replace(prefix, state=replace(prefix.state, unit=question.unit))
         if condition.source == PATCH:
@@ -226,7 +226,7 @@ class Lab:
             case = remove_favourite(prefix, square)
         scene = replace(scene, modified=case.target, square=case.square)
         try:
-            edits = edited.edits(case, condition)
+            edits = edited.build_edits(case, condition)
         except BadInputError as error:
             return self._answer(scene, [], why_not=error.message)
         return self._answer(scene, edits, describe_edit(question, scene))
@@ -258,7 +258,7 @@ class Lab:
         assert loaded
         where = "" if question.token_mask == "all" else ", last token"
         words = f"{loaded.row['source']} x {question.scale:g}{where}"
-        return self._answer(scene, loaded.edits(), words)
+        return self._answer(scene, loaded.build_edits(), words)
 
     def _answer(self, scene: Scene, edits: Sequence[ResidualEdit], edit: str = "", why_not: str = "") -> LabAnswer:
         session = self._session(scene)

@@ -136,7 +136,7 @@ class LabPlayer:
             return []
         loaded = interventions.load_intervention(self.edit_settings, self.row, self.inputs)
         assert loaded is not None
-        return loaded.edits(str(self.load().device))
+        return loaded.build_edits(str(self.load().device))
 
     # -- moves ----------------------------------------------------------------------------------------------------
 

@@ -57,17 +57,17 @@ class InterventionSettings(Settings):
 
     @field_validator("layers")
     @classmethod
-    def _in_order(cls, layers: tuple[int, ...]) -> tuple[int, ...]:
+    def _sort_layers(cls, layers: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(sorted(set(layers)))
 
     @field_validator("control")
     @classmethod
-    def _known(cls, control: str) -> str:
+    def _check_control(cls, control: str) -> str:
         CONTROLS[control]  # raises NotFoundError
         return control
 
     @model_validator(mode="after")
-    def _needs_vector(self) -> Self:
+    def _check_settings(self) -> Self:
         """Refuse settings without effect, because two specs of the same experiment must not differ."""
         fields = type(self).model_fields
         changed = [name for name, field in fields.items() if getattr(self, name) != field.default]
@@ -118,7 +118,7 @@ class LoadedIntervention:
         run_id: UUID = self.row["id"]
         return run_id
 
-    def edits(self, device: str = "cpu") -> list[ResidualEdit]:
+    def build_edits(self, device: str = "cpu") -> list[ResidualEdit]:
         """Return one residual edit per layer, for a model or a decoding session on `device`."""
         import torch
 

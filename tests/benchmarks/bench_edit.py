@@ -90,7 +90,7 @@ def plain_way(network: FoldedModel, editor: Editor, chosen: list[State]) -> dict
     """Texts by (unit, condition, sample), as board_state_interventions.py writes them."""
     encoding, spec = editor.encoding, editor.spec
     found: dict[tuple[int, str, int], str] = {}
-    [condition] = editor.edited.conditions()
+    [condition] = editor.edited.list_conditions()
     for state in chosen:
         prompt = list(state.prompt)
         edits: list[ResidualEdit] = []
@@ -103,7 +103,7 @@ def plain_way(network: FoldedModel, editor: Editor, chosen: list[State]) -> dict
                     move = encoding.parse(found[state.unit, name, sample], state.board)
                     assert move is not None
                     removed = remove_moving_piece(state, move)
-            edits = editor.edited.edits(condition, [prompt], [removed])
+            edits = editor.edited.build_edits(condition, [prompt], [removed])
     return found
 
 
@@ -149,9 +149,9 @@ def bench(session: Session, arguments: argparse.Namespace) -> dict[str, Any]:
     editor = Editor(sink)  # type: ignore[arg-type]
     games, places = select_games(spec, inputs)
     candidates = build_states(spec, editor.encoding, games, places, range(spec.games))
-    editor.batch(candidates[:4])  # warm
+    editor.emit_states(candidates[:4])  # warm
     sink.rows.clear()
-    editor.batch(candidates)
+    editor.emit_states(candidates)
     kept = {row["unit"] for row in sink.rows if row["condition"] == "clean"}
     chosen = [state for state in candidates if state.unit in kept][: arguments.states]
 
@@ -169,7 +169,7 @@ def bench(session: Session, arguments: argparse.Namespace) -> dict[str, Any]:
     for number, batch in enumerate(batches):  # in turns, so that other work on the machine disturbs both alike
         with forward_clock(editor.model) as clock:
             began = time.process_time()
-            editor.batch(batch)
+            editor.emit_states(batch)
             ours += time.process_time() - began
         clocks.ours, clocks.ours_tokens = clocks.ours + clock.seconds, clocks.ours_tokens + clock.tokens
         for state in some[number :: len(batches)]:

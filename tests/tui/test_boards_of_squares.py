@@ -113,8 +113,8 @@ async def test_boards_masses_and_heat_are_those_that_are_stored_and_e_opens_the_
             assert all(region.right <= size[0] and region.bottom <= size[1] - 1 for region in regions)
             assert not any(one.overlaps(other) for n, one in enumerate(regions) for other in regions[:n])
             for name in case.boards:
-                assert f"{name} {case.mass('clean', name):.3f}" in driver.text
-                assert f"{name} → {case.mass('edit', name):.3f}" in driver.text
+                assert f"{name} {case.compute_legal_mass('clean', name):.3f}" in driver.text
+                assert f"{name} → {case.compute_legal_mass('edit', name):.3f}" in driver.text
                 shown = boards[f"after-{name}"].squares.frame
                 assert shown.fen == case.boards[name].board_fen()
                 assert list(shown.heat.values()) == pytest.approx(case.squares["edit"].tolist())
@@ -123,17 +123,17 @@ async def test_boards_masses_and_heat_are_those_that_are_stored_and_e_opens_the_
         await driver.press("H", "tab")
         assert screen.state.condition == "random-0"
         assert boards["after-target"].squares.frame.heat is None
-        assert f"target → {case.mass('random-0', 'target'):.3f}" in driver.text
+        assert f"target → {case.compute_legal_mass('random-0', 'target'):.3f}" in driver.text
         command = shlex.split(screen.command().replace("a1b2c3", "edits"))
         frames = printed(squares, *command[1:])
-        assert f"{case.mass('random-0', 'target'):.3f}" in json.dumps(frames)
+        assert f"{case.compute_legal_mass('random-0', 'target'):.3f}" in json.dumps(frames)
         await driver.press("shift+tab", "e")
         lab = driver.screen
         assert isinstance(lab, LabScreen)
         assert (lab.edited_layers, lab.scale, lab.condition) == ((0, 1), 0.8, "edit")
         assert ("decay", "0.01") in lab.settings
-        assert lab.answer.edited.original == pytest.approx(case.mass("edit", "original"), abs=1e-4)
-        assert lab.answer.edited.modified == pytest.approx(case.mass("edit", "target"), abs=1e-4)
+        assert lab.answer.edited.original == pytest.approx(case.compute_legal_mass("edit", "original"), abs=1e-4)
+        assert lab.answer.edited.modified == pytest.approx(case.compute_legal_mass("edit", "target"), abs=1e-4)
         assert lab.answer.edited.squares == pytest.approx(case.squares["edit"].tolist(), abs=1e-4)
         told = printed(squares, *shlex.split(lab.command())[1:])
         assert told["edited"]["mass_modified"] == pytest.approx(lab.answer.edited.modified, abs=1e-5)

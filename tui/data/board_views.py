@@ -279,7 +279,7 @@ def load_state_boards(session: Session, row: Mapping[str, Any], condition: str =
     conditions = sorted((r.condition for r in rows if r.condition not in ("clean", "skipped")), key=edit_sort_key)
     if kind == "edit-next-token":
         case = load_stored_case(session.inputs, run_id, unit)
-        drawn = "" if case.skipped else wanted if wanted in conditions else conditions[0]
+        drawn = "" if case.skip_reason else wanted if wanted in conditions else conditions[0]
     else:
         boards, drawn = build_state_boards(key, session.inputs)
     chosen = next((r for r in rows if r.condition == drawn), rows[0])

@@ -272,11 +272,13 @@ class CaseScreen(StateScreen):
                 if not pane.display:
                     continue
                 pane.styles.width = compute_board_extent(size)[0]
-                if case.skipped:
+                if case.skip_reason:
                     frame = BoardFrame.from_board(case.boards[board], board)
                 else:
                     arrow = "" if row == "before" else "→ "
-                    frame = case.frame(board, condition, f"{board} {arrow}{case.mass(condition, board):.3f}")
+                    frame = case.draw_frame(
+                        board, condition, f"{board} {arrow}{case.compute_legal_mass(condition, board):.3f}"
+                    )
                 if not self.heated:
                     frame = replace(frame, heat=None, heat_label="")
                 if self.flipped:
@@ -292,8 +294,8 @@ class CaseScreen(StateScreen):
 
     def head(self, case: StoredCase, state: EditedState) -> str:
         """Return the line above the boards: condition, edited layers, scale and case."""
-        if case.skipped:
-            return f"{case.where} · {case.skipped}"
+        if case.skip_reason:
+            return f"{case.where} · {case.skip_reason}"
         edit = state.edit
         of = "" if edit is None else f"layers {', '.join(map(str, edit.layers))}, scale {edit.scale:g} {edit.rule} · "
         return f"{state.condition}: {of}{case.where} · legal mass before → after"
@@ -308,11 +310,11 @@ class CaseScreen(StateScreen):
             shares = [case.squares[name][self.picked] for name in ("clean", state.condition) if name in case.squares]
             begins = f" · the next move begins there: {' → '.join(f'{share:.1%}' for share in shares)}"
             return words + (begins if shares else "")
-        if case.skipped:
+        if case.skip_reason:
             return ""
         lines = [
-            *list_legend(case.frame("original", "clean", "")),
-            *list_legend(case.frame("target", state.condition, "")),
+            *list_legend(case.draw_frame("original", "clean", "")),
+            *list_legend(case.draw_frame("target", state.condition, "")),
         ]
         marks = [line for line in dict.fromkeys(lines) if not line.startswith("numbers")]
         heat = "shade" if size == 1 else "shade, number in %"
@@ -346,7 +348,7 @@ def format_case_numbers(case: StoredCase, condition: str, wide: int, high: int) 
 
     At most `high` lines of at most `wide` cells. Narrow panes show only the mass of the target.
     """
-    if case.skipped:
+    if case.skip_reason:
         return []
     lines, full = list[str](), wide >= FULL_NUMBERS_CELLS
     if wide >= NAMED_NUMBERS_CELLS:
@@ -358,7 +360,7 @@ def format_case_numbers(case: StoredCase, condition: str, wide: int, high: int) 
         for name in ("clean", *known[first : first + room]):
             row = case.rows[name]
             line = ("›" if name == condition else " ") + fit_text(name, CONDITION_CELLS - 1)
-            line += "".join(f"{case.mass(name, board):>9.3f}" for board in boards)
+            line += "".join(f"{case.compute_legal_mass(name, board):>9.3f}" for board in boards)
             lines.append(line + (f"{row.text:>7}{(row.detail or {}).get('kl') or 0.0:>7.3f}" if full else ""))
         lines.append("")
     if condition not in case.squares or "clean" not in case.squares:

@@ -135,13 +135,13 @@ class BoardEdit(EditKind):
 
         spec, editor = task.spec, Editor(task)
         if spec.moves:
-            editor.batch([build_state_after(spec.sans, editor.encoding)])
+            editor.emit_states([build_state_after(spec.sans, editor.encoding)])
             task.done(0)
             return
         games, places = selections.select_games(spec, task.inputs)
         for start in range(0, len(task.units), task.options.batch_states):
             units = task.units[start : start + task.options.batch_states]
-            editor.batch(build_states(spec, editor.encoding, games, places, units))
+            editor.emit_states(build_states(spec, editor.encoding, games, places, units))
             if 0 in units:
                 emit_edit_overlap(task, games, places)
             for unit in units:

@@ -77,7 +77,7 @@ def build_prefixes(
             ]
         else:
             made = build_states(spec, encoding, games, places, own)
-        made_of_all += [GamePrefix(state, *turns.after(state, spec.future, spec.future_unit)) for state in made]
+        made_of_all += [GamePrefix(state, *turns.continue_from(state, spec.future, spec.future_unit)) for state in made]
     return made_of_all
 
 
@@ -113,7 +113,7 @@ class GameTurns:
         """Return whether the game continued after `ply` plies, and its prompt there is known."""
         return ply < len(self.boards) - 1 and ply in self.prompts
 
-    def after(self, state: State, count: int, unit: str) -> tuple[chess.Board | None, tuple[int, ...]]:
+    def continue_from(self, state: State, count: int, unit: str) -> tuple[chess.Board | None, tuple[int, ...]]:
         """Return the board `count` plies or tokens after a state, and the tokens up to it; nothing if the game has
         ended."""
         if unit == "tokens":

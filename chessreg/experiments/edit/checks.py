@@ -98,7 +98,7 @@ def check_edit_probe(name: str, probe: tables.ProbeRecord, checkpoint: tables.Ch
 def check_edit_layers(spec: EditSettings, inputs: Inputs, known: set[int], checkpoint: tables.Checkpoint) -> None:
     """Raise BadInputError for an edited layer that the model or the probes do not have. `known` are the probes'
     layers."""
-    shift = spec.layer_of_probe(0)
+    shift = spec.find_probed_layer(0)
     for setting in list_edit_settings(spec, inputs):
         if missing := [layer for layer in setting.layers if layer + shift not in known]:
             shifted = f" for layer {missing[0]}: --probe-shift is {shift}" if shift else ""

@@ -44,14 +44,14 @@ class Editor:
         self.model, self.encoding = self.edited.model, self.edited.encoding
         self.interventions = self.edited.record(task)
 
-    def batch(self, states: Sequence[State]) -> None:
+    def emit_states(self, states: Sequence[State]) -> None:
         """Emit all rows of these states."""
         prompts = [state.prompt for state in states]
         history = self.encoding.content == "history"
         room = self.model.block_size - (self.spec.max_tokens if history else self.encoding.max_move_tokens - 1)
         for state, prompt in zip(states, prompts, strict=True):
             if len(prompt) > room:
-                self.skipped(state, None, None, "too long")
+                self.emit_skipped(state, None, None, "too long")
         fitting = [i for i, prompt in enumerate(prompts) if len(prompt) <= room]
         if not fitting:
             return
@@ -70,26 +70,26 @@ class Editor:
             move = self.encoding.parse(sampled.tokens, state.board)
             reason = explain_skip(self.spec, state.board, move)
             if move is None or reason:
-                self.skipped(state, sampled, move, reason or "illegal")
+                self.emit_skipped(state, sampled, move, reason or "illegal")
             elif not self.edited.has_directions(removed := remove_moving_piece(state, move)):
-                self.skipped(state, sampled, move, "no direction")
+                self.emit_skipped(state, sampled, move, "no direction")
             else:
                 removals.append(removed)
                 rows.append(row)
         if not removals:
             return
-        answers = [self.answers(removed) for removed in removals]
+        answers = [self.list_removal_answers(removed) for removed in removals]
         session.select(rows)
-        clean = self.condition(CLEAN, trees.take(rows), removals, answers)
+        clean = self.emit_condition(CLEAN, trees.take(rows), removals, answers)
         kept = [prompts[row] for row in rows]
         real: list[ResidualEdit] = []
-        for condition in self.edited.conditions():
-            edits = self.edited.edits(condition, kept, removals, None if condition.source == "edit" else real)
+        for condition in self.edited.list_conditions():
+            edits = self.edited.build_edits(condition, kept, removals, None if condition.source == "edit" else real)
             real = edits if condition.source == "edit" else real
             branch = TokenTree(session.branch(edits))
-            self.condition(condition.name, branch, removals, answers, clean, edits, condition.setting.number)
+            self.emit_condition(condition.name, branch, removals, answers, clean, edits, condition.setting.number)
 
-    def answers(self, removed: Removal) -> RemovalAnswers:
+    def list_removal_answers(self, removed: Removal) -> RemovalAnswers:
         """Return the texts of the legal moves on both boards of a removal, for scoring."""
         original, modified = (self.encoding.answers(board) for board in removed.boards)
         shared = tuple(tuple(sorted({original[move], modified[move]})) for move in original if move in modified)
@@ -108,7 +108,7 @@ class Editor:
         limit = self.spec.max_tokens
         return sample_trees(trees, self.encoding, boards, keys, temperature=temperature, max_tokens=limit)
 
-    def condition(
+    def emit_condition(
         self,
         name: str,
         trees: TokenTree,
@@ -154,7 +154,7 @@ class Editor:
                 setting=setting,
                 scales=[get_edit_scale(edit, row) for edit in edits if edit.token_mask != BLACK_SEGMENTS] or None,
             )
-            detail = detail.model_copy(update=seen[row].columns(clean[row] if clean else None))
+            detail = detail.model_copy(update=seen[row].build_columns(clean[row] if clean else None))
             if every[row]:
                 original, modified = every[row]
                 detail.spelled_original, detail.spelled_modified = original.probability, modified.probability
@@ -196,7 +196,7 @@ class Editor:
             mass_modified=mass[1],
         )
 
-    def skipped(self, state: State, written: SampledText | None, move: chess.Move | None, reason: str) -> None:
+    def emit_skipped(self, state: State, written: SampledText | None, move: chess.Move | None, reason: str) -> None:
         text = written.text if written else ""
         row = EditRow(skipped=reason, move=move.uci() if move else None)
         emit_skipped(self.task, state, row, text, legal=move is not None)
@@ -238,7 +238,7 @@ class StateReading:
         there = np.exp(logits[removed.square].astype(np.float64) - logits[removed.square].max())
         return cls(removed.square, float(there[EMPTY] / there.sum()), logits.argmax(1), np.array(shared, np.float64))
 
-    def columns(self, clean: StateReading | None) -> dict[str, float | None]:
+    def build_columns(self, clean: StateReading | None) -> dict[str, float | None]:
         """Return the columns of EditRow with these readings. Without `clean`, comparisons with the clean model are left
         out."""
         values: dict[str, float | None] = {"shared_mass": min(float(self.shared.sum()), 1.0), "read_empty": self.empty}

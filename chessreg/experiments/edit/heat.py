@@ -101,10 +101,10 @@ def load_edited_state(inputs: Inputs, run_id: UUID, unit: int, condition: str | 
         raise BadInputError(f"state {unit} was skipped: {(skipped.detail or {}).get('skipped')}", "choose another unit")
     spec = EditSpec(**settings)
     edited = _load_removals(spec, inputs)
-    chosen = edited.condition(condition)
+    chosen = edited.find_condition(condition)
     state = load_state(spec, edited.encoding, inputs, unit)
     removed = remove_moving_piece(state, chess.Move.from_uci((row.detail or {})["move"]))
-    return LoadedState(spec, edited, chosen, state, removed, edited.edits(chosen, [state.prompt], [removed]))
+    return LoadedState(spec, edited, chosen, state, removed, edited.build_edits(chosen, [state.prompt], [removed]))
 
 
 def load_readings(

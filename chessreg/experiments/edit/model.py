@@ -57,16 +57,16 @@ class EditedModel(Generic[S]):
         self.encoding = self.model.encoding
         self.settings = list_edit_settings(spec, inputs)
         self.rule = SCALE_RULES[spec.scale_rule]
-        self.probes = self.probes_of(spec.probe)
-        self.black = self.probes_of(spec.black_probe)
-        self.shuffled = self.probes_of(spec.shuffled_probe)
+        self.probes = self.load_probes(spec.probe)
+        self.black = self.load_probes(spec.black_probe)
+        self.shuffled = self.load_probes(spec.shuffled_probe)
 
     @property
     def layers(self) -> list[int]:
         """The layers that any setting edits, ascending."""
         return sorted({layer for setting in self.settings for layer in setting.layers})
 
-    def probes_of(self, reference: str | None) -> dict[int, FittedProbe]:
+    def load_probes(self, reference: str | None) -> dict[int, FittedProbe]:
         """Return the probes of a run by the layer that they edit; nothing without a reference."""
         if reference is None:
             return {}
@@ -76,14 +76,14 @@ class EditedModel(Generic[S]):
 
     # -- conditions -------------------------------------------------------------------------------------------------
 
-    def conditions(self) -> list[EditCondition]:
+    def list_conditions(self) -> list[EditCondition]:
         """Return every edit, each followed by its controls. A single edit has no number in its name."""
         return list_conditions(self.settings, self.spec.other_directions, self.spec.control_draws)
 
-    def condition(self, name: str | None) -> EditCondition:
+    def find_condition(self, name: str | None) -> EditCondition:
         """Return the condition of this name; without a name the first edit. Raises NotFoundError for an unknown
         name."""
-        known = {condition.name: condition for condition in self.conditions()}
+        known = {condition.name: condition for condition in self.list_conditions()}
         wanted = name or next(iter(known))
         if wanted not in known:
             raise NotFoundError(
@@ -91,16 +91,16 @@ class EditedModel(Generic[S]):
             )
         return known[wanted]
 
-    def layers_of(self, condition: EditCondition) -> tuple[int, ...]:
+    def find_edited_layers(self, condition: EditCondition) -> tuple[int, ...]:
         """Return the layers that a condition edits, ascending."""
         layers = condition.setting.layers
-        return tuple(sorted(map(self.wrong_layer, layers))) if condition.source == WRONG_LAYER else layers
+        return tuple(sorted(map(self.find_wrong_layer, layers))) if condition.source == WRONG_LAYER else layers
 
-    def wrong_layer(self, layer: int) -> int:
+    def find_wrong_layer(self, layer: int) -> int:
         """Return the layer of the wrong-layer control, half the model's depth away."""
         return controls.find_wrong_layer(layer, self.model.n_layers)
 
-    def reference(self, layer: int) -> Callable[[Tensor], Tensor] | None:
+    def get_norm_reference(self, layer: int) -> Callable[[Tensor], Tensor] | None:
         """Return the function of the residual whose norm the scale is a share of; None if the scale is a length."""
         return None if self.rule.reference is None else self.rule.reference(self.model.network, layer)
 
@@ -109,35 +109,35 @@ class EditedModel(Generic[S]):
     def record(self, task: Task[Any, Any]) -> dict[str, UUID | None]:
         """Record the intervention of every condition. Return condition → its id, None for the clean model."""
         interventions: dict[str, UUID | None] = {CLEAN: None}
-        for condition in self.conditions():
-            row = self.intervention_row(condition)
+        for condition in self.list_conditions():
+            row = self.build_intervention_row(condition)
             task.record("intervention", **row)
             interventions[condition.name] = row["id"]
         return interventions
 
-    def intervention_row(self, condition: EditCondition) -> dict[str, Any]:
+    def build_intervention_row(self, condition: EditCondition) -> dict[str, Any]:
         """Return a condition's row of the intervention table. The id derives from the other columns."""
         spec = self.spec
-        source, references = self.origin(condition)
+        source, references = self.describe_origin(condition)
         label = {"layers_label": spec.layers_label} if spec.layers_label else {}
         return add_row_id(
             {
                 "checkpoint_id": self.checkpoint.id.hex,
                 "source": source,
                 "input_references": references,
-                "layers": list(self.layers_of(condition)),
+                "layers": list(self.find_edited_layers(condition)),
                 "scale": 0.0 if condition.source in (SHAM, ENCODE_DECODE) else condition.setting.value,
                 "scale_rule": spec.scale_rule,
                 "token_mask": spec.token_mask if spec.black_probe is None else BY_SIDE,
-                "detail": {"piece": spec.piece, "blank": spec.blank, **self.detail(), **label},
+                "detail": {"piece": spec.piece, "blank": spec.blank, **self.list_further_settings(), **label},
             }
         )
 
-    def detail(self) -> dict[str, Any]:
+    def list_further_settings(self) -> dict[str, Any]:
         """Return further settings that identify an intervention."""
         return {}
 
-    def origin(self, condition: EditCondition) -> tuple[str, list[str]]:
+    def describe_origin(self, condition: EditCondition) -> tuple[str, list[str]]:
         """Return the source of a condition's directions, and the references that they come from."""
         spec, source, layers = self.spec, condition.source, condition.setting.layers
         black = [] if spec.black_probe is None else [spec.black_probe]
@@ -168,14 +168,14 @@ class PieceRemovals(EditedModel[EditSpec]):
         on, reference, expansion = str(self.model.device), str(self.spec.sae), self.spec.expansion
         return {n: load_sae(self.inputs, reference, None, format_hook_point(n), expansion, on) for n in self.layers}
 
-    def origin(self, condition: EditCondition) -> tuple[str, list[str]]:
+    def describe_origin(self, condition: EditCondition) -> tuple[str, list[str]]:
         if condition.source == ENCODE_DECODE:
             from chessreg.experiments.sae.stored import build_output_name
 
             saes = [(layer, self.saes[layer]) for layer in condition.setting.layers]
             names = [build_output_name(format_hook_point(layer), sae.features, sae.d_model) for layer, sae in saes]
             return condition.source, [f"{self.spec.sae}/{name}" for name in names]
-        return super().origin(condition)
+        return super().describe_origin(condition)
 
     def has_directions(self, removed: Removal) -> bool:
         """Return whether every probe has the directions that the edit of this state needs.
@@ -191,7 +191,7 @@ class PieceRemovals(EditedModel[EditSpec]):
         labels = [label for label, share in ((removed.label, spec.piece), (EMPTY, spec.blank)) if share]
         return all(weight[:, square, label].any() for weight in (*own, *permuted) for label in labels)
 
-    def edits(
+    def build_edits(
         self,
         condition: EditCondition,
         prompts: Sequence[Sequence[int]],
@@ -206,29 +206,33 @@ class PieceRemovals(EditedModel[EditSpec]):
         """
         setting, source = condition.setting, condition.source
         if source != "edit" and real is None:
-            real = self.edits(replace(condition, source="edit"), prompts, removals)
+            real = self.build_edits(replace(condition, source="edit"), prompts, removals)
         if real is None:
             masks = (WHITE_SEGMENTS, BLACK_SEGMENTS) if self.black else (self.spec.token_mask,)
             made = [self.edit(condition, layer, removals, mask) for layer in setting.layers for mask in masks]
-            readings = [self.reading(layer, removals) if self.rule.target else None for layer in setting.layers]
+            readings = [
+                self.read_rule_inputs(layer, removals) if self.rule.target else None for layer in setting.layers
+            ]
             return apply_scale_rule(self.model, prompts, made, readings, self.rule, setting.value)
         if source == SHAM:
             return [replace(edit, scale=0.0) for edit in real]
         if source == ENCODE_DECODE:
             return [replace(edit, scale=0.0, instead=self.saes[edit.layer].reconstruction) for edit in real]
         if source == WRONG_LAYER:
-            moved = [(edit, self.wrong_layer(edit.layer)) for edit in real]
-            return [replace(edit, layer=layer, reference=self.reference(layer)) for edit, layer in moved]
+            moved = [(edit, self.find_wrong_layer(edit.layer)) for edit in real]
+            return [replace(edit, layer=layer, reference=self.get_norm_reference(layer)) for edit, layer in moved]
         drawn = [self.edit(condition, edit.layer, removals, edit.token_mask) for edit in real]
         return [replace(own, scale=edit.scale) for own, edit in zip(drawn, real, strict=True)]
 
     def edit(self, condition: EditCondition, layer: int, removals: Sequence[Removal], token_mask: str) -> ResidualEdit:
         """Return the unscaled edit of a layer with a condition's directions at these tokens."""
-        vectors = self.vectors(condition, layer, removals, token_mask)
+        vectors = self.compute_vectors(condition, layer, removals, token_mask)
         on_device = torch.from_numpy(vectors).to(self.model.device)
-        return ResidualEdit(layer, on_device, 1.0, token_mask, op="subtract", reference=self.reference(layer))
+        return ResidualEdit(layer, on_device, 1.0, token_mask, op="subtract", reference=self.get_norm_reference(layer))
 
-    def vectors(self, condition: EditCondition, layer: int, removals: Sequence[Removal], token_mask: str) -> np.ndarray:
+    def compute_vectors(
+        self, condition: EditCondition, layer: int, removals: Sequence[Removal], token_mask: str
+    ) -> np.ndarray:
         """Return the directions that a condition subtracts, before scaling: unit vectors float32 [states, d_model]."""
         spec, draw = self.spec, condition.draw
         weight = self.probe(layer, token_mask).weight
@@ -270,7 +274,7 @@ class PieceRemovals(EditedModel[EditSpec]):
         """Return the probe whose directions are subtracted at these tokens of a layer."""
         return self.black[layer] if self.black and token_mask == BLACK_SEGMENTS else self.probes[layer]
 
-    def reading(self, layer: int, removals: Sequence[Removal]) -> RuleReading:
+    def read_rule_inputs(self, layer: int, removals: Sequence[Removal]) -> RuleReading:
         """Return the inputs of a target rule at a layer for these states."""
         probe = self.probes[layer]
         own, average = [], []

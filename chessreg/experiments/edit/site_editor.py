@@ -75,34 +75,34 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
     """A model with directions for the changes of a case's board added to its residual at the token of the case."""
 
     @cached_property
-    def others(self) -> list[tuple[dict[int, FittedProbe], dict[int, FittedProbe]]]:
+    def other_probes(self) -> list[tuple[dict[int, FittedProbe], dict[int, FittedProbe]]]:
         """The other probes where White and where Black is to move, by layer."""
         blacks = self.spec.other_black_probes or (None,) * len(self.spec.other_probes)
         pairs = zip(self.spec.other_probes, blacks, strict=True)
-        return [(self.probes_of(white), self.probes_of(black)) for white, black in pairs]
+        return [(self.load_probes(white), self.load_probes(black)) for white, black in pairs]
 
-    def origin(self, condition: EditCondition) -> tuple[str, list[str]]:
+    def describe_origin(self, condition: EditCondition) -> tuple[str, list[str]]:
         spec, layers = self.spec, condition.setting.layers
         if condition.source == PATCH:
             later = spec.later or f"{spec.future}-{spec.future_unit}"
             return PATCH, [f"later:{later}", f"length:{spec.patch}"]
         if condition.source != OTHER:
-            return super().origin(condition)
+            return super().describe_origin(condition)
         reference = spec.other_probes[condition.draw]
         black = [spec.other_black_probes[condition.draw]] if spec.other_black_probes else []
-        probes = [f"{reference}/layer-{spec.layer_of_probe(layer)}" for layer in layers]
-        return name_direction_source(self.others[condition.draw][0][layers[0]]), probes + black
+        probes = [f"{reference}/layer-{spec.find_probed_layer(layer)}" for layer in layers]
+        return name_direction_source(self.other_probes[condition.draw][0][layers[0]]), probes + black
 
-    def detail(self) -> dict[str, Any]:
+    def list_further_settings(self) -> dict[str, Any]:
         return {name: getattr(self.spec, name) for name in PROTOCOL}
 
-    def edits(self, case: Case, condition: EditCondition) -> list[ResidualEdit]:
+    def build_edits(self, case: Case, condition: EditCondition) -> list[ResidualEdit]:
         """Return one case's edits under a condition, one per layer.
 
         Raises BadInputError for a patch that does not fit the model's context, and if the probe has no direction for
         the case.
         """
-        layers, scales = self.layers_of(condition), self.scales(condition, [case])
+        layers, scales = self.find_edited_layers(condition), self.compute_scales(condition, [case])
         tokens, none = None, np.zeros(1, np.int64)
         if condition.source == PATCH:
             prompt = case.prefix.later_prompt
@@ -111,7 +111,7 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
                     f"the later board comes after {len(prompt)} tokens, which do not fit the model's context"
                 )
             tokens = NextTokens(self.model, [prompt], [(0, len(prompt) - 1)], layers)
-        vectors = {layer: self.vectors(tokens, [case], none, none, condition, layer, {}) for layer in layers}
+        vectors = {layer: self.compute_vectors(tokens, [case], none, none, condition, layer, {}) for layer in layers}
         if not any(vector.any() for vector in vectors.values()):
             raise BadInputError("the probe has no direction for this change of the board")
         return [self.edit(layer, vectors[layer], scales) for layer in layers]
@@ -124,17 +124,17 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
             torch.from_numpy(vectors).to(self.model.device),
             torch.from_numpy(scales).float().to(self.model.device),
             self.spec.token_mask,
-            reference=self.reference(layer),
+            reference=self.get_norm_reference(layer),
         )
 
-    def scales(self, condition: EditCondition, cases: Sequence[Case]) -> np.ndarray:
+    def compute_scales(self, condition: EditCondition, cases: Sequence[Case]) -> np.ndarray:
         """Return the value of the scale rule at the edited token of each case, float64 [cases]. With --decay it falls
         with the token's index."""
         value = 0.0 if condition.source == SHAM else condition.setting.value
         index = np.array([len(case.state.prompt) - 1 for case in cases], np.float64)
         return value * np.exp(-self.spec.decay * index)
 
-    def vectors(
+    def compute_vectors(
         self,
         tokens: NextTokens | None,
         cases: Sequence[Case],
@@ -155,18 +155,18 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
             return cached[key]
         made: np.ndarray
         if source == RANDOM:
-            made = self.random(cases, condition.draw, layer)
+            made = self.draw_random(cases, condition.draw, layer)
         elif source == PATCH:
             assert tokens is not None
             at = torch.from_numpy(later[sites]).to(self.model.device)
             made = tokens.residual(layer)[at].float().cpu().numpy()
             made = normalize_rows(made) if self.spec.patch == "unit" else made
         else:
-            made = self.of_probes(cases, condition, layer)
+            made = self.compute_probe_directions(cases, condition, layer)
         cached[key] = made
         return made
 
-    def random(self, cases: Sequence[Case], draw: int, layer: int) -> np.ndarray:
+    def draw_random(self, cases: Sequence[Case], draw: int, layer: int) -> np.ndarray:
         """Return random directions float32 [cases, d_model]."""
         seed, units = self.spec.seed, [case.state.unit for case in cases]
         if self.spec.random_draw == "sphere":
@@ -174,14 +174,14 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
         shape = self.model.n_layers, self.model.d_model
         return controls.draw_uniform_matrix_directions(seed, draw, layer, units, shape)
 
-    def of_probes(self, cases: Sequence[Case], condition: EditCondition, layer: int) -> np.ndarray:
+    def compute_probe_directions(self, cases: Sequence[Case], condition: EditCondition, layer: int) -> np.ndarray:
         """Return a probe's directions for the changes of each board float32 [cases, d_model], by the side to move."""
         spec, draw = self.spec, condition.draw
         if condition.source == WRONG_LAYER:
-            layer = next(own for own in condition.setting.layers if self.wrong_layer(own) == layer)
+            layer = next(own for own in condition.setting.layers if self.find_wrong_layer(own) == layer)
         white, black = self.probes, self.black
         if condition.source == OTHER:
-            white, black = self.others[draw]
+            white, black = self.other_probes[draw]
         elif condition.source == SHUFFLED and self.shuffled:
             white, black = self.shuffled, {}
         permuted = condition.source == SHUFFLED and not self.shuffled
@@ -207,11 +207,13 @@ class SiteEditor(CaseEdits):
 
     def __init__(self, task: Task[NextTokenEditSpec, NextTokenEditOptions]) -> None:
         super().__init__(task.spec, task.inputs, prepare_device(task.options.device, task.options.threads))
-        self.task, self.all_conditions = task, self.conditions()
+        self.task, self.all_conditions = task, self.list_conditions()
         self.interventions = self.record(task)
         size = self.model.outputs
         self.origins = np.array([-1 if (o := self.encoding.origin_of(i)) is None else o for i in range(size)])
-        self.edited_layers = sorted({layer for condition in self.all_conditions for layer in self.layers_of(condition)})
+        self.edited_layers = sorted(
+            {layer for condition in self.all_conditions for layer in self.find_edited_layers(condition)}
+        )
 
     def run(self, overlap: Callable[[Games, np.ndarray], None]) -> None:
         """Do all units of the task, in groups. The probabilities of a group are stored together, and its units are done
@@ -233,7 +235,7 @@ class SiteEditor(CaseEdits):
                     prepared = [build_single_prefix(spec, self.encoding)]
                 else:
                     prepared = build_prefixes(spec, self.encoding, games, places, batch)
-                stored = self.batch(prepared, len(units))
+                stored = self.emit_prefixes(prepared, len(units))
                 units += [case.state.unit for case in stored.cases]
                 probabilities.append(stored.probabilities)
                 task.progress((start + begin + len(batch)) / max(len(task.units), 1), f"{len(units):,} cases")
@@ -244,28 +246,28 @@ class SiteEditor(CaseEdits):
                 write_probabilities(task, group[0], units, names, np.concatenate(probabilities))
             task.done(*group)
 
-    def batch(self, prepared: Sequence[GamePrefix], row: int) -> StoredBatch:
+    def emit_prefixes(self, prepared: Sequence[GamePrefix], row: int) -> StoredBatch:
         """Emit the rows of these prefixes. `row` is the index of the first one in the stored probabilities of the
         group."""
         room, patched = self.model.block_size, self.spec.patch != "none"
         fitting: list[GamePrefix] = []
         for prefix in prepared:
             if len(prefix.state.prompt) > room or (patched and len(prefix.later_prompt) > room):
-                self.skipped(prefix, None, "too long")
+                self.emit_skipped(prefix, None, "too long")
             else:
                 fitting.append(prefix)
         if not fitting:
             return StoredBatch([], np.zeros((0, 1 + len(self.all_conditions), self.model.outputs), np.float32))
         tokens, later = self.clean(fitting, patched)
         logprobs = self.mask_unused_outputs(tokens.logprobs)
-        cases, sites = self.cases(fitting, logprobs)
+        cases, sites = self.select_cases(fitting, logprobs)
         if not cases:
             return StoredBatch([], np.zeros((0, 1 + len(self.all_conditions), self.model.outputs), np.float32))
         outcomes = [Outcome(CLEAN, None, None, logprobs[sites])]
-        outcomes += self.outcomes(tokens, cases, sites, later)
-        legal = np.stack([self.legal(case) for case in cases])
+        outcomes += self.compute_outcomes(tokens, cases, sites, later)
+        legal = np.stack([self.find_legal_ids(case) for case in cases])
         for outcome in outcomes:
-            self.rows(outcome, outcomes[0], cases, legal, row)
+            self.emit_condition_rows(outcome, outcomes[0], cases, legal, row)
         return StoredBatch(cases, np.exp(np.stack([o.logprobs for o in outcomes], 1)).astype(np.float32))
 
     def clean(self, fitting: Sequence[GamePrefix], patched: bool) -> tuple[NextTokens, np.ndarray]:
@@ -295,14 +297,14 @@ class SiteEditor(CaseEdits):
         later_sites = np.array([next(behind) if patched and prefix.later_prompt else 0 for prefix in fitting], np.int64)
         return NextTokens(self.model, rows, [*sites, *later], self.edited_layers), later_sites
 
-    def cases(self, fitting: Sequence[GamePrefix], logprobs: np.ndarray) -> tuple[list[Case], np.ndarray]:
+    def select_cases(self, fitting: Sequence[GamePrefix], logprobs: np.ndarray) -> tuple[list[Case], np.ndarray]:
         """Return the prefixes to edit as cases, and their numbers. Emit a row with the reason for each other prefix."""
         cases, sites = [], []
         for number, prefix in enumerate(fitting):
             favourite = int(logprobs[number].argmax())
             square = None if self.origins[favourite] < 0 else int(self.origins[favourite])
             if reason := explain_case_skip(self.spec, prefix, square):
-                self.skipped(prefix, favourite, reason)
+                self.emit_skipped(prefix, favourite, reason)
                 continue
             if self.spec.board:
                 cases.append(apply_board_changes(prefix, self.spec.board))
@@ -314,41 +316,43 @@ class SiteEditor(CaseEdits):
 
     # -- conditions -------------------------------------------------------------------------------------------------
 
-    def outcomes(
+    def compute_outcomes(
         self, tokens: NextTokens, cases: Sequence[Case], sites: np.ndarray, later: np.ndarray
     ) -> list[Outcome]:
         """Return the outcomes of all conditions except the clean one. Conditions with equal layers share a pass."""
         if self.spec.token_mask != "last":
-            return [self.several(tokens, cases, sites, later, condition) for condition in self.all_conditions]
+            return [
+                self.edit_several_tokens(tokens, cases, sites, later, condition) for condition in self.all_conditions
+            ]
         together: dict[tuple[int, ...], list[EditCondition]] = {}
         for condition in self.all_conditions:
-            together.setdefault(self.layers_of(condition), []).append(condition)
+            together.setdefault(self.find_edited_layers(condition), []).append(condition)
         made: dict[str, Outcome] = {}
         cached: dict[tuple[str, int, int], np.ndarray] = {}  # a direction is the same at every scale
         for layers, conditions in together.items():
             vectors = {
-                layer: [self.vectors(tokens, cases, sites, later, own, layer, cached) for own in conditions]
+                layer: [self.compute_vectors(tokens, cases, sites, later, own, layer, cached) for own in conditions]
                 for layer in layers
             }
-            scales = np.concatenate([self.scales(own, cases) for own in conditions])
+            scales = np.concatenate([self.compute_scales(own, cases) for own in conditions])
             edits = [self.edit(layer, np.concatenate(vectors[layer]), scales) for layer in layers]
             logprobs = self.mask_unused_outputs(tokens.predict_edited(np.tile(sites, len(conditions)), edits))
             for number, own in enumerate(conditions):
                 part = slice(number * len(cases), (number + 1) * len(cases))
-                lengths = self.lengths(tokens, sites, layers[0], vectors[layers[0]][number], scales[part])
+                lengths = self.compute_norms(tokens, sites, layers[0], vectors[layers[0]][number], scales[part])
                 made[own.name] = Outcome(own.name, own.setting.number, scales[part], logprobs[part], *lengths)
         return [made[condition.name] for condition in self.all_conditions]
 
-    def several(
+    def edit_several_tokens(
         self, tokens: NextTokens, cases: Sequence[Case], sites: np.ndarray, later: np.ndarray, condition: EditCondition
     ) -> Outcome:
         """Return the outcome of a condition that edits several tokens of each prefix. Equation 1 gives the length at
         each token."""
-        layers, scales = self.layers_of(condition), self.scales(condition, cases)
-        vectors = {layer: self.vectors(tokens, cases, sites, later, condition, layer, {}) for layer in layers}
+        layers, scales = self.find_edited_layers(condition), self.compute_scales(condition, cases)
+        vectors = {layer: self.compute_vectors(tokens, cases, sites, later, condition, layer, {}) for layer in layers}
         edits = [self.edit(layer, vectors[layer], scales) for layer in layers]
         logprobs = open_decoding_session(self.model, len(cases), edits).feed([case.state.prompt for case in cases])
-        lengths = self.lengths(tokens, sites, layers[0], vectors[layers[0]], scales)
+        lengths = self.compute_norms(tokens, sites, layers[0], vectors[layers[0]], scales)
         values = self.mask_unused_outputs(logprobs)
         return Outcome(condition.name, condition.setting.number, scales, values, *lengths)
 
@@ -362,13 +366,13 @@ class SiteEditor(CaseEdits):
             values -= np.logaddexp.reduce(values, axis=1, keepdims=True)
         return values
 
-    def lengths(
+    def compute_norms(
         self, tokens: NextTokens, sites: np.ndarray, layer: int, vectors: np.ndarray, scales: np.ndarray
     ) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
         """Return the norms of the reference, of the direction, and of the added vector at a layer, each float64
         [cases]."""
         size = np.linalg.norm(vectors.astype(np.float64), axis=1)
-        reference = self.reference(layer)
+        reference = self.get_norm_reference(layer)
         if reference is None:
             return None, size, np.abs(scales) * size
         with torch.inference_mode():
@@ -378,7 +382,7 @@ class SiteEditor(CaseEdits):
 
     # -- rows -------------------------------------------------------------------------------------------------------
 
-    def legal(self, case: Case) -> np.ndarray:
+    def find_legal_ids(self, case: Case) -> np.ndarray:
         """Return which ids begin a legal move on the original, the target and the later board, bool [3, outputs]."""
         begins = np.zeros((3, self.model.outputs), bool)
         for number, board in enumerate(case.boards):
@@ -386,11 +390,13 @@ class SiteEditor(CaseEdits):
                 begins[number, sorted({ids[0] for ids in self.encoding.answers(board).values()})] = True
         return begins
 
-    def rows(self, outcome: Outcome, clean: Outcome, cases: Sequence[Case], legal: np.ndarray, row: int) -> None:
+    def emit_condition_rows(
+        self, outcome: Outcome, clean: Outcome, cases: Sequence[Case], legal: np.ndarray, row: int
+    ) -> None:
         """Emit one condition's row of every case.
 
-        `clean` is the outcome to compare with, `legal` bool [cases, 3, outputs] as from `legal`, and `row` the index of
-        the first case in the stored probabilities of the group.
+        `clean` is the outcome to compare with, `legal` bool [cases, 3, outputs] as from `find_legal_ids`, and `row` the
+        index of the first case in the stored probabilities of the group.
         """
         probabilities = np.exp(outcome.logprobs)
         masses = np.minimum(np.einsum("ckv,cv->ck", legal.astype(np.float64), probabilities), 1.0)
@@ -438,20 +444,20 @@ class SiteEditor(CaseEdits):
                 item=case.state.item,
                 ply=case.state.ply,
                 fen=case.state.board.fen() if first else None,
-                text=self.text_of(token),
+                text=self.decode_token(token),
                 legal_original=bool(legal[place, ORIGINAL, token]),
                 legal_modified=bool(legal[place, TARGET, token]),
                 mass_original=float(masses[place, ORIGINAL]),
                 mass_modified=float(masses[place, TARGET]),
             )
 
-    def text_of(self, token: int) -> str:
+    def decode_token(self, token: int) -> str:
         """Return the text of a written token."""
         if self.encoding.answer_size == self.encoding.size:
             return self.encoding.vocabulary[token]
         return self.encoding.answer_text([token])
 
-    def skipped(self, prefix: GamePrefix, favourite: int | None, reason: str) -> None:
+    def emit_skipped(self, prefix: GamePrefix, favourite: int | None, reason: str) -> None:
         """Emit the row of a skipped prefix, with the reason."""
         state: State = prefix.state
         square = None if favourite is None or self.origins[favourite] < 0 else int(self.origins[favourite])
@@ -461,7 +467,7 @@ class SiteEditor(CaseEdits):
             piece=piece.symbol() if piece else None,
             square=None if square is None else chess.square_name(square),
         )
-        emit_skipped(self.task, state, row, "" if favourite is None else self.text_of(favourite))
+        emit_skipped(self.task, state, row, "" if favourite is None else self.decode_token(favourite))
 
 
 @dataclass(frozen=True)

@@ -149,11 +149,11 @@ class EditSettings(GameSelection):
 
     @field_validator("moves")
     @classmethod
-    def _one_spelling(cls, moves: str) -> str:
+    def _normalize_moves(cls, moves: str) -> str:
         return " ".join(parse_typed_sans(moves)) or (INITIAL if moves.strip() else "")
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_settings(self) -> Self:
         """Refuse settings without effect, because two specs of the same experiment must not differ."""
         if (self.dataset is None) == (not self.moves):
             raise BadInputError("an edit needs either games or one position", "give --dataset or --moves")
@@ -198,13 +198,13 @@ class EditSettings(GameSelection):
         """Source and number of each alternative to the probe's directions, by name."""
         return {}
 
-    def layer_of_probe(self, layer: int) -> int:
+    def find_probed_layer(self, layer: int) -> int:
         """Return the layer of the probe that edits `layer`; EMBEDDINGS for a probe of the embeddings."""
         return layer
 
     def probe_at(self, reference: str, layer: int) -> tuple[str, int]:
         """Return the run and the layer of the probe that edits `layer`, for the probe run `reference`."""
-        return reference, self.layer_of_probe(layer)
+        return reference, self.find_probed_layer(layer)
 
 
 class EditSpec(EditSettings):
@@ -229,7 +229,7 @@ class EditSpec(EditSettings):
     spellings: bool = Field(True, description="also compute the exact probability of every spelling of a legal move")
 
     @model_validator(mode="after")
-    def _of_moves(self) -> Self:
+    def _check_probe_options(self) -> Self:
         if self.expansion is not None and self.sae is None:
             raise BadInputError(
                 "--expansion chooses among the SAEs of --sae, which is missing",
@@ -325,11 +325,11 @@ class NextTokenEditSpec(EditSettings):
 
     @field_validator("board")
     @classmethod
-    def _one_order(cls, board: str) -> str:
+    def _normalize_board(cls, board: str) -> str:
         return normalize_board_changes(board)
 
     @model_validator(mode="after")
-    def _of_cases(self) -> Self:
+    def _check_case_options(self) -> Self:
         if self.later and self.moves:
             object.__setattr__(self, "later", continue_typed_sans(" ".join(self.sans), self.later))
         if self.token_mask != "last" and (self.black_probe is not None or self.decay):
@@ -389,11 +389,11 @@ class NextTokenEditSpec(EditSettings):
         others = {f"{OTHER}{number + 1}": (OTHER, number) for number in range(len(self.other_probes))}
         return others if self.patch == "none" else others | {PATCH: (PATCH, 0)}
 
-    def layer_of_probe(self, layer: int) -> int:
+    def find_probed_layer(self, layer: int) -> int:
         return layer + self.probe_shift
 
     def probe_at(self, reference: str, layer: int) -> tuple[str, int]:
-        wanted = self.layer_of_probe(layer)
+        wanted = self.find_probed_layer(layer)
         if wanted == EMBEDDINGS and reference == self.probe and self.embedding_probe is not None:
             return self.embedding_probe, 0
         return reference, wanted
@@ -516,11 +516,11 @@ def list_editable_layers(spec: EditSettings, inputs: Inputs) -> list[int]:
     layers, probed = inputs.checkpoint(spec.checkpoint)[0].layers, list_probed_layers(spec.probe, inputs)
     if isinstance(spec, NextTokenEditSpec) and spec.embedding_probe is not None:
         probed = [EMBEDDINGS, *probed]
-    return [layer for layer in range(layers) if spec.layer_of_probe(layer) in probed]
+    return [layer for layer in range(layers) if spec.find_probed_layer(layer) in probed]
 
 
 def choose_layers(spec: EditSettings, inputs: Inputs) -> tuple[int, ...]:
     """Return the layer of the only probe, or the layer that is best on the probe's validation games."""
     layers = list_probed_layers(spec.probe, inputs)
     best = layers[0] if len(layers) == 1 else find_best_layer(inputs, spec.probe)
-    return (best - spec.layer_of_probe(0),)
+    return (best - spec.find_probed_layer(0),)

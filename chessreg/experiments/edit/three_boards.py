@@ -52,7 +52,7 @@ class StoredCase:
     squares: Mapping[str, np.ndarray]
 
     @property
-    def skipped(self) -> str:
+    def skip_reason(self) -> str:
         """The reason why the case was skipped, as text; empty for an edited case."""
         row = self.rows.get("skipped")
         return "" if row is None else f"skipped: the most probable token {row.text!r}: {(row.detail or {})['skipped']}"
@@ -62,13 +62,13 @@ class StoredCase:
         """The conditions that change the model."""
         return [name for name in self.rows if name not in (CLEAN, "skipped")]
 
-    def mass(self, condition: str, board: str) -> float:
+    def compute_legal_mass(self, condition: str, board: str) -> float:
         """Return the probability of the tokens that begin a legal move on a board (LMPM, Davis 2026, section 3.6)."""
         row, column = self.rows[condition], MASS_COLUMNS[board]
         value: float = (row.detail or {})[column] if board == "later" else getattr(row, column)
         return value
 
-    def marks(self, board: str) -> dict[int, Mark]:
+    def mark_changed_squares(self, board: str) -> dict[int, Mark]:
         """Return marks of the squares in which original and target differ."""
         original, target = self.boards["original"], self.boards.get("target", self.boards["original"])
         changed = [s for s in chess.SQUARES if target.piece_at(s) != original.piece_at(s)]
@@ -78,21 +78,21 @@ class StoredCase:
             return {square: "removed" if target.piece_at(square) is None else "target" for square in changed}
         return {}
 
-    def frame(self, board: str, condition: str, title: str) -> BoardFrame:
+    def draw_frame(self, board: str, condition: str, title: str) -> BoardFrame:
         """Return a board under a condition, with the probabilities of its squares as heat and the mass as caption."""
         heat = self.squares.get(condition)
         return BoardFrame.from_board(
             self.boards[board],
             title=title,
-            marks=self.marks(board),
+            marks=self.mark_changed_squares(board),
             heat=None if heat is None else heat.tolist(),
             heat_label="" if heat is None else HEAT_LABEL,
-            caption=(self.caption(board, condition),),
+            caption=(self.describe_masses(board, condition),),
         )
 
-    def caption(self, board: str, condition: str) -> str:
+    def describe_masses(self, board: str, condition: str) -> str:
         """Return the masses of the clean and of the edited model, and the most probable squares, as text."""
-        values = [self.mass(name, board) for name in dict.fromkeys((CLEAN, condition))]
+        values = [self.compute_legal_mass(name, board) for name in dict.fromkeys((CLEAN, condition))]
         text = f"legal mass {' to '.join(f'{value:.3f}' for value in values)}"
         if condition not in self.squares:
             return f"{text}; likeliest {self.rows[condition].text}"
@@ -131,14 +131,14 @@ def build_case_frames(row: Mapping[str, Any], inputs: Inputs) -> list[BoardFrame
     A skipped case has one board. Heat shows the probabilities of all squares, if they are in the store.
     """
     case = load_stored_case(inputs, UUID(str(row["run_id"])), int(row["unit"]))
-    if case.skipped:
-        return [BoardFrame.from_board(case.boards["original"], title=case.where, caption=(case.skipped,))]
+    if case.skip_reason:
+        return [BoardFrame.from_board(case.boards["original"], title=case.where, caption=(case.skip_reason,))]
     wanted = row.get("condition") or CLEAN
     if wanted == CLEAN:
         wanted = next(name for name in case.conditions if name.startswith("edit"))
     aims = {"original": "the original board", "target": "the target board", "later": "the game's later board"}
-    frames = [case.frame("original", CLEAN, f"clean, {case.where}")]
-    return frames + [case.frame(name, wanted, f"{wanted}, {aims[name]}") for name in case.boards]
+    frames = [case.draw_frame("original", CLEAN, f"clean, {case.where}")]
+    return frames + [case.draw_frame(name, wanted, f"{wanted}, {aims[name]}") for name in case.boards]
 
 
 def load_square_probabilities(

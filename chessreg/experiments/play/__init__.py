@@ -416,7 +416,7 @@ def play_match(task: Task[PlaySpec, PlayOptions]) -> None:
     with EnginePool(hardest, options.engine_processes or None, timed=timed, reserved_cores=cores.reserved) as pool:
         policy = make_policy(spec.policy, spec.temperatures, spec.resignation == "counts", spec.move_tokens)
         arena = Arena(
-            ModelPlayer(model, policy, intervention.edits(device) if intervention else ()),
+            ModelPlayer(model, policy, intervention.build_edits(device) if intervention else ()),
             MatchRules(get_model_color(spec), spec.move_limit, spec.context, spec.adjudicate_at, spec.claim_draws),
             pool,
             make_opening_source(task),

@@ -219,31 +219,31 @@ def note_elos(player: RatedPlayer, opponent: RatedPlayer, extra: dict[str, Any],
 
 def label_players(session: Session, players: list[RatedPlayer]) -> None:
     """Give every player a unique label, as short as the pool allows."""
-    called = names.read_noun_names(session, "checkpoint")
+    checkpoint_names = names.read_noun_names(session, "checkpoint")
 
-    def base(key: PlayerKey) -> str:
+    def name_player(key: PlayerKey) -> str:
         if key.checkpoint_id is None:
             return key.name
         row = session.get(tables.Checkpoint, key.checkpoint_id)
         player = row.detail.get("player") if row is not None else None
-        name = called.get(key.checkpoint_id) or player or f"checkpoint {shorten_id(key.checkpoint_id)}"
+        name = checkpoint_names.get(key.checkpoint_id) or player or f"checkpoint {shorten_id(key.checkpoint_id)}"
         name = f"{name} (assist {key.assist})" if key.assist != "none" else str(name)
         if key.intervention_id is None:
             return name
         return f"{name} + {describe_intervention(session.get_one(tables.Intervention, key.intervention_id))}"
 
-    def longer(key: PlayerKey) -> str:
-        return f"{base(key)} ({key.version or ', '.join(t for t in (key.policy, key.opening) if t)})"
+    def name_with_version(key: PlayerKey) -> str:
+        return f"{name_player(key)} ({key.version or ', '.join(t for t in (key.policy, key.opening) if t)})"
 
-    def longest(key: PlayerKey) -> str:
+    def name_with_ids(key: PlayerKey) -> str:
         ids = [shorten_id(id) for id in (key.checkpoint_id, key.intervention_id) if id]
-        return f"{longer(key)} {' '.join(ids)}".rstrip()
+        return f"{name_with_version(key)} {' '.join(ids)}".rstrip()
 
     waiting = players
-    for way in (base, longer, longest):
+    for name_function in (name_player, name_with_version, name_with_ids):
         by_text: dict[str, list[RatedPlayer]] = defaultdict(list)
         for player in waiting:
-            by_text[way(player.key)[:255]].append(player)
+            by_text[name_function(player.key)[:255]].append(player)
         for text, same in by_text.items():
             for player in same:
                 player.label = text

@@ -49,21 +49,21 @@ class RatingSpec(Spec):
 
     @field_validator("runs")
     @classmethod
-    def _each_once(cls, runs: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_runs(cls, runs: tuple[str, ...]) -> tuple[str, ...]:
         if not runs or len(set(runs)) < len(runs):
             raise BadInputError("--runs must name at least one run, and none of them twice", "chessreg runs list")
         return runs
 
     @field_validator("estimator")
     @classmethod
-    def _known(cls, estimator: str) -> str:
+    def _check_estimator(cls, estimator: str) -> str:
         if estimator != ALL_ESTIMATORS:
             ESTIMATORS[estimator]  # raises NotFoundError
         return estimator
 
     @field_validator("anchor")
     @classmethod
-    def _pairs(cls, anchor: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_anchors(cls, anchor: tuple[str, ...]) -> tuple[str, ...]:
         for text in anchor:
             parse_anchor(text)
         return anchor

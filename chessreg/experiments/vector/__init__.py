@@ -114,7 +114,7 @@ class Vector(Kind):
             publish_vector(task, origin, units[layer], layer, direction, shared)
             measured = {"norm": direction.norm, **direction.norms()}
             if origin.games is not None:
-                measured |= {"positions": float(origin.games.positions.sum()), **origin.games.counts()}
+                measured |= {"positions": float(origin.games.positions.sum()), **origin.games.count_games()}
             if "norm_before_matching" in direction.detail:
                 measured["norm_before_matching"] = direction.detail["norm_before_matching"]
             for name, value in measured.items():

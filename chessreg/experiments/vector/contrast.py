@@ -73,7 +73,7 @@ class ClassedGames:
     cache: CachedActivations | None  # None: the activations come from a forward pass
     incomplete: int  # games left out because they have too few sites
 
-    def counts(self) -> dict[str, int]:
+    def count_games(self) -> dict[str, int]:
         """Return the numbers of games in the lowest and in the highest class."""
         return {
             "games_low": int((self.classes == 0).sum()),
@@ -85,7 +85,7 @@ class ClassedGames:
         most, mean = int(self.positions.max()), float(self.positions.mean())
         return {
             "games": len(self.places),
-            **self.counts(),
+            **self.count_games(),
             "positions_per_game": most if mean == most else mean,
             "games_without_positions": self.incomplete,
             "skill": self.report.as_json(),

@@ -344,12 +344,12 @@ def make_random(task: Task[RandomVector, VectorOptions], layers: list[int]) -> M
     first = rows[layers[0]]
     detail = {name: first.detail[name] for name in kept if name in first.detail}
 
-    def drawn() -> Iterator[tuple[int, Direction]]:
+    def draw_directions() -> Iterator[tuple[int, Direction]]:
         for layer in layers:
             real = load_direction(task.inputs, spec.of, layer).vector
             yield layer, Direction(draw_random_like(real, layer, spec.seed), detail={"of": spec.of})
 
-    return copy_origin(first, f"random:{first.source}", detail), drawn()
+    return copy_origin(first, f"random:{first.source}", detail), draw_directions()
 
 
 @MAKERS.named("probe")
@@ -373,14 +373,14 @@ def make_readout(task: Task[SkillDirection | BoardDirection, VectorOptions], lay
     if first.checkpoint_id is None:
         detail["model"] = first.detail.get("model")  # as the imported file states it
 
-    def taken() -> Iterator[tuple[int, Direction]]:
+    def read_directions() -> Iterator[tuple[int, Direction]]:
         for layer in layers:
             made = read_direction(spec, task.inputs, spec.probe, layer)
             extra = {"norm_before_matching": made.norm}
             vector = scale_to_norm(made.vector, 1.0) if spec.direction_norm == "unit" else made.vector
             yield layer, replace(made, vector=vector, detail=extra)
 
-    return copy_origin(first, f"probe:{read}", detail), taken()
+    return copy_origin(first, f"probe:{read}", detail), read_directions()
 
 
 def check_board_probe(spec: BoardDirection, inputs: Inputs) -> None:

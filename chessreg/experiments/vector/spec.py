@@ -43,7 +43,7 @@ class VectorSettings(Spec):
     layers: Layers = Field((), description="layers, 0-based. Left out: every layer of the input")
     place: ClassVar[str]  # where the layers come from, for an error message
 
-    def layers_there(self, inputs: Inputs) -> Sequence[int]:
+    def list_available_layers(self, inputs: Inputs) -> Sequence[int]:
         """Return the layers for which a direction can be made."""
         raise NotImplementedError
 
@@ -96,7 +96,7 @@ class OfCache(Contrast):
     cache: CacheRef = Field(description="activations to contrast")
     place: ClassVar[str] = "the cache"
 
-    def layers_there(self, inputs: Inputs) -> Sequence[int]:
+    def list_available_layers(self, inputs: Inputs) -> Sequence[int]:
         return list_cached_layers(inputs, self.cache, self.pattern)
 
     def model(self, inputs: Inputs) -> str:
@@ -109,7 +109,7 @@ class OfModel(Contrast, GameSelection):
     sites: str = Field("dots", description="tokens to read: dots or white-turns (White to move), black-turns, …")
     place: ClassVar[str] = "the model"
 
-    def layers_there(self, inputs: Inputs) -> Sequence[int]:
+    def list_available_layers(self, inputs: Inputs) -> Sequence[int]:
         return range(inputs.checkpoint(self.checkpoint)[0].layers)
 
     def model(self, inputs: Inputs) -> str:
@@ -122,7 +122,7 @@ class Cascade(Contrast):
     )
 
     @model_validator(mode="after")
-    def _one_scale(self) -> Self:
+    def _set_cascade_scale(self) -> Self:
         if self.cascade_scale is None:
             scale = convert_coefficient(PAPER_CASCADE, AUTHORS_POSITIONS if self.reduction == "summed" else 1)
             object.__setattr__(self, "cascade_scale", scale)
@@ -164,7 +164,7 @@ class OfProbe(VectorSettings):
     direction_norm: Literal["none", "unit"] = Field("unit", description="scale to unit norm, or leave as fitted")
     place: ClassVar[str] = "that probe run"
 
-    def layers_there(self, inputs: Inputs) -> Sequence[int]:
+    def list_available_layers(self, inputs: Inputs) -> Sequence[int]:
         return list(read_probe_rows(inputs, self.probe))
 
 
@@ -181,7 +181,7 @@ class BoardDirection(OfProbe):
 
     @field_validator("board")
     @classmethod
-    def _one_order(cls, board: str) -> str:
+    def _normalize_board(cls, board: str) -> str:
         if not (changes := normalize_board_changes(board)):
             raise ValueError("the board changes no square")
         return changes
@@ -191,7 +191,7 @@ class Control(VectorSettings):
     of: VectorRef = Field(description="the control's original vectors")
     place: ClassVar[str] = "that vector run"
 
-    def layers_there(self, inputs: Inputs) -> Sequence[int]:
+    def list_available_layers(self, inputs: Inputs) -> Sequence[int]:
         return list(read_vector_rows(inputs, self.of))
 
 
@@ -212,7 +212,7 @@ class ShuffledProbeVector(Control):
     probe: ProbeRef = Field(description="the probe of those vectors, fitted again with --shuffled-label-control N")
     place: ClassVar[str] = "both that vector run and those probes"
 
-    def layers_there(self, inputs: Inputs) -> Sequence[int]:
+    def list_available_layers(self, inputs: Inputs) -> Sequence[int]:
         fitted = read_probe_rows(inputs, self.probe)
         there = [layer for layer in read_vector_rows(inputs, self.of) if layer in fitted]
         if not there:
@@ -253,7 +253,7 @@ AUTHORS: dict[str, Any] = {
 def resolve_vector_layers(spec: VectorSettings, inputs: Inputs) -> tuple[int, ...]:
     """Return the layers to make, ascending. Raises BadInputError for a layer that cache, model, probes or vectors
     lack."""
-    there = sorted(spec.layers_there(inputs))
+    there = sorted(spec.list_available_layers(inputs))
     if missing := set(spec.layers) - set(there):
         raise BadInputError(f"{spec.place} has no layer {min(missing)}", f"its layers are {', '.join(map(str, there))}")
     return tuple(sorted(set(spec.layers))) or tuple(there)

@@ -83,7 +83,7 @@ def test_the_logit_equals_the_target(positions, centred):
     """s = (a·p - T) / (v·p), a already edited at lower layers; with centred probes on a raw model too (2.3)."""
     edited = edited_model(centred, scale_rule="single_target", token_mask=positions, blank=0.3)
     taken = removals()
-    edits = edited.edits(
+    edits = edited.build_edits(
         edit_of(EditSetting(0, (0, 2), -9.0)), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken
     )
     for row, removed in enumerate(taken):
@@ -97,7 +97,7 @@ def test_the_logit_equals_the_target(positions, centred):
 def test_the_average_target_is_the_mean_of_other_squares_and_an_offset():
     edited = edited_model(scale_rule="average_target")
     taken = removals()
-    edits = edited.edits(
+    edits = edited.build_edits(
         edit_of(EditSetting(0, (1,), 2.5)), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken
     )
     for row, removed in enumerate(taken):
@@ -118,7 +118,9 @@ def test_a_centred_probe_on_a_raw_model_gives_the_scale_of_the_centred_model():
         with torch.no_grad():
             edited.model.network.wpe.weight += shift  # every layer norm takes it out again
         prompts = [PGN.encode(prompt).tolist() for prompt, _ in GAMES]
-        scales.append([edit.scale for edit in edited.edits(edit_of(EditSetting(0, (0, 1), -9.0)), prompts, removals())])
+        scales.append(
+            [edit.scale for edit in edited.build_edits(edit_of(EditSetting(0, (0, 1), -9.0)), prompts, removals())]
+        )
     for one, other in zip(*scales, strict=True):
         assert torch.allclose(one, other, atol=1e-3)
 
@@ -127,21 +129,21 @@ def test_directions_are_unit_vectors_of_the_right_class():
     edited = edited_model(blank=0.5, piece=2.0)
     weight, taken = edited.probes[1].weight, removals()
     setting = EditSetting(0, (1,), 1.0)
-    real = edited.vectors(edit_of(setting), 1, taken, "all")
+    real = edited.compute_vectors(edit_of(setting), 1, taken, "all")
     for vector, removed in zip(real, taken, strict=True):
         blend = 2.0 * weight[:, removed.square, removed.label] - 0.5 * weight[:, removed.square, 6]
         assert vector == pytest.approx(blend / np.linalg.norm(blend), abs=1e-6)
     for source in ("random", "shuffled"):
         first, second = (EditCondition(f"{source}-{draw}", setting, source, draw) for draw in range(2))
-        drawn = edited.vectors(first, 1, taken, "all")
+        drawn = edited.compute_vectors(first, 1, taken, "all")
         assert np.linalg.norm(drawn, axis=1) == pytest.approx(1, abs=1e-5)
-        assert drawn == pytest.approx(edited.vectors(first, 1, taken, "all"))
-        assert not np.allclose(drawn, edited.vectors(second, 1, taken, "all")), source
-        assert edited.vectors(first, 1, taken[1:], "all") == pytest.approx(drawn[1:])  # whatever the batch
+        assert drawn == pytest.approx(edited.compute_vectors(first, 1, taken, "all"))
+        assert not np.allclose(drawn, edited.compute_vectors(second, 1, taken, "all")), source
+        assert edited.compute_vectors(first, 1, taken[1:], "all") == pytest.approx(drawn[1:])  # whatever the batch
     plain = edited_model()
     for draw in range(20):  # another piece on the same square, never the one that stands there and never empty
         condition = EditCondition("shuffled", setting, "shuffled", draw)
-        for vector, removed in zip(plain.vectors(condition, 1, taken, "all"), taken, strict=True):
+        for vector, removed in zip(plain.compute_vectors(condition, 1, taken, "all"), taken, strict=True):
             on_square = weight[:, removed.square] / np.linalg.norm(weight[:, removed.square], axis=0)
             [label] = np.flatnonzero(np.abs(on_square.T @ vector - 1) < 1e-4)
             assert label not in (removed.label, 6)
@@ -151,9 +153,9 @@ def test_controls_are_as_long_as_the_edit_of_the_same_state():
     edited = edited_model(scale_rule="single_target")
     edited.settings = [EditSetting(0, (0, 2), -4.0)]
     taken = removals()
-    real = edited.edits(edit_of(edited.settings[0]), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken)
-    for condition in edited.conditions()[1:]:
-        for edit, control in zip(real, edited.edits(condition, [], taken, real), strict=True):
+    real = edited.build_edits(edit_of(edited.settings[0]), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken)
+    for condition in edited.list_conditions()[1:]:
+        for edit, control in zip(real, edited.build_edits(condition, [], taken, real), strict=True):
             assert (control.layer, control.token_mask) == (edit.layer, edit.token_mask)
             lengths = [torch.linalg.norm(e.delta(torch.zeros(1, 1, 32)), dim=-1) for e in (edit, control)]
             assert torch.allclose(*lengths, rtol=1e-4)
@@ -170,7 +172,7 @@ def test_with_black_probes_each_side_s_characters_are_edited_by_its_own():
     }
     taken, prompts = removals(), [PGN.encode(prompt).tolist() for prompt, _ in GAMES]
     setting = EditSetting(0, (0, 2), 1.5)
-    real = edited.edits(edit_of(setting), prompts, taken)
+    real = edited.build_edits(edit_of(setting), prompts, taken)
     assert [(edit.layer, edit.token_mask) for edit in real] == [
         (layer, f"{side}-segments") for layer in (0, 2) for side in ("white", "black")
     ]
@@ -187,7 +189,7 @@ def test_with_black_probes_each_side_s_characters_are_edited_by_its_own():
     expected = torch.where(by_white[:, None], own[0].vector, own[1].vector)
     assert torch.allclose(moved, -1.5 * expected, atol=1e-4)
     for condition in (EditCondition("random-0", setting, "random"), EditCondition("shuffled-0", setting, "shuffled")):
-        control = edited.edits(condition, [], taken, real)
+        control = edited.build_edits(condition, [], taken, real)
         assert [(c.layer, c.token_mask, c.scale) for c in control] == [(e.layer, e.token_mask, e.scale) for e in real]
         assert not torch.allclose(control[0].vector, real[0].vector)
 

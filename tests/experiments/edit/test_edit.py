@@ -498,7 +498,7 @@ def test_a_move_that_both_boards_have_counts_however_either_writes_it(edited, wo
     """Without the knight on f3 the other's move to d2 needs no file: it is the same move."""
     board = chess.Board("4k3/8/8/8/8/5N2/8/1N2K3 w - - 0 1")
     state = State(0, 0, 0, (0,), board)
-    answers = Editor.answers(
+    answers = Editor.list_removal_answers(
         SimpleNamespace(encoding=get_encoding("pgn-char-32"), spec=SimpleNamespace(spellings=False)),
         remove_moving_piece(state, chess.Move.from_uci("f3g5")),
     )
@@ -573,7 +573,7 @@ def test_a_wrong_layer_is_half_the_depth_away_and_takes_the_same_direction(edite
     made = PieceRemovals.__new__(PieceRemovals)
     made.model, made.rule = SimpleNamespace(n_layers=16), SCALE_RULES["single_scale"]
     real = [ResidualEdit(layer, torch.full((3, 4), float(layer)), 2.0, op="subtract") for layer in (5, 7, 9, 11, 13)]
-    wrong = made.edits(EditCondition("wrong-layer-0", EditSetting(0, (), 2.0), "wrong-layer"), [], [], real)
+    wrong = made.build_edits(EditCondition("wrong-layer-0", EditSetting(0, (), 2.0), "wrong-layer"), [], [], real)
     assert [edit.layer for edit in wrong] == [13, 15, 1, 3, 5]
     assert all(
         (one.vector is other.vector, one.scale, one.op) == (True, 2.0, "subtract")

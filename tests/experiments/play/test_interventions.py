@@ -29,7 +29,7 @@ def test_without_a_vector_there_is_no_intervention(session):
 
 def test_the_scale_multiplies_the_vector_as_it_is(session, make_vectors, model):
     found = load(session, vector=make_vectors(), scale=-0.5)
-    (edit,) = found.edits()
+    (edit,) = found.build_edits()
     wanted = -0.5 * np.arange(3, 35, dtype=np.float32)
     assert edit.delta(model.network.wte.weight).numpy().reshape(-1) == pytest.approx(wanted)
     assert (edit.layer, edit.token_mask) == (0, "all")

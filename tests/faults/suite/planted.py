@@ -55,7 +55,7 @@ def publish(store: Any, folder: Path, expect: str | None = None) -> artifacts.St
     files = artifacts._list_entries(folder)
     digest = artifacts._digest_entries(files)
     target = store._make_target_path(digest)
-    if (known := store._known(digest)) is not None:
+    if (known := store._find_undamaged(digest)) is not None:
         artifacts.discard_path(folder)
         return known
     kind, total = artifacts.get_staged_kind(folder), sum(size for _, size, _ in files)
