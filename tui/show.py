@@ -170,13 +170,13 @@ def measure_seconds_to_start(row: Mapping[str, Any]) -> float | None:
 
 
 def format_result_words(found: Mapping[str, Any]) -> str:
-    """Return a run's result in words with its count, and its difference from an earlier run of the same kind.
+    """Return a run's result in words with its sample, and its difference from an earlier run of the same kind.
 
-    >>> format_result_words({"measure": "test %", "value": 93.256, "n": 50, "change": 1.5, "than": "board-1"})
-    '93.3 % test · n 50 · Δ +1.5 to board-1'
+    >>> format_result_words({"measure": "test %", "value": 93.256, "sample": "50 games", "change": 1.5, "than": "b"})
+    '93.3 % test · 50 games · Δ +1.5 to b'
     """
     parts = [f"{format_measured_value(found)} {found['measure'].removesuffix(' %')}"]
-    parts.append(f"n {found['n']:,}" if found.get("n") else "")
+    parts.append(found.get("sample", ""))
     parts.append(f"Δ {format_signed_change(found)} to {found['than']}" if format_signed_change(found) else "")
     return " · ".join(filter(None, parts))
 

@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -244,11 +244,12 @@ class NameText(click.ParamType):
 
 
 class Numbers(click.ParamType):
-    """Several values in one option: `0,2,5-7`, or words `a,b`; `none` is the empty list. An empty text is refused,
-    because an unset shell variable gives it."""
+    """Several values in one option: `0,2,5-7`, or words `a,b`; each of `empty_words` is the empty list. An empty text
+    is refused, because an unset shell variable gives it."""
 
-    def __init__(self, item: type, needed: bool = False) -> None:
-        self.item, self.needed, self.name = item, needed, f"{item.__name__},…"
+    def __init__(self, item: type, needed: bool = False, empty_words: Sequence[str] = ("none",)) -> None:
+        self.item, self.needed, self.empty_words = item, needed, empty_words
+        self.name = f"{item.__name__},…"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
         """Return the values of a comma-separated list as a tuple. `none` is the empty tuple if the setting is not
@@ -257,7 +258,7 @@ class Numbers(click.ParamType):
             return value
         from chessreg.runs.spec import parse_list
 
-        if str(value).strip().lower() == "none" and not self.needed:
+        if str(value).strip().lower() in self.empty_words and not self.needed:
             return ()
         try:
             values = parse_list(str(value), self.item)

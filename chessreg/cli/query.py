@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -16,7 +17,7 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.terminal import make_json_visible, wrap_data_stream
 
 if TYPE_CHECKING:
-    from chessreg.queries.catalogue import Entry
+    from chessreg.queries.catalogue import Entry, QueryColumn
     from chessreg.queries.result import QueryResult
     from chessreg.registry.database import Database
 
@@ -97,7 +98,7 @@ def add_scope_options(function: F) -> F:
 @click.command()
 @click.argument("name", required=False)
 @click.option("--list", "list_", is_flag=True, help="List the queries.")
-@click.option("--columns", is_flag=True, help="Explain the columns of NAME.")
+@click.option("--columns", is_flag=True, help="Explain the columns of NAME, or with --rows those of its rows.")
 @click.option(
     "--sql",
     metavar="SELECT",
@@ -158,8 +159,8 @@ def query(home: Home, **options: Any) -> None:
         raise click.UsageError("give the NAME of a query, or --sql; --list prints all queries")
     if asked.explain and asked.sql is None:
         raise click.UsageError("--explain requires --sql")
-    if asked.columns:
-        show_columns(find_named_entry(home, asked.name), as_json)
+    if asked.columns and asked.rows is None:
+        show_columns(find_named_entry(home, asked.name).columns, as_json)
         return
     if asked.sql is not None:
         if asked.sort is not None:
@@ -178,6 +179,9 @@ def query(home: Home, **options: Any) -> None:
         result = run_sql(open_registry_for_query(home), text, timeout=asked.timeout, memory=asked.memory)
     else:
         result = answer_query(home, asked)
+    if asked.columns:
+        show_columns(result.described, as_json)
+        return
     if as_json and asked.format_ not in (None, "json"):
         raise click.UsageError("--json and --format contradict each other")
     if asked.kept_columns:
@@ -243,6 +247,7 @@ def open_registry_for_query(home: Home) -> Database:
 def answer_query(home: Home, asked: Asked) -> QueryResult:
     """Return the table of a named query, or the rows behind one of its rows."""
     from chessreg.queries.ask import query_rows_behind, run_query
+    from chessreg.queries.row_columns import describe_row_columns
     from chessreg.queries.scope import Scope
 
     entry = find_named_entry(home, asked.name)
@@ -253,7 +258,10 @@ def answer_query(home: Home, asked: Asked) -> QueryResult:
     if asked.rows is not None:
         if asked.published:
             raise click.UsageError("--rows and --published exclude each other")
-        return query_rows_behind(database, entry, asked.rows, scope, **how)
+        rows = query_rows_behind(database, entry, asked.rows, scope, **how)
+        explain = f"chessreg query {shlex.quote(entry.title)} --rows {asked.rows} --columns"
+        described = describe_row_columns(entry, rows.columns)
+        return replace(rows, described=described, notes=[*rows.notes, f"{explain} explains the columns"])
     result = run_query(database, entry, scope, **how)
     if asked.name and not (entry.is_called(asked.name) if len(result) else entry.is_titled(asked.name)):
         result = replace(result, notes=[f'this is "{entry.title}": {entry.question}', *result.notes])
@@ -349,7 +357,7 @@ def show_list(home: Home, as_json: bool) -> None:
             if e.topic == topic:
                 mark = "•" if answerable and e.title in answerable else " "
                 click.echo(f"{mark} {e.title:<{width}}  {e.question or e.paper}")
-    here = "• this registry has runs for it" if answerable else "this registry has no complete run for a query yet"
+    here = "• this registry has data for it" if answerable else "this registry has no complete run for a query yet"
     click.echo(here, err=True)
 
 
@@ -413,14 +421,14 @@ def show_reads(home: Home, sql: str, as_json: bool) -> None:
         click.echo(f"{table}: {format_row_count(*number)} rows")
 
 
-def show_columns(entry: Entry, as_json: bool) -> None:
+def show_columns(columns: Sequence[QueryColumn], as_json: bool) -> None:
     """Print the name, unit and description of each column of a query."""
-    rows = [{"name": c.name, "unit": c.unit, "text": c.text, "hidden": c.hidden} for c in entry.columns]
+    rows = [{"name": c.name, "unit": c.unit, "text": c.text, "hidden": c.hidden} for c in columns]
     if as_json:
         print_output(True, rows)
         return
-    width = max(len(c.name) + len(c.unit) + 3 for c in entry.columns)
-    for column in entry.columns:
+    width = max(len(c.name) + len(c.unit) + 3 for c in columns)
+    for column in columns:
         name = f"{column.name} [{column.unit}]" if column.unit else column.name
         click.echo(f"{name:<{width}}  {column.text}")
 

@@ -26,6 +26,7 @@ from chessreg.runs.spec import (
     list_setting_names,
     list_variants,
     list_visible_settings,
+    name_all_settings,
     nest_settings,
     parse_settings,
     tag_of,
@@ -237,6 +238,8 @@ def print_plan(planned: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_output(True, planned)
         return
+    from chessreg.runs.kind import find_own_kind
+
     rows = ", ".join(f"{count:,} in {table}" for table, count in planned["rows"].items()) or "not estimated"
     click.echo(f"{planned['kind']} {planned['run_id'][-6:]} ({planned['determinism']})")
     click.echo(f"  units  {planned['units']:,}, of which {planned['missing']:,} are missing")
@@ -245,6 +248,8 @@ def print_plan(planned: dict[str, Any], as_json: bool) -> None:
     click.echo(f"  bytes  {planned['bytes']:,} in the store")
     settings = planned["settings"]
     flat = flatten_settings({name: setting["name"] or setting["value"] for name, setting in settings.items()})
+    if own := find_own_kind(planned["kind"]):
+        flat = name_all_settings(own.spec, flat)
     sources = {path: planned["sources"].get(path, "default") for path in flat}
     for path in sorted(flat, key=lambda path: sources[path] == "default"):
         if path not in planned["without_effect"]:
@@ -441,14 +446,14 @@ REMOVED = object()
 
 
 class OrNone(click.ParamType):
-    """A number, or `none`."""
+    """A number, or one of the `empty_words`, such as `none`."""
 
-    def __init__(self, item: type) -> None:
-        self.item = click.types.convert_type(item)
+    def __init__(self, item: type, empty_words: Sequence[str]) -> None:
+        self.item, self.empty_words = click.types.convert_type(item), empty_words
         self.name = self.item.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return REMOVED if str(value).strip().lower() == "none" else self.item.convert(value, param, ctx)
+        return REMOVED if str(value).strip().lower() in self.empty_words else self.item.convert(value, param, ctx)
 
 
 def build_options(model: Any) -> list[click.Option]:
@@ -466,9 +471,9 @@ def make_option(setting: SettingField) -> click.Option:
     if setting.form == "choice":
         kind = click.Choice(setting.choices)
     elif setting.several:
-        kind = Numbers(setting.type, setting.needed)
+        kind = Numbers(setting.type, setting.needed, setting.empty_words)
     elif setting.optional and setting.type in (int, float):
-        kind = OrNone(setting.type)
+        kind = OrNone(setting.type, setting.empty_words)
     metavar = setting.noun.removeprefix("run:").upper() or None
     return click.Option(names, type=kind, default=None, help=text, metavar=metavar)
 
@@ -477,7 +482,7 @@ def format_default(setting: SettingField) -> str:
     """Return `[required]` or `[default: …]`; empty without a default, which the setting's text explains."""
     if setting.needed:
         return "  [required]"
-    if setting.shown_default in ("", "none"):
+    if setting.shown_default in ("", "none", "all"):
         return ""
     return f"  [default: {setting.default if isinstance(setting.default, bool) else setting.shown_default}]"
 

@@ -5,6 +5,7 @@
 --       sizes, parameters, learning rate of each model, learning rate, number of parameters
 -- paper: Karvonen 2024, Table 5 and Appendix A; Junkin and Nathanson 2025, Appendix D.3
 -- kinds: train, finetune
+-- also with: EXISTS (SELECT 1 FROM checkpoint AS c WHERE c.source_format NOT IN ('external', 'random-init'))
 -- made by: chessreg run train
 -- default: checkpoint, optimizer, learning_rate, batch_tokens, steps, d_model, layers; parameters
 -- columns:

@@ -32,7 +32,7 @@
 --   form: lines
 --   x: layer
 --   y: accuracy
---   beside: majority
+--   baseline: majority
 --   series: checkpoint, source, vector, games_of, run
 --   panels: strata
 

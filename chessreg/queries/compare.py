@@ -25,8 +25,8 @@ from chessreg.queries.significance import adjust_holm
 from chessreg.queries.stats import Clusters, Estimate
 from chessreg.registry import names, tables
 from chessreg.rows import Rows
-from chessreg.runs.kind import list_effective_settings
-from chessreg.runs.spec import flatten_settings, format_value
+from chessreg.runs.kind import find_own_kind, list_effective_settings
+from chessreg.runs.spec import flatten_settings, format_value, name_all_settings
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -285,9 +285,12 @@ def read_run_facts(session: Session, subject: Subject) -> dict[str, dict[str, An
     )
     machine = session.get(tables.Machine, attempt.machine_id) if attempt else None
     code = attempt.code if attempt else {}
+    settings, own = flatten_settings(run.spec), find_own_kind(run.kind)
+    if own is not None:
+        settings = name_all_settings(own.spec, settings)
     return {
         "settings": {"kind": run.kind, "version": run.version}
-        | {path: describe_reference(session, value) for path, value in flatten_settings(run.spec).items()},
+        | {path: describe_reference(session, value) for path, value in settings.items()},
         "execution options": flatten_settings(attempt.execution_options) if attempt else {},
         "code": {"chessreg": attempt.chessreg_version if attempt else None} | flatten_settings(code),
         "machine": {
@@ -408,7 +411,9 @@ def to_clusters(cell: dict[str, tuple[float, float]]) -> Clusters:
 
 def estimate_difference(ours: dict[str, tuple[float, float]], base: dict[str, tuple[float, float]]) -> Estimate:
     """Return the difference of two rates, over their shared clusters; without shared clusters, over each side
-    separately."""
+    separately. Swapping the sides negates the value and the ends of its interval exactly."""
+    if sorted(ours.items()) > sorted(base.items()):
+        return estimate_difference(base, ours).negate()
     shared = sorted(ours.keys() & base.keys())
     if shared:
         table = np.array([(*ours[key], *base[key]) for key in shared]).T

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from chessreg.entities.display import format_count
 from chessreg.registry import measures
 from chessreg.registry.measures import ClusterCount
 
@@ -19,14 +20,16 @@ Counts = Mapping[tuple[Any, ...], ClusterCount]
 
 def add_intervals(session: Session, run_id: UUID, answer: measures.Row) -> measures.Row:
     """Return an answer of `measures.answers` with the 95 % intervals of its value (`low`, `high`) and of its change
-    (`change_low`, `change_high`), and `n`, the number of games or states behind the value. An unknown end is None."""
-    row = {**answer, "n": None, "low": None, "high": None, "change_low": None, "change_high": None}
+    (`change_low`, `change_high`), and `sample`, the number of games or states behind the value: "50 games". An unknown
+    end is None, and an unknown sample empty."""
+    row = {**answer, "sample": "", "low": None, "high": None, "change_low": None, "change_high": None}
     own = measures.read_cluster_counts(session, run_id, answer["measure"])
     if not own:
         return row
     from chessreg.queries import stats  # imports numpy, which many lists of runs do not need
 
-    row["n"] = sum(count.number for count in own.values())
+    states = answer["measure"].startswith("legal ")  # of an edit; a score and a probe's accuracy have games
+    row["sample"] = format_count(sum(count.number for count in own.values()), "state" if states else "game")
     scale = 100 if answer["measure"].endswith("%") else 1
     row["low"], row["high"] = find_rate_ends(own, scale)
     if answer["change"] is None:

@@ -34,6 +34,7 @@ SPREAD = "lines are means over {0}s, small dots are single {0}s"
 SPREAD_ENDS = ",\nwhiskers of means go from the lowest to the highest {0}"
 INTERVALS = "whiskers are 95 % intervals"
 LINE_KEY = ""  # key in a drawn row: the name of its y column
+BASELINE_KEY = "baseline of the plot"  # key that only drawn rows of the baseline have
 Row = Mapping[str, Any]
 
 
@@ -161,7 +162,8 @@ def draw_heat_figure(result: QueryResult, plot: Plot) -> Figure:
 def list_line_rows(result: QueryResult, plot: Plot) -> list[Row]:
     """Return the rows that a plot draws.
 
-    Each column of `beside` gives additional rows with its value as y. The column's name is in LINE_KEY.
+    Each column of `beside` and the `baseline` give additional rows with their value as y. The column's name is in
+    LINE_KEY.
     """
     rows: list[Row] = []
     for row in result.rows:
@@ -169,12 +171,31 @@ def list_line_rows(result: QueryResult, plot: Plot) -> list[Row]:
             if row[plot.x] is not None and row[column] is not None:
                 ends = {f"{plot.y}{end}": row.get(f"{column}{end}") for end in ("", "_low", "_high")}
                 rows.append({**row, **ends, LINE_KEY: column.replace("_", " ")})
-    return rows
+    return [*rows, *list_baseline_rows(result, plot)] if rows and plot.baseline else rows
+
+
+def list_baseline_rows(result: QueryResult, plot: Plot) -> list[Row]:
+    """Return the rows of the baseline, with its value as y and without an interval. If every series has the same value
+    at each x of a panel, there is one row at each x, which belongs to no series."""
+    values: dict[tuple[Any, ...], dict[float, Row]] = {}
+    for row in result.rows:
+        if row[plot.x] is not None and row[plot.baseline] is not None:
+            drawn = {**row, plot.y: row[plot.baseline], LINE_KEY: plot.baseline.replace("_", " "), BASELINE_KEY: True}
+            drawn |= dict.fromkeys((f"{plot.y}_low", f"{plot.y}_high"))
+            key = (*(row[panel] for panel in plot.panels), row[plot.x])
+            values.setdefault(key, {})[row[plot.baseline]] = drawn
+    shared = all(len(rows) == 1 for rows in values.values())
+    names = [name for name in plot.series if shared and name != plot.x]
+    return [{**row, **dict.fromkeys(names)} for rows in values.values() for row in rows.values()]
 
 
 def list_differing_columns(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     """Return the columns whose values differ between rows: constant ones would repeat in every legend entry."""
-    return [name for name in names if len({str(row[name]) for row in rows}) > 1]
+    return [
+        name
+        for name in names
+        if len({str(row[name]) for row in rows if name == LINE_KEY or BASELINE_KEY not in row}) > 1
+    ]
 
 
 def group_rows(rows: Sequence[Row], names: Sequence[str], *, name_all: bool = False) -> dict[str, list[Row]]:
@@ -233,6 +254,9 @@ def draw_lines(
     for label, rows in parts.items():
         place = series.index(label)
         ordered = sorted(rows, key=lambda row: row[plot.x])
+        if BASELINE_KEY in rows[0]:
+            axis.plot(*([row[name] for row in ordered] for name in (plot.x, plot.y)), "--", label=label, color="0.4")
+            continue
         axis.errorbar(
             [row[plot.x] for row in ordered],
             [row[plot.y] for row in ordered],
@@ -288,7 +312,7 @@ def draw_dots(
             [places.index(format_number(row[plot.x], 3)) + (place - (len(series) - 1) / 2) * step for row in rows],
             xerr=compute_error_bars(result, plot, rows),
             label=label,
-            color=COLORS[place % len(COLORS)],
+            color="0.4" if BASELINE_KEY in rows[0] else COLORS[place % len(COLORS)],
             marker=MARKERS[place % len(MARKERS)],
             linestyle="none",
             markersize=4,

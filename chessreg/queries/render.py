@@ -48,7 +48,8 @@ LONGEST_CELL = 60  # a longer cell is a sentence, printed below the table
 def choose_columns(result: QueryResult, wide: bool = False) -> tuple[list[str], dict[str, str]]:
     """Return the columns of a printed table, and the text of each column with the same value in every row.
 
-    The columns are the query's defaults, and any others that distinguish rows with equal keys. With `wide`, or if the
+    The columns are the query's defaults, any others that distinguish rows with equal keys, and the number of unscored
+    games if a row has no answer because none is scored. With `wide`, or if the
     query declares no defaults, they are all columns. Columns that `--show` names are all shown. Hidden columns, ends of
     intervals, and empty columns that `--show` does not name are left out. Rows behind a row have their run's name, not
     its id.
@@ -58,6 +59,8 @@ def choose_columns(result: QueryResult, wide: bool = False) -> tuple[list[str], 
     columns = [n for n in result.columns if n not in ends and not result.column(n).hidden]
     if not wide and (defaults := get_default_columns(result)):
         columns = [*defaults.keys, *list_distinguishing_columns(result, defaults), *defaults.answers, *defaults.counts]
+        if any(row.get("unscored") and all(row.get(name) is None for name in defaults.answers) for row in rows):
+            columns.append("unscored")
         columns = [n for n in columns if n in result.columns]
     if "behind_row" in result.meta and "run" in columns:
         columns.remove("run_id")
@@ -213,8 +216,9 @@ def format_table(result: QueryResult, width: int | None = None, wide: bool = Fal
 
     If the default columns do not fit, counts are left out from the right, then answers from the right, but not the
     first and not the differences from controls; then long texts are shortened in the middle, and further differences
-    are left out. A last line names the columns that are not shown. With `wide`, with chosen
-    columns and for queries without default columns, rows are not shortened.
+    are left out. Rows behind a row lose columns from the right. A last line names the columns that are not shown. With
+    `wide`, with chosen columns and for queries without default columns, rows are not shortened. If they do not fit,
+    each is a block with one line per column.
     """
     names, same = choose_columns(result, wide)
     rows = result.rows
@@ -222,8 +226,15 @@ def format_table(result: QueryResult, width: int | None = None, wide: bool = Fal
     notes = move_sentences(cells)
     headings = {name: format_heading(result, name) for name in names}
     defaults = None if wide else get_default_columns(result)
-    if width is not None and defaults is not None:
-        names = fit_columns(result, names, defaults, headings, cells, width - len(str(len(rows))) - text_table.GAP)
+    room = None if width is None else width - len(str(len(rows))) - text_table.GAP
+    behind = "behind_row" in result.meta and not wide and not result.chosen
+    if room is not None and defaults is not None:
+        names = fit_columns(result, names, defaults, headings, cells, room)
+    elif room is not None and behind:
+        while len(names) > 1 and text_table.measure_table(names, headings, cells) > room:
+            names.pop()
+    elif room is not None and text_table.measure_table(names, headings, cells) > room:
+        return format_records(result)
     numeric = {name: is_numeric(result, rows, name) for name in names}
     lines = text_table.wrap_text(make_visible(format_caption(same)), width or 120) if same else []
     lines += text_table.draw_table(
@@ -233,8 +244,9 @@ def format_table(result: QueryResult, width: int | None = None, wide: bool = Fal
     )
     for place, note in enumerate(notes, 1):
         lines += text_table.wrap_text(f"[{place}] {make_visible(note)}", width or 120)
-    if defaults is not None:
-        lines.append(format_omitted_columns(result, {*names, *same}, width or 120))
+    omitted = format_omitted_columns(result, {*names, *same}, width or 120) if defaults is not None or behind else ""
+    if omitted or defaults is not None:
+        lines.append(omitted)
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

@@ -58,6 +58,14 @@ class Estimate(NamedTuple):
             f"{text} [{', '.join(ends)}]" if all(ends) else f"{text} [{'≥ ' + ends[0] if ends[0] else '≤ ' + ends[1]}]"
         )
 
+    def negate(self) -> Estimate:
+        """Return the estimate of the negated value.
+
+        >>> Estimate(0.25, None, 0.5).negate()
+        Estimate(value=-0.25, low=-0.5, high=None)
+        """
+        return Estimate(*(None if number is None else -number for number in (self.value, self.high, self.low)))
+
     def p(self) -> float | None:
         """The two-sided p-value that a difference is 0, by a normal approximation.
 

@@ -32,6 +32,7 @@ from chessreg.runs.spec import (
     list_setting_names,
     list_variant_models,
     list_variants,
+    name_all_settings,
     parse_settings,
     tag_of,
 )
@@ -422,12 +423,14 @@ def find_own_kind(name: str) -> Kind | None:
 
 
 def list_effective_settings(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a recorded run by dotted path, without those that have no effect.
+    """Return the settings of a recorded run by dotted path, without those that have no effect, for display.
 
-    Specs of kinds that are not built in, and of versions that cannot be read any more, are returned whole.
+    A setting that was left out and then means all is "all". Specs of kinds that are not built in, and of versions that
+    cannot be read any more, are returned whole.
     """
     values, own = flatten_settings(spec), find_own_kind(kind)
     if own is not None:
+        values = name_all_settings(own.spec, values)
         with suppress(ChessregError, ValidationError):
             idle = parse_settings(own.spec, spec).without_effect()
             return {path: value for path, value in values.items() if path not in idle}

@@ -218,13 +218,22 @@ class SettingField:
     @property
     def shown_default(self) -> str:
         """The default as text, empty for a required setting."""
-        return "" if self.needed else format_value(self.default)
+        return "" if self.needed else "all" if self.means_all(self.default) else format_value(self.default)
+
+    @property
+    def empty_words(self) -> tuple[str, ...]:
+        """The words that are typed for no value: `none`, and `all` if that is the meaning of no value."""
+        return ("none", "all") if ". Left out: all" in self.text else ("none",)
+
+    def means_all(self, value: Any) -> bool:
+        """Whether a value, as recorded or as parsed, is no value and means all, such as all layers."""
+        return value in (None, (), []) and "all" in self.empty_words
 
     def parse_text(self, text: str) -> Any:
         """Return the value of a typed text. Ranges of numbers are checked by the model. Raises ValueError with a
         message."""
         text = text.strip()
-        if self.optional and text.lower() in ("", "none"):
+        if self.optional and text.lower() in ("", *self.empty_words):
             return None
         if self.form == "yes or no":
             if text.lower() not in YES_NO_WORDS:
@@ -235,7 +244,7 @@ class SettingField:
         if self.form == "references":
             return tuple(piece.strip() for piece in text.split(",") if piece.strip())
         if self.form == "list":
-            return () if text.lower() == "none" else parse_list(text, self.type)
+            return () if text.lower() in self.empty_words else parse_list(text, self.type)
         if not text and self.noun:
             raise ValueError("it is required" if self.needed else "a name or an id")
         return text
@@ -433,6 +442,12 @@ def describe_source(path: str, explicit: Iterable[str]) -> str:
     """Return `given` if the setting with this dotted path, or the settings that contain it, were typed, else
     `default`."""
     return "given" if {path, path.partition(".")[0]} & set(explicit) else "default"
+
+
+def name_all_settings(model: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of settings by dotted path, with "all" for those that were left out and then mean all."""
+    known = {each.path: each for each in describe_settings(model)}
+    return {path: "all" if path in known and known[path].means_all(value) else value for path, value in values.items()}
 
 
 def nest_settings(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -184,3 +184,16 @@ def test_listing_imports_nothing_heavy():
     assert "elo by intervention" in done.stdout
     heavy = {"torch", "transformers", "zarr", "textual", "ray", "duckdb", "pyarrow", "pandas"}
     assert not heavy & set(done.stderr.split())
+
+
+def test_the_columns_of_the_rows_behind_every_table_are_explained(database):
+    from chessreg.queries.ask import build_question
+    from chessreg.queries.row_columns import describe_row_columns
+    from chessreg.queries.scope import Scope
+
+    for entry in list_entries():
+        question = build_question(database, entry, Scope(), "paper", None)
+        question.base_where.append("cell = 1")
+        answer = question.engine.answer({"rows": question.statement("rows")}, question.parameters, None)
+        unknown = [c.name for c in describe_row_columns(entry, answer["rows"].column_names) if not c.text]
+        assert not unknown, entry.title

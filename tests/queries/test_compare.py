@@ -63,6 +63,18 @@ def test_a_metric_has_a_value_for_each_and_a_paired_difference(probes: Session):
     assert difference.high - difference.low < alone.high - alone.low  # the same games: they vary together
 
 
+def test_a_comparison_of_swapped_runs_is_the_negated_one(probes: Session):
+    found, swapped = (
+        compare_runs(probes.database, names).metrics
+        for names in (["reference-board", "longer"], ["longer", "reference-board"])
+    )
+    by_name = {metric.name: metric.differences[1] for metric in swapped}
+    assert any(metric.differences[1] and metric.differences[1].low is not None for metric in found)
+    for metric in found:
+        theirs = by_name[metric.name]
+        assert metric.differences[1] == (theirs and theirs.negate()), metric.name
+
+
 def test_the_pinned_run_is_the_baseline_wherever_it_is_named(probes: Session):
     with probes.database.write() as session:
         names.add_annotation(session, "run", names.resolve_id(session, "run", "longer"), "pin")

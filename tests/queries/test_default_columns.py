@@ -10,6 +10,7 @@ import pytest
 from chessreg import text_table
 from chessreg.errors import ChessregError
 from chessreg.queries import run_query
+from chessreg.queries.ask import query_rows_behind
 from chessreg.queries.catalogue import MOST_DEFAULTS, list_entries, parse_entry
 from chessreg.queries.render import choose_columns, format_table, render_result
 from chessreg.registry.database import Database
@@ -83,10 +84,34 @@ def test_the_answer_stays_in_a_narrow_terminal(results_of_all):
 def test_wide_and_chosen_columns_are_printed_whole(results_of_all):
     result = results_of_all["probe accuracy by layer"]
     assert set(choose_columns(result)[0]) < set(choose_columns(result, wide=True)[0])
-    assert "not shown" not in format_table(result, 60, wide=True)
+    assert format_table(result, 60, wide=True) == render_result(result, "records"), "it does not fit"
+    assert "── row" not in format_table(result, 600, wide=True)
+    assert "not shown" not in format_table(result, 600, wide=True)
     assert choose_columns(result.showing(["run", "layer"]))[0] == ["run", "layer"]
     for format in ("markdown", "latex"):
         assert len(render_result(result, format, wide=True)) > len(render_result(result, format))
+
+
+def test_unscored_games_are_counted_where_no_game_has_a_score(database, make):
+    make.play(make.checkpoint("reference"), [{"result": "*", "termination": "move_limit"}] * 3)
+    result = run_query(database, "wins by level")
+    names, same = choose_columns(result)
+    assert "unscored" in {*names, *same}
+    assert format_table(result, 80).split()[-1] == "3"
+    make.play(make.checkpoint("scored"), [{"result": "1-0"}])
+    assert "unscored" not in choose_columns(run_query(database, "wins by level", checkpoint=["scored"]))[0]
+
+
+def test_rows_behind_a_row_lose_columns_from_the_right_that_do_not_fit(database, make):
+    make.play(make.checkpoint("reference"), [{"result": "1-0"}, {"result": "0-1"}])
+    behind = query_rows_behind(database, "elo by intervention", 1)
+    whole = format_table(behind)
+    assert "not shown" not in whole
+    text = format_table(behind, 35)
+    assert all(len(line) <= 35 for line in text.splitlines())
+    assert "board" in text
+    assert "not shown: " in text
+    assert "── row 2 ──" in format_table(behind, 35, wide=True)
 
 
 def test_records_have_every_column_of_each_row(results_of_all):

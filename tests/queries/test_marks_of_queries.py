@@ -42,3 +42,9 @@ def test_without_a_valid_condition_the_kinds_decide(database, make):
     make.run("decoding", 1, spec={"samples": 0})
     entries = [replace(entry, needs="no such column") for entry in list_entries() if entry.kinds == ("decoding",)]
     assert list_answerable_titles(database, entries) == {entry.title for entry in entries}
+
+
+def test_an_imported_checkpoint_alone_gives_training_settings(database, make):
+    assert list_answerable_titles(database, list_entries()) == frozenset()
+    make.checkpoint("reference")
+    assert list_answerable_titles(database, list_entries()) == {"training settings"}

@@ -36,6 +36,8 @@ def test_every_plot_names_columns_of_its_query():
         columns = {c.name for c in entry.columns}
         for wanted in entry.plots:
             assert {wanted.x, wanted.y, *wanted.beside, *wanted.series, *wanted.panels} <= columns
+            assert wanted.baseline in {"", *columns}
+            assert wanted.baseline or wanted.y != "accuracy" or "majority" not in columns
             assert wanted.form in ("lines", "bars", "dots", "board")
 
 
@@ -52,6 +54,20 @@ def test_columns_beside_y_are_lines_with_intervals_of_their_own():
     ]
     [axis] = plot.draw_figure(result, wanted).axes
     assert [container.get_label() for container in axis.containers] == ["t", "null mean"]
+
+
+def test_a_baseline_is_one_gray_line_unless_the_series_differ_in_it():
+    rows = {"model": ["a", "a", "b", "b"], "layer": [0, 1, 0, 1], "right": [70.0, 75.0, 66.0, 68.0]}
+    rows |= {"right_low": [69.0, 74.0, 65.0, 67.0], "right_high": [71.0, 76.0, 67.0, 69.0], "majority": [64.0] * 4}
+    wanted = Plot("right", "layer", "right", series=("model",), baseline="majority")
+    [axis] = plot.draw_figure(QueryResult(pa.table(rows), {}), wanted).axes
+    assert axis.get_legend_handles_labels()[1] == ["majority", "a, right", "b, right"]
+    [line] = [line for line in axis.lines if line.get_label() == "majority"]
+    assert (line.get_color(), list(line.get_ydata())) == ("0.4", [64.0, 64.0])
+
+    rows["majority"] = [64.0, 64.0, 60.0, 60.0]
+    [axis] = plot.draw_figure(QueryResult(pa.table(rows), {}), wanted).axes
+    assert {"a, majority", "b, majority"} <= {line.get_label() for line in axis.lines}
 
 
 def test_a_line_for_each_arm_with_its_intervals(played):

@@ -132,3 +132,17 @@ def test_settings_of_a_kind_that_is_not_built_in_are_all_listed():
     from chessreg.runs.kind import list_effective_settings
 
     assert list_effective_settings("someone-elses", {"a": {"b": 1}, "c": None}) == {"a.b": 1, "c": None}
+
+
+def test_settings_that_were_left_out_and_mean_all_are_typed_and_listed_as_all():
+    from chessreg.runs.kind import find_kind, list_effective_settings
+    from chessreg.runs.spec import describe_settings, parse_settings
+
+    spec = parse_settings(find_kind("play").spec, {"checkpoint": "m", "intervention": {"vector": "v", "scale": 2.0}})
+    listed = list_effective_settings("play", spec.model_dump(mode="json"))
+    assert (listed["intervention.layers"], listed["book"]) == ("all", None)
+    known = {each.path: each for each in describe_settings(find_kind("cache").spec)}
+    assert known["layers"].shown_default == known["max_sites"].shown_default == "all"
+    assert (known["layers"].parse_text("all"), known["max_sites"].parse_text("all")) == ((), None)
+    edit = {each.path: each for each in describe_settings(find_kind("edit").spec)}
+    assert edit["layers"].shown_default == "none", "validation chooses them"

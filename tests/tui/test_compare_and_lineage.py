@@ -50,6 +50,19 @@ async def test_two_marked_runs_have_the_numbers_of_the_command(drive, studied: P
         assert driver.app.clipboard.startswith("chessreg compare ")
 
 
+async def test_the_difference_is_the_last_column_to_yield(drive, studied: Path, command: Any) -> None:
+    told = command("compare", "board", "longer")
+    async with drive(studied, size=(80, 30)) as driver:
+        await driver.stand_on("board", "longer", mark=True)
+        await driver.press("c", "tab")
+        for metric in told["metrics"]:
+            assert Estimate(**metric["differences"][1]).written("+") in driver.text
+        await driver.pilot.resize_terminal(160, 30)
+        await driver.press()
+        head = next(line for line in driver.lines if "Δ longer" in line).split()
+        assert [word for word in head if word in ("board", "longer")] == ["board", "longer", "longer"], "room for all"
+
+
 async def test_loss_curves_lie_over_each_other(drive, studied: Path, command: Any) -> None:
     points = command("compare", "train-0", "train-1", "--curves")
     async with drive(studied, size=(120, 40)) as driver:

@@ -17,7 +17,7 @@ from textual.widgets._toast import Toast
 from chessreg.registry import read, sqlite
 from chessreg.session import open_session
 from tui.screens.preview import Preview, RowPreview
-from tui.widgets.bars import KeyBar, TopBar
+from tui.widgets.bars import Banner, KeyBar, TopBar
 from tui.widgets.table import PageTable
 
 from .conftest import Driver
@@ -130,6 +130,15 @@ async def test_a_toast_covers_no_content(app_on: Any, own: Path, size: tuple[int
                    if one.display and toast.overlaps(one.region)]  # fmt: skip
         assert toast.height == 2
         assert not covered
+        banner = driver.screen.query_one(Banner)
+        banner.set_message("the registry cannot be read " * 6, wrong=True)
+        await driver.settle()
+        toast = app.query_one(Toast).region
+        assert banner.region.height > 1
+        assert not toast.overlaps(banner.region)
+        banner.hush()
+        await driver.settle()
+        assert app.query_one(Toast).region.bottom == driver.screen.query_one(KeyBar).region.y
 
 
 async def test_a_name_that_is_taken_is_told_and_not_held(drive: Any, own: Path) -> None:

@@ -158,7 +158,8 @@ def test_a_plot(picture: Any, session: Session) -> None:
         await driver.find_row(entry.title)
         await driver.press("v")
 
-    picture(steps, plot.title, "accuracy %", "●", f"{int(row[plot.y])} ┤")
+    assert row["majority"] is not None
+    picture(steps, plot.title, "accuracy %", "● accuracy", "■ majority")
 
 
 @pytest.mark.trained

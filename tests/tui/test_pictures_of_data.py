@@ -24,7 +24,7 @@ def tabs(number: int) -> list[str]:
 
 def test_runs_sorted_and_marked(picture: Any) -> None:
     async def steps(driver: Any) -> None:
-        await driver.press(*["greater_than_sign"] * 4)
+        await driver.press("greater_than_sign", "greater_than_sign")
         await driver.stand_on("board", "longer", mark=True)
 
     picture(steps, "name ▲", "marked: board", "●")
@@ -46,7 +46,7 @@ def test_a_comparison(picture: Any, study: Session) -> None:
     metric = next(
         m for m in compare_runs(study.database, ["board", "longer"]).metrics if m.name.startswith("accuracy, test")
     )
-    picture(steps, "baseline board", "[metrics", metric.values[0].written())
+    picture(steps, "baseline board", "[metrics", metric.differences[1].written("+"))
 
 
 def test_what_differs(picture: Any) -> None:

@@ -90,10 +90,10 @@ async def test_runs_that_are_looked_at_a_few_at_a_time_are_all_there_in_the_end(
 async def test_any_column_sorts_and_turns_round(drive, study: Session, studied: Path) -> None:
     async with drive(studied, size=(160, 40)) as driver:
         assert "created ▼" in driver.head
+        assert "machine" not in driver.head  # the same in all rows
         await driver.press("greater_than_sign")
-        assert "machine ▲" in driver.head
-        assert shown(driver) == found(study, "", "machine")
-        await driver.press(*["greater_than_sign"] * 3)
+        assert "tries ▲" in driver.head
+        await driver.press("greater_than_sign")
         assert "name ▲" in driver.head
         assert shown(driver) == found(study, "", "name")
         await driver.press("less_than_sign")
@@ -144,7 +144,7 @@ async def test_words_order_and_columns_are_there_again_the_next_time(drive, stud
         await driver.find_row("machine of the last attempt")
         await driver.press("space", "escape", "slash")
         await type_words(driver, "kind:probe")
-        await driver.press("enter", *["greater_than_sign"] * 3)
+        await driver.press("enter", "greater_than_sign")
         before = driver.lines[1:8]
     async with drive(studied, size=(150, 40)) as driver:
         assert driver.lines[1:8] == before

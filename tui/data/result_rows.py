@@ -392,7 +392,7 @@ TABLE_COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         TableColumn("split", "split"),
         TableColumn("item", "game", right=True),
         TableColumn("layer", "layer", right=True),
-        TableColumn("n", "n", right=True),
+        TableColumn("n", "predictions", right=True),
         TableColumn("correct", "right", right=True),
         TableColumn("accuracy", "accuracy", right=True, text=format_accuracy, role="value"),
     ),

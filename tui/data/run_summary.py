@@ -93,7 +93,7 @@ def summarize_layers(sql: SqlSession, run_id: UUID) -> Summary:
         best = max(layers.values(), key=lambda row: row.get(chosen_on, 0.0))
         best["chosen"] = f"best on {chosen_on}"
     accuracies = [make_share_column(split, f"{split} accuracy %") for split in splits]
-    counts = [make_count_column(f"{split} n", f"{split} n") for split in splits]
+    counts = [make_count_column(f"{split} n", f"{split} predictions") for split in splits]
     chosen = TableColumn("chosen", "", text=lambda row: row.get("chosen", ""))
     columns = [make_count_column("layer", "layer"), *accuracies, chosen, *counts]
     rows = list(layers.values())

@@ -391,11 +391,12 @@ class AppScreen(Screen[None]):
         self.relabel()
 
     def sort_table(self, table: PageTable, way: int) -> None:
-        """Sort by the next column (`way` is not 0) or reverse the order (`way` is 0).
+        """Sort by the next visible column (`way` is not 0) or reverse the order (`way` is 0).
 
         After the last column the list returns to its original order.
         """
-        fields, view = [column.field for column in table.columns if column.heading], table.view
+        fields = list(dict.fromkeys(column.field for column in table.shown_columns if column.heading))
+        view = table.view
         if not way:
             if view.sort:
                 table.sort_by(view.sort, not view.descending)

@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 from tui import show
 from tui.actions import make_bindings
-from tui.columns import TableColumn
+from tui.columns import TableColumn, order_by_use
 from tui.data import comparison
 from tui.data.annotations import toggle_annotation
 from tui.data.pages import ListPages, Row
@@ -91,7 +91,9 @@ class CompareScreen(PartsScreen):
         numbers = [TableColumn(comparison.make_value_key(0), compared.labels[0], right=True)]
         for n, label in list(enumerate(compared.labels))[1:]:
             numbers.append(TableColumn(comparison.make_value_key(n), label, right=True))
-            numbers.append(TableColumn(comparison.make_difference_key(n), f"Δ {label}", right=True))
+            numbers.append(
+                TableColumn(comparison.make_difference_key(n), f"Δ {label}", right=True, role="value", stays=True)
+            )
         metric = TableColumn("metric", "metric", widest=44, least=26, ends=True)
         panes = [
             ComparePane(f"differing {len(compared.differing)}",
@@ -109,8 +111,14 @@ class CompareScreen(PartsScreen):
         self.set_class(not pane.columns, "-curve")
         if pane.columns:
             self.query_one(PageTable).set_title(pane.name.rpartition(" ")[0] or pane.name)
-            self.query_one(PageTable).show(ListPages(pane.rows), pane.rows[:200], columns=pane.columns, keep=keep)
+            self.query_one(PageTable).show(ListPages(pane.rows), pane.rows[:200], columns=self.order(pane), keep=keep)
         self.draw()
+
+    def order(self, pane: ComparePane) -> list[TableColumn]:
+        """Return the columns of a pane, with the differences first if not all columns fit."""
+        if all(column.role != "value" for column in pane.columns):
+            return list(pane.columns)
+        return order_by_use(pane.columns, pane.rows, self.query_one(PageTable).room)
 
     def draw(self) -> None:
         """Draw the curve of the selected metric."""
@@ -121,6 +129,9 @@ class CompareScreen(PartsScreen):
 
     def on_resize(self) -> None:
         if self.compared is not None:
+            pane = self.panes[self.query_one(PaneStrip).place]
+            if pane.columns:
+                self.query_one(PageTable).reorder(self.order(pane))
             self.draw()
 
     def command(self) -> str:

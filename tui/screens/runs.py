@@ -199,8 +199,9 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         self.load()
 
     def sort_table(self, table: PageTable, way: int) -> None:
-        """Sort by the next column, or reverse the order if `way` is 0. Sorting is done in SQL."""
-        keys = [key for key in self.columns if is_sortable(key)]
+        """Sort by the next visible column, or reverse the order if `way` is 0. Sorting is done in SQL."""
+        visible = {column.field for column in table.shown_columns}
+        keys = [key for key in self.columns if is_sortable(key) and run_rows.make_run_column(key).field in visible]
         here = self.sort.removeprefix("-")
         if not way:
             self.sort_by(here if self.sort.startswith("-") else f"-{here}")

@@ -15,6 +15,7 @@ from textual.suggester import Suggester
 from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Static
+from textual.widgets._toast import ToastRack
 
 from tui.actions import FILTER, Action, make_bindings
 from tui.columns import MORE_MARK, fit_text
@@ -126,6 +127,9 @@ def count_cells(pieces: Sequence[Piece]) -> int:
     return sum(cell_len(piece.text) for piece in pieces)
 
 
+KEY_BAR_LINES = 1
+
+
 class Banner(Static):
     """A message above the screen. `say` shows it and `hush` hides it."""
 
@@ -152,6 +156,21 @@ class Banner(Static):
     def hush(self) -> None:
         self.message = ""
         self.remove_class("-said", "-wrong", "-busy")
+
+    def on_show(self) -> None:
+        self.lift_toasts()
+
+    def on_hide(self) -> None:
+        self.lift_toasts()
+
+    def on_resize(self) -> None:
+        self.lift_toasts()
+
+    def lift_toasts(self) -> None:
+        """Keep the toasts above the message and the key bar."""
+        covered = KEY_BAR_LINES + (self.outer_size.height if self.has_class("-said") else 0)
+        for rack in self.screen.query(ToastRack):
+            rack.styles.margin = (0, 0, covered, 0)
 
 
 class KeyBar(Widget):

@@ -61,6 +61,7 @@
 --   form: dots
 --   x: checkpoint
 --   y: accuracy
+--   baseline: majority
 --   series: weights
 --   panels: label, positions, selected_on
 

@@ -55,6 +55,7 @@
 --   form: lines
 --   x: layer
 --   y: accuracy
+--   baseline: majority
 --   series: model, fit
 --   spread: run
 --   panels: label, positions

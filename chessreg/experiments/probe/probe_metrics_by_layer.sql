@@ -56,6 +56,7 @@
 --   form: lines
 --   x: residual_index
 --   y: accuracy
+--   baseline: majority
 --   series: checkpoint, label
 --   spread: runs
 --   panels: positions

@@ -37,6 +37,7 @@
 --   form: lines
 --   x: layer
 --   y: error
+--   baseline: majority_error
 --   series: checkpoint, run
 --   where: split = 'test'
 

@@ -11,6 +11,7 @@ in `markov.py` has `markov.sql` and `markov_*.sql`. A file has a header and name
     -- kinds: play, engine-match
     -- needs: r.spec ->> 'opponent' <> 'none'      condition on a run `r` without which it gives no row, in SQL that
                                        SQLite and PostgreSQL read; `--list` marks queries by it. Left out: any run
+    -- also with: EXISTS (SELECT 1 FROM checkpoint)     condition under which it gives rows without any run, likewise
     -- made by: chessreg run play
     -- default: checkpoint, termination; share; n      columns of a printed table: keys; answers; counts. At most eight
     -- columns:
@@ -26,6 +27,7 @@ in `markov.py` has `markov.sql` and `markov_*.sql`. A file has a header and name
     --   x: level
     --   y: score                with its interval, if it has one
     --   beside: null_mean       additional columns, each drawn like y
+    --   baseline: majority      a column drawn without intervals, in gray; equal values of several series once
     --   series: checkpoint      columns; one line or color for each combination
     --   spread: run             rows of a series that differ in this are one point, from their lowest to their highest
     --   panels: opening         columns; one panel for each combination
@@ -67,11 +69,14 @@ from chessreg.folders import expand_path
 from chessreg.named import clip_text
 from chessreg.queries.catalogue.search import COLUMN_WORD_WEIGHT, rank_descriptions, weigh_words
 
-PARTS = "title|topic|question|aliases|paper|kinds|needs|made by|default|columns|statistics|plot|statements of|statement"
+PARTS = (
+    "title|topic|question|aliases|paper|kinds|needs|also with|made by|default|columns|statistics|plot|statements of|"
+    "statement"
+)
 HEADER = re.compile(rf"^-- ({PARTS}):\s*(.*)$")
 COLUMN = re.compile(r"^--   (\w+)(?: \[([^\]]*)\])?: (.+)$")
 STATISTIC = re.compile(r"^--   (\w+) = (\w+)\(([\w, ]+)\)$")
-PLOTTED = re.compile(r"^--   (aliases|form|x|y|beside|series|spread|panels|where): (.+)$")
+PLOTTED = re.compile(r"^--   (aliases|form|x|y|beside|baseline|series|spread|panels|where): (.+)$")
 LISTED = ("aliases", "beside", "series", "panels")  # keys whose value is a list of words
 SHARED = re.compile(r"^([\w.-]+\.sql) to (\w+)$")
 MORE = re.compile(r"^--       ?(\S.*)$")
@@ -118,9 +123,9 @@ class DeclaredStatistic:
 class Plot:
     """A figure of a table: `y` with its interval over `x`, with one line or color per series and one axes per panel.
 
-    Each column of `beside` is an additional line. In the form `dots`, each x is a row and y is horizontal. In the form
-    `board`, `x` is a square and `y` the heat of a board, one
-    board per panel and series.
+    Each column of `beside` is an additional line, and `baseline` one for reference, in gray. In the form `dots`, each x
+    is a row and y is horizontal. In the form `board`, `x` is a square and `y` the heat of a board, one board per panel
+    and series.
 
     Rows of a series that have the same x and differ in `spread` become one point: their mean, from the lowest to the
     highest.
@@ -132,6 +137,7 @@ class Plot:
     form: str = "lines"
     aliases: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+    baseline: str = ""
     series: tuple[str, ...] = ()
     panels: tuple[str, ...] = ()
     spread: str = ""
@@ -149,6 +155,7 @@ class Entry:
     paper: str
     kinds: tuple[str, ...]  # experiment kinds whose runs it shows
     needs: str  # SQL condition on a run `r` of these kinds; empty: any run of them gives rows
+    also_with: str  # SQL condition under which there are rows without any run; empty: none
     made_by: str  # the command that produces its rows
     columns: tuple[QueryColumn, ...]
     default: Defaults  # empty if the file declares no defaults: then all columns are printed
@@ -252,6 +259,7 @@ def parse_entry(text: str, path: Path) -> Entry:
         kinds=_split_words(fields["kinds"]),
         made_by=fields["made by"],
         needs=fields.get("needs", ""),
+        also_with=fields.get("also with", ""),
         columns=tuple(columns),
         default=default,
         statistics=tuple(statistics),
@@ -374,7 +382,8 @@ def check_unique_names(candidates: Sequence[Entry]) -> tuple[Entry, ...]:
 def find_answerable_titles(
     entries: Sequence[Entry], read: Callable[[str], Iterable[Sequence[Any]]], *, conditions: bool = True
 ) -> frozenset[str]:
-    """Return the titles of the queries with a complete run of their kinds that meets their condition `needs`.
+    """Return the titles of the queries with a complete run of their kinds that meets their condition `needs`, or whose
+    condition `also with` is met.
 
     `read` returns the rows of one SELECT over the registry's tables. If it fails, because the condition of a custom
     query is invalid or SQLite is older than 3.38, the kinds alone decide. Raises the errors of `read` for those.
@@ -384,7 +393,8 @@ def find_answerable_titles(
         kinds = ", ".join("'" + kind.replace("'", "''") + "'" for kind in entry.kinds)
         needs = f" AND ({entry.needs})" if conditions and entry.needs else ""
         runs = f"SELECT 1 FROM run AS r WHERE r.completed_at IS NOT NULL AND r.kind IN ({kinds}){needs}"
-        parts.append(f"SELECT {place} WHERE EXISTS ({runs})")
+        also = f" OR {entry.also_with}" if conditions and entry.also_with else ""
+        parts.append(f"SELECT {place} WHERE EXISTS ({runs}){also}")
     try:
         return frozenset(entries[place].title for (place,) in read(" UNION ALL ".join(parts)))
     except Exception:
