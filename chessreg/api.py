@@ -316,12 +316,14 @@ class Registry(Session):
     ) -> str:
         """Add files of games (PGN, CSV or Parquet) or positions as one dataset, and return its id (32 hex digits).
 
-        Files with the same bytes as an existing dataset return its id. Raises NotFoundError for a missing file, and
-        BadInputError for a file that cannot be read or a name that is taken.
+        A text such as `s3://BUCKET/*.parquet` is the address of files on other machines. Files with the same bytes as
+        an existing dataset return its id. Raises NotFoundError for a missing file, and BadInputError for a file that
+        cannot be read or a name that is taken.
         """
         from chessreg.entities.adding import add_dataset
+        from chessreg.games.datasets.remote import list_input_files
 
-        files = [Path(path) for path in paths]
+        files = [file for path in paths for file in list_input_files(path)]
         return add_dataset(
             self.database, self.store, files, name=name, rating_scale=rating_scale, licence=licence
         ).id.hex

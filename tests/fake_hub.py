@@ -268,14 +268,15 @@ class Handler(BaseHTTPRequestHandler):
         return self.end_headers()
 
     def send_content(self, content: bytes) -> None:
-        asked = self.headers.get("Range")
-        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+        start = int(asked[1]) if asked else 0
+        stop = min(int(asked[2]) + 1, len(content)) if asked and asked[2] else len(content)
         if start >= len(content) and content:
             return self.refuse(416)
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(content) - start))
+        self.send_response(206 if asked else 200)
+        self.send_header("Content-Length", str(stop - start))
         self.end_headers()
-        self.wfile.write(content[start : self.server.break_at])
+        self.wfile.write(content[start : min(stop, self.server.break_at or stop)])
         if self.server.break_at is not None:
             self.close_connection = True
         return None

@@ -18,6 +18,22 @@ if TYPE_CHECKING:
     from chessreg.entities.adding import AddedDataset
 
 FILE = FilePath(path_type=Path)
+
+
+class FileOrAddress(FilePath):
+    """A file, as a Path, or the address of files on other machines, as a text."""
+
+    name = "path"
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from chessreg.games.datasets.remote import is_address
+
+        return value if is_address(str(value)) else super().convert(value, param, ctx)
+
+
 DATASET = load_entity("dataset")
 dataset = group_of("dataset")
 
@@ -88,7 +104,7 @@ def print_dataset(home: Home, added: AddedDataset) -> None:
 
 
 @dataset.command()
-@click.argument("files", nargs=-1, metavar="FILE…", type=FILE)
+@click.argument("files", nargs=-1, metavar="FILE|ADDRESS…", type=FileOrAddress())
 @name_option
 @click.option("--sample", is_flag=True, help="Add the games that come with chessreg instead of a file.")
 @click.option(
@@ -132,7 +148,7 @@ def print_dataset(home: Home, added: AddedDataset) -> None:
 @pass_home
 def add(
     home: Home,
-    files: tuple[Path, ...],
+    files: tuple[Path | str, ...],
     name: str | None,
     sample: bool,
     salvage: bool,
@@ -144,6 +160,8 @@ def add(
 ) -> None:
     """Add files as one dataset: PGN, transcript CSV (plain or .zst, .gz, .bz2, .zip) or Parquet.
 
+    An address (s3://, gs://, https:// or hf:datasets/USER/NAME/FILE, where * matches several files) is read over the
+    network: text as it arrives, Parquet, bags and zips one file at a time through the folder for temporary files.
     Adding the same bytes with the same filters again does nothing. Games that a filter leaves out, or whose tags do not
     answer it, are counted by reason. Games with illegal moves are listed with the dataset. A CSV has a column
     `transcript`, as Karvonen's files of games; an incomplete last move is dropped. A Parquet file of games has a
@@ -158,11 +176,13 @@ def add(
     Example: chessreg dataset add jan.pgn --time-control bullet,blitz --min-rating 700 --name fast
     Example: chessreg dataset add positions.parquet --within jan --name decisions
     Example: chessreg dataset add behavioral_cloning_data.bag --name chessbench
+    Example: chessreg dataset add "hf:datasets/USER/NAME/data/*.parquet" --name hub
     """
     from chessreg.cli.base import show_progress_line
     from chessreg.entities.adding import FileFilter, add_dataset, add_sample, check_dataset_files
     from chessreg.entities.fetched import read_fetch_record
     from chessreg.games.datasets.game_filter import GameFilter
+    from chessreg.games.datasets.remote import list_input_files
 
     about = {name: settings.pop(name) for name in ("rating_scale", "licence")}
     wanted = GameFilter(**settings)
@@ -170,8 +190,10 @@ def add(
         raise click.UsageError("give files, or --sample")
     if sample and (exclude or within or wanted.settings()):
         raise click.UsageError("--exclude, --within and filters of games apply to files, not to --sample")
-    session = home.adding(needs=(*exclude, *within), check=lambda: check_dataset_files(files, salvage))
-    fetched = read_fetch_record(home.store_path / "downloads", files[0]) if files else None
+    inputs = [input for file in files for input in list_input_files(file)]
+    session = home.adding(needs=(*exclude, *within), check=lambda: check_dataset_files(inputs, salvage))
+    first = inputs[0] if inputs else None
+    fetched = read_fetch_record(home.store_path / "downloads", first) if isinstance(first, Path) else None
     with show_progress_line("dataset add", quiet=home.json) as on_progress:
         if sample:
             added = add_sample(session.database, session.store, name=name, on_progress=on_progress)
@@ -179,7 +201,7 @@ def add(
             added = add_dataset(
                 session.database,
                 session.store,
-                files,
+                inputs,
                 FileFilter(min_plies, exclude, within, salvage, wanted),
                 name=name,
                 **about,

@@ -18,7 +18,7 @@ from chessreg.entities.bundled import SAMPLE_GAMES
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.datasets.game_filter import EVERY_GAME, GameFilter
-from chessreg.registry import tables
+from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import make_uuid
 from chessreg.registry.tables.types import get_utc_now, require_lengths
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from chessreg.entities.checkpoint import RegisteredCheckpoint
     from chessreg.games.datasets.dataset import DatasetReport
     from chessreg.games.datasets.positions import PositionFilter
+    from chessreg.games.datasets.remote import InputFile
     from chessreg.games.engines.selfplay import SelfPlay
     from chessreg.games.foreign.chessbench import BenchFile
     from chessreg.games.foreign.download import Fetched
@@ -75,7 +76,7 @@ class FileFilter:
 def add_dataset(
     database: Database,
     store: Store,
-    paths: Sequence[Path],
+    files: Sequence[InputFile],
     chosen: FileFilter = FileFilter(),
     *,
     name: str | None = None,
@@ -89,8 +90,10 @@ def add_dataset(
     dataset.
 
     Excluded games and positions are counted. Adding the same bytes with the same filter again returns the existing
-    dataset. If `rating_scale` is None, it is inferred from the tags. `extra` is added to the report. At most
-    `processes` processes read games, by default one per core up to MOST_PROCESSES, with the same result for any number.
+    dataset. Files behind addresses are read over the network, one after the other. They are the same dataset as their
+    bytes on disk, and the report names their addresses. If `rating_scale` is None, it is inferred from the tags.
+    `extra` is added to the report. At most `processes` processes read games, by default one per core up to
+    MOST_PROCESSES, with the same result for any number.
 
     Raises NotFoundError and BadInputError as `build_dataset` does, and BadInputError for a name in use and for a rating
     scale or licence that is too long. Nothing is stored or recorded then.
@@ -98,7 +101,9 @@ def add_dataset(
     from chessreg.games.datasets import bags, build, positions
     from chessreg.games.engines.pool import count_free_cores
 
-    paths = [shard for path in paths for shard in bags.list_bag_shards(Path(path))]
+    paths = [shard for file in files for shard in bags.list_bag_shards(file)]
+    local = [path for path in paths if isinstance(path, Path)]
+    remote = [str(path) for path in paths if not isinstance(path, Path)]
     of_positions = has_positions(paths)
     if chosen.within and not of_positions:
         raise BadInputError(
@@ -114,18 +119,24 @@ def add_dataset(
     inputs = Inputs(database, store)
     excluded = {} if of_positions else read_move_hashes(inputs, chosen.exclude)
     kept = build_position_filter(inputs, chosen) if of_positions else positions.PositionFilter()
-    digests = [hash_file(path) for path in paths]
-    filters = build.describe_filters(chosen.min_plies, excluded, chosen.tags)
-    identity = (
-        positions.identify_position_dataset(digests, kept) if of_positions else build.identify_dataset(digests, filters)
-    )
-    known = make_uuid(identity)
-    there = find_dataset(database, store, known)
-    register.require_unused_name(database, NOUN, name, known)
-    if there is not None:
-        with database.write() as session:
-            register.assign_name(session, NOUN, there.id, name)
-        return there
+    if remote:  # their digests are known when they have been read
+        require_name_for_addresses(database, name, remote)
+        extra = {**(extra or {}), "addresses": remote}
+    else:
+        digests = [hash_file(path) for path in local]
+        filters = build.describe_filters(chosen.min_plies, excluded, chosen.tags)
+        identity = (
+            positions.identify_position_dataset(digests, kept)
+            if of_positions
+            else build.identify_dataset(digests, filters)
+        )
+        known = make_uuid(identity)
+        there = find_dataset(database, store, known)
+        register.require_unused_name(database, NOUN, name, known)
+        if there is not None:
+            with database.write() as session:
+                register.assign_name(session, NOUN, there.id, name)
+            return there
 
     def reading(done: int, total: int, games: int) -> None:
         on_progress(done / max(total, 1), f"{games:,} {'positions' if of_positions else 'games'}")
@@ -150,9 +161,20 @@ def add_dataset(
         for file in sorted(made.iterdir()):
             file.rename(folder / file.name)
         made.rmdir()
+        register.require_unused_name(database, NOUN, name, make_uuid(report.identity))
         scale = rating_scale or (None if of_positions else guess_rating_scale(folder))
         artifact = store.publish(folder)
     return record_dataset(database, artifact, report, name, scale, licence, extra or {})
+
+
+def require_name_for_addresses(database: Database, name: str | None, addresses: Sequence[str]) -> None:
+    """Raise BadInputError if `name` belongs to a dataset that was not read from these addresses."""
+    if name is None:
+        return
+    with database.read() as session:
+        named = [session.get(tables.Dataset, id) for id in names.find_by_name(session, NOUN, name)]
+        same = next((row.id for row in named if row is not None and row.report.get("addresses") == addresses), None)
+        names.require_free_name(session, NOUN, same or "", name)
 
 
 def read_move_hashes(inputs: Inputs, references: Sequence[str]) -> dict[str, np.ndarray]:
@@ -193,20 +215,20 @@ def build_position_filter(inputs: Inputs, chosen: FileFilter) -> PositionFilter:
     return PositionFilter(chosen.min_plies, excluded, kept)
 
 
-def check_dataset_files(paths: Sequence[Path], salvage: bool = False) -> None:
+def check_dataset_files(files: Sequence[InputFile], salvage: bool = False) -> None:
     """Raise as `add_dataset` would for missing files, other formats and files without a legal game.
 
     Reads only the first part of a valid file.
     """
     from chessreg.games.datasets import bags, build
 
-    paths = [shard for path in paths for shard in bags.list_bag_shards(Path(path))]
+    paths = [shard for file in files for shard in bags.list_bag_shards(file)]
     if not has_positions(paths):
         for path in paths:
             build.check_game_file(path, salvage)
 
 
-def has_positions(paths: Sequence[Path]) -> bool:
+def has_positions(paths: Sequence[InputFile]) -> bool:
     """Return whether the files hold positions, not games. Raises BadInputError for a mixture or another format."""
     from chessreg.games.datasets.positions import open_positions
     from chessreg.games.datasets.transcripts import open_game_source

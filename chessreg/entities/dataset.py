@@ -164,7 +164,8 @@ class Datasets(Entity):
                 words += [option, str(settings[name])]
             remark += f", {settings['engine']} {settings['version']}"
         else:
-            words = ["add", *([name for name, _ in self.files(sql, row)] or ["--sample"])]
+            places = report.get("addresses") or [name for name, _ in self.files(sql, row)]
+            words = ["add", *(places or ["--sample"])]
             filters = report.get("filters", {})
             words += ["--min-plies", str(filters["min_plies"])] if filters.get("min_plies") else []
             for name in ("exclude", "within"):
@@ -176,6 +177,8 @@ class Datasets(Entity):
         return f"chessreg dataset {shlex.join(words)}", remark
 
     def files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
+        if row.report.get("addresses"):  # no file is needed
+            return []
         sources = [(source["name"], source["sha256"]) for source in row.report.get("sources", ())]
         return [
             (name, digest) for name, digest in sources if name != SAMPLE_GAMES or digest not in list_bundled_digests()

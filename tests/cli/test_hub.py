@@ -22,6 +22,7 @@ from sqlalchemy import select
 
 from chessreg.cards import hide_private_text
 from chessreg.entities.fetched import read_fetch_record
+from chessreg.games.datasets import remote
 from chessreg.models import hub_repository
 from chessreg.registry import tables
 from chessreg.runs.fitted import load_direction, load_probe
@@ -478,6 +479,25 @@ def test_a_download_that_breaks_off_resumes_and_damage_is_found(hub: FakeHub, at
     assert "is damaged" in at.err
     assert at("fetch", "hf:me/big/*") == 0
     assert made.files["vocab.json"] == (Path(report["folder"]) / "vocab.json").read_bytes()
+
+
+def test_parquet_files_of_the_hub_are_added_as_the_dataset_that_they_are_on_disk(
+    hub: FakeHub, here: Here, tmp_path: Path
+) -> None:
+    files = {f"data/{name}.parquet": tmp_path / f"{name}.parquet" for name in ("b", "a")}
+    for number, path in enumerate(files.values()):
+        pq.write_table(pa.table({"movetext": ["1. e4 e5", "1. d4"], "WhiteElo": [1500 + number, None]}), path)
+    content = {key: path.read_bytes() for key, path in files.items()}
+    hub.add("me/games", {**content, "data/notes.txt": b"x"}, kind="dataset", private=True)
+    remote._open_place.cache_clear()
+    assert here("init") == 0
+    made = here.json("dataset", "add", "hf:datasets/me/games/data/*.parquet", "--name", "far")
+    assert made["source"] == "a.parquet, b.parquet"
+    assert here.json("dataset", "add", *sorted(files.values()))["id"] == made["id"]
+    assert here("dataset", "add", "hf:datasets/me/other/*.parquet") != 0
+    assert here.err.startswith("error: ")
+    storage = [token for path, token in hub.authorized if path.startswith("/lfs/")]
+    assert set(storage) == {None}
 
 
 def test_the_token_goes_to_the_hub_only(hub: FakeHub, at: Here) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.boards.exporting import open_new_file
+from chessreg.games.datasets.remote import InputFile
 
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import DatasetFile
@@ -48,12 +49,12 @@ class BagError(BadInputError):
     byte."""
 
 
-def is_bag(path: Path) -> bool:
+def is_bag(path: InputFile) -> bool:
     """Return whether a path is named as a bag or a set of shards."""
     return path.suffix.lower() in SUFFIXES
 
 
-def list_bag_shards(path: Path) -> list[Path]:
+def list_bag_shards(path: InputFile) -> list[InputFile]:
     """Return the files that `NAME@N_data.bag` denotes, in order; for any other name the path itself.
 
     Raises NotFoundError for the first missing file, BadInputError if N is 0 or above MAX_SHARDS.

@@ -26,6 +26,7 @@ from chessreg.games.datasets.block_reading import BlockPool, BlockReader, Source
 from chessreg.games.datasets.dataset import DatasetReport, SourceFile
 from chessreg.games.datasets.game_filter import EVERY_GAME, GameFilter
 from chessreg.games.datasets.reader import READER_VERSION, GameReader, get_reader
+from chessreg.games.datasets.remote import InputFile
 from chessreg.games.datasets.rows import Reject, Tally
 from chessreg.games.datasets.sources import BrokenStreamError, GameSource
 from chessreg.games.datasets.transcripts import open_game_source
@@ -43,7 +44,7 @@ _BATCH_HASHES = 1 << 21  # about 100 MB of memory, whatever the number of games
 
 
 def build_dataset(
-    files: Sequence[Path],
+    files: Sequence[InputFile],
     folder: Path,
     *,
     salvage: bool = False,
@@ -66,7 +67,7 @@ def build_dataset(
     """
     if not files:
         raise BadInputError("there are no files to add")
-    sources = [open_game_source(Path(path)) for path in files]
+    sources = [open_game_source(path) for path in files]
     player = get_reader(reader_name)
     with create_folder(folder) as aside:
         return _build_from_sources(
@@ -74,7 +75,7 @@ def build_dataset(
         )
 
 
-def check_game_file(path: Path, salvage: bool = False, reader_name: str = "auto") -> None:
+def check_game_file(path: InputFile, salvage: bool = False, reader_name: str = "auto") -> None:
     """Raise the errors of `build_dataset` for a file without a legal game. Reads only up to the first legal game."""
     source, tally, read = open_game_source(path), Tally(), 0
     reader, stream = BlockReader(get_reader(reader_name), 0, None, EVERY_GAME), _Stream(source)

@@ -14,6 +14,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,6 +32,7 @@ from chessreg.games.datasets.build import identify_dataset as identity_of
 from chessreg.games.datasets.dataset import DatasetFile, DatasetReport, SourceFile, Verification
 from chessreg.games.datasets.reader import find_legal_moves
 from chessreg.games.datasets.reader_python import describe_status
+from chessreg.games.datasets.remote import InputFile, fetch_copy
 from chessreg.games.datasets.rows import Reject, Tally
 from chessreg.games.datasets.sources import BrokenStreamError, GameSource
 from chessreg.games.datasets.transcripts import TRANSCRIPT_COLUMN as TRANSCRIPT
@@ -191,12 +193,13 @@ def make_position_schema() -> pa.Schema:
 class PositionSource:
     """A source file of positions."""
 
-    def __init__(self, path: Path, names: Sequence[str], source: GameSource | None) -> None:
+    def __init__(self, path: InputFile, names: Sequence[str], source: GameSource | None) -> None:
         """`names` are the file's columns; `source` is the CSV's stream, None for a Parquet file.
 
         Raises BadInputError without a column of FENs.
         """
         self.path, self._source, self._names = path, source, list(names)
+        self._digest = ""
         self.bytes_total = path.stat().st_size
         self.bytes_done = 0
         lower = [name.strip().lower() for name in names]
@@ -232,11 +235,12 @@ class PositionSource:
         wanted = {name: self._names[at] for name, at in self.columns.items() if at is not None}
         line = 1
         try:
-            file = pq.ParquetFile(self.path)
-            for batch in file.iter_batches(_BATCH_ROWS, columns=list(wanted.values())):
-                yield range(line, line + len(batch)), {name: _list_values(batch[at]) for name, at in wanted.items()}
-                line += len(batch)
-                self.bytes_done = self.bytes_total * (line - 1) // max(file.metadata.num_rows, 1)
+            with self._read_copy() as path:
+                file = pq.ParquetFile(path)
+                for batch in file.iter_batches(_BATCH_ROWS, columns=list(wanted.values())):
+                    yield range(line, line + len(batch)), {name: _list_values(batch[at]) for name, at in wanted.items()}
+                    line += len(batch)
+                    self.bytes_done = self.bytes_total * (line - 1) // max(file.metadata.num_rows, 1)
         except (pa.ArrowException, OSError, *DAMAGE_ERRORS) as error:
             raise BrokenStreamError(_shorten_error(error)) from error
 
@@ -273,13 +277,29 @@ class PositionSource:
 
     headless = False
 
+    @contextmanager
+    def _read_copy(self) -> Iterator[Path]:
+        """Yield the file on disk, and compute its digest."""
+        with fetch_copy(self.path) as path:
+            self._digest = hash_file(path)
+            yield path
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the file's bytes, once `batches` is exhausted."""
+        if self._source is None:
+            return self._digest
+        return hash_file(self.path) if isinstance(self.path, Path) else self._source.sha256
+
 
 class BagSource(PositionSource):
     """A bag of ChessBench as a source of positions (`bags.py`)."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises BagError if the file cannot be a bag."""
-        self.path, self._bag = path, bags.Bag(path)
+    def __init__(self, path: InputFile) -> None:
+        """Raises BagError if the file on disk cannot be a bag; a remote one is checked when it is read."""
+        self.path, self._source, self._digest = path, None, ""
+        if isinstance(path, Path):
+            bags.Bag(path)
         self.bytes_total, self.bytes_done = path.stat().st_size, 0
         self.columns = dict.fromkeys(COLUMNS)
         self._coding: str | None = None
@@ -292,16 +312,17 @@ class BagSource(PositionSource):
         """See `PositionSource.batches`. Raises BagError for the first invalid record."""
         line = 1
         try:
-            for records in self._bag.records():
-                self._coding = records.coding
-                columns: dict[str, list[Any]] = {"fen": records.fens()}
-                if records.coding != "state_value":
-                    columns["best" if records.coding == "behavioral_cloning" else "action"] = records.moves()
-                if records.coding != "behavioral_cloning":
-                    columns["win_prob"] = records.win_prob.tolist()
-                self.bytes_done += int(sum(map(len, columns["fen"])))
-                yield range(line, line + len(records)), columns
-                line += len(records)
+            with self._read_copy() as path:
+                for records in bags.Bag(path).records():
+                    self._coding = records.coding
+                    columns: dict[str, list[Any]] = {"fen": records.fens()}
+                    if records.coding != "state_value":
+                        columns["best" if records.coding == "behavioral_cloning" else "action"] = records.moves()
+                    if records.coding != "behavioral_cloning":
+                        columns["win_prob"] = records.win_prob.tolist()
+                    self.bytes_done += int(sum(map(len, columns["fen"])))
+                    yield range(line, line + len(records)), columns
+                    line += len(records)
         except OSError as error:
             raise BrokenStreamError(f"it cannot be read: {describe_os_error(error)}") from error
         self.bytes_done = self.bytes_total
@@ -332,7 +353,7 @@ def _read_lines(source: GameSource) -> Iterator[str]:
         yield decode_text(left)
 
 
-def open_positions(path: Path) -> PositionSource | None:
+def open_positions(path: InputFile) -> PositionSource | None:
     """Return a file as a source of positions, or None if it contains games (PGN, transcripts or a Parquet file of
     games).
 
@@ -428,7 +449,7 @@ def identify_position_dataset(digests: Sequence[str], chosen: PositionFilter | N
 
 
 def build_position_dataset(
-    files: Sequence[Path],
+    files: Sequence[InputFile],
     folder: Path,
     *,
     salvage: bool = False,
@@ -441,7 +462,7 @@ def build_position_dataset(
     leaves nothing behind, if the folder exists, or a file has no positions, cannot be read completely (without
     `salvage`) or has only bad rows.
     """
-    sources = [(path, open_positions(Path(path))) for path in files]
+    sources = [(path, open_positions(path)) for path in files]
     for path, source in sources:
         if source is None:
             raise BadInputError(f"{path} holds no positions", "a column fen is needed")
@@ -501,7 +522,7 @@ def _build_from_position_sources(
         path.unlink()
     write_parquet(scratch, aside / dataset.POSITIONS_FILE, copies, target, ("judgment", *_MOVES))
     scratch.unlink()
-    entered = [SourceFile(s.path.name, hash_file(s.path), s.bytes_total) for s in sources]
+    entered = [SourceFile(s.path.name, s.sha256, s.bytes_total) for s in sources]
     result = DatasetReport(
         identity=identify_position_dataset([file.sha256 for file in entered], chosen),
         reader_version=POSITION_READER_VERSION,

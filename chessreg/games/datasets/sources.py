@@ -7,12 +7,14 @@ import hashlib
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.datasets import borders
 from chessreg.games.datasets.borders import RawGame
+from chessreg.games.datasets.remote import InputFile, fetch_copy
 
 BLOCK_BYTES = 4 << 20
 """Bytes of text per block: about 6,000 games, 200 MB of working memory per worker."""
@@ -47,7 +49,7 @@ class _Decoder(Protocol):
 class GameSource:
     """One source file. Once `blocks` is exhausted, `sha256` is the digest of the file's bytes on disk."""
 
-    def __init__(self, path: Path, text: bool = True) -> None:
+    def __init__(self, path: InputFile, text: bool = True) -> None:
         """Raises NotFoundError; BadInputError for a folder, an empty file and, if `text`, for an archive or other
         binary data."""
         if not path.exists():
@@ -142,15 +144,24 @@ class GameSource:
         self.bytes_done += len(data)
         return data
 
+    @contextmanager
+    def _read_copy(self) -> Iterator[Path]:
+        """Yield the file on disk, for a format that is not read from the beginning to the end; add it to the digest."""
+        with fetch_copy(self.path) as path:
+            with path.open("rb") as file:
+                while data := file.read(1 << 20):
+                    self._digest.update(data)
+            yield path
+
     def _unzipped(self) -> Iterator[bytes]:
-        """Yield the text of the archive's only file. The zip directory is at the end, so the digest needs a separate
-        pass."""
-        with self.path.open("rb") as file:
-            while data := file.read(1 << 20):
-                self._digest.update(data)
+        """Yield the text of the archive's only file."""
         done = 0
         try:
-            with zipfile.ZipFile(self.path) as archive, archive.open(self._member) as member:
+            with (
+                self._read_copy() as path,
+                zipfile.ZipFile(path) as archive,
+                archive.open(self._member) as member,
+            ):
                 while data := member.read(1 << 18):
                     done += len(data)
                     self.bytes_done = self.bytes_total * done // max(self._member.file_size, done)
@@ -216,7 +227,7 @@ def _normalize_line_ends(data: bytes) -> bytes:
     return data.replace(_BYTE_ORDER_MARK, b"") if _BYTE_ORDER_MARK in data else data
 
 
-def _refuse_archive(path: Path, head: bytes) -> None:
+def _refuse_archive(path: InputFile, head: bytes) -> None:
     """Raise BadInputError if the first bytes of a file, or of its unpacked content, are not text."""
     for place, magic, kind, command in _ARCHIVES:
         if head[place : place + len(magic)] == magic:
@@ -231,10 +242,10 @@ def _refuse_archive(path: Path, head: bytes) -> None:
         raise BadInputError(f"{path} is not text: its byte {head.index(0) + 1} is zero", hint)
 
 
-def _find_only_member(path: Path) -> zipfile.ZipInfo:
+def _find_only_member(path: InputFile) -> zipfile.ZipInfo:
     """Return the only file of an archive, ignoring macOS's additions."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith("__MACOSX/")]
     except (zipfile.BadZipFile, OSError) as error:
         raise BadInputError(f"{path} is a damaged zip: {error}", "get the file again") from error

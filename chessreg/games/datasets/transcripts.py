@@ -22,7 +22,6 @@ import re
 import shlex
 from collections.abc import Iterator
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import chess
@@ -30,6 +29,7 @@ import chess
 from chessreg.errors import BadInputError, get_first_line
 from chessreg.games.datasets import movetext
 from chessreg.games.datasets.borders import RawGame, decode_text
+from chessreg.games.datasets.remote import InputFile
 from chessreg.games.datasets.sources import BLOCK_BYTES, BrokenStreamError, GameSource
 
 TRANSCRIPT_COLUMN = "transcript"
@@ -45,7 +45,7 @@ _UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbnQRBN]?")
 _PREFIX = re.compile(r"(1-0|0-1|1/2-1/2|\*)#")  # the author's "results" variant writes the result before the moves
 
 
-def open_game_source(path: Path) -> GameSource:
+def open_game_source(path: InputFile) -> GameSource:
     """Return a file as a source of games: Parquet, transcript CSV if its first line has that column, else PGN.
 
     Raises the errors of `GameSource`, and BadInputError for a CSV without that column.
@@ -69,7 +69,7 @@ def open_game_source(path: Path) -> GameSource:
 class TranscriptSource(GameSource):
     """A transcript CSV (plain, zst, gz, bz2, or the only file in a zip)."""
 
-    def __init__(self, path: Path, head: bytes | None = None) -> None:
+    def __init__(self, path: InputFile, head: bytes | None = None) -> None:
         """Raises the errors of `GameSource`, and BadInputError for a CSV of match results, whose transcripts differ."""
         super().__init__(path)
         head = read_head(GameSource(path)) if head is None else head
@@ -187,7 +187,7 @@ def to_san(transcript: str) -> str:
     return " ".join(sans)
 
 
-def read_parquet_columns(path: Path) -> list[str] | None:
+def read_parquet_columns(path: InputFile) -> list[str] | None:
     """Return the column names of a Parquet file, or None if it is not Parquet. Raises BadInputError if it
     is damaged."""
     import pyarrow as pa
@@ -198,7 +198,8 @@ def read_parquet_columns(path: Path) -> list[str] | None:
     if head != PARQUET and not (head and path.suffix.lower() == ".parquet"):
         return None
     try:
-        names: list[str] = pq.read_schema(path).names
+        with path.open("rb") as file:
+            names: list[str] = pq.read_schema(file).names
     except (pa.ArrowException, OSError, ValueError) as error:
         raise BadInputError(f"{path} is a damaged Parquet: {get_first_line(error)}", "get the file again") from error
     return names
@@ -213,7 +214,7 @@ def has_game_columns(columns: list[str]) -> bool:
 class ParquetGames(GameSource):
     """A Parquet file of games. A block is lines of JSON, one per row; the line of a game is its row."""
 
-    def __init__(self, path: Path, columns: list[str]) -> None:
+    def __init__(self, path: InputFile, columns: list[str]) -> None:
         super().__init__(path, text=False)
         self.moves = next(name for name in columns if name.lower() in PARQUET_MOVES)
         self.tags = {name: _TAG_OF[name.lower()] for name in columns if name.lower() in _TAG_OF}
@@ -227,17 +228,15 @@ class ParquetGames(GameSource):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        with self.path.open("rb") as file:
-            while data := file.read(1 << 20):
-                self._digest.update(data)
         done = 0
         try:
-            parquet = pq.ParquetFile(self.path)
-            for batch in parquet.iter_batches(BATCH_ROWS, columns=[self.moves, *self.tags]):
-                rows = zip(*(batch[name].to_pylist() for name in (self.moves, *self.tags)), strict=True)
-                yield b"".join(json.dumps([_format_value(value) for value in row]).encode() + b"\n" for row in rows)
-                done += len(batch)
-                self.bytes_done = self.bytes_total * done // parquet.metadata.num_rows
+            with self._read_copy() as path:
+                parquet = pq.ParquetFile(path)
+                for batch in parquet.iter_batches(BATCH_ROWS, columns=[self.moves, *self.tags]):
+                    rows = zip(*(batch[name].to_pylist() for name in (self.moves, *self.tags)), strict=True)
+                    yield b"".join(json.dumps([_format_value(cell) for cell in row]).encode() + b"\n" for row in rows)
+                    done += len(batch)
+                    self.bytes_done = self.bytes_total * done // parquet.metadata.num_rows
         except (pa.ArrowException, OSError, ValueError) as error:
             raise BrokenStreamError(get_first_line(error), b"") from error
 
