@@ -184,7 +184,7 @@ def test_shards_of_a_bucket_are_one_dataset_in_the_order_of_their_names(
 
 def test_a_pattern_and_an_address_without_a_file_are_refused(session: Session, web: Web) -> None:
     for place in (f"{web.url}/none.pgn", f"s3://{BUCKET}/none.pgn"):
-        with pytest.raises(NotFoundError, match=f"no file {place}"):
+        with pytest.raises(NotFoundError, match=f"{place} does not exist"):
             add(session, place)
     with pytest.raises(NotFoundError, match="no file matches s3://lake/none/"):
         add(session, f"s3://{BUCKET}/none/*.pgn")

@@ -205,7 +205,7 @@ class RemoteFile:
         if isinstance(error, BadInputError):
             raise error
         if isinstance(error, FileNotFoundError):
-            raise NotFoundError(f"no file {self}") from error
+            raise NotFoundError(f"the file {self} does not exist") from error
         raise BadInputError(f"{self} cannot be read: {get_first_line(error)[:200]}") from error
 
 
