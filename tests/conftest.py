@@ -56,8 +56,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in a shell's ba
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# The longest files. Those that mostly wait (for a cluster, a supervisor, a terminal) stand between those that compute:
-# four processes share what may be two cores.
+# The longest files. Files that mostly wait (for a cluster, a supervisor, a terminal) alternate with files that compute,
+# because four processes may share two cores.
 LONGEST = (
     "test_slurm.py", "test_architecture.py", "test_ray.py", "test_demo.py", "test_supervisor.py", "test_queries.py",
     "test_every_kind.py", "test_other_cpu.py", "test_trust.py", "test_launch.py", "test_published.py", "test_uci.py",
@@ -96,7 +96,7 @@ def pytest_make_collect_report(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest files first, then those of the terminal UI and of the whole, whose tests are long too.
+    """Run the longest files first, then those of the terminal UI and of the whole system, whose tests are long as well.
 
     Otherwise the worker that gets one of them last runs alone.
     """

@@ -1,10 +1,11 @@
-"""The network as Karvonen's scripts run it, for the benchmarks' stand-ins: what TransformerLens 1.10 does for a pass,
-with our weights. Written anew from what it computes (specification 2.2 and 9.1).
+"""The network as Karvonen's scripts run it, for comparison in benchmarks: the computation of TransformerLens 1.10, with
+our weights. Reimplemented from its behavior.
 
-Norms are folded into the matrices that read, heads are apart, every product has its bias (zero, as the models have
-none), the attention pattern is looked through for what is no number, there is no key-value cache, and every pass is of
-the whole text; a pass with a cache keeps every activation of every layer, attention patterns too. Where it differs from
-his: no checks of shapes and types at run time, and no hooks where none edits, so it is if anything faster than his.
+Norms are folded into the matrices that read them, heads are separate, every product has a bias (zero, because the
+models have none), the attention pattern is searched for NaN, there is no key-value cache, and every pass covers the
+whole text; a pass with a cache keeps every activation of every layer, including attention patterns. Where it differs
+from his: no checks of shapes and types at run time, and no hooks where none edits, so it is if anything faster than
+his.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
     python tests/benchmarks/bench_corpora.py [--games 10000000] [--positions 100000000] [--folder .benchmarks]
 
 Writes random tokens once: games of about 350 PGN characters (Karvonen's average), and positions of 77 characters with
-an action; 3.5 and 7.9 GB for the numbers above. Each training runs in a process of its own, with a model so small that
-data dominate: rows of 1,024 tokens (`blocks`), one game a row (`games`), a stream, and 2,048 positions. Peak memory is
-the process's largest resident set, mapped files included; the same training of 1,000 items is subtracted.
+an action; 3.5 and 7.9 GB for the numbers above. Each training runs in a separate process, with a model so small that
+data dominate: rows of 1,024 tokens (`blocks`), one game per row (`games`), a stream, and 2,048 positions. Peak memory
+is the process's largest resident set, mapped files included; the same training of 1,000 items is subtracted.
 
-Goals: less than 2 GB beside the model, and the first batch of an epoch in less than 2 seconds. The time to reach the
-middle of an epoch, as a resumed run does, is printed too, and the batches a second without training, from the file
-cache and after it was dropped.
+Goals: less than 2 GB in addition to the model, and the first batch of an epoch in less than 2 seconds. The time to
+reach the middle of an epoch, as a resumed run does, is printed too, and the batches a second without training, from the
+file cache and after it was dropped.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def drop_cache(folder: Path) -> None:
 
 
 def measure_training(folder: Path, packing: str) -> dict[str, Any]:
-    """Train on a corpus in this process, and return what was measured."""
+    """Train on a corpus in this process, and return the measurements."""
     import torch
 
     from chessreg.models.corpus import Corpus, PositionCorpus, collate_rows
@@ -122,7 +122,7 @@ def measure_training(folder: Path, packing: str) -> dict[str, Any]:
 
 
 def measure(folder: Path, packing: str) -> dict[str, Any]:
-    """Return the measurements of a process of its own."""
+    """Return the measurements of a separate process."""
     command = [sys.executable, __file__, "--measure", str(folder), packing]
     done = subprocess.run(
         command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}

@@ -74,7 +74,7 @@ def compare_with_pgn_extract(files: list[Path], processes: int) -> str:
 
 
 def default_files() -> list[Path]:
-    """The 92,736 Lichess games beside the checkout when they are there, else the bundled sample."""
+    """The 92,736 Lichess games next to the checkout if they exist, else the bundled sample."""
     here = Path(__file__).resolve().parents[2]
     shared = here.parent / "shared" / "data" / "games"
     found = [shared / f"lichess-{part}.pgn.zst" for part in ("lm", "probe-train", "probe-test")]

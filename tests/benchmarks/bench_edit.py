@@ -2,18 +2,17 @@
 
     python tests/benchmarks/bench_edit.py [--states 48] [--threads 1] [--plain-states 4] [--positions all]
 
-The author's way, written anew from what his `board_state_interventions.py` and `get_model_move` do (Karvonen
-specification 6.1 and 9.1): for a state one greedy text and five sampled ones of the clean model, and as many of the
-edited one, each at batch 1; every character is one pass of the whole text through the network as TransformerLens runs
-it, logits at every token, until a space, at most seven. Where ours differs: the states of a batch run side by side, the
-texts of a state share the pass of its prompt and keep keys and values, and of no token but the last are logits
-computed. Both draw with the same numbers, so they write the same texts, but where two are all but equally likely. Ours
-also gives the exact probability of a legal move in canonical spelling; with --spellings that of every spelling too.
-His own loop around the stand-in's network was seen to take 322 to 340 ms of CPU for a greedy text after 364 characters,
-the stand-in 332 to 351.
+The author's method, reimplemented from `board_state_interventions.py` and `get_model_move`: for each state one greedy
+text and five sampled ones of the clean model, and the same number of the edited one, each at batch 1; every character
+is one pass of the whole text through the network as TransformerLens runs it, with logits at every token, until a space,
+at most seven. Where ours differs: the states of a batch run side by side, the texts of a state share the pass of its
+prompt and keep keys and values, and of no token but the last are logits computed. Both draw with the same numbers, so
+they write the same texts, but where two are all but equally likely. Ours also gives the exact probability of a legal
+move in canonical spelling; with --spellings that of every spelling too. His own loop around the stand-in's network was
+seen to take 322 to 340 ms of CPU for a greedy text after 364 characters, the stand-in 332 to 351.
 
-`forward share` is the time that the model's own forward passes take over the time of the batch: what is left over is
-chess, bookkeeping and sampling. Goals: 10 times as many states, 60 % of the time in forward passes.
+`forward share` is the time of the model's own forward passes over the time of the batch; the rest is chess, bookkeeping
+and sampling. Goals: 10 times the states per second, and 60 % of the time in forward passes.
 """
 
 from __future__ import annotations

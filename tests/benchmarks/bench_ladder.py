@@ -2,17 +2,17 @@
 
     python tests/benchmarks/bench_ladder.py [--checkpoint FILE_OR_FOLDER] [--threads 1] [--games 8]
 
-A ladder of levels 0 to 10 at 1,000 nodes, both colors, in one arena, against his evaluation of a nanoGPT, written
-anew from what his code does (specification 4.2): one level and one game after the other from the start position; a
-helper Stockfish is started for every level and color; before each move of the model the board is looked at for a
-repetition, then up to five tries are written at rising temperatures, each character a pass of the whole text with the
-logits of the last token and the 200 likeliest kept; the opponent is configured before each of its moves, and the game's
-text is written to a file after every ply. Handicapped levels cannot be seeded, so the games differ; what is compared is
-time for a turn of the model, of which the games of both ways have about as many at the same plies (`plies` tells).
+A ladder of levels 0 to 10 at 1,000 nodes, both colors, in one arena, against his evaluation of a nanoGPT, reimplemented
+from his code: one level and one game after the other from the start position; a helper Stockfish is started for every
+level and color; before each move of the model the board is checked for a repetition, then up to five tries are written
+at rising temperatures, each character a pass of the whole text with the logits of the last token and the 200 likeliest
+kept; the opponent is configured before each of its moves, and the game's text is written to a file after every ply.
+Handicapped levels cannot be seeded, so the games differ; the comparison is of the time for a turn of the model, because
+the games of both methods have about the same number of turns at the same plies (column `plies`).
 
-`ratio_by_cpu` compares our own CPU seconds a turn, without the engines': what other work on the machine disturbs least.
-`share_of_work` is the time of the model's passes alone, in full batches, and of the engines' searches over the time of
-the ladder; `share_of_passes` is that of the passes alone.
+`ratio_by_cpu` compares our own CPU seconds per turn, without the engines', and depends least on other work on the
+machine. `share_of_work` is the time of the model's passes alone, in full batches, and of the engines' searches over the
+time of the ladder; `share_of_passes` is that of the passes alone.
 """
 
 from __future__ import annotations

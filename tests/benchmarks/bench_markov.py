@@ -3,8 +3,8 @@
     python tests/benchmarks/bench_markov.py [--classes 2000] [--width 192] [--threads 1]
 
 The loop is the plain way: for every class of every grouping the cosine of each pair of its states. A second loop has
-vectors of length 1, and one product a pair. They are timed on some groupings and scaled. Sizes of classes are those of
-2,000 positions of real games: half of them have two move orders, the most 16.
+vectors of length 1, and one product a pair. They are timed on some groupings and scaled. Class sizes are those of 2,000
+positions of real games: half of them have two move orders, the most 16.
 
 Goal: at least 50 times faster than the loop.
 """

@@ -2,19 +2,19 @@
 
     python tests/benchmarks/bench_play.py [--checkpoint FILE_OR_FOLDER] [--threads 1] [--games 160]
 
-1. At 1,000 nodes: the arena against the author's way, written anew from what chess_gpt_eval does (Karvonen
-   specification 7 and 9.1): one game after the other; a try is up to ten passes of the whole text through his nanoGPT,
-   logits of the last token alone, the 200 likeliest kept (of 32: all), until a space; the engine is configured before
-   each of its moves, while the model waits. Where ours differs: many games side by side, engines searching meanwhile,
+1. At 1,000 nodes: the arena against the author's method, reimplemented from chess_gpt_eval: one game after the other; a
+try is up to ten passes of the whole text through his nanoGPT, logits of the last token alone, the 200 likeliest kept
+(of 32: all), until a space; the engine is configured before each of its moves, while the model waits. Where ours
+differs: many games side by side, engines searching meanwhile,
    keys and values kept from move to move. Both use the same model object, dtype and threads, the policy retry:5, the
    same draws, and level 20, which forgets everything before each move and so plays the same moves every time: both ways
-   must play the same moves. The author's way plays some turns of the arena's games, and the replies to them, in rounds
-   whose texts are as long as those of all turns: his time grows with them. Its games a minute are its turns a minute
-   over the arena's turns a game, and `ratios` are those of each round. `ratio_by_cpu` is that of our own CPU seconds a
-   game, without the engines': what other work on the machine disturbs least. `mean_text` are the mean characters of a
-   turn's text, of the arena's turns and of the author's. His own code with this model's weights was seen to take 197 to
-   208 ms of CPU for a try after 364 characters, the stand-in 192 to 203.
-   `share_of_forward_bound` is the time of the model's passes alone, every token of these games and tries computed
+   must play the same moves. The author's method plays some turns of the arena's games, and the replies to them, in
+   rounds whose texts are as long on average as those of all turns, because its time grows with their length. Its games
+   per minute are its turns per minute over the arena's turns per game, and `ratios` are those of each round.
+   `ratio_by_cpu` is that of our own CPU seconds per game, without the engines', and depends least on other work on the
+   machine. `mean_text` are the mean characters of a turn's text, of the arena's turns and of the author's. His own code
+   with this model's weights was seen to take 197 to 208 ms of CPU for a try after 364 characters, the stand-in 192 to
+   203. `share_of_forward_bound` is the time of the model's passes alone, every token of these games and tries computed
    once, in full batches of 32 rows of one length and with a cache, over the time of the match; that length is the mean
    at which these games' characters stand. `share_in_passes` is the part of the match spent in passes as they were.
 2. At 100,000 nodes, level 0: the time of the same searches done by the engines alone, on all cores, over the time of
@@ -101,8 +101,8 @@ def arena_games(
 
 
 def forward_bound(model: LanguageModel, played: list[PlayedGame], batch_games: int = 32) -> tuple[float, float]:
-    """Seconds, and seconds of CPU, that the model's passes alone would take for these games: for each turn one pass
-    over what it has not read yet (the opponent's text), then one for each character written, all rows full."""
+    """Seconds, and CPU seconds, of the model's passes alone for these games: for each turn one pass over its unread
+    tokens (the opponent's text), then one for each character written, with all rows full."""
     turns = sum(len(game.tries) for game in played)
     own = [
         san
@@ -183,7 +183,7 @@ def plain_text(model: LanguageModel, prompt: list[int], key: tuple[int | str, ..
 
 
 def plain_move(model: LanguageModel, board: chess.Board, sans: list[str], unit: int) -> chess.Move | None:
-    """The first legal move of as many tries as the author allows."""
+    """The first legal move within the author's number of tries."""
     prompt = list(PGN.prompt(sans))
     for attempt in range(TRIES):
         key = ("play", *NOISE, unit, len(sans), attempt)
@@ -237,9 +237,9 @@ def against_plain(
     bound, bound_cpu = forward_bound(model, played)
     with chess.engine.SimpleEngine.popen_uci(str(find_stockfish())) as engine:
         engine.configure(dict(ENGINE_OPTIONS))
-        plain_turn(model, engine, *turns[0][1:])  # what is only paid once
+        plain_turn(model, engine, *turns[0][1:])  # costs that occur once
         each, lengths = [], []
-        for number in range(ROUNDS):  # the middles of as many equal parts of the turns as there are turns in all rounds
+        for number in range(ROUNDS):  # the middles of equal parts of the turns, one part for each turn of all rounds
             places = (np.arange(per_round) * ROUNDS + number + 0.5) / (per_round * ROUNDS)
             some = [turns[place] for place in (places * len(turns)).astype(int)]
             each.append(np.mean([plain_turn(model, engine, game, before) for _, game, before in some], axis=0))
@@ -256,7 +256,7 @@ def against_plain(
         "ratio_by_cpu": round(float(plain_cpu) * turns_per_game * games / cpu, 1),
         "load": round(os.getloadavg()[0], 1),
         "share_of_forward_bound": round(bound / seconds, 3),
-        "share_by_cpu": round(bound_cpu / cpu, 3),  # of our own CPU time: what other work on the machine disturbs less
+        "share_by_cpu": round(bound_cpu / cpu, 3),  # of our own CPU time, which other work on the machine affects less
         "share_in_passes": round(sum(in_passes) / seconds, 3),
     }
 
@@ -300,7 +300,7 @@ def engine_cpu(pool: EnginePool) -> float:
 
 
 def load(given: Path | None, stack: ExitStack) -> LanguageModel | None:
-    """The named checkpoint, else the bundled one, else the one beside the checkout."""
+    """The named checkpoint, else the bundled one, else the one next to the checkout."""
     from chessreg.models.importers import convert_checkpoint
 
     bundled = stack.enter_context(as_file(files("chessreg") / "data" / "reference-model"))

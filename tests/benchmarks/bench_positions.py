@@ -10,7 +10,7 @@ add      a dataset of positions made from a Parquet, against a loop that checks 
 scoring  what `move-accuracy` asks the bundled FEN encoder of 2,048 of them (best, valid and legal moves, legal mass),
          against the bare forward passes over their tokens, one thread: these are to be at least 60 % of the time
 
-Positions are the Lichess ones beside the checkout, where they are, else of random games. CPU seconds, the best of some.
+Positions are the Lichess ones next to the checkout if they exist, else of random games. CPU seconds, the best of some.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def loop_of_rows(fens: list[str], moves: list[str]) -> list[tuple[str, int]]:
 
 
 def real(count: int) -> list[str]:
-    """FENs: the Lichess positions beside the checkout, or those of random games."""
+    """FENs: the Lichess positions next to the checkout, or those of random games."""
     path = Path(__file__).resolve().parents[3] / "shared" / "data" / "positions" / "lichess-best-moves.parquet"
     if path.is_file():
         return list(next(pq.ParquetFile(path).iter_batches(count, columns=["fen"]))["fen"].to_pylist())

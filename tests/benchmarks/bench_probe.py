@@ -2,14 +2,13 @@
 
     python tests/benchmarks/bench_probe.py [--games 400] [--seeds 1]
 
-The author's loop, written anew from what his code does (Karvonen specification 3.4 and 9.1): every step reads two games
-cut to 365 characters, makes a board of every character and its one-hot classes, runs the whole network as
-TransformerLens does, keeping every activation, takes the 33 dots, and steps the probe of each layer with an optimiser
-of its own. Five epochs do all of that five times, and every 1,000 games he looks at 50 games of those and at 50 others.
-It is timed on a part of its steps, some before, some between and some after ours, and scaled. His own code, run on one
-thread with TransformerLens 1.10, these weights and these games, takes longer, as it does more beside: 248 to 288 ms a
-step where this took 224 to 245 in turn with it. Ours caches once and fits with the preset `paper`, which sees the same
-two games in a step.
+The author's loop, reimplemented from his code: every step reads two games cut to 365 characters, makes a board of every
+character and its one-hot classes, runs the whole network as TransformerLens does, keeping every activation, takes the
+33 dots, and steps the probe of each layer with a separate optimizer. Five epochs do all of that five times, and every
+1,000 games he evaluates 50 of those games and 50 others. It is timed on a part of its steps, some before, some between
+and some after ours, and scaled. His own code, run on one thread with TransformerLens 1.10, these weights and these
+games, takes longer, because it does more work: 248 to 288 ms per step where this took 224 to 245 in alternation with
+it. Ours caches once and fits with the preset `paper`, which sees the same two games in a step.
 
 Goals: at least 10 times faster, cache included; accuracy within 0.3 points of a plain loop's on the same batches.
 """
@@ -69,7 +68,7 @@ class AuthorsLoop:
             self.done[look] += 1
 
     def each(self, look: bool) -> float:
-        """Seconds of a step, or of a look at as many games."""
+        """Seconds of a step, or of an evaluation of the same number of games."""
         return self.seconds[look] / self.done[look]
 
     def step(self, texts: list[str], look: bool = False) -> None:
@@ -171,7 +170,7 @@ def main() -> None:
         author = AuthorsLoop(session.model("reference"), session.dataset("sample:fit").texts(np.arange(500)))
         ids = torch.tensor([[author.ids[character] for character in text] for text in author.texts[:GAMES]])
         torch.testing.assert_close(author.network.logits(ids), author.model.logits(ids), atol=1e-3, rtol=1e-3)
-        author.step(author.texts[:GAMES])  # what is only paid once
+        author.step(author.texts[:GAMES])  # costs that occur once
         common = {"checkpoint": "reference", "min_plies": 2 * DOTS, "max_sites": DOTS}
         test = CacheSpec(dataset="sample:test", games=given.games // 3, **common)
         session.run(test, CacheOptions(threads=1), name="test")

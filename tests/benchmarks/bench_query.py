@@ -2,8 +2,9 @@
 
     python tests/benchmarks/bench_query.py [--games 1000000] [--keep FOLDER] [--json]
 
-Prints bytes a game on disk, how long the very first answer takes (it leaves complete runs as Arrow files beside the
-registry), the first of a later process with its start, and the second in it. Goals: at most 1 kB a game, 1.5 s, 0.2 s.
+Prints bytes per game on disk, the time of the very first answer (which leaves complete runs as Arrow files next to the
+registry), of the first answer of a later process including its start, and of the second answer in it. Goals: at most 1
+kB a game, 1.5 s, 0.2 s.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def insert_parents(session: Any) -> tuple[UUID, UUID, UUID]:
 
 
 def arm(session: Any, number: int, games: int, machine: UUID, checkpoint: UUID, engine: UUID) -> tuple[Any, Any]:
-    """One run of one arm: its protocol, and for all but every fifth an edit of its own."""
+    """One run of one arm: its protocol, and for all but every fifth a separate edit."""
     protocol, edit = divmod(number, ARMS // 4)
     spec_hash = hash_canonical_json(["bench", number])
     run = tables.Run(

@@ -3,9 +3,10 @@
     python tests/benchmarks/bench_sae.py [--batches 8]
 
 A step needs seven products of a batch [tokens, d_model] with a matrix [d_model, latents]: the gate's, two
-reconstructions (of the code and of the gate path), the gradients of both codes, and those of W_gate and W_dec. The
-peer is these seven alone, whole or in the parts that training takes, whichever is faster, in turns with whole steps:
-loss, gradient, Adam, unit columns, dead latents and the curve. Beside it torch's autograd of the same formulas.
+reconstructions (of the code and of the gate path), the gradients of both codes, and the gradients of W_gate and W_dec.
+The peer is these seven alone, whole or in the parts that training takes, whichever is faster, in turns with whole
+steps: loss, gradient, Adam, unit columns, dead latents and the curve. For comparison, torch's autograd of the same
+formulas.
 
 Goal: training at least 50 % of the products' speed.
 """
@@ -32,7 +33,7 @@ BATCH = 4096
 
 
 def products(x: Tensor, matrix: Tensor, rows: int) -> None:
-    """The seven products of a batch, in parts of so many rows."""
+    """The seven products of a batch, in parts of `rows` rows."""
     summed = torch.zeros_like(matrix)
     for part in x.split(rows):
         code = part @ matrix.T

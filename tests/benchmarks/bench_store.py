@@ -1,10 +1,10 @@
-"""What the store costs: activations against numpy.save of the same bytes, shuffled reading, fragments.
+"""The cost of the store: activations against numpy.save of the same bytes, shuffled reading, fragments.
 
     python tests/benchmarks/bench_store.py [--megabytes 512] [--rows 1000000] [--json]
 
-Every figure is the best of five, the two sides taking turns on one disk; ratios are what counts. The goal for writing
+Every figure is the best of five, with both sides alternating on one disk; only the ratios matter. The goal for writing
 (at least 80 % of numpy.save) holds both sides to the same promise: the bytes are on the disk when the call returns.
-Unsynced figures are shown beside it.
+Unsynced figures are shown for comparison.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def bench_arrays(root: Path, megabytes: int) -> dict[str, float]:
 
 @contextlib.contextmanager
 def unsynced() -> Iterator[None]:
-    """Both sides write to the page cache only: what a writer costs while the disk keeps up."""
+    """Both sides write to the page cache only, which measures the writer while the disk keeps up."""
     with mock.patch("os.fsync", return_value=None):
         yield
 

@@ -7,7 +7,7 @@ many games, key to paint (median, 95th percentile) idle and while another proces
 to the last run, the memory of the process, and the longest step of the event loop while keys lead through all rooms.
 Goals: cold start within 0.6 s, a million runs and ten million games within 0.5 s, keys within 0.03 s at the 95th
 percentile, no step above 0.05 s, 200 MB, the first rows of filters and orders of a million games or runs within 0.3 s.
-With --postgresql the registry of many runs is copied into a server of its own, from the wheel that the tests use.
+With --postgresql the registry of many runs is copied into a separate server, from the wheel that the tests use.
 """
 
 from __future__ import annotations
@@ -199,7 +199,8 @@ class Screen:
         os.close(worker)
 
     def until(self, word: str, seconds: float = 120.0) -> float:
-        """Seconds until the output has this word. Styles may change within it. What follows it is kept for the next."""
+        """Seconds until the output has this word. Styles may change within it. The bytes after it are kept for the next
+        call."""
         began, seen = time.perf_counter(), self.kept
         while word.encode() not in STYLE.sub(b"", seen):
             if time.perf_counter() - began > seconds:
@@ -209,7 +210,8 @@ class Screen:
         return time.perf_counter() - began
 
     def read(self, seconds: float) -> bytes:
-        """What comes within these seconds. A question about its status is answered, as every terminal does."""
+        """The bytes that arrive within these seconds. A question about its status is answered, as every terminal
+        does."""
         ready, _, _ = select.select([self.main], [], [], seconds)
         output = os.read(self.main, 1 << 16) if ready else b""
         if b"\x1b[5n" in output:
@@ -217,7 +219,7 @@ class Screen:
         return output
 
     def quiet(self, seconds: float = 0.15) -> None:
-        """Read what still comes, until nothing does for a moment."""
+        """Read until nothing arrives for a moment."""
         self.kept = b""
         while self.read(seconds):
             pass
@@ -300,9 +302,9 @@ def timed(screen: Screen, place: Place, runs: int, games: int, number: int) -> d
 
 
 def filters(place: Place) -> dict[str, tuple[float, float, float]]:
-    """Seconds (by the clock, of the CPU) from words to the first rows of all games and runs that hold them, and to
-    those of an order: what `/` and `>` wait for; then of the CPU until all are counted behind them. The last asks for
-    the rows at the end."""
+    """Seconds (wall clock and CPU) from typed words to the first rows of all games and runs that contain them, and to
+    those of a sort order, as for `/` and `>`; then CPU seconds until all rows are counted. The last asks for the rows
+    at the end."""
     from chessreg.session import open_session
     from tui.data.pages import count_rows_to
     from tui.data.result_rows import list_results, make_result_columns
@@ -414,7 +416,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        os.environ["XDG_STATE_HOME"] = temporary  # what was remembered elsewhere decides no room here
+        os.environ["XDG_STATE_HOME"] = temporary  # state remembered elsewhere must not choose a screen here
         empty, full = Path(temporary) / "empty", Path(temporary) / "full"
         fill(empty, 0)
         measured(Place.of(empty), 0, 0, 0)  # once for the byte code and the file cache

@@ -3,14 +3,14 @@ seconds.
 
     python tests/benchmarks/bench_vector.py [--games 120] [--threads 1]
 
-The author's loop, written anew from what his `caa.py` does (Karvonen specification 5.1 and 9.1): for every layer the
-model is loaded and the games are read and encoded again; then one game at a time, all cut to the same length, 364
-tokens of it run through the whole network as TransformerLens does, which keeps every activation of every layer; of one
-layer the residual at eight dots is summed and goes to its class. He says that one pass would do for all layers, so both
-are told: as published, and all layers from each pass. Where ours differs: batches of games of like length, nothing kept
-but the sums of the layers, no token run after the last that is read. His stand-in is timed on a part of the games,
-before, between and after ours, and scaled; loading is timed once and added for each layer. His own loop around the
-stand-in's network was seen to take 62 to 67 ms of CPU a game, the stand-in 65 to 67.
+The author's loop, reimplemented from `caa.py`: for every layer the model is loaded and the games are read and encoded
+again; then one game at a time, all cut to the same length, 364 tokens of it run through the whole network as
+TransformerLens does, which keeps every activation of every layer; of one layer the residual at eight dots is summed and
+added to its class. He notes that one pass would suffice for all layers, so both are reported: as published, and all
+layers from each pass. Where ours differs: batches of games of like length, nothing kept but the sums of the layers, no
+token run after the last that is read. His stand-in is timed on a part of the games, before, between and after ours, and
+scaled; loading is timed once and added for each layer. His own loop around the stand-in's network was seen to take 62
+to 67 ms of CPU a game, the stand-in 65 to 67.
 
 The bound is the transformer's blocks over the same tokens in the same batches, and nothing else. Goals: at least 8
 times faster than as published; at least 60 % of the speed of bare forward passes.
@@ -113,7 +113,7 @@ def main() -> None:
         texts = games.games.texts(games.places)
 
         author = AuthorsLoop(model, texts, games.classes)
-        author.do(2)  # what is only paid once
+        author.do(2)  # costs that occur once
         author.seconds.clear()
         best = {}
         for batch in (16, 32, 64):

@@ -14,7 +14,7 @@ from chessreg.registry.database import Database
 
 
 class Here:
-    """A folder in which commands are typed, with what they said."""
+    """A folder in which commands are typed, with their output."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self._capsys = folder, capsys

@@ -1,4 +1,4 @@
-"""Completion in the shells: what Tab offers, how long it takes, and that it changes nothing."""
+"""Completion in the shells: the candidates after Tab, their latency, and that completion changes nothing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def shell(command: list[str], path: str, folder: Path) -> str:
 
 
 def offered(path: str, folder: Path, *lines: str) -> list[list[str]]:
-    """What one bash offers for the last word of each line."""
+    """The candidates that one bash offers for the last word of each line."""
     script = LOAD_BASH
     for line in lines:
         words = line.split(" ")

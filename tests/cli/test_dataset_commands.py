@@ -1,4 +1,4 @@
-"""`chessreg dataset`, as typed: what it prints, its exit status, and that an error leaves everything as it was."""
+"""`chessreg dataset`, as typed: its output, its exit status, and that an error changes nothing."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_ctrl_c_leaves_nothing(here: Any, tmp_path: Path) -> None:
 
 
 def test_a_disk_that_takes_no_more_leaves_nothing(here: Any, tmp_path: Path) -> None:
-    """The limit on the size of a file stands in for a full disk: the same write fails, with another errno."""
+    """The limit on the size of a file simulates a full disk: the same write fails, with another errno."""
     many = tmp_path / "many.pgn"
     many.write_text("".join(game(n, f"{MOVES[n % 7]}") for n in range(2500)))
     before = here.state()
@@ -411,7 +411,7 @@ def test_positions_are_split_by_game_and_shared_boards_are_told(here: Any, posit
 
 
 def test_positions_are_chosen_by_game_board_and_ply(here: Any, positions: Path, pgn: Path, tmp_path: Path) -> None:
-    """--within and --exclude take datasets of either content, and their parts; what is left out is counted."""
+    """--within and --exclude accept datasets of either content, and their parts; excluded games are counted."""
     here.json("dataset", "add", positions, "--name", "boards")
     game = '[Site "https://lichess.org/abcdefgh"]\n\n1. e4 e5 *\n'
     (tmp_path / "known.pgn").write_text(game)

@@ -30,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def chessreg(here: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Types a line; returns its exit status and what it said as JSON (on stdout, or on stderr when it failed)."""
+    """Types a line; returns its exit status and its JSON output (on stdout, or on stderr when it failed)."""
 
     def go(line: str) -> tuple[int, Any]:
         status = run_command_line([*line.split(), "--json"])

@@ -1,6 +1,6 @@
-"""`chessreg demo`: every command in it works in a new folder, a second time nothing is done again, and its numbers are
-those of golden_demo.json on any machine: counts and moves exactly, accuracies and masses within what kernels differ by
-(of old CPUs: no count, masses by 2e-6)."""
+"""`chessreg demo`: every command in it works in a new folder, a second time nothing is repeated, and its numbers are
+those of golden_demo.json on any machine: counts and moves exactly, accuracies and masses within the differences of
+kernels (of old CPUs: no count, masses by 2e-6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`chessreg doctor`: what is missing, and the command that fixes it."""
+"""`chessreg doctor`: missing parts, and the commands that install them."""
 
 from __future__ import annotations
 

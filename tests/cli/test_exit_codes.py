@@ -1,4 +1,4 @@
-"""docs/exit-codes-and-json.md says what commands do."""
+"""docs/exit-codes-and-json.md describes the actual behavior of commands."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ ANNOTATE = (
     "unstar",
     "untag",
 )
-# What is typed, in this order. {f} is a folder of the test, {w} the world that others share.
+# The typed lines, in this order. {f} is a folder of the test, {w} the world shared with other tests.
 LINES = f"""
 init
 db status
@@ -156,7 +156,7 @@ SAME = {
 
 
 def leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Every command; of those of kinds (tests/kinds/test_every_kind.py has them) only `run` and `launch`."""
+    """Every command; of the commands of kinds (tests/kinds/test_every_kind.py covers them) only `run` and `launch`."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)

@@ -15,7 +15,7 @@ from chessreg.cli.base import Home
 from chessreg.cli.root import move_options_to_front, root
 
 ROOT = Path(__file__).parents[2]
-UNKNOWN = "UNKNOWN"  # what stands for a value that is known when the text is printed
+UNKNOWN = "UNKNOWN"  # placeholder for a value that is known when the text is printed
 QUOTED = re.compile(r"`chessreg ([^`]+)`")
 AFTER_COLON = re.compile(r"(?:; |: |^  )chessreg ([a-z][^;`]*)$")
 
@@ -39,8 +39,8 @@ def text_of(node: ast.expr) -> str | None:
 
 
 def commands_in(text: str) -> Iterator[str]:
-    """The commands that a text shows: a line of its own, those in backquotes, and one that ends a line after `: ` or
-    `; `. Two may be joined by `&&`."""
+    """The commands in a text: a separate line, those in backquotes, and one that ends a line after `: ` or `; `. Two
+    may be joined by `&&`."""
     yield from QUOTED.findall(" ".join(text.split()))
     for line in text.splitlines():
         if line in NAMES or re.search(rf"(^|: |; )chessreg ({'|'.join(VERBS)}) ", line):
@@ -70,7 +70,7 @@ def hints() -> list[Hint]:
 
 
 def problem_of(command: str) -> str:
-    """Why this command cannot be typed; "" if it can. Values are not checked, and what follows UNKNOWN neither."""
+    """Why this command cannot be typed; "" if it can. Values are not checked, nor is anything after UNKNOWN."""
     words = move_options_to_front([UNKNOWN if word == "…" else word for word in shlex.split(command)])
     context, current = click.Context(root, info_name="chessreg", obj=Home()), root
     while isinstance(current, click.Group):

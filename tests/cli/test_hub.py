@@ -76,7 +76,7 @@ def read_positions(session: Session, name: str) -> pa.Table:
 
 
 def fetch(here: Here, address: str) -> dict[str, Any]:
-    """Return what `fetch` reports, with the command of its only content as words."""
+    """Return the report of `fetch`, with the command of its only content as words."""
     report: dict[str, Any] = here.json("fetch", address)
     [content] = report["contents"]
     assert content["command"], content
@@ -116,7 +116,7 @@ def test_a_dataset_comes_back_with_equal_rows(hub: FakeHub, at: Here, elsewhere:
     with open_session(str(world / "registry.db"), world / "store") as session:
         expected = pq.read_table(session.dataset("sample").folder / "games.parquet")
     there = elsewhere()
-    report = fetch(there, "hf:me/games")  # found as a dataset although the address does not say so
+    report = fetch(there, "hf:me/games")  # found as a dataset although the address does not contain `datasets`
     assert report["repository"] == "hf:datasets/me/games"
     there.json(*report["words"][:-1], "theirs")
     with opened(there.folder) as session:

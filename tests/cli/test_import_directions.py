@@ -1,4 +1,4 @@
-"""`chessreg import probe | vector`, and what was imported in the place of what is made here."""
+"""`chessreg import probe | vector`, and imports used in place of fitted probes and vectors."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_names_tell_what_bare_tensors_do_not(here: Any, tmp_path: Path) -> None:
     assert here("import", "probe", nameless, "--layers", "1") == 4
     assert "residual convention" in here.err
     same = here.json("import", "probe", nameless, "--layers", "1", "--model", MODEL, "--label", "piece")
-    assert same[0]["run_id"] == row["run_id"]  # the bytes and what is said of them are the same
+    assert same[0]["run_id"] == row["run_id"]  # the bytes and their description are the same
 
 
 def test_refusals_leave_nothing_behind(here: Any, tmp_path: Path, world: Path) -> None:

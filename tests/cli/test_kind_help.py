@@ -1,4 +1,4 @@
-"""Help of every command and kind: what `--help` shows of a kind's settings, and what no help contains."""
+"""Help of every command and kind: the settings that `--help` shows, and texts that no help contains."""
 
 from __future__ import annotations
 

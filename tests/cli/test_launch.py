@@ -1,4 +1,4 @@
-"""Launching as it is typed: a real supervisor process, a terminal that closes, job files, sweeps, what scripts read."""
+"""Launching as typed: a real supervisor process, a terminal that closes, job files, sweeps, output for scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`chessreg runs`, `cache`, `probe`, `vector` and `engine`: what was run and what it made."""
+"""`chessreg runs`, `cache`, `probe`, `vector` and `engine`: runs and their outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A registry that is not there: commands that look make nothing and say so, those that add make it and say where."""
+"""A missing registry: reading commands create nothing and report it, adding commands create it and print its path."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_screen_makes_no_store_at_a_mistyped_path(
     by: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Opens:
-        """The app, as far as its first look at the registry."""
+        """The app, until it reads the registry for the first time."""
 
         def __init__(self, opener: Callable[[], object], *_: object, **__: object) -> None:
             self.opener = opener

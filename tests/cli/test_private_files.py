@@ -1,4 +1,4 @@
-"""What chessreg writes is its user's alone, whatever the umask says, and shared where a folder was given to a group."""
+"""Files written by chessreg are private to the user under any umask, and shared if the folder belongs to a group."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 
 @pytest.fixture
 def typed(tmp_path: Path) -> Iterator[Any]:
-    """Commands in the folder `tmp_path / "here"`, one after the other in a process of their own, under a umask; what
-    they left running ends with the test."""
+    """Commands in the folder `tmp_path / "here"`, one after the other in a separate process, under a umask; processes
+    that they leave running end with the test."""
     here = tmp_path / "here"
     here.mkdir()
 

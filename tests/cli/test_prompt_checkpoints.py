@@ -103,7 +103,7 @@ def without(name: str) -> Any:
 
 
 def missing_king(folder: Path) -> None:
-    """K only occurs in a merge: it has no token of its own."""
+    """K only occurs in a merge: it has no separate token."""
     path = folder / "tokenizer.json"
     told = json.loads(path.read_text())
     told["model"]["vocab"] = {("<gone>" if token == "K" else token): n for token, n in told["model"]["vocab"].items()}
@@ -141,7 +141,7 @@ def unknown_family(folder: Path) -> None:
 
 
 def without_a_context(folder: Path) -> None:
-    """A model whose state is all that it keeps of what it read: no token is too far."""
+    """A model that keeps only a state of its input: no token is too far."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     shape = {"hidden_size": 32, "num_hidden_layers": 1, "state_size": 4, "vocab_size": VOCABULARY}
@@ -241,7 +241,8 @@ def test_a_checkpoint_whose_tokenizer_was_changed_is_not_asked(typed: Any, llama
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt_neox", "gpt2"])
 def test_a_batch_of_prompts_of_unequal_length_equals_one_by_one(architecture: str, tmp_path: Path) -> None:
-    """Rows are padded on the right, where nobody looks; with legal moves listed no two prompts are equally long."""
+    """Rows are padded on the right, at positions that are never read; with legal moves listed no two prompts are
+    equally long."""
     from chessreg.encodings.prompts import make_prompt_encoding
     from chessreg.models.importers import convert_checkpoint
 

@@ -1,4 +1,4 @@
-"""A home that this user may only read: what looks works, what writes says in one line why it cannot."""
+"""A home that this user may only read: reading works, and writing reports the reason in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`chessreg import results`, and the tables and boards that its games stand in."""
+"""`chessreg import results`, and the tables and boards in which its games appear."""
 
 from __future__ import annotations
 

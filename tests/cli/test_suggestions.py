@@ -1,4 +1,4 @@
-"""Options that a command does not have: the message names those that may be meant."""
+"""Options that a command does not have: the message suggests similar ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others wrote does not drive a terminal: on a screen, in a pipe, in errors, in JSON, in the terminal UI."""
+"""Third-party texts cannot control a terminal: on a screen, in a pipe, in errors, in JSON, in the terminal UI."""
 
 from __future__ import annotations
 

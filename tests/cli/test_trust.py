@@ -1,4 +1,4 @@
-"""What a registry of others can make this machine run: nothing. Every command is typed in a process of its own."""
+"""A third-party registry cannot make this machine run any code. Every command is typed in a separate process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Said = subprocess.CompletedProcess
 
 
 def typed(lines: list[list[str]], folder: Path, env: dict[str, str], path: str, out: Path, err: Path) -> None:
-    """Type commands in this process, which has imported nothing of ours but what they need; ends as the last does."""
+    """Type commands in this process, which has imported only their dependencies; exits like the last command."""
     os.environ.update(env)
     os.chdir(folder)
     sys.path[:0] = [path] if path else []
@@ -33,14 +33,14 @@ def typed(lines: list[list[str]], folder: Path, env: dict[str, str], path: str, 
 
 
 def looked(text: str, env: dict[str, str], out: Path) -> None:
-    """Run this Python in this process, with what it prints in a file."""
+    """Run this Python code in this process, with its output in a file."""
     os.environ.update(env)
     with out.open("w") as file, redirect_stdout(file):
         exec(text, {})
 
 
 class Machine:
-    """A user's folder on a machine: a registry, a store, settings of their own."""
+    """A user's folder on a machine: a registry, a store and separate settings."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.ran = folder, folder / "ran.txt"
@@ -335,7 +335,7 @@ def test_a_job_runs_the_file_that_was_named_and_no_changed_one(ours):
 
 
 def test_a_worker_elsewhere_trusts_the_bytes_that_its_launch_trusted(ours, tmp_path, monkeypatch):
-    """As on a node of Slurm or Ray with settings of its own: the supervisor puts the digest into its environment."""
+    """As on a node of Slurm or Ray with separate settings: the supervisor puts the digest into its environment."""
     from chessreg.runs import trust
     from chessreg.runs.kind import find_recorded_kind, load_trusted_kind
 

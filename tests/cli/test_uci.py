@@ -1,4 +1,4 @@
-"""`chessreg uci`: the protocol line by line, real games of real processes, and what a GUI may do to them."""
+"""`chessreg uci`: the protocol line by line, real games of real processes, and misuse by a GUI."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Talk:
         self.engine = UciEngine(player, called, self.said.append, UciSettings())
 
     def __call__(self, *lines: str) -> list[str]:
-        """What is answered to these lines: all are heard before anything is done."""
+        """The answers to these lines, which are all read before anything is done."""
         self.said.clear()
         for line in lines:
             self.engine.hear(line)
@@ -81,7 +81,7 @@ class Talk:
         return self(*lines)[-1].removeprefix("bestmove ")
 
     def shares(self, *lines: str) -> dict[str, float]:
-        """{move: p} of all legal moves, or of those that a `go searchmoves` names."""
+        """{move: p} of all legal moves, or of the moves in `go searchmoves`."""
         asked = lines if lines[-1].startswith("go") else (*lines, "go")
         said = self("setoption name MultiPV value 218", *asked)
         found = [re.fullmatch(r"info .* pv (\S+) string p=([\d.]+)", line) for line in said]
@@ -139,7 +139,7 @@ def test_probabilities_are_those_of_the_model_over_the_legal_moves(session: Sess
         board.push_uci(move)
     model, logprobs = session.model(MODELS[name]), {}
     prompt = model.encoding.prompt(board)
-    for move, ids in model.encoding.answers(board).items():  # each token by a pass of its own
+    for move, ids in model.encoding.answers(board).items():  # each token by a separate pass
         logprobs[move.uci()] = 0.0
         for depth, token in enumerate(ids):
             logits = model.logits(torch.tensor([[*prompt, *ids[:depth]]]))[0, -1].double()
@@ -206,7 +206,7 @@ def test_positions_are_read_as_guis_write_them(talk: Any) -> None:
     }
     shares = engine.shares("  position  startpos\tmoves e2e4\r")
     assert set(shares) == {move.uci() for move in chess.Board(AFTER_E4).legal_moves}
-    shares = engine.shares("position fen r3k2r/8/8/8/8/8/8/4K3 w KQkq e6 0 1")  # castling and en passant of nobody
+    shares = engine.shares("position fen r3k2r/8/8/8/8/8/8/4K3 w KQkq e6 0 1")  # no castling, no en passant
     assert set(shares) == {move.uci() for move in chess.Board("r3k2r/8/8/8/8/8/8/4K3 w kq - 0 1").legal_moves}
     engine("position fen r3k2r/8/8/8/8/8/8/R3K2R b HAha - 0 1")  # the usual rooks, by their files
     assert engine.engine._board.fen() == "r3k2r/8/8/8/8/8/8/R3K2R b KQkq - 0 1"

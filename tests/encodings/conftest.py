@@ -1,4 +1,4 @@
-"""Games that show what is hard to write, as SAN, as boards and as a dataset."""
+"""Games that are hard to write, as SAN, as boards and as a dataset."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def list_moves_in_san() -> list[str]:
 
 @functools.cache
 def make_move_tokens(spelling: Spelling) -> MoveTokens:
-    """Return an encoding of all moves in one spelling, with its tokens in an order of their own."""
+    """Return an encoding of all moves in one spelling, with its tokens in a different order."""
     if spelling.notation == "san":
         texts = list_moves_in_san()
     else:

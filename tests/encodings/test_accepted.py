@@ -1,4 +1,4 @@
-"""The texts that pgn-char-32 accepts as a legal move are exactly those that python-chess takes."""
+"""The texts that pgn-char-32 accepts as a legal move are exactly those that python-chess accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every encoding must do, on real games: promotions, castling, en passant, checks, long disambiguation."""
+"""Requirements on every encoding, on real games: promotions, castling, en passant, checks, long disambiguation."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_it_fulfils_the_protocol(one: Encoding) -> None:
 
 @pytest.mark.parametrize("name", GAMES)
 def test_a_text_comes_back_from_its_ids(one: Encoding, name: str) -> None:
-    """So do the ids from their text, whatever integer type they have."""
+    """The ids of their text have it as well, with any integer dtype."""
     for board in boards(name)[:: max(1, len(GAMES[name]) // 50)]:
         ids = one.prompt(board)
         text = one.decode(ids)

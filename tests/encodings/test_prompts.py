@@ -194,7 +194,7 @@ def write_sentencepiece(path: Path, form: str) -> None:
 def test_a_tokenizer_that_puts_a_space_before_every_text_writes_prompts_as_they_are(
     form: str, layout: Any, tmp_path: Path
 ) -> None:
-    """Llama 2, Mistral, TinyLlama: the parts of a prompt are no texts of their own."""
+    """Llama 2, Mistral, TinyLlama: the parts of a prompt cannot be tokenized separately."""
     write_sentencepiece(tmp_path / "tokenizer.json", form)
     words = PretrainedTokenizer(tmp_path / "tokenizer.json", bos="<s>", end="</s>")
     assert words.encode("pk") != words.encode_inside("pk")

@@ -160,7 +160,7 @@ def test_a_move_ends_by_itself() -> None:
     assert davis.is_complete((b7, b8), board)
     assert davis.is_complete((1,), board)
     assert davis.is_complete((a7, a9), board)
-    assert davis.parse((b7, b8, a9), board) == chess.Move.from_uci("b7b8")  # what follows a whole move is not of it
+    assert davis.parse((b7, b8, a9), board) == chess.Move.from_uci("b7b8")  # text after a move is ignored
     assert davis.parse((a7, a8), board) is None
     assert davis.parse((a7, a8, 1), board) is None
     assert davis.parse("a7a8Q", board) == chess.Move.from_uci("a7a8q")

@@ -1,4 +1,5 @@
-"""What the front ends and the library tell of an installed package's noun, in a process that imported nothing of it.
+"""The output of the front ends and the library for an installed package's noun, in a process that imported nothing from
+it.
 
 python tests/entities/brought.py HERE THERE NEW: prints one JSON document. These are folders with a registry each.
 """
@@ -20,7 +21,7 @@ def opened(folder: Path) -> Session:
 
 
 def later() -> float:
-    """Two hours from now: what was written a moment ago is old enough to go."""
+    """Two hours from now, when files written a moment ago are old enough to remove."""
     return time.time() + 7200
 
 

@@ -77,7 +77,7 @@ def database(unpacked: Path):
 
 @pytest.mark.parametrize("title", ANSWERS)
 def test_a_query_gives_the_recorded_answer(title, database):
-    """Every value of the first rows, and how many rows there are. A query may have gained columns since."""
+    """Every value of the first rows, and the number of rows. A query may have gained columns since."""
     rows = json.loads(json.dumps(run_query(database, title).rows, default=str))
     assert len(rows) == ANSWERS[title]["n"]
     for row, then in zip(rows, ANSWERS[title]["first"], strict=False):

@@ -44,7 +44,7 @@ class Hub(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}
-        self.told: dict[str, str] = {}  # what is said of a file whose digest is a lie
+        self.told: dict[str, str] = {}  # message for a file whose digest is wrong
         self.moved: dict[str, str] = {}  # the path of a file in a renamed repository → its path now
         self.asked: list[tuple[str, str, str | None]] = []
 
@@ -307,7 +307,7 @@ def test_a_download_that_fails_makes_nothing(
     assert not (folder / ".chessreg" / "registry.db").exists()
 
 
-@pytest.mark.parametrize("source", ["karvonen/8layers", "karvonen/games"])  # of the games there is no digest here
+@pytest.mark.parametrize("source", ["karvonen/8layers", "karvonen/games"])  # without a digest of the games
 def test_the_first_download_is_made_once_and_then_the_registry(
     source: str, server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,7 +341,7 @@ def states(server: Hub) -> bytes:
 def test_a_bag_of_chessbench_that_breaks_off_is_gone_on_with(
     session: Session, server: Hub, states: bytes, digests: bool
 ) -> None:
-    """Also where the storage tells no MD5: then its tag says that the file is still the same."""
+    """Also if the storage reports no MD5: then its tag shows that the file is unchanged."""
     server.digests, server.break_at = digests, 10_000
     with pytest.raises(ChessregError, match="broke at 10000 of"):
         fetched(session, "chessbench/test/state_value", endpoint=server.url)

@@ -1,4 +1,4 @@
-"""What nothing needs can go, and come back; what anything needs stays, and rows always do."""
+"""Unneeded files can be removed and restored; needed files stay, and rows always stay."""
 
 from __future__ import annotations
 

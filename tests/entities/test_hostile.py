@@ -1,4 +1,4 @@
-"""Registries and stores of others: what they hold stays inside, or is refused whole."""
+"""Third-party registries and stores: their contents stay inside, or are refused as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two registries become one: each row once, both ways, whatever their clocks say."""
+"""Two registries become one: each row once, in both directions, independent of their clocks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
 
 
 class Home:
-    """A registry and a store of a machine of its own."""
+    """A registry and a store of a separate machine."""
 
     def __init__(
         self, folder: Path, host: str, ahead: timedelta, monkeypatch: pytest.MonkeyPatch, url: str | None = None
@@ -454,7 +454,7 @@ def test_a_dataset_whose_file_was_called_otherwise_there_keeps_its_bytes_here(ho
         assert (mine.id, mine.artifact != theirs.artifact) == (theirs.id, True)
         (there.folder / "store").rename(tmp_path / "out-of-reach")
         assert locate_dataset(session.database, session.store, "copy")[1] == session.store.path(mine.artifact)
-        with session.database.write() as sql:  # what an earlier merge did
+        with session.database.write() as sql:  # outcome of an earlier merge
             sql.query(tables.Dataset).update({"artifact": theirs.artifact})
         later = time.time() + 2 * gc.MIN_AGE_S
         assert gc.find_unused(session.database, session.store, now=later) == []

@@ -1,4 +1,4 @@
-"""Nouns are declared once: what is written over them knows each, also one that a package brings."""
+"""Nouns are declared once, and everything built on them knows each noun, including those of installed packages."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_saes_are_named_only_where_they_are_made_read_or_exchanged() -> None:
         str(path.relative_to(ROOT))
         for house in ("chessreg", "store", "tui")
         for path in (ROOT / house).rglob("*.py")
-        # the kind that makes them, those that read them, and who fills in the settings of those: papers, the lab
+        # the kind that makes them, the kinds that read them, and the code that fills in their settings: papers, the lab
         if not {"sae", "probe", "edit", "papers", "lab"} & {*path.relative_to(ROOT).parts}
         if re.search(r"\bsaes?\b", re.sub(r'""".*?"""|#[^\n]*', "", path.read_text(), flags=re.DOTALL), re.IGNORECASE)
     }
@@ -214,7 +214,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
 
 @pytest.fixture(scope="module")
 def brought(package: Package) -> dict[str, Any]:
-    """What chessreg tells of the noun of a package, command by command. What reads is typed in a new process."""
+    """The output of chessreg for the noun of a package, command by command. Reading commands run in a new process."""
     for folder in ("here", "there", "new"):  # made before the package is there
         (package.root / folder).mkdir()
         with open_session(str(package.root / folder / "registry.db"), package.root / folder / "store"):

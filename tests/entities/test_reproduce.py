@@ -1,4 +1,4 @@
-"""What made a number is told in commands that work, and an exact run comes out the same."""
+"""The history of a number is printed as commands that work, and an exact run is reproduced."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def session(world, tmp_path):
 
 
 def typed(session, *words):
-    """A command on this registry: its exit status, and what it printed."""
+    """Run a command on this registry; returns its exit status and output."""
     session.close()
     out, err = io.StringIO(), io.StringIO()
     where = ["--registry", session.database.reference, "--store", str(session.store.root)]

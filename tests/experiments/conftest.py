@@ -23,7 +23,7 @@ torch.set_num_threads(1)  # tiny matrices: a second thread only waits
 
 
 def transitions(likes: str, name: str) -> np.ndarray:
-    """log P(next token | token) in random games, float64 [tokens, tokens], those of `likes` made likely."""
+    """log P(next token | token) in random games, float64 [tokens, tokens], with the tokens in `likes` made likely."""
     written = get_encoding(name)
     counts = np.full((written.size, written.size), 0.02)
     for opening in make_openings(OpeningSpec("random", "30"), 0, range(60)):

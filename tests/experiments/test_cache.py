@@ -1,4 +1,4 @@
-"""`cache`: what is stored is the residual stream at the looked-at characters, whatever the batch, once."""
+"""`cache`: the stored values are the residual stream at the chosen characters, for any batch size, once."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_weights_that_are_not_what_was_published_are_refused(world_session, monk
 
 
 def test_an_attempt_records_with_how_many_threads_it_computed(world_session):
-    """Told nothing, it takes what the process may use; the number is no longer hidden behind a 0."""
+    """By default it uses all allowed threads, and records the number instead of 0."""
     from sqlalchemy import select
 
     from chessreg.models.devices import count_usable_cores

@@ -1,4 +1,5 @@
-"""Answers told token by token and written alone: what each mode is, what counts, and the tables of both."""
+"""Teacher-forced and autoregressive answers: the definition of each mode, the counted answers, and the tables of
+both."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def rows_of(session: Any, run: Any) -> dict[str, dict[int, Any]]:
 
 
 def test_both_modes_are_what_the_model_says_step_by_step(world_session: Any, models: dict[str, str]) -> None:
-    """One pass against one a token: told behind the right tokens, alone behind its own, as the policy `free` writes."""
+    """One pass against one per token: after the right tokens when teacher-forced, after its own otherwise, as the
+    policy `free` writes."""
     model = world_session.model(models["tuned"])
     positions, _ = world_session.inputs.positions(world_session.inputs.reference("dataset", "puzzles"))
     known = positions.take(range(len(positions.rows(None))), ["fen", "best"]).to_pylist()
@@ -207,7 +209,7 @@ def test_another_template_has_the_same_tokenizer(tmp_path: Path) -> None:
 def test_samples_are_counted_by_their_edit_distance_from_the_greedy_answer(
     world_session: Any, models: dict[str, str]
 ) -> None:
-    """At a temperature near 0 a sample is the greedy answer; the modes are those of a run without samples."""
+    """At a temperature near 0 a sample is the greedy answer; the modes equal those of a run without samples."""
     common = {"checkpoint": models["tuned"], "dataset": "puzzles", "positions": 3}
     plain, cold, warm = (
         world_session.run(DecodingSpec(**common, **how))

@@ -1,4 +1,4 @@
-"""Numbers that are no numbers end the attempt as `diverged`, in one line: nothing of it counts as a result."""
+"""NaN and infinity end the attempt as `diverged`, in one line, and none of its rows count as results."""
 
 from __future__ import annotations
 

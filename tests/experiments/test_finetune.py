@@ -1,4 +1,4 @@
-"""Fine-tuning on prompts: the loss of answers alone, LoRA, killed and resumed, and what is refused in one line."""
+"""Fine-tuning on prompts: the loss of answers alone, LoRA, killing and resuming, and refusals in one line."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def saved(trainer: Finetuner, folder: Path) -> Path:
 
 @pytest.mark.parametrize("family", ["llama", "gpt_neox", "gpt2"])
 def test_lora_is_merged_into_the_checkpoint_and_kept_beside_it(family: str, words: Any, tmp_path: Path) -> None:
-    """What the merged model says is what the library says of the plain model with the adapter's folder."""
+    """The merged model gives the output of the library for the plain model with the adapter's folder."""
     peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM
 
@@ -267,7 +267,7 @@ def test_a_model_learns_its_answers_and_is_asked_by_every_command(world_session:
 def test_a_model_of_another_family_is_tuned_and_answers(
     family: str, tune: str, world_session: Any, tmp_path: Path
 ) -> None:
-    """What the adapters read can be tuned: GPT-2 by its own, Qwen by the bridge."""
+    """All models that the adapters read can be tuned: GPT-2 by its own adapter, Qwen by the bridge."""
     from chessreg.experiments.decoding import DecodingSpec
 
     if tune == "lora":

@@ -1,4 +1,4 @@
-"""The lab's answers: what an edit run stores of the same position, numbers and boards."""
+"""The lab's answers equal those stored by an edit run for the same position, numbers and boards."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_moves_are_ranked_and_sum_to_the_mass(lab: Lab) -> None:
 
 def test_only_the_edited_side_follows_the_scale(lab: Lab) -> None:
     small, large = (lab.ask(LabPosition.of(**{**EDIT, "scale": scale, "layers": (0,)})) for scale in (0.5, 40.0))
-    assert small.clean is large.clean  # not computed anew
+    assert small.clean is large.clean  # not computed again
     assert small.edited.original != pytest.approx(large.edited.original, abs=1e-3)
     assert (small.scales, large.scales) == ((0.5,), (40.0,))
 

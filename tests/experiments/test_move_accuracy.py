@@ -142,7 +142,7 @@ def test_a_verdict_is_that_of_forward_passes_of_its_own(session: Session, name: 
 
 
 def test_a_later_character_changes_an_earlier_residual_only_without_a_mask(session: Session) -> None:
-    """The last counter of the FEN changes; the residual of the first 70 characters is looked at."""
+    """The last counter of the FEN changes; the residual of the first 70 characters is compared."""
     written = [get_encoding("fen-77").encode(f"{chess.STARTING_FEN[:-1]}{number}") for number in (1, 2)]
     tokens = torch.tensor(np.stack(written).astype(np.int64))
     for name, changes in (("bidirectional", True), ("causal", False)):

@@ -82,7 +82,7 @@ def rows_of(session, table, report):
 
 
 def slow_mass(model: LanguageModel, prompt, board: chess.Board, edits=()) -> float:
-    """The probability of all answers, each token by a forward pass of its own."""
+    """The probability of all answers, each token by a separate forward pass."""
     total = 0.0
     for ids in model.encoding.answers(board).values():
         logprob = 0.0

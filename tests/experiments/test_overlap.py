@@ -45,7 +45,7 @@ def test_a_hash_set_answers_as_a_set_does():
 
 
 def trained(session, *recipes: str) -> str:
-    """The reference checkpoint's recipe, after saying what it was trained on."""
+    """The reference checkpoint's recipe, after recording its training data."""
     with session.database.write() as sql:
         sql.execute(update(tables.Checkpoint).values(training_datasets=list(recipes)))
     return session.inputs.reference("checkpoint", "reference")
@@ -154,7 +154,7 @@ def test_probe_edit_and_vector_tables_say_what_was_trained_on(world_session):
     by_split = {row["split"]: row for row in session.query("probe accuracy by layer", run="of-known").rows}
     test = by_split["test"]
     assert test["overlap_model_games"] == test["n_games"] + by_split["validation"]["n_games"]  # all are of `fit`
-    assert 0 < test["overlap_probe_games"] <= test["n_games"] == 6  # without those that the probe held out
+    assert 0 < test["overlap_probe_games"] <= test["n_games"] == 6  # without the games that the probe held out
     for title in ("probe accuracy by layer", "best probe layers"):
         assert said(title, "of-unknown") == {"model unknown, probe 0"}
     # This model writes no legal move: the table of edits has no row, but its column is there.

@@ -1,4 +1,4 @@
-"""`probe`: fits what is linear, scores every game, and never tests on what it was fitted on."""
+"""`probe`: fits linear structure, scores every game, and never tests on fitted games."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_a_class_direction_does_not_know_what_is_added_to_all_classes():
     assert make_class_directions(shifted, "raw", 6) is shifted
     assert not make_class_directions(shifted, "empty-minus-piece", 6)[..., 6].any()
     empty = compose_directions(joint, [], "empty-minus-piece")
-    assert (empty.nearest != 6).all()  # a direction of length 0 is nobody's nearest
+    assert (empty.nearest != 6).all()  # a direction of length 0 is never the nearest
 
 
 def test_davis_weights_give_the_numbers_measured_on_them(session, shared_data):

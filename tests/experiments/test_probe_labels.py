@@ -219,7 +219,7 @@ def test_test_games_that_were_fitted_on_are_refused(world_session):
     shared = row.detail["overlap"]
     assert shared["probe"]["games"] == row.train_games
     assert shared["probe"]["of_games"] > row.train_games  # the held-out games were not fitted on
-    assert shared["checkpoint"]["games"] is None  # the world's model does not say what it was trained on
+    assert shared["checkpoint"]["games"] is None  # the world's model does not record its training data
 
 
 def test_a_probe_applied_scores_as_it_did_on_its_test_games(world_session):

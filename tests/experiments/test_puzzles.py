@@ -1,4 +1,4 @@
-"""Kind `puzzles`: every answer against a model that is asked move by move, other mates, and what cannot be asked."""
+"""Kind `puzzles`: every answer against a model that is asked move by move, other mates, and refusals."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def puzzle_of(number: int) -> Puzzle:
 
 
 def asked_slowly(session: Session, puzzle: Puzzle) -> tuple[list[str], int]:
-    """The most probable legal action of a forward pass of its own, move after move; and how many were right."""
+    """The most probable legal action of a separate forward pass, move after move; and the number of correct ones."""
     model, chosen, right = session.model(FEN), [], 0
     for number in range(0, len(puzzle.line), 2):
         logits = model.logits(torch.tensor([model.encoding.prompt(puzzle.board)]))[0, -1]

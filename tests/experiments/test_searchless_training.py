@@ -31,7 +31,7 @@ fen = Fen77()
 
 
 def value_of(move: chess.Move) -> float:
-    """What the bags say of a move: it is good to move to the h-file."""
+    """The bags rate a move to the h-file as good."""
     return chess.square_file(move.to_square) / 8 + 0.05
 
 

@@ -119,7 +119,7 @@ def test_a_fen_encoder_learns_the_moves_of_positions(
     board = chess.Board()
     logprobs = DecodingSession(model, 1).feed([model.encoding.prompt(board)])[0]
     legal = [model.encoding.answer(board, move)[0] for move in board.legal_moves]
-    assert float(logprobs[legal].exp().sum()) > 2 * 20 / 1968  # what it learns first: which squares hold its pieces
+    assert float(logprobs[legal].exp().sum()) > 2 * 20 / 1968  # learned first: which squares hold its pieces
 
 
 def test_games_train_a_fen_encoder_with_the_moves_that_were_played(world_session: Any, positions: str) -> None:

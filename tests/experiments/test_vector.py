@@ -41,7 +41,7 @@ def test_the_difference_is_high_minus_low_and_its_norms_are_kept(world_session):
         assert row.detail["norm_high"] == pytest.approx(np.linalg.norm(found.high))
         assert row.detail["norm_low"] == pytest.approx(np.linalg.norm(found.low))
         assert row.detail["games_low"] == row.detail["skill"]["games"][0] > 0
-        assert row.detail["overlap"]["checkpoint"]["games"] is None  # nobody said what the twin was trained on
+        assert row.detail["overlap"]["checkpoint"]["games"] is None  # the twin's training data are not recorded
         assert (row.detail["positions"], row.detail["positions_summed"], row.detail["residual"]) == (
             "averaged", 1, "raw",
         )  # fmt: skip

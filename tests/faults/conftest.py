@@ -1,4 +1,4 @@
-"""The examples of all kinds run here, also of those that read positions."""
+"""The examples of all kinds run here, including those that read positions."""
 
 from __future__ import annotations
 

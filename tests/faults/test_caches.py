@@ -1,5 +1,5 @@
-"""Caches after crashes, old ones and new: what is torn is found, named and fixed, and ends with the bytes that an
-undisturbed run has."""
+"""Caches after crashes, old ones and new: torn data are found, named and fixed, and the bytes then equal those of an
+undisturbed run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Every kind of experiment, killed before its n-th fragment: what a resumed run has equals an undisturbed run, in rows
-and in units. A new kind is in it by existing."""
+"""Every kind of experiment, killed before its n-th fragment: the rows and units of a resumed run equal those of an
+undisturbed run. A new kind is in it by existing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS = Path(__file__).parents[1] / "kinds"
 STOPPING = "play --stop"  # a match that ends when enough is known: its last units have no games
 STOPS = "--games 60 --policy retry:1 --temperatures 9 --opening random:4 --color both --stop sprt:-0.2,0.2"
 EVERY = [*load_kinds(), STOPPING, str(KINDS / "toy_kind.py"), str(KINDS / "captures_kind.py")]
-SMALLER = {  # the examples, cut down: every unit is a fragment here, and every fragment a run of its own
+SMALLER = {  # the examples, cut down: every unit is a fragment here, and every fragment a separate run
     "cache": ["--games", "5", "--max-sites", "9", "--group-games", "2", "--batch-games", "1"],
     "play": ["--games", "3", "--move-limit", "8", "--adjudication", "none"],
     "engine-match": ["--games", "4"],
@@ -54,7 +54,8 @@ def every_flush(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def killed_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[int]]]:
-    """Kill what writes its n-th fragment from now on, before the fragment is there (0: never); returns the count."""
+    """Kill the process that writes its n-th fragment from now on, before the fragment exists (0: never); returns the
+    count."""
     place = fragments.place_file
 
     def at(number: int) -> list[int]:
@@ -74,7 +75,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[
 
 
 def fresh(pristine: Path, folder: Path) -> Path:
-    """A copy of the world; what never changes in its store is linked."""
+    """A copy of the world; the immutable files in its store are linked."""
     shutil.copytree(pristine / "store", folder / "store", copy_function=os.link)
     shutil.copyfile(pristine / "registry.db", folder / "registry.db")
     return folder
@@ -88,7 +89,7 @@ def command_line(world: Path, name: str) -> list[str]:
 
 
 def facts(world: Path) -> dict[str, list[str]]:
-    """What the newest run is and has: its rows by table without clocks and attempts, its units, what went wrong."""
+    """The state of the newest run: its rows by table without clocks and attempts, its units, its errors."""
     found: dict[str, list[str]] = {}
     with open_session(str(world / "registry.db"), world / "store") as session, session.database.read() as sql:
         run = sql.scalars(select(tables.Run).order_by(tables.Run.created_at.desc()).limit(1)).one()

@@ -1,5 +1,5 @@
-"""A power cut with `synchronous=NORMAL`: whichever blocks of the write-ahead log are lost, what is left is the state
-after some commit, and the fragments that the store keeps bring the rest back."""
+"""A power cut with `synchronous=NORMAL`: whichever blocks of the write-ahead log are lost, the remaining state is that
+after some commit, and the fragments that the store keeps restore the rest."""
 
 from __future__ import annotations
 

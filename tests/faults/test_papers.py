@@ -94,7 +94,7 @@ def killed_at_moments(
 
 
 def whole(folder: Path) -> None:
-    """Nothing is left to mend, and what the killed process left in `tmp/` is known as its own."""
+    """Nothing is left to repair, and the leftovers of the killed process in `tmp/` are recognized."""
     with opened(folder) as session:
         session.store.clean_staging(0)
         assert not list(session.store.tmp.iterdir())

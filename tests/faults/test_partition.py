@@ -147,7 +147,7 @@ def registry(network: Network) -> Iterator[str]:
 
 
 class Runner:
-    """Types commands in the namespace of the run, in a folder of their own."""
+    """Types commands in the namespace of the run, in a separate folder."""
 
     def __init__(self, network: Network, registry: str, folder: Path) -> None:
         self.network, self.folder = network, folder
@@ -175,7 +175,7 @@ class Runner:
             time.sleep(0.01)
 
     def await_line(self, words: str, process: subprocess.Popen[str]) -> None:
-        """Read what the process writes to stderr up to a line with these words."""
+        """Read the process's stderr up to a line with these words."""
         assert process.stderr is not None
         lines: list[str] = []
         while words not in "".join(lines[-1:]):

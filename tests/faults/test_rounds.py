@@ -26,7 +26,7 @@ CELLS = {(cause, "ledger") for cause in CAUSES}
 CELLS |= {(cause, kind) for cause in OF_KINDS for kind in ("cache", "merge", "pull")}
 CELLS |= {("hostile place", "pull"), ("hostile registry", "merge")}
 QUICK = {(cause, kind) for cause, kind in CELLS if kind == "ledger"}  # of `make test`: every cause, of the least kind
-PLANTED = {  # cause, kind, and what is counted
+PLANTED = {  # cause, kind, and the counts
     "no unique key": ("run SIGKILL", "ledger", ["doubled"]),
     "deferred BEGIN": ("ingest SIGKILL", "ledger", ["wrong"]),
     "rename before verify": ("torn write", "ledger", ["unreadable"]),
@@ -44,7 +44,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def play(*words: str) -> tuple[list[dict[str, Any]], str, int]:
-    """The cells of the table, what was said of what is wrong, and the exit status."""
+    """The cells of the table, the reported faults, and the exit status."""
     command = [sys.executable, str(SUITE), "--json", *words]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=1500, check=False)
     assert done.stdout, done.stderr

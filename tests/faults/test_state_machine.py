@@ -1,6 +1,6 @@
-"""Two registries, whatever is done with them: runs, kills, resumes, merges, pulls, invalidations, gc, in any order.
+"""Two registries under any operations: runs, kills, resumes, merges, pulls, invalidations, gc, in any order.
 
-A model in memory says what each must hold after every step. Hypothesis draws the steps, and shortens what fails.
+A model in memory predicts their contents after every step. Hypothesis draws the steps, and shortens failing sequences.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from store.places import open_place
 
 LEDGER = Path(__file__).with_name("suite") / "ledger.py"
 SEEDS = (1, 2)
-COUNT = 3  # units beside the reduce
+COUNT = 3  # units without the reduce
 ALL = frozenset(range(COUNT + 1))
 
 
@@ -66,7 +66,7 @@ class Killed(BaseException):
 
 @dataclass
 class Known:
-    """What the model knows of a registry: units done by seed, artifacts whose bytes are here, what is said of runs."""
+    """The model's view of a registry: units done by seed, artifacts whose bytes are here, annotations of runs."""
 
     done: dict[int, frozenset[int]] = field(default_factory=dict)
     here: dict[int, frozenset[str]] = field(default_factory=dict)
@@ -113,11 +113,11 @@ class Registries(RuleBasedStateMachine):
         found += [(1 - which, other) for other in SEEDS]
         return next((at, this) for at, this in found if this in self.known[at].done)
 
-    # -- what is done -----------------------------------------------------------------------------------------------
+    # -- steps --------------------------------------------------------------------------------------------------------
 
     @rule(which=st.integers(0, 1), seed=st.sampled_from(SEEDS))
     def run(self, which: int, seed: int) -> None:
-        """Run, or resume what was killed, or do nothing."""
+        """Run, resume a killed run, or do nothing."""
         known, before = self.known[which], self.known[which].done.get(seed, frozenset())
         report = self.sessions[which].run(self.spec(seed), kind=str(LEDGER))
         assert report.state == "complete"
@@ -128,7 +128,7 @@ class Registries(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), seed=st.sampled_from(SEEDS), moment=st.integers(1, 6), each=st.booleans())
     def kill(self, which: int, seed: int, moment: int, each: bool) -> None:
-        """Run, and be killed before the n-th fragment is there; `each`: every unit is one of its own."""
+        """Run, and be killed before the n-th fragment exists; `each`: every unit is a separate fragment."""
         session, known = self.sessions[which], self.known[which]
         written, count = fragments.place_file, 0
 
@@ -162,7 +162,7 @@ class Registries(RuleBasedStateMachine):
     @precondition(lambda self: self.known[0].done or self.known[1].done)
     @rule(which=st.integers(0, 1))
     def merge(self, which: int) -> None:
-        """One takes in what the other has: rows and words, not bytes."""
+        """One registry merges the other: rows and annotations, not bytes."""
         mine, other = self.known[which], self.known[1 - which]
         merging.merge_source(
             self.sessions[which].database, self.sessions[which].store, str(self.root / "ab"[1 - which])
@@ -175,7 +175,7 @@ class Registries(RuleBasedStateMachine):
     @precondition(lambda self: self.known[0].done or self.known[1].done)
     @rule(which=st.integers(0, 1), seed=st.sampled_from(SEEDS))
     def pull(self, which: int, seed: int) -> None:
-        """Fetch a run's bytes from the other's store; what is nowhere is refused by name."""
+        """Fetch a run's bytes from the other's store; missing bytes are refused by name."""
         which, seed = self.known_run(which, seed)
         session, known = self.sessions[which], self.known[which]
         wanted = transfer.find_items(session.database, [self.run_id(seed).hex], inputs=True)
@@ -205,7 +205,7 @@ class Registries(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1))
     def collect(self, which: int) -> None:
-        """Remove what nothing needs; of archived runs that are complete the bytes go."""
+        """Remove unneeded files; complete archived runs lose their bytes."""
         session, known = self.sessions[which], self.known[which]
         rubbish = gc.find_unused(session.database, session.store, now=9e9)
         gc.move_to_bin(session.store, rubbish)
@@ -222,7 +222,7 @@ class Registries(RuleBasedStateMachine):
             if finding.check == "staging":
                 doctor.apply_fix(finding)
 
-    # -- what must hold ---------------------------------------------------------------------------------------------
+    # -- invariants ---------------------------------------------------------------------------------------------------
 
     @invariant()
     def rows_are_those_of_done_units(self) -> None:

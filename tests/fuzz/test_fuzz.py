@@ -1,6 +1,6 @@
 """Every parser of bytes that others wrote reads an input or refuses it in one line: kept inputs, then new ones.
 
-`python tests/fuzz/suite` tries new inputs; `corpus/TARGET` keeps those that once broke something, and some that reach
+`python tests/fuzz/suite` tries new inputs; `corpus/TARGET` keeps those that once caused a failure, and some that reach
 lines which others do not.
 """
 
@@ -70,7 +70,7 @@ def test_an_unexpected_error_a_hang_and_an_error_without_words_are_found(
     monkeypatch.setattr("engine.MEGABYTES", 100)
     found = {}
     for data in (b"x", b"refused", b"\xff", b"silent", b"hang", b"large"):
-        # memory that a machine under load hands out slowly is no hang
+        # slow memory allocation on a loaded machine is not a hang
         monkeypatch.setattr("engine.limited", lambda seconds=3.0 if data == b"hang" else 100.0: limited(seconds))
         found[data] = fault("planted", surroundings, data)
     assert [data for data, fault in found.items() if fault is None] == [b"x", b"refused"]

@@ -12,7 +12,7 @@ from chessreg.games.engines.opponents import find_stockfish
 
 @pytest.fixture(scope="session")
 def stockfish() -> Path:
-    """The Stockfish binary; tests that need it are skipped where there is none."""
+    """The Stockfish binary; tests that need it are skipped if it is missing."""
     try:
         return find_stockfish()
     except NotFoundError as error:

@@ -1,4 +1,4 @@
-"""What all steps share: sizes, the device and its peak speed, timing, and inputs that need no python-chess."""
+"""The parts shared by all steps: sizes, the device and its peak speed, timing, and inputs that need no python-chess."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def count_flops_per_token(config: TextTraining, vocab_size: int) -> float:
 
 
 def describe_machine(device: torch.device, root: Path, arguments: Sequence[str]) -> dict[str, Any]:
-    """What a reader needs to repeat the run."""
+    """The facts that a reader needs to repeat the run."""
     facts = {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads",
         "memory_gb": torch.cuda.get_device_properties(0).total_memory / 1e9 if device.type == "cuda" else None,
@@ -220,7 +220,7 @@ def read_commit(root: Path) -> str:
 
 
 def run_command(*command: str) -> str | None:
-    """What a command prints; None if it is not there or fails."""
+    """The output of a command; None if it does not exist or fails."""
     try:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

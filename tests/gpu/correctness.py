@@ -56,7 +56,7 @@ class Bundled:
 
     @cached_property
     def rows(self) -> list[np.ndarray]:
-        """Held-out items, cut to what the model reads."""
+        """Held-out items, cut to the model's context."""
         sizes, starts = self.context.sizes, np.cumsum(self.file.heldout_lengths)
         items = np.split(self.file.heldout_tokens, starts[:-1])[: sizes.compared_rows]
         if self.file.encoding == "fen-77":  # a position is read whole
@@ -128,7 +128,7 @@ class Bundled:
 def compare_sae_step(context: Context, dtype: str) -> dict[str, Any]:
     """Gradients of one training step on random residuals against the CPU's in float64: the parameter that differs most.
 
-    float32 is no reference here: in sums of another order, single gates open or close.
+    float32 is not a reference here: in sums of another order, single gates open or close.
     """
     width, features = context.sizes.sae
     x = torch.randn(context.sizes.sae_batch // 4, width, generator=torch.Generator().manual_seed(1))

@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 class LeftOut(Exception):
-    """Raised by a measurement that cannot be made here; the message says why."""
+    """Raised by a measurement that cannot be made here; the message states the reason."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Goal:
-    """The best (or, if `at_most`, the worst) value of a column over the rows of a step, and what it must reach."""
+    """The best (or, if `at_most`, the worst) value of a column over the rows of a step, and its required bound."""
 
     text: str
     step: str

@@ -9,7 +9,7 @@ Face folder with float16 shards that `chessreg import checkpoint` reads.
 The steps, in this order: correctness against the CPU; speed of training, sparse autoencoders, caching, decoding and
 legal-move scoring; training. `--only` does some of them. A step ends when its share of the time is used up; a
 measurement that fails is recorded with its error and the next one follows. SIGTERM and SIGINT end the command early,
-with what it has. Exit status: 0; 1 if a measurement failed; 2, 3 or 4 for bad input, before anything is written;
+with its results so far. Exit status: 0; 1 if a measurement failed; 2, 3 or 4 for bad input, before anything is written;
 128 + the signal's number.
 """
 

@@ -36,7 +36,7 @@ from chessreg.models.training import Trainer, TrainerOptions
 
 Measurement = tuple[str, Callable[[], Mapping[str, Any]]]
 Shape = tuple[int, int, int]
-DOT = 4  # the character before White's moves, at which `run cache` reads activations unless told otherwise
+DOT = 4  # the character before White's moves, at which `run cache` reads activations by default
 SAE_PRECISIONS: dict[Precision, SaePrecision] = {"TF32": "tf32", "bfloat16": "bfloat16", "float32": "float32"}
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -56,7 +56,7 @@ def plan_steps(context: Context) -> dict[str, Iterator[Measurement]]:
 
 
 def plan_products(context: Context) -> Iterator[Measurement]:
-    """What the device reaches at best, next to the peak that shares below refer to."""
+    """The best rate of the device, next to the peak to which the shares below refer."""
     for precision in ("bfloat16", "TF32", "float32"):
         yield precision, partial(measure_product, context, precision)
 
@@ -220,7 +220,7 @@ def make_small_model(context: Context, dtype: torch.dtype = torch.float32) -> La
 
 
 def plan_caching(context: Context) -> Iterator[Measurement]:
-    """`run cache` computes in float32; TF32 shows what that costs."""
+    """`run cache` computes in float32; TF32 shows the cost of that."""
     for precision in ("float32", "TF32"):
         for games in context.sizes.cached_games:
             yield f"{precision}, {games} games at once", partial(measure_caching, context, precision, games)

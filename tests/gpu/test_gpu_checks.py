@@ -33,8 +33,8 @@ MODULES = ("context", "correctness", "make_inputs", "report", "run", "speed", "t
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of links to torch, numpy, safetensors and the packages that these require: all that `python -S` finds
-    there besides the standard library and the tree."""
+    """A folder of links to torch, numpy, safetensors and the packages that these require: everything that `python -S`
+    finds there in addition to the standard library and the tree."""
     folder, names, seen = tmp_path_factory.mktemp("bare"), ["torch", "numpy", "safetensors"], set[str]()
     while names:
         name = names.pop()

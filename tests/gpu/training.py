@@ -35,7 +35,7 @@ INDEX = "model.safetensors.index.json"
 
 
 class Fit:
-    """The training step: measurements that build on each other, and what can be saved after a signal."""
+    """The training step: measurements that build on each other, and the results that can be saved after a signal."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Fit:
         self.written_step = step
         return {"updates": step, "shards": shards, "bytes": sum(t.nbytes for t in weights.values())}
 
-    # -- evaluation of what was written --------------------------------------------------------------------------------
+    # -- evaluation of the written model ------------------------------------------------------------------------------
 
     def evaluate_loss(self) -> dict[str, Any]:
         """Nats per token on held-out games, each in its own row, in float32."""
@@ -161,7 +161,7 @@ class Fit:
 
     def evaluate_legality(self, end: float) -> dict[str, Any]:
         """Share of held-out positions at which the most probable text is a legal move, and the mean probability of a
-        canonical legal move, in float32; of as many positions as there is time for until `end`."""
+        canonical legal move, in float32, over the positions that fit the time until `end`."""
         assert self.games is not None
         model = LanguageModel(read_shards(self.folder).to(self.context.device))
         positions = self.games.positions(model.block_size)

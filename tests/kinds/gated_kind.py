@@ -9,7 +9,7 @@ from pydantic import Field
 from chessreg.runs.kind import Kind
 from chessreg.runs.spec import ExecutionOptions, Ref, Spec
 
-WAIT_SECONDS = 3600.0  # all tests together take less: those that are killed leave nobody at the gate for ever
+WAIT_SECONDS = 3600.0  # all tests together take less time: killed tests do not leave a process at the gate forever
 
 
 class GatedSpec(Spec):
@@ -76,7 +76,7 @@ class DoubledSpec(Spec):
 
 
 class Doubled(Kind):
-    """What a gated run made, doubled."""
+    """The rows of a gated run, doubled."""
 
     name = "doubled"
     example = "--of squares"

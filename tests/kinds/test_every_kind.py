@@ -131,7 +131,7 @@ def test_a_kind_is_helped_planned_killed_resumed_reproduced_queried_and_drawn(
     assert "nothing to do" in err
     assert results(session, run_id) == rows
 
-    # in a process whose hashes of texts are others: what iterates over a set must not show
+    # in a process with different hashes of texts: iteration over a set must not show
     process = spawn(command_line(world, "reproduce", planned["run_id"], "--rerun"), tmp_path / "said")
     process.join()
     assert process.exitcode == 0, (tmp_path / "said").read_text()

@@ -1,4 +1,4 @@
-"""Every kind that writes arrays, on a disk that is full wherever it does: one line with the path, and nothing half
+"""Every kind that writes arrays, on a disk that becomes full at any point: one line with the path, and nothing half
 written. With space again, the same command ends."""
 
 from __future__ import annotations

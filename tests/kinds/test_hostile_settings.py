@@ -1,4 +1,4 @@
-"""Every setting of every kind is given what nobody means: each value ends in a plan or in one line, and leaves nothing.
+"""Every setting of every kind gets a useless value: each value ends in a plan or in one line, and leaves nothing.
 
 A new kind, and a new setting, is in it by existing. `make test` gives one value to each setting, another to the next,
 so that all are given to some; `make slow` gives all to each.
@@ -44,7 +44,7 @@ def hostile(setting: SettingField) -> tuple[str, ...]:
 
 
 def held(world: Path, session) -> tuple[object, ...]:
-    """What the registry and the store hold."""
+    """The contents of the registry and the store."""
     files = sorted(str(path) for path in (world / "store").rglob("*"))
     with session.database.read() as sql:
         rows = [sql.scalar(select(func.count()).select_from(table)) for table in tables.Base.metadata.sorted_tables]
@@ -52,7 +52,7 @@ def held(world: Path, session) -> tuple[object, ...]:
 
 
 def one_line(status: int, err: str) -> bool:
-    """Whether this is how an error is told: a line of what is wrong, perhaps one of what helps."""
+    """Whether this is the form of an error: a line with the problem, and optionally one with a hint."""
     lines = [line.partition(": ")[0] for line in err.splitlines()]
     return status in (2, 3, 4) and lines in (["error"], ["error", "hint"]) and len(err) < 2000
 
@@ -83,7 +83,7 @@ FIT = "cache --checkpoint reference --dataset sample:fit --games 4"
 EDIT = "edit --checkpoint reference --probe reference-board --dataset sample:test --games 5 --per-game 2"
 PLAY = "play --checkpoint reference --opponent random --adjudication none --policy legal"
 TRAIN = "train --architecture gpt2 --datasets sample:fit"
-NEVER = {  # what no machine can do, and the option that the message names
+NEVER = {  # values that no machine supports, and the option that the message names
     f"{FIT} --sites nowhere": "nowhere",
     f"{FIT} --layers 0,0": "--layers",
     f"{FIT} --layers 7": "layer 7",

@@ -15,7 +15,7 @@ from chessreg.models.language_model import LanguageModel
 
 torch.set_num_threads(1)  # tiny matrices: a second thread only waits, the longer the busier the machine
 
-# A mask that is prefix-stable, beside "all".
+# A mask that is prefix-stable, in addition to "all".
 if "test-even-ids" not in TOKEN_MASKS:
     register_token_mask(TokenMask("test-even-ids", True, lambda ids, _: ids % 2 == 0))
 

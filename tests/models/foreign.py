@@ -11,7 +11,7 @@ ARGUMENTS = {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": 64, "bias": 
 
 
 def nanogpt_checkpoint(bias: bool = False, **arguments: Any) -> dict[str, Any]:
-    """What Karvonen's training code saves, under the names of torch.compile (specification 2.1)."""
+    """The content that Karvonen's training code saves, under the names of torch.compile."""
     generator = torch.Generator().manual_seed(0)
     shape = {**ARGUMENTS, "bias": bias, **arguments}
     d = shape["n_embd"]

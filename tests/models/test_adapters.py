@@ -227,7 +227,7 @@ def test_a_fen_encoder_is_saved_edited_and_asked(attention: str, embedding: str,
     changed = tokens.clone()
     changed[:, 50] = (changed[:, 50] + 1) % 31
     moved = (model.residuals(changed, [1]) - model.residuals(tokens, [1]))[0].abs().amax(-1) > 0
-    assert bool(moved[:, :50].any()) is (attention == "bidirectional")  # what a causal mask takes away
+    assert bool(moved[:, :50].any()) is (attention == "bidirectional")  # the part that a causal mask removes
     assert bool(moved[:, 50:].all())
     vector = torch.randn(32, generator=torch.Generator().manual_seed(1))
     edit = ResidualEdit(0, vector, 3.0)
@@ -277,7 +277,7 @@ def test_gpt2_llama_and_fen_encoder_run_without_transformers(tiny: LanguageModel
 
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
 def test_the_last_block_of_a_fen_encoder_need_only_know_its_last_token(attention: str) -> None:
-    """Logits, and gradients of every weight, are those of the whole pass; and who looks there sees all of it."""
+    """Logits, and gradients of every weight, equal those of the whole pass, and a hook there sees all of it."""
     model = FenEncoder(FenConfig(3, 2, 16, attention)).make_untrained(4).train()
     tokens = torch.randint(0, 31, (5, 77), generator=torch.Generator().manual_seed(0))
     whole = model.unembed(model.hidden(tokens)[:, -1:])

@@ -1,4 +1,4 @@
-"""Branches: moves that were not played, in the row of the game, learned as if each were a row of its own."""
+"""Branches: moves that were not played, in the row of the game, learned as if each had a separate row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BRANCHED = BranchTraining(
 
 
 def branched(games: int = 40) -> BranchCorpus:
-    """Games with up to three moves at random places, whose tokens can be learnt: what is seen, backwards."""
+    """Games with up to three moves at random places, whose tokens can be learned: the context, reversed."""
     made, rng = corpus(games), np.random.default_rng(1)
     game, seen, answers = [], [], []
     for number, length in enumerate(np.diff(made.offsets).tolist()):
@@ -41,7 +41,7 @@ def batches_of(data: BranchCorpus, epoch: int) -> list[list[list[int]]]:
 
 @pytest.mark.parametrize("game_loss", [0.0, 0.3])
 def test_branches_of_a_game_equal_rows_of_their_own(game_loss: float) -> None:
-    """Loss and gradients, to 1e-5; and a branch neither sees another nor what came after its place."""
+    """Loss and gradients, to 1e-5; and a branch sees neither another branch nor the game after its place."""
     data = branched()
     torch.manual_seed(0)
     model = make_initial_model(BRANCHED, 32)

@@ -1,4 +1,4 @@
-"""A decoding session equals a full recompute of every row, whatever happened to it before."""
+"""A decoding session equals a full recompute of every row, after any earlier operation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLOSE = 1e-4
 
 @pytest.fixture(params=[False, True], ids=["rectangles", "packed"], autouse=True)
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of a pass: which is taken goes by the cost alone."""
+    """Both kinds of passes: the cost alone determines the choice."""
     monkeypatch.setattr(DecodingSession, "_packs", lambda self, rows, counts, history: request.param and history)
 
 

@@ -194,7 +194,7 @@ def test_a_vector_made_from_a_skill_probe_is_both_probe_and_vector(tmp_path: Pat
     np.testing.assert_array_equal(read_karvonen_vector(path).vector, weight[:, 0, 1] - weight[:, 0, 0])
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 class Bomb:

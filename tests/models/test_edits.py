@@ -50,7 +50,7 @@ def test_a_bias_and_a_hook_give_equal_logits_at_every_token(tiny: LanguageModel,
 
 
 def test_an_edit_may_put_something_in_the_place_of_the_residual(tiny: LanguageModel, pgn: Encoding) -> None:
-    """At the tokens of its mask; what is added is added to it, in one pass as in a session."""
+    """At the tokens of its mask the vector is added, equally in one pass and in a session."""
 
     def half(residual: Tensor) -> Tensor:
         return residual / 2

@@ -1,4 +1,4 @@
-"""Hugging Face folders are read from the files that transformers reads, whatever else is in them."""
+"""Hugging Face folders are read from the files that transformers reads, regardless of other files in them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def reversed_tokens(folder: Path) -> list[str]:
 
 
 def test_a_model_in_another_order_is_right_with_its_vocabulary_and_marked_without(tmp_path: Path) -> None:
-    """An id's logits agree with the original's in both cases: only games tell them apart."""
+    """An id's logits agree with the original's in both cases: only games distinguish them."""
     folder = bundled("reference-model", tmp_path / "theirs")
     tokens = reversed_tokens(folder)
     without = convert_checkpoint(folder, tmp_path / "without")

@@ -1,4 +1,4 @@
-"""The gated autoencoder: code, loss and gradient, against what torch makes of the formulas (specification 3.1)."""
+"""The gated autoencoder: code, loss and gradient, compared with torch's autograd of the formulas."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_scale_is_undone_when_decoded() -> None:
 
 
 def test_scaling_a_decoder_column_cannot_lower_the_loss() -> None:
-    """What the column gains, a latent that shrinks with it would save in sparsity: but a step keeps the norm at 1."""
+    """A latent that shrinks with the column's growth would save sparsity, but a step keeps the norm at 1."""
     sae, x = random_sae(), rows()
     adam = Adam(sae.parameters(), 0.9, 0.999)
     gradient = {name: torch.empty_like(value) for name, value in sae.parameters().items()}

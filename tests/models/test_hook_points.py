@@ -1,4 +1,4 @@
-"""Where a model is looked at: the fast adapters against TransformerLens' bridge and plain torch, in float64."""
+"""Hook points of a model: the fast adapters against TransformerLens' bridge and plain torch, in float64."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def test_gpt2_is_the_bridge_at_every_hook_point_and_in_its_logits() -> None:
 
 @pytest.mark.parametrize("embedding", ["own", "tied"])
 def test_a_causal_fen_encoder_is_the_bridge_of_a_gpt2_with_its_weights(embedding: str) -> None:
-    """Its token of its own, before the 77, is a token like another there."""
+    """Its extra token, before the 77, is an ordinary token there."""
     model = fen_encoder("causal", embedding)
     theirs = GPT2(model.network.config.blocks()).double().eval()  # type: ignore[union-attr, operator]
-    theirs.load_state_dict(model.network.state_dict(), strict=False)  # the head is no part of what is compared
+    theirs.load_state_dict(model.network.state_dict(), strict=False)  # the head is not part of the comparison
     first = torch.full((2, 1), model.network.first)  # type: ignore[call-overload]
     slow = build_bridge(to_hugging_face(theirs.double()))
     _, cache = slow.run_with_cache(torch.cat([first, TOKENS], 1), names_filter=POINTS)
@@ -109,12 +109,12 @@ def plain_layer(weights: dict[str, Tensor], at: str) -> nn.TransformerEncoderLay
         "linear1.weight": "mlp.c_fc", "linear2.weight": "mlp.c_proj", "norm1.weight": "ln_1", "norm2.weight": "ln_2",
     }  # fmt: skip
     layer.load_state_dict({ours: weights[f"{at}{theirs}.weight"] for ours, theirs in names.items()})
-    return layer.train()  # without dropout nothing else changes, and eval takes a fused path of its own
+    return layer.train()  # without dropout nothing else changes, and eval takes a separate fused path
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt_neox"])
 def test_a_bridged_model_is_the_library_s_hidden_states(architecture: str) -> None:
-    """Of Llama to 1e-5: its RMSNorm is in float32 in the library, whatever the model is in."""
+    """Of Llama to 1e-5, because the library computes RMSNorm in float32 for every dtype of the model."""
     limit = 1e-5 if architecture == "llama" else EXACT
     theirs = hugging_face_model(architecture, 32).double()
     with torch.inference_mode():

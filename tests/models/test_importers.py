@@ -104,7 +104,7 @@ def square_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 
 def with_tokenizer(source: Path, folder: Path, tokens: list[str], file: str) -> Path:
-    """A copy of a model's folder with a tokenizer of this vocabulary beside it."""
+    """A copy of a model's folder, with a tokenizer of this vocabulary."""
     shutil.copytree(source, folder)
     ids = {text: number for number, text in enumerate(tokens)}
     written = {
@@ -389,7 +389,7 @@ register_format(Mine())
 
 
 def test_a_file_in_the_folder_is_a_format_that_is_asked_before_that_of_hugging_face(tmp_path: Path) -> None:
-    """In a process of its own, where the package has one more folder."""
+    """In a separate process, in which the package has one more folder."""
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "mine.py").write_text(MINE)
     for name in ("mine.txt", "config.json"):

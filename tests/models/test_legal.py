@@ -38,12 +38,13 @@ def boards_and_prompts(pgn: Encoding) -> tuple[list[chess.Board], list[list[int]
 
 @pytest.fixture(params=[False, True], ids=["rectangles", "packed"], autouse=True)
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of a pass: which is taken goes by the cost alone."""
+    """Both kinds of passes: the cost alone determines the choice."""
     monkeypatch.setattr(DecodingSession, "_packs", lambda self, rows, counts, history: request.param and history)
 
 
 def forced(model: LanguageModel, prompt: list[int], ids: list[int], edits: list[ResidualEdit]) -> float:
-    """log P of `ids` after `prompt`, one full forward pass a character: what `last` means character by character."""
+    """log P of `ids` after `prompt`, one full forward pass per character: the definition of `last`, character by
+    character."""
     total = 0.0
     for n, token in enumerate(ids):
         tokens = torch.tensor([prompt + ids[:n]])

@@ -100,7 +100,7 @@ def test_trees_write_what_sessions_write(tiny: LanguageModel, pgn: Encoding, nam
 
 
 def fed(session: DecodingSession, pgn: Encoding, keys: list, heats: np.ndarray) -> list[tuple[list[int], float]]:
-    """The tokens that each row of a session goes on with, and their log-probability: drawn and fed one by one."""
+    """The next tokens of each row of a session, and their log-probability: drawn and fed one by one."""
     written: list[list[int]] = [[] for _ in keys]
     totals = np.zeros(len(keys))
     for step in range(pgn.max_move_tokens):

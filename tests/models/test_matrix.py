@@ -1,4 +1,4 @@
-"""Encoding × adapter × kind: each works on a tiny model made here, or a line says what is missing."""
+"""Encoding × adapter × kind: each works on a tiny model made here, or a line states the missing part."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def imported(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Call
 
 
 def attempt(session: Session, checkpoint: str, kind: str) -> None:
-    """Run the kind at its smallest. What it needs of earlier kinds is run too, and is there after the first time."""
+    """Run the kind at its smallest. The earlier kinds that it needs are run as well, and exist after the first time."""
     cache = CacheSpec(checkpoint=checkpoint, max_sites=4, sites="white-turns", dataset="sample:fit", games=36)
     if kind in ("cache", "probe", "probe-apply", "vector", "vector-apply", "edit", "sae"):
         session.run(cache, name=f"{checkpoint}-cache")
@@ -132,10 +132,11 @@ def other(checkpoint: str, kind: str) -> tuple[Spec, ExecutionOptions | None]:
     return specs[kind](), SaeOptions(batch_games=1) if kind == "sae" else None
 
 
-# `make test` has every encoding on GPT-2 and every adapter on one encoding: a layer does not know what its tokens mean.
+# `make test` has every encoding on GPT-2 and every adapter on one encoding, because a layer does not depend on the
+# meaning of its tokens.
 SLOW = {(name, "gpt_neox") for name in ENCODINGS if name != "prompt"}
 SLOW |= {(name, "llama") for name in ENCODINGS if name not in ("prompt", "uci-square-72")}
-# Of the other kinds those that no test of their own runs on such a model.
+# Of the other kinds, only those without a separate test on such a model.
 QUICK = {("fen-77", "bidirectional-fen-encoder", "sae"), ("fen-77", "gpt2", "decoding")}
 CELLS = [
     pytest.param(
@@ -155,7 +156,7 @@ CELLS = [
 
 def test_the_matrix_has_every_encoding_and_every_adapter() -> None:
     assert {*encodings.list_encodings(), "prompt"} == set(ENCODINGS)
-    own_tests = {"searchless-chess"}  # tests/models/test_searchless_chess.py: its heads, and what reads values
+    own_tests = {"searchless-chess"}  # tests/models/test_searchless_chess.py: its heads, and the kinds that read values
     assert {*REGISTERED, "gpt_neox"} - own_tests == {"fen-encoder" if "fen" in name else name for name in ADAPTERS}
 
 

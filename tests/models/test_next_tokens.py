@@ -97,7 +97,7 @@ def test_an_edit_changes_no_logits_before_its_token(squares: LanguageModel) -> N
 
 
 def test_length_0_is_the_clean_model_bit_for_bit(squares: LanguageModel) -> None:
-    """Davis specification 9.3 (a): in a full pass, and beside edits that have a length."""
+    """In a full pass, and together with edits that have a length."""
     tokens = torch.tensor([ROWS[1]])
     still = [edit.take(torch.tensor([0])) for edit in edits_of(squares, (0, 1), 0.0)]
     assert bool((squares.logits(tokens, edits=still) == squares.logits(tokens)).all())

@@ -1,4 +1,4 @@
-"""DeepMind's searchless chess models, against what their own code computes (tests/fixtures/searchless_chess)."""
+"""DeepMind's searchless chess models, compared with the results of its code (tests/fixtures/searchless_chess)."""
 
 from __future__ import annotations
 

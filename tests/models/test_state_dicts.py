@@ -1,4 +1,4 @@
-"""State dicts without settings, bare or from Lightning: what the file does not say is given, found or asked for."""
+"""State dicts without settings, bare or from Lightning: facts missing from the file are given, inferred or required."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def nanogpt_weights(**arguments: Any) -> dict[str, Tensor]:
 
 
 def lightning(weights: Weights, prefix: str, **settings: Any) -> dict[str, Any]:
-    """What Lightning's ModelCheckpoint writes."""
+    """The content that Lightning's ModelCheckpoint writes."""
     return {
         "epoch": 3, "global_step": 100, "pytorch-lightning_version": "2.5.0", "loops": {}, "callbacks": {},
         "state_dict": {prefix + name: tensor for name, tensor in weights.items()},

@@ -1,4 +1,4 @@
-"""Token files: what is written comes back, positions agree with python-chess, damage is refused in one line."""
+"""Token files: a written file is read back, positions agree with python-chess, damage is refused in one line."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_every_family_is_reordered(family: str, tied: bool, tmp_path: Path) -> N
     tokens, places = torch.arange(64).reshape(2, 32) % 32, torch.tensor(rows[:32])
     expected = original(places[tokens]).logits[..., places]
     assert torch.allclose(load_model(tmp_path / "out")(tokens), expected, atol=1e-4)
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()  # other tools read what is stored
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()  # other tools read the stored data
     assert torch.allclose(again(tokens).logits, expected, atol=1e-4)
     assert again.config.eos_token_id is None
 

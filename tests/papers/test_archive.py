@@ -1,4 +1,5 @@
-"""A paper that is half done, as one file: taken in elsewhere, its complete steps are complete, and it goes on."""
+"""A half-finished paper as one file: after loading it elsewhere, its complete steps are complete, and the paper
+continues."""
 
 import shutil
 from contextlib import ExitStack
@@ -125,7 +126,7 @@ def test_an_attempt_at_work_is_lost_in_what_is_saved_until_its_end_is_known(rest
     assert resting.do(on_progress=interrupt_at(6))
     ended = attempts(resting)
     attempt, running = tables.Attempt, tables.AttemptState.RUNNING
-    with resting.session.database.write() as sql:  # as it is while the run goes on
+    with resting.session.database.write() as sql:  # in its state while the run continues
         sql.execute(update(attempt).values(state=running, cause=None, ended_at=None))
     archive.save_paper(resting, tmp_path / "half.zip")
     archive.load_paper(elsewhere, tmp_path / "half.zip")
@@ -182,7 +183,7 @@ def test_a_file_of_others_is_refused_in_one_line_and_leaves_nothing(resting, els
     flipped = bytearray(path.read_bytes())
     with ZipFile(path) as whole:
         offset = whole.getinfo("registry.db").header_offset
-    flipped[offset + 300 : offset + 340] = bytes(40)  # inside what is deflated
+    flipped[offset + 300 : offset + 340] = bytes(40)  # inside the deflated data
     (tmp_path / "flipped.zip").write_bytes(flipped)
     refused(tmp_path / "flipped.zip", BadInputError, "is not a saved paper: (Error|Bad CRC)")
     for name, changes, why in (

@@ -1,4 +1,4 @@
-"""Davis's paper as a list of specs: complete, in order, with settings that its kinds know, and those of the paper."""
+"""Davis's paper as a list of specs: complete, in order, with settings that its kinds accept, and those of the paper."""
 
 import csv
 import json
@@ -51,7 +51,7 @@ class Made:
 
 
 def planned(size, layers=12, d_model=768):
-    """name → (step, spec) of every run; references stand for whatever they name, the sweep chose layer 1 and α 1."""
+    """name → (step, spec) of every run; references are placeholders, and the sweep chose layer 1 and α 1."""
     found = {}
     for step in order_steps(find_paper("davis").steps(Request("model", "train", "test", layers, d_model, size))):
         if step.kind in PREPARATIONS:

@@ -42,7 +42,7 @@ def of_unknown_games(size):
 
 
 class Counted:
-    """What is made where a twin of games took so many tokens for each decision."""
+    """The steps for a twin of games that took `tokens` tokens per decision."""
 
     def __init__(self, tokens):
         self.tokens = tokens
@@ -55,7 +55,7 @@ class Counted:
 
 
 def planned(size, made=None, request=None):
-    """name → spec of every run; references stand for whatever they name."""
+    """name → spec of every run; references are placeholders."""
     found = {}
     for step in order_steps(find_paper("junkin").steps(request or asked(size))):
         if step.kind not in PREPARATIONS:
@@ -133,7 +133,7 @@ def test_how_far_compute_is_apart_is_told_and_decides_nothing_where_it_is_far():
 
 
 def test_language_models_are_tuned_alike_with_a_legal_list_and_without():
-    """From one model, with as many supervised moves."""
+    """From one model, with equally many supervised moves."""
     specs = planned("reference")
     tuned = {name.removeprefix("tuned-llama-"): dict(spec) for name, spec in specs.items() if name.startswith("tuned-")}
     listed, plain = tuned["junkin-1"], tuned["junkin-small"]
@@ -312,7 +312,7 @@ def test_twins_have_layers_above_the_first_where_alone_a_mask_makes_a_difference
 
 
 def test_a_difference_that_rests_on_one_position_is_not_decided():
-    """More than one resample in forty holds no position that differs: the interval ends at 0, whatever the bound."""
+    """More than one resample in forty holds no position that differs: the interval ends at 0, for any bound."""
     judge = make_column_judge(lambda row, made: True, lambda row: "", "delta", least=None, most=0.0)
     both = make_column_judge(lambda row, made: True, lambda row: "", "delta", least=-3.0, most=1.0)
     one = {"delta": -0.3, "delta_low": -1.0, "delta_high": 0.0}
@@ -323,7 +323,7 @@ def test_a_difference_that_rests_on_one_position_is_not_decided():
 
 
 def test_a_list_of_legal_moves_is_judged_only_against_a_model_that_was_tuned_without():
-    """At the sizes of one tuning there is none: the quantity is not run, not missed."""
+    """At the sizes of one tuning the quantity is not run, and so not missed."""
     [judge] = [
         one.judge for one in find_paper("junkin").expectations if one.quantity.startswith("legal list minus none")
     ]

@@ -82,7 +82,7 @@ def test_an_edit_of_skill_of_either_sign_plays_beside_five_draws_of_each_control
 
 
 def check_shuffled(steps, vectors, real):
-    """Each vector is of a probe of its own, which differs from the real one in the draw of its labels alone."""
+    """Each vector is of a separate probe, which differs from the real one in the draw of its labels alone."""
     probes = {steps[name].settings["probe"].removeprefix("@") for name in vectors}
     assert {steps[name].settings["shuffled_label_control"] for name in probes} == {
         steps[name].settings["seed"] for name in vectors
@@ -137,7 +137,7 @@ def test_weak_models_find_a_rung_at_the_papers_move_limit():
 
 
 class Played:
-    """What a paper has made: a score and a share of legal moves for each step's match, and vectors of length 2."""
+    """The results of a paper: a score and a share of legal moves for each step's match, and vectors of length 2."""
 
     def __init__(self, results):
         self.results, self.references, self.session = results, defaultdict(lambda: "run:x"), None
@@ -159,7 +159,7 @@ def every_lost():
 
 
 def test_the_sweep_chooses_no_edit_at_the_floor_nor_one_that_writes_illegal_moves():
-    """Layers 5-6 and 3-6 at 0.8, 2 and 4. The unedited model writes 90 % legal moves: 88 is what an edit must."""
+    """Layers 5-6 and 3-6 at 0.8, 2 and 4. The unedited model writes 90 % legal moves, so an edit must write 88 %."""
     lost = {"sweep-retry-negative-1-4": (0.0, 89.0)}
     broken = {"sweep-retry-negative-1-2": (0.1, 87.0)}
     whole = {"sweep-retry-negative-0-4": (0.2, 88.0)}

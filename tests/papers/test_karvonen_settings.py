@@ -43,7 +43,7 @@ TUNED = ("ladder-", "sweep-", "arm-", "edit-sweep-", "edits-", "quality-", "leve
 
 
 def planned(layers, size="paper"):
-    """name → (step, spec) of every step whose settings are fixed; references stand for whatever they name."""
+    """name → (step, spec) of every step whose settings are fixed; references are placeholders."""
     found = {}
     for step in find_paper("karvonen").steps(Request("model", "train", "test", layers, 512, size)):
         if callable(step.settings) or step.kind in ("twin", "split", "played-games"):

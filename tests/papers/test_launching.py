@@ -1,4 +1,4 @@
-"""A paper as jobs: every run once, what follows from results after them, a failure named."""
+"""A paper as jobs: every run once, steps that depend on results after them, a failure named."""
 
 import time
 
@@ -52,7 +52,7 @@ def test_a_paper_is_done_by_jobs_and_what_follows_from_results_comes_last(work, 
 
 
 class Still(PaperLauncher):
-    """A launching whose jobs nobody begins."""
+    """A launch whose jobs never begin."""
 
     def wait(self):
         raise KeyboardInterrupt
@@ -103,7 +103,7 @@ def test_a_step_whose_job_was_lost_is_launched_again_twice(work, session):
 
 
 def test_a_run_that_needs_another_is_launched_with_it(session, work):
-    """Only names are needed of what it reads: both are queued in one round, the one after the other."""
+    """It needs only the names of its inputs: both are queued in one round, one after the other."""
     cache = Step("cache", "cache", {"checkpoint": "sha256:" + "c" * 64, "dataset": "dataset:" + "d" * 64}, "")
     probe = Step("probe", "probe", {"cache": "@cache"}, "")
     chosen = Step("chosen", "probe", lambda made: {"cache": made.references["cache"]}, "", ("cache",))

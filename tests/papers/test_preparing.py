@@ -1,4 +1,4 @@
-"""What a paper needs beside runs: the games of a play run as a dataset, once."""
+"""The inputs of a paper that are not runs: the games of a play run as a dataset, once."""
 
 import pytest
 from sqlalchemy import select
@@ -10,7 +10,7 @@ from chessreg.registry import tables
 
 @pytest.fixture
 def played(session):
-    """Two games of an engine match from random openings: what a play run makes, without a model."""
+    """Two games of an engine match from random openings: the output of a play run, without a model."""
     from chessreg.experiments.engine_match import EngineMatchSpec
 
     spec = EngineMatchSpec(

@@ -104,7 +104,7 @@ def test_smaller_sizes_and_one_dataset_keep_their_parts_apart():
 
 
 def test_every_number_that_is_not_lost_names_the_papers_runs_behind_it():
-    """No other condition on settings exists: what a description leaves out has its default."""
+    """No other condition on settings exists: settings missing from a description have their default."""
     without = {
         (value.paper, value.table, value.row)
         for value in list_published_values()

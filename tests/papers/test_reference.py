@@ -1,5 +1,5 @@
-"""The tables of the reference result, from some of its own rows: queries say of these what they said when they were
-taken (tests/fixtures/karvonen/make.py)."""
+"""The tables of the reference result, from some of its own rows: queries give the answers recorded with them
+(tests/fixtures/karvonen/make.py)."""
 
 from __future__ import annotations
 

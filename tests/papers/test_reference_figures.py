@@ -48,7 +48,7 @@ def test_a_slice_takes_the_place_of_its_own_rows_alone(name):
     table = pq.read_table(FOLDER / f"{name}.parquet")
     of_one = [tuple(row[column] for column in OF_ONE[name]) for row in table.to_pylist()]
     first = pa.array([each == of_one[0] for each in of_one])
-    slice_ = table.filter(first).slice(1)  # anew, with a row less
+    slice_ = table.filter(first).slice(1)  # again, with one row less
     both = add_stored_rows(slice_, FOLDER / f"{name}.parquet", OF_ONE[name])
     assert both.num_rows == table.num_rows - 1
     assert sorted(map(repr, both.to_pylist())) == sorted(
@@ -68,7 +68,7 @@ def test_the_unedited_model_scores_what_is_printed():
 
 @pytest.mark.parametrize("opening", ["random:20", "standard"])
 def test_one_of_nine_opponents_leaves_an_edit_room(opening):
-    """The ladder: games of their own, which choose the opponent."""
+    """The ladder: separate games, which choose the opponent."""
     ladder: dict[tuple[str, str], dict[int, float]] = {}
     for game in GAMES:
         if (game["choice"], game["source"], game["opening"], game["opening_seed"]) == (True, "none", opening, 2):
@@ -322,7 +322,7 @@ def test_neither_more_games_nor_more_epochs_are_why():
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
 def test_where_games_come_from_is_most_of_what_pooled_probes_of_skill_read(name, probe, untrained):
-    """A game is what is resampled, with all probes (seeds or draws) that read it."""
+    """A game is the unit of resampling, with all probes (seeds or draws) that read it."""
     tested = [row for row in SKILLS if (row["probe"], row["untrained"], row["played"]) == (probe, untrained, False)]
     _, place = np.unique([row["game"] for row in tested], return_inverse=True)
     columns = np.array([[row["n"], row["correct"], row["n"] * row["source"]] for row in tested], np.float64)

@@ -75,7 +75,7 @@ def test_steps_are_measured_and_leave_nothing_in_the_registry_and_the_store(worl
 
 
 def test_planted_faults_are_found_and_the_other_steps_are_done(world_session, monkeypatch, tmp_path):
-    """A wrong path, a missing package and a missing engine; what needs a failed step is left out."""
+    """A wrong path, a missing package and a missing engine; steps that need a failed step are left out."""
     there = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *package: None if name == "peft" else there(name))
     monkeypatch.setenv("CHESSREG_STOCKFISH", str(tmp_path / "stockfish"))

@@ -206,7 +206,7 @@ def test_a_picture_is_drawn_once_its_steps_are_complete_and_says_why_when_it_can
     assert "## Figure 5\n\n- not drawn: no state has a piece\n" in text
 
 
-# -- steps that are chosen, or refused; tables of some steps; what is expected --------------------------------------
+# -- steps that are chosen, or refused; tables of some steps; expectations ------------------------------------------
 
 
 def test_only_some_steps_are_done_with_what_they_need(work, session):

@@ -16,7 +16,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Maker:
-    """Makes rows as the kinds of experiment emit them. Give it what matters; the rest is filled in."""
+    """Makes rows as the kinds of experiment emit them. Give it the relevant values; the rest is filled in."""
 
     def __init__(self, database):
         self.database = database
@@ -161,8 +161,8 @@ class Maker:
     def play(self, checkpoint, games, *, intervention=None, color="white", planned=None, opening="random:20",
              opening_seed=0, level=0, ladder=(), limit="nodes=1000", version="15.1", policy="retry:5", detail=None,
              kind="play", **run):  # fmt: skip
-        """A play run; `games` are dicts of what matters in each (result, …), unit by unit; of a ladder of levels as
-        many on each. With color `both` White's and Black's take turns."""
+        """A play run; `games` are dicts of the relevant values of each (result, …), unit by unit; of a ladder of levels
+        equally many on each. With color `both` White's and Black's take turns."""
         run = self.run(kind, planned or len(games), done=len(games), checkpoint=checkpoint, **run)
         levels, colors = ladder or (level,), ("white", "black") if color == "both" else (color,)
         arms, rung = [(level, color) for level in levels for color in colors], len(games) // len(levels)

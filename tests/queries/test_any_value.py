@@ -46,7 +46,7 @@ FOREIGN = ["forty-two", b"\xff\xfe", 1.5, b""]  # SQLite lets any column hold an
 
 
 def values_of(column: sa.Column[Any]) -> list[Any]:
-    """What this column may be given; nothing for ids, which tie rows together."""
+    """The possible values of this column; empty for ids, which connect rows."""
     kind = column.type.impl_instance if isinstance(column.type, sa.types.TypeDecorator) else column.type
     if isinstance(kind, sa.Uuid) or column.foreign_keys or column.primary_key:
         return []

@@ -36,7 +36,7 @@ def test_an_edit_that_lost_or_won_every_game_is_not_chosen(contest):
 
 
 def test_from_the_standard_position_both_colors_have_games_to_choose_on_and_to_report_on(database, make):
-    """White has the games of even number, Black the others: those of either color are counted by themselves."""
+    """White has the games of even number, Black the others: the games of each color are counted separately."""
     checkpoint = make.checkpoint("m")
     for scale in (None, -1.0, -2.0):
         edit = scale and make.intervention(checkpoint, scale=scale)

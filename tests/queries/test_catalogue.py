@@ -123,7 +123,7 @@ def test_a_query_takes_the_statements_of_the_file_beside_it(tmp_path):
     assert [*entry.relations] == ["cells", "base"]
     digest = entry.digest
     (tmp_path / "whole.sql").write_text(WHOLE.replace("SELECT 'rows'", "SELECT 'others'"))
-    assert find_entry(str(path)).digest == digest  # what is not taken does not count
+    assert find_entry(str(path)).digest == digest  # missing values do not count
     (tmp_path / "whole.sql").write_text(WHOLE.replace("SELECT 'cells'", "SELECT 'changed'"))
     assert find_entry(str(path)).digest != digest
 
@@ -169,7 +169,7 @@ def test_no_query_repeats_the_statements_of_another():
 
 
 def test_no_query_takes_json_apart():
-    """What a row or a spec holds as JSON is a typed column of a view. `needs` reads the tables, without views."""
+    """JSON values of a row or a spec are typed columns of a view. `needs` reads the tables, without views."""
     for entry in list_entries():
         for name, sql in entry.statements.items():
             assert not re.search(r"json|->", sql, re.IGNORECASE), (entry.path.name, name)

@@ -21,7 +21,7 @@ def type_(tmp_path, monkeypatch, capsys):
     """Type a command; returns (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CHESSREG_REGISTRY", str(tmp_path / "registry.db"))
-    Store.create(tmp_path / "store")  # that of the registry: what reads says when it is not there
+    Store.create(tmp_path / "store")  # the missing registry: reading commands report it
 
     def typed(*words):
         capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Comparisons on what real runs left: only what differs, and differences over the games that both have."""
+"""Comparisons of real runs: only differences, and differences over the games that both have."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_run_of_one_attempt_alone_is_refused(probes: Session):
 
 
 def test_one_metric_of_many_that_leaves_0_out_by_chance_is_no_difference():
-    """Nineteen metrics as they were, and one whose interval just leaves 0 out: p 0.03 of twenty says nothing."""
+    """Nineteen unchanged metrics, and one whose interval just excludes 0: p 0.03 among twenty is not significant."""
     from chessreg.queries.compare import Metric, RunComparison
     from chessreg.queries.stats import Estimate
 
@@ -147,7 +147,7 @@ def scores(run, right):
 
 
 def test_games_are_those_that_were_looked_at_whatever_the_models_were_trained_on(make, database):
-    """Two models of other training sets, each read to see what it shares with the games: their games are pairs."""
+    """Two models of other training sets, each compared with the games: their games are pairs."""
     games, made = make.dataset("lichess"), []
     for name in ("ours", "theirs"):
         run = make.run("token-legality", 4, name=name, spec={"dataset": f"{games}[0,0.0,0.5]"})

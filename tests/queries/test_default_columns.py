@@ -1,4 +1,4 @@
-"""Tables fit the terminal: default columns, one line per row, and a line that names what is left out."""
+"""Tables fit the terminal: default columns, one line per row, and a line that names the columns left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edit specificity`: aim beside damage, controls beside the edit that they stand for, and the frontier of a sweep."""
+"""`edit specificity`: effect and damage, controls next to their edit, and the frontier of a sweep."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SWEEP = {
 
 @pytest.fixture
 def sweep(make):
-    """An edit run: two games of two states each, every state under every condition; `old` rows lack what is new."""
+    """An edit run: two games of two states each, every state under every condition; `old` rows lack new columns."""
 
     def made(old=False, conditions=SWEEP, name="sweep"):
         checkpoint = make.checkpoint("model")

@@ -1,4 +1,4 @@
-"""`elo by intervention`: what is counted, what is paired, and that nothing is pooled."""
+"""`elo by intervention`: counts, pairs, and no pooling."""
 
 import math
 from itertools import pairwise
@@ -296,7 +296,7 @@ def test_both_colors_of_an_opening_are_one_cluster_and_games_from_the_start_are_
 
 
 def test_imported_games_that_begin_randomly_share_no_opening_with_those_of_another_run(database, make):
-    """Row n of two files: which random plies they are is told nowhere."""
+    """Row n of two files: their random plies are not recorded."""
     checkpoint = make.checkpoint("a")
     make.play(checkpoint, [WON, LOST] * 20, kind="imported-games", name="one")
     make.play(checkpoint, [LOST, WON] * 18 + [WON, LOST] * 2, kind="imported-games", name="other")
@@ -384,7 +384,7 @@ def test_a_player_of_another_program_has_no_checkpoint_and_is_shown(database, ma
 
 
 def test_a_control_in_the_reference_result_has_the_number_of_its_step(make, database):
-    """Not its place among those that are complete, which moves when another one is."""
+    """Not its place among the complete ones, which changes when another one completes."""
     checkpoint = make.checkpoint("model")
     skill = make.vector(checkpoint, "contrastive:skill")
     for seed in (5, 2):

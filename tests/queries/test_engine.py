@@ -1,4 +1,5 @@
-"""The engine: reads what a query names, with the declared types, from one state of the registry, and nothing else."""
+"""The engine: reads the tables that a query names, with the declared types, from one state of the registry, and nothing
+else."""
 
 import json
 import subprocess

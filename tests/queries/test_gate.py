@@ -1,4 +1,4 @@
-"""SQL of one's own can look at the registry's snapshot and at nothing else."""
+"""A user's SQL can read the registry's snapshot and nothing else."""
 
 import pytest
 

@@ -27,7 +27,7 @@ def test_pieces_are_of_who_is_to_move_where_one_side_always_is(sites: str, white
 
 
 def test_a_game_scores_in_sql_as_in_python() -> None:
-    """Under every policy, for both colors; a forfeit is lost whatever else its row says."""
+    """Under every policy, for both colors; a forfeit is lost regardless of the rest of its row."""
     ends = [("1-0", None), ("0-1", None), ("1/2-1/2", None), *(("*", cp) for cp in (None, *range(-101, 102)))]
     games = [
         (policy, result, termination, cp, color)

@@ -172,7 +172,7 @@ EXTRA = "SELECT * FROM play_game ORDER BY ALL"
 
 
 def notes(make, version=1, **properties):
-    """What a version of the kind `play` records of its games' extra columns."""
+    """The extra columns of games that a version of the kind `play` records."""
     typed = {"depth": "integer", "share": "number", "note": "string", "won": "boolean", "best": "array",
              "run_id": "string", "Depth": "integer", **properties}  # fmt: skip
     columns = {name: {"type": type_} for name, type_ in typed.items() if name != "Depth"}

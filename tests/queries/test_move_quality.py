@@ -1,4 +1,4 @@
-"""What moves cost: by arm, beside the plain model's moves from the same openings, ten moves at a time."""
+"""The loss of moves: by arm, next to the plain model's moves from the same openings, ten moves at a time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Plots: what a query's header asks for, with intervals, the same bytes every time."""
+"""Plots: the elements that a query's header declares, with intervals, the same bytes every time."""
 
 import re
 from dataclasses import replace

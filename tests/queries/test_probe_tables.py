@@ -163,7 +163,7 @@ def test_controls_and_linear_probes_of_other_games_stand_beside_none(database, m
 
 
 def test_the_linear_probe_beside_another_was_scored_on_the_same_positions(database, make):
-    """Of others the items are the same numbers, and other positions; how long it was fitted is no matter."""
+    """Other caches have the same item numbers with other positions; the number of epochs does not matter."""
     model = make.checkpoint("reference")
     caches = {"cache": make.cache(model, make.dataset("fit")), "test_cache": make.cache(model, make.dataset("test"))}
     scores = {(0, split): [(64, 60), (64, 50)] for split in ("validation", "test")}

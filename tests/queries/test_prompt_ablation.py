@@ -1,4 +1,4 @@
-"""What a list of legal moves does: two models that were tuned alike but for the list, each asked as it was tuned."""
+"""The effect of a list of legal moves: two models with equal tuning except for the list, each asked as it was tuned."""
 
 import pytest
 

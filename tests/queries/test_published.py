@@ -1,4 +1,4 @@
-"""The papers' numbers beside ours: a difference only where checkpoint, data and protocol are the paper's."""
+"""The papers' numbers next to ours: a difference only if checkpoint, data and protocol are the paper's."""
 
 from collections import Counter
 from dataclasses import replace

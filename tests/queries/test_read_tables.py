@@ -1,4 +1,4 @@
-"""Tables of what is read where: by ply, by square, off other games; and of games against the training set."""
+"""Tables of readings: by ply, by square, on other games; and of evaluated games against the training set."""
 
 import pytest
 
@@ -10,7 +10,8 @@ from chessreg.registry import tables
 
 
 def right(*squares, **columns):
-    """One game's score row: how many of 64 squares are right at each position, and the columns that say which plies."""
+    """One game's score row: the number of correctly read squares of 64 at each position, and the columns that state the
+    plies."""
     packed = "".join(f"{s:02x}" for s in squares)
     return (64 * len(squares), sum(squares), {"positions": len(squares), "right_at": packed, **columns})
 

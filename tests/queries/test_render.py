@@ -66,7 +66,7 @@ def test_every_query_gives_the_same_bytes_on_one_thread_and_on_eight(results):
         return {title: [render_result(answer, format) for format in FORMATS] for title, answer in found.items()}
 
     one = answers(1, [entry.title for entry in queries_with_runs(results)])
-    assert shown(answers(8, one)) == shown(one)  # what has no rows has the same bytes
+    assert shown(answers(8, one)) == shown(one)  # a table without rows has the same bytes
     assert {"elo by intervention", "best probe layers", "probe f1 by class", "board intervention legality"} <= {*one}
 
 
@@ -192,7 +192,7 @@ def test_names_of_others_stand_in_markdown_and_latex_as_text_of_one_line(results
         text = render_result(wanted, "markdown")
         lines = text.splitlines()
         assert len(lines) == 4 + captions
-        html = re.sub(r"\\[!-/:-@\[-`{-~]", "", text)  # what is escaped is text
+        html = re.sub(r"\\[!-/:-@\[-`{-~]", "", text)  # escaped characters are text
         assert not re.search(r"[<*`]|\]\(|__|&\w", html), html
         cells = [len(re.findall(r"(?<!\\)\|", re.sub(r"\\\\", "", line))) for line in lines[captions:]]
         assert cells == [cells[0]] * 4

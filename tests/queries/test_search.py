@@ -7,7 +7,7 @@ import pytest
 from chessreg.errors import NotFoundError
 from chessreg.queries.catalogue import find_entry, find_plot, list_entries
 
-# Those of the second half were written by a researcher who did not know the catalogue.
+# The second half was written by a researcher who did not know the catalogue.
 PHRASES = """
 win rate | wins by level
 steering | elo by intervention

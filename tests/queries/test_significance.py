@@ -1,4 +1,4 @@
-"""Significance tests agree with closed forms to many digits, also where a p-value is no float."""
+"""Significance tests agree with closed forms to many digits, even if a p-value underflows a float."""
 
 import math
 from decimal import Decimal, localcontext

@@ -48,7 +48,7 @@ def edited_model(centred: bool = False, **settings) -> PieceRemovals:
     with torch.no_grad():
         for parameter in hf.parameters():
             parameter *= 4 if parameter.dim() == 2 else 1
-        hf.wte.weight += 0.5  # a residual with a mean of its own
+        hf.wte.weight += 0.5  # a residual with a nonzero mean
     made = PieceRemovals.__new__(PieceRemovals)
     made.spec = EditSpec(**RANDOM | settings)
     made.model, made.encoding = LanguageModel(hf), PGN
@@ -139,9 +139,9 @@ def test_directions_are_unit_vectors_of_the_right_class():
         assert np.linalg.norm(drawn, axis=1) == pytest.approx(1, abs=1e-5)
         assert drawn == pytest.approx(edited.compute_vectors(first, 1, taken, "all"))
         assert not np.allclose(drawn, edited.compute_vectors(second, 1, taken, "all")), source
-        assert edited.compute_vectors(first, 1, taken[1:], "all") == pytest.approx(drawn[1:])  # whatever the batch
+        assert edited.compute_vectors(first, 1, taken[1:], "all") == pytest.approx(drawn[1:])  # for any batch size
     plain = edited_model()
-    for draw in range(20):  # another piece on the same square, never the one that stands there and never empty
+    for draw in range(20):  # another piece on the same square, never the actual one and never empty
         condition = EditCondition("shuffled", setting, "shuffled", draw)
         for vector, removed in zip(plain.compute_vectors(condition, 1, taken, "all"), taken, strict=True):
             on_square = weight[:, removed.square] / np.linalg.norm(weight[:, removed.square], axis=0)
@@ -251,7 +251,7 @@ def test_a_change_of_the_board_adds_what_appears_and_takes_off_what_disappears()
     [vector] = compute_change_directions(weight, [removal], 1.0, 1.0)
     wanted = weight[:, 12, 6] - weight[:, 12, 7]
     assert vector == pytest.approx(wanted / np.linalg.norm(wanted), abs=1e-6)
-    shifted = weight + np.arange(8, dtype=np.float32)[:, None, None]  # one vector to all classes: no probe can tell
+    shifted = weight + np.arange(8, dtype=np.float32)[:, None, None]  # one vector added to all classes
     assert compute_change_directions(shifted, [removal], 1.0, 0.0, True) == pytest.approx(
         compute_change_directions(weight, [removal], 1.0, 0.0, True), abs=1e-5
     )

@@ -1,4 +1,4 @@
-"""`edit`: what is recorded of each state is what the definition says, whatever the batch."""
+"""`edit`: the record of each state follows the definition, for any batch size."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_probes_of_another_model_are_refused(edited):
 
 
 def test_a_sweep_holds_every_state_under_every_edit(edited, world_session):
-    """Layer sets times scales in one run; the best is chosen on one half of the games and told on the other."""
+    """Layer sets times scales in one run; the best is chosen on one half of the games and reported on the other."""
     _, by_unit = edited(layer_sets=("0",), scales=(0.5, 8.0, 40.0), games=10, per_game=1, samples=4)
     done = [rows for rows in by_unit.values() if ("skipped", -1) not in rows]
     edits = [f"edit-{n}" for n in range(3)]
@@ -239,7 +239,7 @@ def test_kings_are_moved_when_they_are_included(edited):
 
 
 def test_the_fixed_guard_asks_the_modified_board():
-    """White's only pieces that can move: the pawn that is taken off. The author's guard looks at the original board."""
+    """White's only pieces that can move: the pawn that is taken off. The author's guard checks the original board."""
     board = chess.Board("7k/8/8/8/8/1qp5/7P/K7 w - - 0 1")
     move = chess.Move.from_uci("h2h4")
     named = {"checkpoint": "c", "probe": "p", "dataset": "d"}
@@ -523,7 +523,7 @@ def test_a_sham_changes_nothing(edited, world_session):
 
 
 def test_encode_decode_puts_the_autoencoders_reconstruction_in_the_place_of_the_residual(edited, world_session):
-    """What is read is the clean model's reading of the reconstruction: nothing is subtracted, whatever the scale."""
+    """The reading is the clean model's reading of the reconstruction: nothing is subtracted, at any scale."""
     from chessreg.experiments.sae import SaeSpec
     from chessreg.experiments.sae.stored import load_sae
 

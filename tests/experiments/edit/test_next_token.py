@@ -1,4 +1,4 @@
-"""`edit-next-token`: what is recorded of each case is what Davis's specification says (section 6)."""
+"""`edit-next-token`: the record of each case follows Davis 2026, sections 3.5 and 3.6."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_masses_are_those_of_a_full_pass_and_of_enumerated_moves(squares, everyt
 
 
 def test_a_later_board_by_its_moves_patches_as_that_of_its_game(squares, everything):
-    """One position with `--later`, stored and in the lab, beside the same prefix of a game."""
+    """One position with `--later`, stored and in the lab, compared with the same prefix of a game."""
     from chessreg.lab.model import Lab
     from chessreg.lab.question import LabPosition, load_stored_edit
 
@@ -242,7 +242,7 @@ def test_what_is_no_case_is_kept_with_its_reason(squares, everything):
 
 
 def test_batches_groups_and_resuming_change_nothing(squares, everything):
-    """Bits differ by batch, as those of all sums do; what is drawn and chosen does not."""
+    """The last bits depend on the batch, as in any sum, but draws and choices do not."""
     one, other = (
         ran(squares, how, **GAMES, layer_sets=("0+2", "1"), scales=(0.3,), patch="raw", random_draw="uniform-matrix",
             replicate=replicate)[1]
@@ -322,7 +322,7 @@ CASE = {"moves": "e2e4 d7d5", "board": "d5=. d7=p e7=. e5=p"}
 
 
 def test_a_probe_of_dots_is_one_of_whites_turns(squares):
-    """What a cache is of unless another is asked for, in the words of PGN characters."""
+    """The default sites of a cache, in the words of PGN characters."""
     directions = []
     for name in ("dots", "white"):
         _, by_unit = ran(squares, **CASE, layers=(1,), black_probe=None, probe=f"probe-{name}")
@@ -413,7 +413,7 @@ def test_tokens_that_no_game_has_get_no_probability_unless_asked(squares, tmp_pa
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if "wte" in name:
-                parameter[3:9] *= 50  # piece letters are what it predicts
+                parameter[3:9] *= 50  # it predicts piece letters
     save_checkpoint(network, tmp_path / "lcb", CheckpointInfo.of(network, "uci-square-77"))
     import_checkpoint(squares.database, squares.store, tmp_path / "lcb", name="lcb")
     cache = CacheSpec(checkpoint="lcb", dataset="sample:fit", sites="white-turns", games=20)
@@ -656,7 +656,7 @@ def test_edits_by_saes_of_two_expansions_are_held_against_each_other_on_the_same
         ran(squares, **edit | settings, probe=probe)
     assert len(squares.query("legal move mass by expansion").rows) == 1  # not edited, or not made, as the smaller ones
     ran(squares, **edit, probe="of-2x", patch="unit")
-    assert len(squares.query("legal move mass by expansion").rows) == 2  # a patch beside it changes no edit
+    assert len(squares.query("legal move mass by expansion").rows) == 2  # a patch in the same run changes no edit
 
 
 def test_probes_of_one_sort_are_types_of_their_own(squares):

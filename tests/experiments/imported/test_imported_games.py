@@ -1,4 +1,4 @@
-"""Others' games as rows of the registry: players, arms, unknowns, and the tables they stand in."""
+"""Third-party games as rows of the registry: players, arms, unknowns, and the tables in which they appear."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_illegal_moves_of_a_tournament_are_forfeits_of_their_player(session, tmp
     assert [game.termination for game in games] == endings
     assert [game.turns for game in games] == [2, 2, 1, 2]
     tries = [(row.unit, row.ply, row.text) for row in rows(session, tables.IllegalAttempt, report.run_id)]
-    assert tries == [(0, 2, "e1e3"), (1, 2, "Ke3")]  # those of the player
+    assert tries == [(0, 2, "e1e3"), (1, 2, "Ke3")]  # moves of the player
     table = session.query("games by termination").rows
     counts = {(row["color"], row["termination"]): (row["w"], row["d"], row["l"]) for row in table}
     assert counts == {

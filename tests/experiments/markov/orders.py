@@ -16,8 +16,8 @@ STEPS = {chess.WHITE: "a2a3 b2b4 c2c4 d2d3 e2e4 f2f3 g2g3 h2h4", chess.BLACK: "a
 
 
 def shuffled_game(base: int, order: int, each: int = 4) -> chess.pgn.Game:
-    """The same pawn steps of both sides for one `base`, in an `order` of their own; any order of them is legal. Of two
-    bases, 0 and 1, 2 and 3, …, one of White's pawns goes one square in the one and two in the other."""
+    """The same pawn steps of both sides for one `base`, in the order `order`; any order of them is legal. Of two bases,
+    0 and 1, 2 and 3, …, one of White's pawns goes one square in the one and two in the other."""
     mixed = {}
     for side, steps in STEPS.items():
         chosen = generator("steps", base // 2, int(side)).permutation(steps.split())[:each]

@@ -1,4 +1,4 @@
-"""Classes of beginnings are what python-chess calls equal positions, and their partners what they are said to be."""
+"""Classes of prefixes are equal positions by python-chess, and their partners satisfy their definitions."""
 
 from __future__ import annotations
 

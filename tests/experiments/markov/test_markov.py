@@ -71,7 +71,7 @@ def test_a_state_that_does_not_depend_on_the_order_has_the_smallest_p(session):
 
 
 def test_a_state_that_is_the_ply_alone_has_the_smallest_p_too_and_the_controls_tell(session):
-    """Why a small p is no proof: move orders to one position mostly have as many plies."""
+    """Why a small p is not proof: move orders to one position mostly have the same number of plies."""
     session.run(MarkovSpec(checkpoint="place", **SMALL), PAST, name="place")
     raw = table(session, "place")["blocks.*.hook_resid_post", "raw"]
     assert raw["within"] == pytest.approx(1)
@@ -81,8 +81,8 @@ def test_a_state_that_is_the_ply_alone_has_the_smallest_p_too_and_the_controls_t
 
 
 def population_by_pairs(session: Session, spec: MarkovSpec) -> tuple[float, float]:
-    """Mean and deviation of the cosine over the pairs of the spec's reference population, each state from a forward
-    pass of its own, phases weighted by their classes."""
+    """Mean and deviation of the cosine over the pairs of the spec's reference population, each state from a separate
+    forward pass, phases weighted by their classes."""
     resolved = spec.model_copy(
         update={noun: session.inputs.reference(noun, getattr(spec, noun)) for noun in ("checkpoint", "dataset")}
     )

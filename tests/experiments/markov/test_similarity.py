@@ -1,4 +1,4 @@
-"""The statistics of the Markov test agree with loops over pairs, and its p is what it says."""
+"""The statistics of the Markov test agree with loops over pairs, and its p has its definition."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def layout_of(sizes, phases=None):
 
 
 def states_of(layout, spread, key="states", width=12):
-    """Random states; those of a class lie `spread` around its own centre."""
+    """Random states; those of a class are within `spread` of its centre."""
     random = generator(key)
     centres = random.normal(size=(len(layout.sizes), width))
     return (centres[layout.number] + spread * random.normal(size=(len(layout.number), width))).astype(np.float32)

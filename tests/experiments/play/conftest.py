@@ -69,7 +69,7 @@ def play(session: Session) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def stockfish() -> Path:
-    """The installed Stockfish; tests that need it are skipped where there is none."""
+    """The installed Stockfish; tests that need it are skipped if it is missing."""
     from chessreg.errors import NotFoundError
 
     try:

@@ -1,4 +1,4 @@
-"""The play loop: what is played depends on the games' own keys, and nothing else."""
+"""The play loop: games depend only on their own keys."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class HeldPool:
 
 
 class Watching:
-    """A policy that looks at the pool while it chooses."""
+    """A policy that checks the pool while it chooses."""
 
     def __init__(self, policy, pool):
         self.policy, self.pool, self.seen = policy, pool, []

@@ -1,4 +1,4 @@
-"""Interventions as settings of a match: directions, controls, their row, and what they do to play."""
+"""Interventions as settings of a match: directions, controls, their row, and their effect on play."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_random_control_has_the_norm_and_not_the_direction(session, make_vec
 def test_the_id_follows_from_all_that_matters(session, make_vectors):
     vectors = make_vectors(layers=(0, 1))
     base = load(session, vector=vectors)
-    assert load(session, vector=vectors, layers=(1, 0)).id == base.id  # what none given means
+    assert load(session, vector=vectors, layers=(1, 0)).id == base.id  # meaning of no given layers
     others = [{"scale": 2.0}, {"layers": (0,)}, {"token_mask": "last"}, {"control": "random"}]
     others.append({"control": "random", "control_seed": 1})
     assert len({base.id, *(load(session, vector=vectors, **settings).id for settings in others)}) == 6

@@ -32,7 +32,7 @@ def judge(session, **settings):
 
 
 def evaluate(moves, ply, played=None):
-    """White's centipawns with the engine's own move, or with the move played, by a pool of our own."""
+    """White's centipawns with the engine's own move, or with the played move, by a separate pool."""
     board = chess.Board()
     for move in moves[:ply]:
         board.push(move)

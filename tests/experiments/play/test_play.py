@@ -1,4 +1,4 @@
-"""The kind `play`: what a match leaves in the registry."""
+"""The kind `play`: the rows that a match leaves in the registry."""
 
 from __future__ import annotations
 

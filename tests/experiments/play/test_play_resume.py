@@ -30,7 +30,7 @@ def settings_of(opponent, games):
 
 @pytest.fixture
 def match(spawn, tmp_path):
-    """Starts a match in a process of its own, which says what it says in `said`."""
+    """Starts a match in a separate process, with its output in the file `said`."""
 
     def started(settings):
         words = ["run", "play", "--checkpoint", "bigram", "--adjudication", "none"]
@@ -52,7 +52,7 @@ def opponent_here():
 
 
 def wait_for(process, session, games, seconds=300):
-    """Until the registry has so many games; False when the match came to its end first."""
+    """Wait until the registry has this number of games; False if the match ended first."""
     deadline = time.monotonic() + seconds
     while count(session, tables.UnitRange) < games:
         if not process.is_alive():
@@ -64,7 +64,7 @@ def wait_for(process, session, games, seconds=300):
 
 
 def engines_of(process):
-    """The engines of a match; none of one that has just come to its end."""
+    """The engine processes of a match; empty for one that has just ended."""
     try:
         return psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:

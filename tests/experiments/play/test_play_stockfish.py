@@ -63,7 +63,7 @@ def test_no_engine_outlives_a_run(session, play):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_level_0_is_stronger_with_more_nodes_though_it_chooses_after_sixty(session):
-    """It seems by what its hash table keeps: 400 games of 1,000 nodes as White, half against as many, half against
+    """Apparently an effect of its hash table: 400 games of 1,000 nodes as White, half against 1,000 nodes, half against
     10,000."""
     from chessreg.experiments.engine_match import EngineMatchSpec
 

@@ -21,7 +21,7 @@ GAMES = [[], ["e4", "e5"], ["d4", "d5", "c4", "e6"], ["Nf3", "Nf6"], ["e4", "c5"
 
 
 def opened(model, pgn, games):
-    """A session that holds the prompts of these games, and the turns to take in them."""
+    """A session that holds the prompts of these games, and the turns to play in them."""
     session = DecodingSession(model, len(games))
     session.sync([pgn.prompt(sans) for sans in games])
     turns = []
@@ -136,7 +136,7 @@ def test_legal_at_temperature_zero_plays_the_most_probable_move(model, pgn):
 
 
 def test_free_is_the_text_as_it_comes(model, pgn):
-    """One try at temperature 1, whatever it comes to."""
+    """One try at temperature 1, legal or not."""
     assert make_policy("free").temperatures == (1.0,)
     session, turns = opened(model, pgn, GAMES * 8)
     found = choose_moves(make_policy("free"), session, pgn, turns)
@@ -146,8 +146,8 @@ def test_free_is_the_text_as_it_comes(model, pgn):
 
 
 def trie_shares(model, pgn, board, sans):
-    """{UCI: probability} under the policy trie at temperature 1: at every token its share of those that are allowed,
-    each from a forward pass of its own."""
+    """{UCI: probability} under the policy trie at temperature 1: at every token its share of the allowed ones, each
+    from a separate forward pass."""
     answers = {move.uci(): ids for move, ids in pgn.answers(board).items()}
     shares = {}
     for uci, ids in answers.items():

@@ -1,4 +1,4 @@
-"""The protocol of a match: presets, what is cropped, where games start, when and where they are evaluated."""
+"""The protocol of a match: presets, cropping, starts of games, and when and where they are evaluated."""
 
 from __future__ import annotations
 

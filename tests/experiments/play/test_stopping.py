@@ -1,4 +1,4 @@
-"""Matches that stop once enough is known: which games count, whatever plays them, and what the table says."""
+"""Matches that stop early: which games count, under any executor, and the table's values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VARIED = {"policy": "legal", "opening": "random:6", "move_limit": 14, "adjudicat
 
 
 def played(session, run_id):
-    """What a run left: its games, what the test says, how many units are done."""
+    """The results of a run: its games, the outcome of the test, the number of complete units."""
     with session.database.read() as sql:
         game, said = tables.Game, tables.Statistic
         games = sql.execute(

@@ -1,4 +1,4 @@
-"""Probes by way of an SAE (specification 5): what they are fitted on, what is decoded, and who takes them."""
+"""Probes of an SAE: their fit, their decoded directions, and the kinds that accept them."""
 
 from __future__ import annotations
 

@@ -555,7 +555,7 @@ def test_the_coefficient_that_a_search_says() -> None:
     tried, measured = (1.0, 2.0, 4.0), [80.0, 40.0, 10.0]
     assert interpolate_coefficient(40, tried, measured) == pytest.approx(2.0)
     assert interpolate_coefficient(20, tried, measured) == pytest.approx(2 * 2**0.5)
-    assert interpolate_coefficient(5, tried, measured) == pytest.approx(4.0)  # nothing is known beyond what was tried
+    assert interpolate_coefficient(5, tried, measured) == pytest.approx(4.0)  # nothing is known beyond the values tried
     assert interpolate_coefficient(100, tried, measured) == pytest.approx(1.0)
     assert interpolate_coefficient(10, (1.0, 2.0), [20.0, 0.0]) > 1.0
 

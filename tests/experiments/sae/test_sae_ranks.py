@@ -1,4 +1,4 @@
-"""Autoencoders that several processes train together are those of one process, to rounding."""
+"""Autoencoders that several processes train together equal those of one process, to rounding."""
 
 from __future__ import annotations
 

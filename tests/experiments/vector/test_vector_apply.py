@@ -1,4 +1,4 @@
-"""Accuracy along a vector's direction: what is counted, against plain arithmetic, and what is refused."""
+"""Accuracy along a vector's direction: the counts, against plain arithmetic, and refusals."""
 
 from __future__ import annotations
 

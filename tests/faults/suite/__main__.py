@@ -1,11 +1,11 @@
-"""Rounds of induced crashes: kill, fill the disk, mend as a user would, count what is wrong.
+"""Rounds of induced crashes: kill, fill the disk, repair as a user would, and count faults.
 
 python tests/faults/suite --rounds 2000            all causes on all backends, spread evenly; a table at the end
 python tests/faults/suite --rounds 2000 --only 123 one round again (its faults are the same; races may differ)
 python tests/faults/suite --rounds 2000 --first 900  the rest of rounds that were stopped after the 900th
 
-stderr tells how far it is and what is wrong; stdout is the table, or with --json one object a cell. Exit status 1
-when anything was lost, doubled, orphaned or in a wrong state.
+stderr reports progress and faults; stdout is the table, or with --json one object per cell. Exit status 1 when anything
+was lost, doubled, orphaned or in a wrong state.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from chessreg.registry.tables.types import get_utc_now
 
 ROUNDS_A_HOME = 24
 KINDS = [LEDGER, *SUBJECTS]
-STRIDE = 29  # no divisor of how many cells there are: rounds that follow each other differ in cause and kind
+STRIDE = 29  # coprime to the number of cells: consecutive rounds differ in cause and kind
 SAY_SECONDS = 15.0
 
 
@@ -62,7 +62,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Cells:
-    """What was counted, by cause, backend and kind."""
+    """The counts by cause, backend and kind."""
 
     def __init__(self) -> None:
         self.cells: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
@@ -114,7 +114,7 @@ def main() -> int:
     homes: dict[str, Home] = {}
     wrong, began, said = 0, time.monotonic(), time.monotonic()
     try:
-        if asked.plant:  # what nothing strikes is of chessreg as it is
+        if asked.plant:  # the reference is from chessreg as it is
             for backend, (cause, kind) in itertools.product(backends, chosen):
                 if cause not in PLAYS:
                     worlds.expected(backend, kind)
@@ -146,7 +146,7 @@ def main() -> int:
                 if asked.debug:
                     traceback.print_exc()
                 if home.server:
-                    home.server.start()  # whatever the round had done to it
+                    home.server.start()  # after any round
             home.rounds += 1
             if not plain:
                 world.remove(home)
@@ -170,7 +170,7 @@ def main() -> int:
 
 
 class Worlds:
-    """The world in which subjects work, and what each leaves there when nothing strikes; made when asked for."""
+    """The world in which subjects work, and the result of each without a fault; made when needed."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -203,7 +203,7 @@ def finished(actor: Actor, said: Path) -> int:
 
 
 def imported_by(work: Callable[[], object], home: Home) -> int:
-    """Do this in an actor, and import here what it imported, so that no later fork has to; returns its moments."""
+    """Run this in an actor, and import its modules here, so that no later fork has to; returns its moments."""
     names = home.folder / "imported"
 
     def noted() -> None:
@@ -221,7 +221,7 @@ def imported_by(work: Callable[[], object], home: Home) -> int:
 
 
 def warm(world: World, backend: str) -> None:
-    """Do once here what every fork does: what it imports is imported, and its SQL is compiled, for all of them."""
+    """Do the shared work of every fork once here: its modules are imported, and its SQL is compiled."""
     home = world.home(backend)
     with home.open() as session, session.database.write() as sql:
         sql.connection()
@@ -246,7 +246,7 @@ def warm(world: World, backend: str) -> None:
 
 
 def light() -> None:
-    """What every attempt records of its code and packages is read once, not a thousand times."""
+    """The recorded code and packages of attempts are read once, not a thousand times."""
     code, environment = provenance.read_code_state(), provenance.read_packages()
     provenance.read_code_state = lambda folder=None: code  # type: ignore[assignment]
     provenance.read_packages = lambda: environment

@@ -1,9 +1,9 @@
 """Processes that a fault strikes at a seeded moment.
 
-An actor is a fork of this process, which has imported everything and holds no connection: a real process with a pid and
-a life of its own, for a fiftieth of the price of a fresh interpreter. Its moments are counted: whenever it opens a file
-for writing, makes a folder, renames, removes or syncs something, and before each SQL statement and commit. A fault
-strikes at the n-th.
+An actor is a fork of this process, which has imported everything and holds no connection: a real, independent process
+with a pid, at a fiftieth of the cost of a fresh interpreter. Its moments are counted: whenever it opens a file for
+writing, makes a folder, renames, removes or syncs something, and before each SQL statement and commit. A fault strikes
+at the n-th.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ EVENTS = frozenset(("os.rename", "os.remove", "os.mkdir", "os.truncate", "subpro
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 ERRORS = ("EIO", "ENOSPC")
 FILE = "file"  # a moment of a file, at which a call can fail
-SECONDS = 120.0  # what takes longer hangs
+SECONDS = 120.0  # longer than this counts as a hang
 UNHEARD = 120  # how Python ends when all went well but its last words found no room
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What strikes, at which moment: SIGTERM, SIGKILL, SIGSTOP, full (a disk without room), torn (a disk that holds
-    other bytes than it took), EIO or ENOSPC (of one call, or of `spell` in turn), clock (steps by `spell` seconds).
+    """The fault and its moment: SIGTERM, SIGKILL, SIGSTOP, full (a disk without room), torn (a disk that stores other
+    bytes than were written), EIO or ENOSPC (of one call, or of `spell` in turn), clock (steps by `spell` seconds).
 
     A full disk lasts `spell` moments (0: to the end), and takes `room` bytes of a file.
     """
@@ -63,7 +63,7 @@ class Moments:
 
     @property
     def struck(self) -> int:
-        """The pid that was struck; 0: nobody yet."""
+        """The pid that was struck; 0: none yet."""
         return int.from_bytes(self._memory[8:], "little")
 
     @struck.setter
@@ -72,7 +72,7 @@ class Moments:
 
 
 def arm(fault: Fault | None, moments: Moments) -> None:
-    """Count this process's moments from now on, and strike it when its time has come. There is no way back."""
+    """Count this process's moments from now on, and strike it when its time has come. It cannot be undone."""
     from sqlalchemy import Engine, event
 
     from store import artifacts
@@ -81,7 +81,7 @@ def arm(fault: Fault | None, moments: Moments) -> None:
 
     def tick(*about: Any) -> None:
         nonlocal count, lying, failing
-        if os.getpid() != me:  # a fork of ours has a fault of its own, or none
+        if os.getpid() != me:  # our fork has its own fault, or none
             return
         count += 1
         moments.passed = count
@@ -199,7 +199,7 @@ class Actor:
         return False
 
     def wait_for(self, moment: int) -> bool:
-        """Wait until so many moments have passed; False when it ended before."""
+        """Wait until this number of moments has passed; False if it ended before."""
         while self.moments.passed < moment:
             if self.ended():
                 return False
@@ -214,10 +214,10 @@ def act(
     moments: Moments | None = None,
     disk: Disk | None = None,
 ) -> Actor:
-    """Fork a process that does this; what it says is appended to the file `said`. The caller holds no connection.
+    """Fork a process that does this; its output is appended to the file `said`. The caller holds no connection.
 
-    With `moments` given its own moments are not counted: they are those of a child that it will have. A `disk` is told
-    what it syncs.
+    With `moments` given its own moments are not counted: they are those of its future child. A `disk` records its
+    syncs.
     """
     counted = moments is None
     moments = moments or Moments()
@@ -228,7 +228,7 @@ def act(
     try:
         code = _be(work, said, fault, moments if counted else None, disk)
     except BaseException:
-        limit(resource.RLIM_INFINITY)  # so that what it died of can be read
+        limit(resource.RLIM_INFINITY)  # so that its cause of death can be read
         traceback.print_exc()
     finally:
         leave(code)

@@ -1,4 +1,4 @@
-"""What is wrong after a fault: results lost, doubled, orphaned, overlapping, in a wrong state, unreadable.
+"""Faults after a crash: results lost, doubled, orphaned, overlapping, in a wrong state, unreadable.
 
 Everything is known beforehand."""
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 COUNTED = ("lost", "doubled", "orphaned", "overlapping", "wrong", "unreadable")
 KILLED = {("killed", "killed"), ("lost", "killed"), ("finished", "finished")}
 FAILED = {("failed", "failed"), ("finished", "finished")}
-ENDS = {  # what became of an attempt that was hurt: state and cause
+ENDS = {  # outcome of an attempt that was hurt: state and cause
     "SIGTERM": KILLED,
     "SIGKILL": KILLED,
     "full": KILLED | FAILED,
@@ -44,7 +44,7 @@ ENDS = {  # what became of an attempt that was hurt: state and cause
 
 @dataclass
 class Counts:
-    """How many results of each sort, and what they are in words."""
+    """The number of results of each sort, and their description."""
 
     numbers: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Counts:
 
 
 def meanwhile(this: Round) -> None:
-    """What must hold at any moment, also between a fault and its mending: what is to be seen is whole and true."""
+    """Invariants that hold at any moment, even between a fault and its repair: all visible data are whole and true."""
     readable(this)
     with this.home.open() as session, session.database.read() as sql:
         run = sql.get(tables.Run, this_run(this, session))
@@ -76,7 +76,7 @@ def meanwhile(this: Round) -> None:
 
 
 def at_the_end(this: Round) -> None:
-    """What must hold when everything was mended: each result there once, everything said about it true."""
+    """Invariants after every repair: each result exists once, and every statement about it is true."""
     this.counts.add("orphaned", "processes that nobody looks after", strays(this))
     with this.home.open() as session:
         readable(this)
@@ -114,7 +114,7 @@ def this_run(this: Round, session: Any) -> Any:
 
 
 def units(sql: SqlSession, run_id: Any) -> Counter[int]:
-    """How often each unit of a run is said to be done."""
+    """The number of times that each unit of a run is recorded as done."""
     ranges = sql.query(tables.UnitRange).filter(tables.UnitRange.run_id == run_id)
     return Counter(unit for found in ranges for unit in range(found.start, found.stop))
 
@@ -145,7 +145,7 @@ def rows(this: Round, sql: SqlSession, run_id: Any, done: set[int]) -> None:
 
 
 def outputs(this: Round, sql: SqlSession, store: Store, run_id: Any) -> None:
-    """Every output is recorded, and its bytes are what the unit wrote."""
+    """Every output is recorded, and its bytes are those that the unit wrote."""
     recorded = {o.name: o.digest for o in sql.query(tables.Output).filter(tables.Output.run_id == run_id)}
     expected = ledger.pages(this.spec.seed, this.count)
     this.counts.add("lost", "outputs", len(expected.keys() - recorded.keys()))
@@ -164,7 +164,7 @@ def outputs(this: Round, sql: SqlSession, store: Store, run_id: Any) -> None:
 
 
 def whole_artifacts(this: Round, store: Store) -> None:
-    """What lies under a digest has that digest."""
+    """The content stored under a digest has that digest."""
     for folder in store.artifacts.glob("??/*"):
         if folder.name in this.home.intact:
             continue
@@ -176,8 +176,8 @@ def whole_artifacts(this: Round, store: Store) -> None:
 
 
 def readable(this: Round) -> None:
-    """What is to be seen is whole, and what the registry says is here is here; what waits can be read; what was taken
-    out of the queue is in the registry."""
+    """Visible data are whole, and everything that the registry claims is present; waiting fragments can be read;
+    fragments removed from the queue are in the registry."""
     from store.arrays import ArrayGroup
 
     with this.home.open() as session:
@@ -218,7 +218,7 @@ def readable(this: Round) -> None:
 
 
 def as_if_nothing_had_been(this: Round, subject: Subject) -> None:
-    """Rows and bytes are those of a home in which nothing struck; attempts have ended; nothing is left to mend."""
+    """Rows and bytes are those of a home without a fault; attempts have ended; nothing is left to repair."""
     from subjects import facts
 
     with this.home.open() as session:
@@ -269,7 +269,7 @@ def attempts(this: Round, sql: SqlSession, run_id: Any) -> None:
 
 
 def fragments(this: Round, sql: SqlSession, store: Store, run_id: Any) -> None:
-    """None waits or is set aside; those that are kept are those that the registry has taken in."""
+    """No fragment waits or is set aside; the kept ones are those that the registry has ingested."""
     this.counts.add("orphaned", "fragments that wait", len(list_pending(store)))
     this.counts.add("orphaned", "fragments set aside", sum(1 for _ in store.quarantine.glob("*.zst")))
     kept = {fragment.name for fragment in list_ingested(store, run_id.hex)}
@@ -279,7 +279,7 @@ def fragments(this: Round, sql: SqlSession, store: Store, run_id: Any) -> None:
 
 
 def leftovers(this: Round, store: Store) -> None:
-    """What crashed writers left can be told from everything else, and cleaned."""
+    """Leftovers of crashed writers can be distinguished from everything else, and cleaned."""
     store.clean_staging(0)
     left = [path.name for path in store.tmp.iterdir()]
     this.counts.add("orphaned", f"left-overs that cannot be told: {', '.join(left)[:200]}", len(left))
@@ -297,7 +297,7 @@ def strays(this: Round) -> int:
 
 
 def refuses_doubles(this: Round, database: Any, run_id: Any) -> None:
-    """The database itself refuses a second copy of a row, whoever writes it."""
+    """The database itself refuses a second copy of a row, from any writer."""
     for table in (tables.MetricPoint, tables.Score, tables.UnitRange, tables.Output, tables.FragmentRecord):
         columns = table.__table__
         with database.read() as sql:
@@ -319,7 +319,7 @@ class Doubled(Exception):
 
 
 def whole_home(this: Round) -> None:
-    """What must hold of a whole home, whatever was done in it."""
+    """Invariants of a whole home after any operation."""
     with this.home.open() as session, session.database.read() as sql:
         if this.home.backend == "sqlite":
             said = [row[0] for row in sql.connection().exec_driver_sql("PRAGMA integrity_check")]

@@ -1,10 +1,10 @@
-"""A disk that forgets: what was not synced when the power is cut may be gone.
+"""A disk that forgets: data that were not synced when the power is cut may be lost.
 
 Processes that are watched note every fsync: of a file its bytes, of a folder its entries. After the cut a folder is put
-into a state that a disk could have left: what was synced is there; of everything else a seeded coin decides whether it
-is as it was before, as it was written, or half written. A rename that was not synced leaves one of its two names, as
-on every journaling file system. SQLite's file is put back as it was when commits were not flushed
-(`PRAGMA synchronous` below FULL); else it loses what SQLite flushes later than a commit.
+into a state that a disk could have left: synced data are present; for everything else a seeded coin decides whether it
+is as it was before, as it was written, or half written. A rename that was not synced leaves one of its two names, as on
+every journaling file system. SQLite's file is restored to its earlier state if commits were not flushed (`PRAGMA
+synchronous` below FULL); otherwise it loses data that SQLite flushes later than a commit.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import struct
 from pathlib import Path
 from typing import Any
 
-HEAD = 8  # bytes that say how long a note is
+HEAD = 8  # bytes that hold the length of a note
 FULL = 2  # PRAGMA synchronous
 Entries = dict[str, tuple[int, bool]]  # name → inode, whether it is a folder
 
 
 class Disk:
-    """What of some folders, and of a registry's file, would outlive a cut of the power; made before the work begins."""
+    """The data of some folders, and of a registry's file, that would survive a power cut; made before the work
+    begins."""
 
     def __init__(self, log: Path, roots: list[Path], database: Path | None) -> None:
         self.log, self.roots, self.database = log, roots, database
@@ -39,7 +40,7 @@ class Disk:
         log.write_bytes(b"")
 
     def watch(self) -> None:
-        """Note what this process syncs, and how it commits, from now on."""
+        """Record the syncs and commits of this process from now on."""
         from sqlalchemy import Engine, event
 
         handle = os.open(self.log, os.O_WRONLY | os.O_APPEND)
@@ -82,7 +83,7 @@ class Disk:
             cut_log(self.database, random)
 
     def _notes(self) -> tuple[bool, set[int]]:
-        """Take in what was synced; returns whether a commit was not, and the inodes that ever had a name."""
+        """Import the syncs; returns whether a commit was not synced, and the inodes that ever had a name."""
         data, at, lax = self.log.read_bytes(), 0, False
         ever = {inode for entries in self.folders.values() for inode, _ in entries.values()}
         while at + HEAD <= len(data):
@@ -135,8 +136,8 @@ class Disk:
 
 
 def cut_log(database: Path, random: Any) -> None:
-    """Lose what SQLite has not flushed where each commit is: the index of its write-ahead log (`-shm`), what is in the
-    log behind the last commit, and pages of the file that a checkpoint has copied and not flushed.
+    """Lose the data that SQLite does not flush at each commit: the index of its write-ahead log (`-shm`), the log after
+    the last commit, and pages of the file that a checkpoint has copied and not flushed.
 
     The index says which: https://www.sqlite.org/walformat.html, section 2.1. A commit is in it once it is flushed.
     """

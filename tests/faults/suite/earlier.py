@@ -1,4 +1,4 @@
-"""What chessreg did in earlier versions: stores that it left so are still read."""
+"""The behavior of earlier versions of chessreg, whose stores can still be read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from store.arrays import ArrayGroup
 
 
 def emit_group(task: Any, path: Path, points: list[str], checkpoint: Any, low: int, high: int) -> None:
-    """A cache's group goes out before its units: its row, past what is held back for them, and how many rows it has."""
+    """A cache's group is written before its units: its row, ahead of the rows held back for them, and its number of
+    rows."""
     group = ArrayGroup(path)
     row = {
         "run_id": task.run_id, "start": low, "stop": high, "checkpoint_id": checkpoint.id, "hook_points": points,

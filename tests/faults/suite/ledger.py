@@ -21,7 +21,7 @@ class LedgerOptions(ExecutionOptions):
 
 
 def value(seed: int, unit: int, step: int) -> float:
-    """What a unit writes at a step."""
+    """The content that a unit writes at a step."""
     return float(generator("ledger", seed, unit, step).integers(1_000_000))
 
 

@@ -65,13 +65,13 @@ def hostile_place(this: Round) -> None:
 
 
 def everything(home: Home) -> set[str]:
-    """Every file of a home but those of the hostile place itself."""
+    """Every file of a home except those of the hostile place itself."""
     hostile = home.folder / "hostile"
     return {str(p) for p in home.folder.rglob("*") if p.is_file() and hostile not in p.parents}
 
 
 def hostile_registry(this: Round) -> None:
-    """A registry is merged whose runs are of a kind in a file, and that file lies in our store. It may not be run."""
+    """A registry is merged whose runs are of a kind in a file, and that file is in our store. It may not be run."""
     home, mark, this.spoiled = this.home, this.home.folder / "ran", True
     with home.open() as session:
         with session.store.stage("page") as folder:

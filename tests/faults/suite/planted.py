@@ -1,4 +1,4 @@
-"""Faults of our own making, which the rounds must find: a suite that cannot fail proves nothing."""
+"""Deliberate faults, which the rounds must find: a suite that cannot fail proves nothing."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def synchronous_off(home: Home) -> None:
 
 
 def false_digest(home: Home) -> None:
-    """The registry is told another digest of a group of activations than its own."""
+    """The registry records another digest of a group of activations than its own."""
     real = Task.record
     if real.__module__ == __name__:
         return
@@ -107,7 +107,7 @@ def false_digest(home: Home) -> None:
 
 
 def conflicts_swallowed(home: Home) -> None:
-    """Rows that differ from those that are there are dropped in silence."""
+    """Rows that differ from existing ones are dropped silently."""
     ingest.compare_rows = lambda *_: None
 
 
@@ -135,7 +135,7 @@ def no_path_check(home: Home) -> None:
 
 
 def kind_from_store(home: Home) -> None:
-    """The file of a kind is loaded wherever a registry says it is."""
+    """The file of a kind is loaded from any path that a registry names."""
     trust.read_trusted_file = lambda path: (path, path.read_bytes())
 
 

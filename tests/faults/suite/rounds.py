@@ -1,4 +1,5 @@
-"""The rounds: do a small piece of work, let one fault strike, do what a user would do then, and count what is wrong."""
+"""The rounds: do a small piece of work, let one fault strike, repair it as a user would, and count the faults that
+remain."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class Round:
     cause: str
     subject: str
     home: Home
-    expected: dict[str, list[str]] = field(default_factory=dict)  # what the home of a subject has when nothing strikes
+    expected: dict[str, list[str]] = field(default_factory=dict)  # the home of a subject without a fault
     moments: int = 0  # that a subject's work has then
     counts: Counts = field(default_factory=Counts)
     struck: bool = False
@@ -78,7 +79,7 @@ class Round:
             return resolve_spec(self.kind, self.spec, session.inputs).run_id
 
     def fault(self, moments: int) -> Fault:
-        """A fault at one of the first so many moments."""
+        """A fault at one of the first `moments` moments."""
         moment = int(self.random.integers(1, moments + 1))
         spell = int(self.random.integers(1, moments)) if self.random.random() < 0.5 else 0
         what = {"full": "full", "write": "torn", "back": "SIGTERM", "cut": "SIGKILL", "stepped": "clock"}.get(
@@ -127,14 +128,14 @@ class Round:
 
 
 def play(this: Round) -> None:
-    """Play a round; what is wrong is in its counts afterwards."""
+    """Play a round; its counts then contain the faults."""
     task.FLUSH_INTERVAL_S = float(
         this.random.choice([0.0, 0.01, 2.0])
     )  # each unit a fragment, or some together, or all
     PLAYS.get(this.cause, subject)(this)
 
 
-# -- what is done while the fault strikes -------------------------------------------------------------------------
+# -- the work during which the fault strikes ------------------------------------------------------------------------
 
 
 def run(this: Round) -> None:
@@ -144,7 +145,7 @@ def run(this: Round) -> None:
 
 
 def power_cut(this: Round) -> None:
-    """The power is cut under a run, or after it has said that it is complete: what was not synced may be gone."""
+    """The power is cut during a run, or after it has reported that it is complete: unsynced data may be lost."""
     this.disk = Disk(this.home.folder / "synced", [this.home.folder / "store"], this.home.file)
     this.ended("run", this.act(lambda: run_it(this), this.fault(230)))
     this.disk.cut(this.random)
@@ -153,8 +154,8 @@ def power_cut(this: Round) -> None:
 
 
 def four_writers(this: Round) -> None:
-    """The power is cut under four writers: two runs, an ingest of fragments that wait, and notes. Each writes down what
-    the registry has acknowledged to it; all of that is there afterwards."""
+    """The power is cut under four writers: two runs, an ingest of fragments that wait, and notes. Each process writes
+    down the results that the registry has acknowledged; all of them exist afterwards."""
     second, third = (replace(this, number=this.number + add * FAR) for add in (1, 2))
     this.unhurt("bare machine", this.act(lambda: on_a_bare_machine(third)))
     acknowledged = this.home.folder / "acknowledged"
@@ -242,7 +243,7 @@ def keeps(this: Round, every: dict[int, Round], acknowledged: list[str]) -> None
 
 
 def two_runs(this: Round) -> None:
-    """A run is stopped, and another of the same spec goes on in its place; then the first wakes up."""
+    """A run is stopped, and another of the same spec takes its place; then the first wakes up."""
     actor = this.act(lambda: run_it(this), this.fault(190))
     if stopped := actor.wait_for_stop():
         other = this.act(lambda: run_it(this))
@@ -293,7 +294,7 @@ def supervisor(this: Round) -> None:
     """The supervisor is struck while its shards work."""
     launch(this, pause=0.02)
     fault = this.fault(260)
-    if fault.what == "full" and not fault.spell:  # it would wait for room as long as there is none
+    if fault.what == "full" and not fault.spell:  # it would wait for free space forever
         fault = replace(fault, spell=40)
     actor = this.act(lambda: supervise(this.home), fault)
     this.ended("supervisor", actor)
@@ -305,7 +306,7 @@ def supervisor(this: Round) -> None:
 
 
 def two_ingests(this: Round) -> None:
-    """Fragments of a machine without a registry are taken in by two processes at once; one of them is struck."""
+    """Fragments of a machine without a registry are ingested by two processes at once; one of them is struck."""
     this.unhurt("bare machine", this.act(lambda: on_a_bare_machine(this)))
     start = Moments()
 
@@ -351,7 +352,7 @@ def database(this: Round) -> None:
             this.home.server.start()
             time.sleep(float(this.random.random()) * 0.2)
         this.hurt.update((actor.pid, *pids(this.home, this.run_id)))
-        # Where the database was gone before they had begun, both say so and end.
+        # If the database was lost before they began, both report it and end.
         this.unhurt("supervisor" if launched else "run", actor, (0, NOT_BEGUN) if launched else (0, 1))
         if launched:  # a worker that it started may have met the outage
             this.hurt.update(pids(this.home, this.run_id))
@@ -369,7 +370,7 @@ def database(this: Round) -> None:
 
 
 def write_and_hang(this: Round, holds: Moments) -> int:
-    """Write wrong rows in a transaction that never ends, far past what the page cache holds."""
+    """Write wrong rows in a transaction that never ends, far more than the page cache holds."""
     from chessreg.registry.identity import make_id
 
     with this.home.open() as session, session.database.write() as sql:
@@ -439,13 +440,13 @@ PLAYS: dict[str, Callable[[Round], None]] = {
 }
 LEDGER = "ledger"
 OTHER_KINDS = {"hostile place": "pull", "hostile registry": "merge"}
-QUICK = (LEDGER, "cache", "merge", "pull")  # what takes little time
+QUICK = (LEDGER, "cache", "merge", "pull")  # work that takes little time
 OF_SUBJECTS = ("SIGTERM", "SIGKILL", "power cut", "disk full", "I/O error", "clock stepped", "SIGSTOP")
 CELLS = [(cause, OTHER_KINDS.get(cause, LEDGER)) for cause in PLAYS]
 CELLS += [(cause, name) for cause in OF_SUBJECTS for name in SUBJECTS]
 
 
-# -- what a user does then ----------------------------------------------------------------------------------------
+# -- the repair by a user -------------------------------------------------------------------------------------------
 
 
 def again(this: Round) -> None:
@@ -490,7 +491,7 @@ def launch(this: Round, pause: float = 0.0) -> int:
 
 
 def finish_jobs(this: Round) -> None:
-    """Start the supervisor, and `retry` what did not finish, until everything has."""
+    """Start the supervisor, and `retry` unfinished jobs, until every job has finished."""
     meanwhile(this)
     this.recovery = get_utc_now()
     for _ in range(TRIES):

@@ -1,7 +1,8 @@
-"""What is at work when a fault strikes, beside the ledger: kinds that write arrays and files, and bytes on their way.
+"""The work during which a fault strikes, in addition to the ledger: kinds that write arrays and files, and bytes in
+transfer.
 
 Each begins in a copy of one small world (games, a model, a cache, a folder that another machine pushed to), does
-something that ends the same wherever it is begun again, and is compared with what nothing had struck.
+something with the same result whenever it is repeated, and is compared with a run without a fault.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ DIFFERS = 1  # rows that the other registry of a merge has differently
 
 @dataclass(frozen=True)
 class Subject:
-    """A piece of work in a home: `folders` are those beside the store that it writes into."""
+    """A piece of work in a home: `folders` are those that it writes into besides the store."""
 
     name: str
     work: Callable[[Home], None]
@@ -232,7 +233,8 @@ SUBJECTS = {
 
 
 def facts(home: Home) -> dict[str, list[str]]:
-    """What a home has: its rows by table without clocks, attempts and random ids, its bytes; left-overs are cleared."""
+    """The content of a home: its rows by table without clocks, attempts and random ids, and its bytes; leftovers are
+    cleared."""
     import time
 
     from sqlalchemy import select

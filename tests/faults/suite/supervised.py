@@ -22,7 +22,7 @@ NOT_BEGUN = 3
 
 
 class Forked:
-    """What LocalExecutor needs of a child."""
+    """The part of a child's interface that LocalExecutor needs."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -85,7 +85,7 @@ def supervise(
     os.environ["CHESSREG_REGISTRY"] = home.url
     os.environ["OMP_NUM_THREADS"] = "1"
     supervisor.LOOP_INTERVAL_S, supervisor.OFFER_INTERVAL_S, supervisor.RETRY_PAUSE_S = 0.02, 0.1, 0.05
-    supervisor.FULL_DISK_TIMEOUT_S = 0.2  # what a full disk takes from one process does not show in its free space
+    supervisor.FULL_DISK_TIMEOUT_S = 0.2  # a full disk of one process does not show in its free space
     made: list[supervisor.Supervisor] = []
     real = supervisor.Supervisor
 
@@ -108,4 +108,4 @@ def supervise(
     except Exception:
         if made:
             raise
-        return NOT_BEGUN  # no room, or no database, from the first moment on: whoever starts one is told
+        return NOT_BEGUN  # no room, or no database, from the first moment on: the starting process reports it

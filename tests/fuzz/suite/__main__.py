@@ -4,8 +4,8 @@ python tests/fuzz/suite --seconds 600                       every target for ten
 python tests/fuzz/suite games sql --seconds 60 --seed 7     two of them
 python tests/fuzz/suite games --replay FILE…                the traceback of kept inputs
 
-Failures lie in --out, an input and its traceback each; add the input to tests/fuzz/corpus/TARGET when it is mended.
-Exit status 1 when anything failed.
+Failures are in --out, an input and its traceback each; add the input to tests/fuzz/corpus/TARGET when it is fixed. Exit
+status 1 when anything failed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Command lines made from the tree of commands itself: what each takes, values at the edges of their types, names and
-ids that there are. Only commands that read are in it, and plans of runs."""
+"""Command lines made from the tree of commands itself: accepted arguments, values at the edges of their types, existing
+names and ids. Only commands that read are in it, and plans of runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mutate import NUMBERS, WORDS
 
 from chessreg.runs.spec import SettingField
 
-READING = {  # the options of each that do more than read, or never end; those that take a path are left out of all
+READING = {  # the options of each that do more than read, or never end; options that take a path are left out of all
     "runs list": (), "runs show": (), "runs conflicts": (), "jobs": (), "job show": (), "status": (), "machines": (),
     "dataset list": (), "dataset show": (), "dataset verify": (), "checkpoint list": (), "checkpoint show": (),
     "cache list": (), "cache show": (), "cache verify": (), "probe list": (), "probe show": (), "vector list": (),
@@ -43,7 +43,7 @@ class Commands:
 
     @cached_property
     def parameters(self) -> dict[str, dict[str, SettingField | click.Parameter]]:
-        """What each command takes: by flag, and its arguments by their names."""
+        """The parameters of each command: by flag, and its arguments by their names."""
         from chessreg.cli.root import root
         from chessreg.runs.kind import find_kind, load_kinds
         from chessreg.runs.spec import describe_settings
@@ -89,7 +89,7 @@ class Commands:
         return all(option in taken for option in options)
 
     def examples(self) -> list[bytes]:
-        """Of each command one line that it takes: a kind's own example, and arguments that there are."""
+        """One valid line for each command: a kind's own example, and existing arguments."""
         chosen = random.Random(0)
         return ["\n".join(self.started(chosen, command)).encode() for command in self.parameters]
 
@@ -127,7 +127,7 @@ class Commands:
         return "\n".join(words).encode("utf-8", "surrogateescape")
 
     def value(self, chosen: random.Random, name: str, of: SettingField | click.Parameter | None) -> str:
-        """A value for a parameter: mostly one of its type, else one that nobody means."""
+        """A value for a parameter: mostly one of its type, else a useless one."""
         if chosen.random() < 0.15:
             return chosen.choice((*WORDS, *NUMBERS)).replace("\n", " ").encode("utf-8", "ignore").decode()
         noun = of.noun if isinstance(of, SettingField) else noun_of(name)
@@ -149,7 +149,7 @@ class Commands:
 
 
 def noun_of(name: str) -> str:
-    """What an argument or option of a command names, by what it is called."""
+    """The noun that an argument or option of a command refers to, by its name."""
     word = name.lstrip("-").lower()
     for noun in ("dataset", "checkpoint", "run"):
         if word.startswith(noun):
@@ -159,7 +159,7 @@ def noun_of(name: str) -> str:
 
 
 def leaves(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
-    """The commands of a group that are no groups, by the words that name them; kinds are left out."""
+    """The commands of a group that are not groups, by their words; kinds are left out."""
     if not isinstance(command, click.Group):
         yield path, command
     elif path not in ("run", "launch", "paper"):

@@ -1,4 +1,4 @@
-"""One target in a process of its own: inputs by the million, what each raises, how long it takes, how much it holds."""
+"""One target in a separate process: millions of inputs, the errors, time and memory of each."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def work(name: str, seed: int, seconds: float, corpus: Path, out: Path, count: A
     try:
         seeds = [*goal.seeds(world), *(path.read_bytes() for path in sorted(corpus.glob("*")))]
         for data in seeds[:8]:
-            fault(name, world, data)  # imports are no lines that an input reaches
+            fault(name, world, data)  # imports are not lines that an input reaches
         before = time.process_time()
         for data in seeds:
             fault(name, world, data)
@@ -165,9 +165,9 @@ def work(name: str, seed: int, seconds: float, corpus: Path, out: Path, count: A
 
 
 def fuzz(name: str, seconds: float, seed: int, corpus: Path, out: Path) -> tuple[int, dict[str, str]]:
-    """Fuzz one target; returns how many inputs were tried and what failed, by kind of failure.
+    """Fuzz one target; returns the number of inputs tried and the failures, by kind.
 
-    An input that kills the process, or that it does not come back from, is a finding; another process goes on.
+    An input that kills or hangs the process is a finding; another process continues.
     """
     out.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + seconds

@@ -144,7 +144,7 @@ class Mutator:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = [(info.filename, archive.read(info)) for info in archive.infolist()]
         at = self.random.randrange(len(members))
-        if self.random.random() < 0.5:  # most of what can go wrong is in the pickle
+        if self.random.random() < 0.5:  # most possible errors are in the pickle
             at = next((i for i, (name, _) in enumerate(members) if name.endswith(".pkl")), at)
         name, content = members[at]
         kind = self.random.randrange(6)
@@ -190,7 +190,7 @@ class Mutator:
         return zstandard.compress(body + footer + b"\n")
 
     def command(self, data: bytes) -> bytes:
-        """A command's options and arguments, by what it takes."""
+        """A command's options and arguments, by their types."""
         assert self._command is not None
         return self._command(self.random, data)
 

@@ -1,4 +1,5 @@
-"""Every parser of bytes that others wrote, as a function of an input. It may raise what says in words what is wrong."""
+"""Every parser of bytes that others wrote, as a function of an input. It may raise an error that describes the problem
+in words."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ e4 e5 Nf3 Nc6 Bb5 a6 O-O e8=Q e7e8q Qxf7# 1. 12... 1-0 0-1 1/2-1/2 * $1 { } ( ) 
 
 
 class World:
-    """What parsers need around them: an empty folder for each input, and a registry with things in it."""
+    """Requirements of parsers: an empty folder for each input, and a registry with things in it."""
 
     def __init__(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="chessreg-fuzz-"))
@@ -73,7 +74,7 @@ class World:
 
 @dataclass(frozen=True)
 class Target:
-    """A parser. `seeds` gives real inputs, `forms` how they are changed, `words` what its field is made of."""
+    """A parser. `seeds` gives real inputs, `forms` their mutations, `words` the vocabulary of its field."""
 
     run: Callable[[World, bytes], object]
     seeds: Callable[[World], list[bytes]]
@@ -179,7 +180,7 @@ def games_seeds(world: World) -> list[bytes]:
 
 @target("text csv bytes", games_seeds, MOVE_WORDS + " [FEN [Variant [Result transcript ;1.")
 def games(world: World, data: bytes) -> None:
-    """PGN and transcripts in every packing, into a dataset, by both readers; then as results of others."""
+    """PGN and transcripts in every packing, into a dataset, by both readers; then as third-party results."""
     from chessreg.entities.adding import has_positions
     from chessreg.games.datasets import build
 
@@ -191,7 +192,7 @@ def games(world: World, data: bytes) -> None:
 
 @target("text csv", lambda world: [EVAL, PGN, *members("/results")], MOVE_WORDS + " Stockfish True nan")
 def results(world: World, data: bytes) -> None:
-    """Results of others: chess_gpt_eval's CSV, a tournament's PGN, a grid search."""
+    """Third-party results: chess_gpt_eval's CSV, a tournament's PGN, a grid search."""
     from chessreg.games import foreign
 
     path = world.file("results.csv", data)
@@ -245,7 +246,7 @@ def bag_seeds(world: World) -> list[bytes]:
 
 @target("bytes", bag_seeds, "e2e4 KQkq - w b 8/8 k K e3 q")
 def bag(world: World, data: bytes) -> None:
-    """Bags of ChessBench into a dataset; what came in goes out and comes in again."""
+    """Bags of ChessBench into a dataset; an added bag is exported and added again."""
     from chessreg.games.datasets import bags
     from chessreg.games.datasets import positions as module
 
@@ -379,7 +380,7 @@ def directions(world: World, data: bytes) -> None:
 
 
 def folder_seeds(world: World) -> list[bytes]:
-    """config.json and model.safetensors of small models, one after the other, apart by a line of their own."""
+    """config.json and model.safetensors of small models, one after the other, separated by a special line."""
     import torch
 
     from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
@@ -438,12 +439,13 @@ def fitted(world: World, data: bytes) -> None:
             path.write_bytes(before)
 
 
-# -- what a store or another registry says ----------------------------------------------------------------------------
+# -- contents of a store or another registry
+# ----------------------------------------------------------------------------
 
 
 @target("json json text", lambda world: members(".artifact.json"), "kind files sha256 ../x")
 def manifest(world: World, data: bytes) -> None:
-    """The manifest of an artifact in another store, where its digest is right for what it lists."""
+    """The manifest of an artifact in another store, with a correct digest for its files."""
     from store import artifacts
 
     digest = "0" * 64
@@ -498,7 +500,7 @@ def fragment_seeds(world: World) -> list[bytes]:
     "run_id attempt_id unit score trial artifact check_in t row $bytes",
 )
 def fragment(world: World, data: bytes) -> None:
-    """A fragment of result rows, taken in."""
+    """A fragment of result rows, ingested."""
     from chessreg.runs.ingest import ingest_fragments
 
     session = world.session
@@ -519,7 +521,7 @@ def fragment(world: World, data: bytes) -> None:
             path.unlink(missing_ok=True)
 
 
-# -- what is typed ----------------------------------------------------------------------------------------------------
+# -- typed input ------------------------------------------------------------------------------------------------------
 
 
 def spec_seeds(world: World) -> list[bytes]:
@@ -622,7 +624,7 @@ def prompt_seeds(world: World) -> list[bytes]:
     "text parts", prompt_seeds, "{FEN} {LM} {BM} {} {{ model vocab merges type WordLevel BPE added_tokens normalizer"
 )
 def prompt(world: World, data: bytes) -> None:
-    """A prompt template and the tokenizer of a model, and what they make of a position."""
+    """A prompt template and the tokenizer of a model, and their encoding of a position."""
     import chess
 
     from chessreg.encodings.prompts import make_prompt_encoding
@@ -691,7 +693,7 @@ def line_seeds(world: World) -> list[bytes]:
     "--ply -1 a b c d e f ! ~ latest",
 )
 def command_line(world: World, data: bytes) -> None:
-    """Ids, names, filters, settings: what is typed behind commands that only read, and behind plans of runs."""
+    """Ids, names, filters, settings: arguments of commands that only read, and of plans of runs."""
     command, *rest = words_of(data)
     if not world.commands.allowed([command, *rest]):
         return
@@ -708,12 +710,12 @@ def command_line(world: World, data: bytes) -> None:
 
 
 def words_of(data: bytes) -> list[str]:
-    """The lines as a shell would hand them over: bytes that are no UTF-8 as surrogates, no zero bytes."""
+    """The lines as a shell would hand them over: bytes that are not UTF-8 as surrogates, no zero bytes."""
     return [line.replace("\0", "") for line in data.decode("utf-8", "surrogateescape").split("\n")]
 
 
 def expected() -> tuple[type[BaseException], ...]:
-    """What a parser may raise: errors that have a message of their own, in one line, and an exit status."""
+    """Errors that a parser may raise: those with a message of one line, and an exit status."""
     import click
 
     from chessreg.errors import ChessregError

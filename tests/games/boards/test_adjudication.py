@@ -1,4 +1,4 @@
-"""Ends of games and what they count for."""
+"""Ends of games and their scores."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_unknown_policy_or_result_is_named() -> None:
 
 
 def test_the_two_policies_give_the_authors_numbers_on_his_games(shared_data: Path) -> None:
-    """gpt-3.5-turbo-instruct against levels 3 to 9: what chess_gpt_eval printed, and the true scores."""
+    """gpt-3.5-turbo-instruct against levels 3 to 9: the numbers printed by chess_gpt_eval, and the true scores."""
     result = {"1": "1-0", "0": "0-1", "1/2": "1/2-1/2"}
     paper: defaultdict[int, list[float]] = defaultdict(list)
     author: defaultdict[int, list[float]] = defaultdict(list)

@@ -122,11 +122,11 @@ def games_in(path: Path) -> list[RawGame]:
 
 
 def decoded(data: bytes) -> str:
-    """As a text file is opened: line ends become newlines; bytes that are not UTF-8 stay what they are."""
+    """As a text file is opened: line ends become newlines; bytes that are not UTF-8 are kept."""
     return data.decode("utf-8", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
 
 
-# -- what they differ on -----------------------------------------------------------------------------------------------
+# -- differences between the readers -----------------------------------------------------------------------------------
 
 COMMENT = re.compile(r"(\{[^}]*\}|;[^\n]*|^%[^\n]*)", re.MULTILINE)
 TAG_LINE = re.compile(r'^[ \t]*\[[ \t]*[A-Za-z0-9][\w+#=:-]*[ \t]*"', re.MULTILINE | re.ASCII)
@@ -158,7 +158,8 @@ def first_variation_removed(text: str) -> str:
 
 @dataclass(frozen=True)
 class Word:
-    """A construct in the moves of a game, both answers to it, and what makes python-chess read it as ours does."""
+    """A construct in the moves of a game, both answers to it, and a change after which python-chess reads it as our
+    reader does."""
 
     example: str
     ours: str
@@ -224,7 +225,7 @@ REASONS = {
 @dataclass(frozen=True)
 class Border:
     """A construct that makes python-chess begin a game elsewhere, both answers to it with a slash between two games,
-    and whether a file has it: told by the file's text, or by its lines where comments are left out."""
+    and whether a file has it: by the file's text, or by its lines without comments."""
 
     example: str
     ours: str
@@ -479,7 +480,7 @@ def test_the_examples_of_borders_have_both_answers(name: str, tmp_path: Path) ->
 
 
 def compare(tmp_path: Path, seed: int, count: int, longest: int) -> Counter[str]:
-    """How often each explanation was needed in so many changed files; "" for none."""
+    """The number of uses of each explanation in the changed files; "" for none."""
     changed, names = Changed(seed, real_games(longest)), Counter[str]()
     path, player = tmp_path / "a.pgn", get_reader()
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Bags of ChessBench: golden bytes of the specification (8), what is refused, and round trips."""
+"""Bags of ChessBench: golden bytes, refusals, and round trips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Untidy PGN into rows: what is kept, rewritten, skipped, rejected, and counted. Each case through both readers."""
+"""Untidy PGN into rows: kept, rewritten, skipped, rejected and counted games. Each case through both readers."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_the_golden_board(name: str) -> None:
 
 
 def ask(*texts: str, plies: list[int] | None = None) -> GamePositions:
-    """Every position of these games, or those after so many plies of the first."""
+    """Every position of these games, or those after `plies` plies of the first."""
     lengths = [len(text.split()) + 1 if text != ";" else 1 for text in texts]
     game = np.repeat(np.arange(len(texts)), lengths)
     ply = np.concatenate([np.arange(n) for n in lengths])

@@ -450,8 +450,7 @@ def test_a_position_is_one_however_its_square_en_passant_is_written(tmp_path: Pa
 
 @pytest.mark.slow
 def test_the_real_positions_belong_to_the_three_parts_of_rated_games(shared_data: Path, tmp_path: Path) -> None:
-    """569,981, 285,895 and 288,217 of them, and 7.2 % of those of the last part recur in the first (Junkin's
-    specification, errata)."""
+    """569,981, 285,895 and 288,217 of them, and 7.2 % of those of the last part recur in the first."""
     build_position_dataset([shared_data / "positions" / "lichess-best-moves.parquet"], tmp_path / "made")
     made = Positions(tmp_path / "made")
     mine = {}

@@ -1,4 +1,4 @@
-"""One conformance suite over both readers: legality, canonical text, boards, and what each does with bad moves."""
+"""One conformance suite over both readers: legality, canonical text, boards, and the handling of bad moves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ints(board: chess.Board) -> list[int]:
 
 
 def random_game(seed: int, plies: int) -> chess.Board:
-    """Random moves with a taste for promotions, captures and castling: what canonical SAN is hard for."""
+    """Random moves with a preference for promotions, captures and castling, which are hard cases of canonical SAN."""
     rng = random.Random(seed)
     board = chess.Board()
     while len(board.move_stack) < plies and (legal := list(board.legal_moves)):
@@ -62,7 +62,7 @@ def test_random_games_come_back_with_python_chess_moves_texts_and_boards(player:
         expected = [ints(board) for board in moves.replay_boards(packed[start:end])]
         assert boards[offsets[number] : offsets[number + 1]].tolist() == expected
     promotions = sum(bool(move.promotion) for game in games for move in game.move_stack)
-    assert promotions > 20  # else the games do not test what they are for
+    assert promotions > 20  # otherwise the games do not test their subjectr
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_targets_of_legal_moves_are_those_of_python_chess(player: GameReader) ->
 
 
 def test_legal_moves_of_positions_are_those_of_python_chess(player: GameReader) -> None:
-    """Ascending, castling as the king's move; what is no position has none and says why."""
+    """Ascending, castling as the king's move; an invalid position has none, and the reason is given."""
     fens = ["hello", "8/8/8/8/8/8/8/K7 w - - 0 1"]
     for seed in range(3):
         game = random_game(seed, 120)

@@ -1,4 +1,5 @@
-"""Classes of skill: quantile bins as pandas makes them, strata that do not tell the class, scales kept apart."""
+"""Classes of skill: quantile bins equal to those of pandas, strata that do not reveal the class, scales kept
+separate."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ pa = pytest.importorskip("pyarrow")
 
 
 class Table:
-    """What `classify_skill` asks of a dataset: columns of the games at row positions."""
+    """The part of a dataset that `classify_skill` uses: columns of the games at row positions."""
 
     def __init__(self, white, site=None, event=None, clock=None, black=None):
         n = len(white)

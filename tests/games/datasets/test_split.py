@@ -27,7 +27,7 @@ def test_no_move_hash_is_in_two_parts_and_the_union_is_whole() -> None:
 
 
 def test_the_number_of_a_hash_never_changes() -> None:
-    # Written down once: a split named in an old result must mean the same games for ever.
+    # Written down once: a split named in an old result must always mean the same games.
     found = hash_to_unit_interval(7, np.array([0, 1, 2**64 - 1, 0x123456789ABCDEF0], np.uint64))
     assert found.tolist() == GOLDEN
 

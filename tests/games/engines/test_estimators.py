@@ -132,7 +132,7 @@ def test_groups_that_the_games_do_not_tie_together_have_no_common_scale() -> Non
     split = pool((0, 1, 5, 0, 5), (2, 3, 5, 0, 5), (3, 0, 4, 0, 0), players=5, anchors={1: 1500.0})
     found = estimate_ratings(split, "bradley-terry", Options(), 50)
     assert found[0].rating == pytest.approx(1500, abs=1e-3)
-    assert (found[2].rating, found[3].rating) == (None, None)  # nobody of the anchored group ever scored against them
+    assert (found[2].rating, found[3].rating) == (None, None)  # the anchored group never scored against them
     assert found[3].low is not None
     assert found[4] == (None, None, None)
 

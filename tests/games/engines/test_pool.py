@@ -1,4 +1,4 @@
-"""The engine pool: right moves, nothing left behind, whatever dies."""
+"""The engine pool: right moves, and no leftovers after any process dies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chessreg.games.engines.uci import EngineAnswerError, EngineDiedError, Searc
 
 MATE_IN_ONE = "6k1/5ppp/8/8/8/8/8/K2R4 w - - 0 1"
 ROOT = Path(__file__).resolve().parents[3]
-PATIENCE = 300.0  # seconds for what takes a moment, on a machine that does much else
+PATIENCE = 300.0  # seconds for a short operation, on a busy machine
 
 
 def gone(pids: list[int], seconds: float = PATIENCE) -> bool:
@@ -233,7 +233,7 @@ def test_an_answer_that_is_no_legal_move_is_the_engines_fault_by_name(
     board = chess.Board()
     with answering(f"{FIRST}\nbestmove {answer}\n") as pool:
         asked = [pool.submit(0, board, key=(0,)), pool.analyse(board, Limit("nodes", 5))]
-        board.push_san("d4")  # the caller goes on
+        board.push_san("d4")  # the caller continues
         for future in asked:
             with pytest.raises(
                 EngineAnswerError, match=r"odd-engine \(process \d+\) answered .* not legal in rnbq"

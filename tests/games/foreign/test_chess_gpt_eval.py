@@ -1,4 +1,4 @@
-"""Rows of chess_gpt_eval: what is read, what is noted, what is refused."""
+"""Rows of chess_gpt_eval: the values read, notes, and refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCORES = {"1-0": ("1", "0"), "0-1": ("0", "1"), "1/2-1/2": ("1/2", "1/2"), "*": 
 
 
 def row(transcript: str, result: str = "1-0", **given: str) -> dict[str, str]:
-    """A row that is right about itself, apart from what is given."""
+    """A self-consistent row, except for the given values."""
     text = chess_gpt_eval.split_transcript(transcript)[1]
     words, _ = chess_gpt_eval.split_half_moves(text)
     board = chess.Board()
@@ -107,7 +107,7 @@ def test_forfeits_belong_to_the_side_that_forfeited() -> None:
         2,
         [],
     )
-    assert own.first_try_legal(chess.WHITE) is None  # which turns took the other tries is not told
+    assert own.first_try_legal(chess.WHITE) is None  # the turns of the other tries are not recorded
     other = read("1. e4", "1-0", player_two_failed_to_find_legal_move="True", player_two_illegal_moves="5")
     assert (other.loser_by_forfeit, other.turns(chess.BLACK), other.first_try_legal(chess.WHITE)) == (False, 1, 1)
     wrong = read("1. e4", "0-1", player_one_failed_to_find_legal_move="True", player_one_illegal_moves="5")
@@ -131,7 +131,7 @@ def test_listed_tries_give_the_tries_of_every_turn() -> None:
 
 
 def unfinished(plies: int) -> str:
-    """The moves of a random game that is not over after so many plies."""
+    """The moves of a random game that is not over after `plies` plies."""
     for number in itertools.count():
         random, board, words = generator("unfinished", number), chess.Board(), []
         while len(board.move_stack) < plies and not board.is_game_over():

@@ -19,7 +19,8 @@ CONTENT = bytes(range(256)) * 4000  # 1 MB: several chunks
 
 
 class Server(ThreadingHTTPServer):
-    """Serves /standard/<month> and /standard/sha256sums.txt, with ranges, and breaks off where a test says so."""
+    """Serves /standard/<month> and /standard/sha256sums.txt, with ranges, and breaks the connection where a test
+    requires it."""
 
     daemon_threads = True
     ranges = True

@@ -1,4 +1,4 @@
-"""Sweeps of levels and logs of training: what is read, and the line that is refused."""
+"""Sweeps of levels and logs of training: the values read, and the refused line."""
 
 from __future__ import annotations
 

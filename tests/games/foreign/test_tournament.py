@@ -106,7 +106,7 @@ def test_games_that_cannot_be_kept_are_listed_with_their_row() -> None:
         ("Ann won on time", None, "time_forfeit", True),
         ("Ann won by resignation", None, "resignation", True),
         ("Ann won - game abandoned", None, "abandoned", True),
-        # an annotator is no program
+        # an annotator is not a program
         (None, "White resigned too early here, Black was about to lose on time", "unknown", False),
     ],
 )
