@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from functools import wraps
 from importlib.util import cache_from_source
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -245,6 +246,24 @@ def migrated_once(empty_registry: Path, monkeypatch: pytest.MonkeyPatch) -> None
                 migrate(engine, place)
 
     monkeypatch.setattr(migrations, "_create_registry", copy)
+
+
+@pytest.fixture(autouse=True)
+def checked_once() -> None:
+    """Check the games of an imported checkpoint once per process: tests import the bundled models hundreds of times."""
+    importers = sys.modules.get("chessreg.models.importers.registry")  # importing it here would import torch
+    if importers is None or hasattr(importers.check_on_games, "__wrapped__"):
+        return
+    check, kept = importers.check_on_games, dict[str, Any]()
+
+    @wraps(check)
+    def check_once(model: Any) -> Any:
+        digest = importers.compute_checkpoint_digest(model.folder)
+        if digest not in kept:
+            kept[digest] = check(model)
+        return kept[digest]
+
+    importers.check_on_games = check_once
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ import pytest
 
 import chessreg
 from chessreg.cli.root import run_command_line
+from tests.quick import quick_first
 
 from .queries.test_any_value import DEMO
 
@@ -246,7 +247,7 @@ def test_there_are_sixty_questions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "tool", "arguments", "read", "expected"), QUESTIONS, ids=[q[0] for q in QUESTIONS]
+    ("question", "tool", "arguments", "read", "expected"), quick_first(20, QUESTIONS), ids=[q[0] for q in QUESTIONS]
 )
 def test_a_question_has_the_stored_answer(
     ask: Any, stored: Any, question: str, tool: str, arguments: dict[str, Any], read: Any, expected: Any
@@ -289,7 +290,7 @@ def test_errors_are_one_text_with_a_hint(ask: Any) -> None:
 
 @pytest.mark.parametrize(
     ("tool", "arguments"),
-    [("sql", {"select": "SELECT * FROM runs, games LIMIT 1200"}), ("published", {"name": "probe accuracy by layer"})],
+    [("sql", {"select": "SELECT * FROM runs, games LIMIT 300"}), ("published", {"name": "probe accuracy by layer"})],
 )
 def test_pages_of_a_large_answer_are_bounded_and_add_up(ask: Any, tool: str, arguments: dict[str, Any]) -> None:
     from chessreg.agents.server import MAX_ANSWER_CHARS

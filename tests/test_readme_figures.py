@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from tests.quick import quick_first
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "demo.md").read_text()
 PROBES, EDITS, GAMES = (
@@ -65,7 +67,7 @@ def best(run: str, split: str) -> int:
     return max(range(8), key=lambda layer: share(scored(run, layer, split))[0])
 
 
-@pytest.mark.parametrize("row", range(4))
+@pytest.mark.parametrize("row", quick_first(2, range(4)))
 def test_probes(row: int) -> None:
     (_, weights, split, layer), numbers = printed("best probe layers")[row]
     run = {"trained": "reference-board", "untrained": "untrained-board"}[weights]

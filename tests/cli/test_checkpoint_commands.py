@@ -205,6 +205,7 @@ def test_a_full_disk_leaves_nothing(here: Any, tmp_path: Path, monkeypatch: pyte
     assert sorted(path.name for path in tmp_path.iterdir()) == [".chessreg", "ckpt.pt"]
 
 
+@pytest.mark.slow
 def test_the_reference_models(here: Any) -> None:
     made = here.json("import", "checkpoint", "--reference")
     assert (made["name"], made["tokenizer"], made["block_size"]) == ("reference", "pgn-char-32", 1023)
@@ -248,6 +249,7 @@ def test_the_model_of_uci_squares_is_small_and_begins_legal_moves() -> None:
     assert legal / looked >= 0.8
 
 
+@pytest.mark.slow
 def test_the_model_of_positions_is_small_and_most_of_its_moves_are_legal() -> None:
     """Of any of the 1,968 actions the most probable one, in the sample games' first 40 plies."""
     data = files("chessreg") / "data"
@@ -267,6 +269,7 @@ def test_the_model_of_positions_is_small_and_most_of_its_moves_are_legal() -> No
     assert sum(legal) / len(legal) >= 0.8
 
 
+@pytest.mark.slow
 def test_the_shared_checkpoint_of_karvonens_layout(here: Any, shared_data: Path) -> None:
     made = here.json("import", "checkpoint", shared_data / "checkpoints" / "lichess-8x192-char.pt", "--name", "stopgap")
     assert (made["layers"], made["heads"], made["parameters"]) == (8, 6, 3_744_768)

@@ -181,6 +181,7 @@ def test_a_locked_registry_or_a_server_that_is_away_offers_nothing_in_time(here:
             assert time.monotonic() - began < 4 * TIME_LIMIT_S
 
 
+@pytest.mark.slow
 def test_a_file_with_a_kind_is_not_run_to_complete_its_options(tmp_path: Path, path: str) -> None:
     (tmp_path / "kind.py").write_text("open('loaded', 'w')\n")
     lines = [f"chessreg {command} ./kind.py --" for command in ("run", "launch")]

@@ -168,6 +168,7 @@ def test_imported_games_have_no_probabilities(here, tmp_path):
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_the_games_behind_a_query_are_exported(played, tmp_path):
     path = tmp_path / "query.pgn"
     table = played.json("query", "elo by intervention")["rows"]

@@ -29,6 +29,7 @@ from chessreg.runs.fitted import load_direction, load_probe
 from chessreg.session import Session, open_session
 from tests.cli.conftest import Here
 from tests.fake_hub import FakeHub, run_fake_hub
+from tests.quick import quick_first
 
 torch.set_num_threads(1)
 GOLDEN_SAES = Path(__file__).parents[1] / "fixtures" / "saes"
@@ -194,6 +195,7 @@ def test_probes_come_back_with_equal_readings(hub: FakeHub, at: Here, elsewhere:
     assert f"hf:me/probes@{report['commit']}" in json.dumps(options)
 
 
+@pytest.mark.slow
 def test_vectors_come_back_equal(hub: FakeHub, at: Here, elsewhere: Any, world: Path) -> None:
     at.json("push", "reference", "--to", "hf:me/model")
     at.json("push", "skill", "--to", "hf:me/vectors")
@@ -212,6 +214,7 @@ def test_vectors_come_back_equal(hub: FakeHub, at: Here, elsewhere: Any, world: 
     assert mine.detail["games_high"] == expected.detail["games_high"]
 
 
+@pytest.mark.slow
 def test_saes_come_back_with_equal_latents(hub: FakeHub, at: Here, elsewhere: Any, tmp_path: Path) -> None:
     settings = json.loads((GOLDEN_SAES / "saelens-standard" / "cfg.json").read_text())
     settings["metadata"]["output_path"] = "/home/ann/secret-project/out"
@@ -260,21 +263,21 @@ def test_a_dry_run_sends_nothing(hub: FakeHub, at: Here) -> None:
 
 @pytest.mark.parametrize(
     ("token", "words", "message"),
-    [
+    quick_first(4, [
         (None, ("reference", "hf:me/x"), "no token for"),
+        ("writer", ("reference", "hf:me"), "'hf:me' is not an address of the hub"),
+        ("writer", ("nothing", "hf:me/x"), "'nothing' is not a checkpoint, dataset, probe, vector or SAE run"),
         ("expired", ("reference", "hf:me/x"), "does not accept the token"),
         ("stranger", ("reference", "hf:me/x"), "the token has no right to do this (You don't have the rights"),
         ("reader", ("reference", "hf:me/there"), "no right to do this (You need write access)"),
         ("writer", ("reference", "hf:me/data"), "hf:me/data is a dataset repository, but a checkpoint needs a model"),
         ("writer", ("reference", "hf:datasets/me/x"), "hf:datasets/me/x is a dataset repository"),
         ("writer", ("sample", "hf:models/me/x"), "is a model repository, but a dataset needs a dataset"),
-        ("writer", ("reference", "hf:me"), "'hf:me' is not an address of the hub"),
         ("writer", ("reference", "hf:me/x@v1"), "has a revision or a path"),
         ("writer", ("reference", "hf:me/--x"), "hf:me/--x"),
-        ("writer", ("nothing", "hf:me/x"), "'nothing' is not a checkpoint, dataset, probe, vector or SAE run"),
         ("writer", ("reference-fit", "hf:me/x"), "'reference-fit' is not a checkpoint"),
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_a_push_that_cannot_be_is_refused_in_one_line(
     at: Here, monkeypatch: pytest.MonkeyPatch, token: str | None, words: tuple[str, str], message: str
 ) -> None:
@@ -304,6 +307,7 @@ def test_an_upload_that_breaks_off_commits_nothing_and_continues(hub: FakeHub, a
     assert sum(method == "PUT" for method, _ in hub.requests) == puts, "files that arrived are not sent again"
 
 
+@pytest.mark.slow
 def test_an_upload_by_xet_has_the_files_of_one_by_http(at: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("hf_xet", reason="hf_xet is not installed on this platform")
     with run_fake_hub(monkeypatch, use_xet=True) as hub:
@@ -320,6 +324,7 @@ def test_an_upload_by_xet_has_the_files_of_one_by_http(at: Here, monkeypatch: py
     assert {**by_http, **large} == by_xet
 
 
+@pytest.mark.slow
 def test_a_hub_without_xet_is_one_line(at: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: Any) -> None:  # the library's error, which it raises after repeating the request for a minute
         raise ConnectionError("Network error: HTTP status client error (404 Not Found), domain: …/xet-write-token/main")

@@ -247,6 +247,7 @@ def test_a_tensor_without_a_label_has_the_imports_name(here: Any, tmp_path: Path
     assert row["source"] == "user:vector"
 
 
+@pytest.mark.slow
 def test_errors_of_a_vector_from_python_name_no_file(here: Any) -> None:
     assert here("import", "checkpoint", "--reference", "--name", "bundled") == 0, here.err
     made: Any

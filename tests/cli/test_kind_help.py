@@ -14,11 +14,12 @@ from chessreg.cli.root import COMMANDS, SECTIONS, root
 from chessreg.cli.run import MAIN_SETTINGS, group_settings
 from chessreg.runs.kind import load_kinds
 from chessreg.runs.spec import list_variants, list_visible_settings, tag_of
+from tests.quick import quick_first
 
 VARIANTS = [(name, value) for name, kind in load_kinds().items() for value in (list_variants(kind.spec) or [None])]
 
 
-@pytest.mark.parametrize(("name", "value"), VARIANTS)
+@pytest.mark.parametrize(("name", "value"), quick_first(12, VARIANTS))
 def test_help_of_a_kind_shows_the_required_settings_and_at_most_ten_others(here: Any, name: str, value: str) -> None:
     kind = load_kinds()[name]
     tag = [f"--{tag_of(kind.spec)}", value] if value else []

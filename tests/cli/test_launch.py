@@ -281,6 +281,7 @@ def test_the_supervisor_is_one_and_ends_when_there_is_nothing_to_do(here, presen
     assert presence.read_holder() is None
 
 
+@pytest.mark.slow
 def test_waiting_for_what_another_launch_works_at_comes_back_at_its_end(here, presence, gated):
     launch = [*gated, "--count", "3", "--name", "three"]
     assert here(*launch) == 0, here.err

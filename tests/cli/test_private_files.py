@@ -83,6 +83,7 @@ def test_what_commands_write_is_for_its_user_alone(typed: Any, tmp_path: Path, u
     assert not wrong(here, 0o600, 0o700)
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_given_to_a_group_stays_the_groups(typed: Any, tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.chmod(0o2770)
@@ -98,6 +99,7 @@ def test_the_library_too_makes_a_private_registry_and_store(tmp_path: Path) -> N
     assert found["new/registry.db"] == 0o600
 
 
+@pytest.mark.slow
 def test_what_is_there_already_keeps_its_mode(typed: Any, tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.chmod(0o755)

@@ -18,6 +18,7 @@ from chessreg.models.checkpoint import read_info
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.language_model import LanguageModel
 from tests.language_models import VOCABULARY, write_language_model, write_tokenizer
+from tests.quick import quick_first
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,7 @@ def prompted(typed: Any, folder: Path, name: str, *words: object) -> dict[str, A
     return shown
 
 
+@pytest.mark.slow
 def test_every_command_of_a_model_works_on_prompts(typed: Any, llama: Path) -> None:
     row = prompted(typed, llama, "llama")
     assert row["tokenizer"].startswith("prompt-junkin-small-")
@@ -239,7 +241,7 @@ def test_a_checkpoint_whose_tokenizer_was_changed_is_not_asked(typed: Any, llama
     assert "holds the encoding prompt-junkin-small-" in err
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gpt_neox", "gpt2"])
+@pytest.mark.parametrize("architecture", quick_first(1, ["llama", "gpt_neox", "gpt2"]))
 def test_a_batch_of_prompts_of_unequal_length_equals_one_by_one(architecture: str, tmp_path: Path) -> None:
     """Rows are padded on the right, at positions that are never read; with legal moves listed no two prompts are
     equally long."""

@@ -518,6 +518,7 @@ def test_the_end_of_the_input_ends_it_when_all_is_answered(words: Callable[..., 
     assert (world / "registry.db").read_bytes() == before, "a game in a GUI is not recorded"
 
 
+@pytest.mark.slow
 def test_streams_that_are_closed_or_full_are_one_line(words: Callable[..., list[str]]) -> None:
     line = " ".join(words())
     for redirected, message in (

@@ -11,6 +11,7 @@ import chess
 import pytest
 
 from chessreg.encodings.pgn_char import PgnChar, list_spellings
+from tests.quick import quick_first
 
 POSITIONS = {
     "start": chess.STARTING_FEN,
@@ -32,7 +33,7 @@ def taken(board: chess.Board, text: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("name", POSITIONS)
+@pytest.mark.parametrize("name", quick_first(3, POSITIONS))
 def test_they_are_the_texts_that_parse_san_takes(name: str) -> None:
     """Every text of python-chess's grammar to a quarter of the targets, with one sign, as all are alike to it."""
     board = chess.Board(POSITIONS[name])

@@ -16,8 +16,12 @@ from chessreg.encodings.prompts import PromptEncoding, PromptSettings
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.datasets.dataset import Games
 from tests.encodings.conftest import GAMES, CharacterTable, boards, make_move_tokens
+from tests.quick import quick_only
 
 ALIGNMENTS = get_args(Alignment)
+SOME_GAMES = quick_only(
+    ("en passant for both sides", "castling long for both sides", "Davis's promotion"), GAMES
+)  # the long ones take most of the time
 
 
 PROMPTS = {
@@ -90,7 +94,7 @@ def test_prompt_and_answer_are_the_longer_game(language: str, name: str) -> None
         assert one.prompt(after)[: len(longer)] == longer
 
 
-@pytest.mark.parametrize("name", GAMES)
+@pytest.mark.parametrize("name", SOME_GAMES)
 def test_answers_are_the_legal_moves_and_are_read_as_them(one: Encoding, name: str) -> None:
     for board in boards(name)[:: max(1, len(GAMES[name]) // 80)]:
         answers, accepted = one.answers(board), set(one.accepted_texts(board))

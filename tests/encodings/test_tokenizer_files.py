@@ -13,6 +13,7 @@ import chessreg
 from chessreg.encodings import get_encoding, list_encodings
 from chessreg.encodings.tokenizer_files import write_tokenizer_files
 from tests.encodings.conftest import GAMES
+from tests.quick import quick_first
 
 OF_GAMES = [name for name in list_encodings() if get_encoding(name).content == "history"]
 
@@ -40,7 +41,7 @@ def test_a_position_has_no_tokenizer_files(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("which", "text"), [("pgn", ";1.e4 e5 2.Nf3"), ("uci", "e2e4 e7e5 g1f3")])
+@pytest.mark.parametrize(("which", "text"), quick_first(1, [("uci", "e2e4 e7e5 g1f3"), ("pgn", ";1.e4 e5 2.Nf3")]))
 def test_a_bundled_model_is_exported_and_answers_without_chessreg(which: str, text: str, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -156,6 +156,7 @@ def test_another_merge_of_the_same_between_a_look_and_its_write_takes_nothing_in
             assert all(sql.scalars(select(tables.Run.completed_at)))
 
 
+@pytest.mark.slow
 def test_pulls_at_once_note_one_place_once_on_postgresql(postgres):
     from concurrent.futures import ThreadPoolExecutor
 

@@ -260,6 +260,7 @@ def test_its_table_is_made_by_what_writes_alone(package: Package) -> None:
     assert tables_there() == {"lens"}
 
 
+@pytest.mark.slow
 def test_a_fragment_of_a_noun_that_cannot_be_loaded_is_set_aside_with_the_reason(tmp_path: Path) -> None:
     package = Package(tmp_path)
     (tmp_path / "site" / "toy_entity.py").write_text("def broken(:\n")
@@ -270,6 +271,7 @@ def test_a_fragment_of_a_noun_that_cannot_be_loaded_is_set_aside_with_the_reason
     assert "unknown table 'lens' (noun lens of lenspkg 0.1 cannot be loaded: SyntaxError" in reason.read_text()
 
 
+@pytest.mark.slow
 def test_a_noun_of_one_module_is_a_command_and_a_pane(brought: dict[str, Any]) -> None:
     assert re.search(r"^  lens +From", brought["help"].out, re.MULTILINE)
     rows = json.loads(brought["list"].out)

@@ -80,6 +80,7 @@ def test_an_exact_run_comes_out_the_same_and_leaves_nothing_behind(session, name
     assert list(session.store.tmp.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_a_run_made_and_nobody_has_any_more_is_made_again_and_kept(session):
     for name in ("reference-board", "reference-test"):
         made = find_items(session.database, [name], inputs=False)

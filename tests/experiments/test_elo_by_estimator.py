@@ -142,6 +142,7 @@ def test_adjudicated_games_of_a_rated_player_are_counted_and_noted(session):
     assert "most games are unfinished and scored by Stockfish's evaluation" in " ".join(table.notes)
 
 
+@pytest.mark.slow
 def test_games_from_one_line_of_a_short_book_are_drawn_together(session, tmp_path):
     book = tmp_path / "lines.tsv"
     book.write_text("name\tpgn\nking\t1. e4\nqueen\t1. d4 d5\n")
@@ -169,6 +170,7 @@ def test_all_estimators_need_an_opponent_of_known_rating(session, tmp_path):
         session.run(RatingSpec(runs=(run,), estimator="all"))
 
 
+@pytest.mark.slow
 def test_the_authors_own_sweeps_are_comparable(session, imported):
     """By the bytes of his committed files: each number of one is that of its sweep, and of no other."""
     april, march = imported(APRIL, assist="author"), imported(MARCH, "earlier", assist="author")

@@ -25,6 +25,7 @@ from chessreg.models.training import TrainerOptions
 from chessreg.registry import tables
 from chessreg.runs.spec import get_hashed_settings
 from tests.language_models import bring_in
+from tests.quick import quick_first
 
 SMALL: dict[str, Any] = {"family": "llama", "n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 128,
                          "template": "junkin-small", "warmup_steps": 2}  # fmt: skip
@@ -106,9 +107,8 @@ def test_the_loss_is_the_mean_over_the_tokens_of_a_batch_s_answers(family: str, 
 
 
 @pytest.mark.parametrize(("family", "lora", "fsdp"), [
-    ("llama", 0, False), ("llama", 0, True),
-    *(pytest.param(*case, marks=pytest.mark.slow) for case in (("llama", 4, False), ("llama", 4, True),
-                                                                ("gpt_neox", 0, True))),
+    *quick_first(1, [("llama", 0, False), ("llama", 0, True), ("llama", 4, False), ("llama", 4, True),
+                     ("gpt_neox", 0, True)]),
 ])  # fmt: skip
 def test_two_processes_tune_as_one_and_each_encodes_its_share(
     family: str, lora: int, fsdp: bool, words: Any, tmp_path: Path
@@ -262,7 +262,7 @@ def test_a_model_learns_its_answers_and_is_asked_by_every_command(world_session:
 
 
 @pytest.mark.parametrize(
-    ("family", "tune"), [("gpt2", "whole"), ("qwen2", "whole"), ("gpt2", "lora"), ("qwen2", "lora")]
+    ("family", "tune"), quick_first(1, [("qwen2", "lora"), ("gpt2", "whole"), ("qwen2", "whole"), ("gpt2", "lora")])
 )
 def test_a_model_of_another_family_is_tuned_and_answers(
     family: str, tune: str, world_session: Any, tmp_path: Path

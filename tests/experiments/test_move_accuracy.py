@@ -77,6 +77,7 @@ def curve(session: Session, name: str) -> dict[str, float]:
         return {p.name: p.value for p in sql.query(tables.MetricPoint).filter_by(run_id=run, step=12)}
 
 
+@pytest.mark.slow
 def test_held_out_positions_that_are_drawn_are_of_more_games_and_do_not_go_by_the_file(session: Session) -> None:
     def held(**settings: Any) -> Any:
         spec = train_spec(**SHAPE, **LEARN, **TWINS["causal"], heldout_moves=12, **settings)

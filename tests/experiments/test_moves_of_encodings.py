@@ -29,6 +29,7 @@ from chessreg.registry import tables
 from chessreg.runs.fitted import load_probe
 from chessreg.runs.kind import find_kind
 from chessreg.session import open_session
+from tests.quick import quick_first
 
 NAMES = {"uci-square-72": "uci", "fen-77": "fen"}
 KNIGHT = chess.Move.from_uci("b1c3")
@@ -122,7 +123,7 @@ def test_a_model_plays_whatever_it_writes(session, name, policy):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("black", [False, True])
+@pytest.mark.parametrize("black", quick_first(1, [False, True]))
 def test_legality_is_that_of_the_most_probable_answer_and_its_mass_is_exact(session, name, black):
     called = f"{NAMES[name]}-moves"
     spec = LegalitySpec(checkpoint=called, dataset="sample:test", games=3, every=9, mass=True, black=black)
@@ -146,7 +147,7 @@ def test_legality_is_that_of_the_most_probable_answer_and_its_mass_is_exact(sess
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("tokens", ["all", "last"])
+@pytest.mark.parametrize("tokens", quick_first(1, ["all", "last"]))
 def test_a_piece_is_taken_off_at_the_sites_of_the_encoding(session, name, tokens):
     called = f"{NAMES[name]}-moves"
     spec = EditSpec(checkpoint=called, probe=f"{called}-board", dataset="sample:test", games=8, per_game=2,

@@ -123,6 +123,7 @@ def test_a_probe_and_a_cache_lead_to_the_same_games(world_session):
     assert (found.games, found.of_games) == (2, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forget")
 def test_probe_edit_and_vector_tables_say_what_was_trained_on(world_session):
     """Games of `fit`, evaluated with a model and probes that were made from them; and a model of no known games."""

@@ -22,6 +22,7 @@ from chessreg.runs.kind import find_kind
 from chessreg.runs.resolve import resolve_and_hash
 from chessreg.runs.unfinished import lock_states
 from store.errors import StoreError
+from tests.quick import quick_first
 from tests.specs import train_spec
 
 SHAPE: dict[str, Any] = {"n_layer": 2, "n_head": 2, "n_embd": 32, "warmup_steps": 3, "learning_rate": 5e-3, "seed": 3}
@@ -63,7 +64,10 @@ def trained(session: Any, **settings: Any) -> tuple[Any, dict[str, list[float]],
 
 
 @pytest.mark.parametrize(
-    "settings", [{"packing": "games"}, {"packing": "stream", "biases": True, "activation": "gelu_new", "dropout": 0.1}]
+    "settings",
+    quick_first(
+        1, [{"packing": "games"}, {"packing": "stream", "biases": True, "activation": "gelu_new", "dropout": 0.1}]
+    ),
 )
 def test_a_gpt2_learns_games_in_uci(world_session: Any, settings: dict[str, Any]) -> None:
     model, curves, row = trained(
@@ -102,7 +106,7 @@ def test_a_stream_is_cut_anywhere_and_loses_the_rest_of_a_thousand_games(world_s
     np.testing.assert_array_equal(pgn.tokens, np.concatenate(texts))
 
 
-@pytest.mark.parametrize(("attention", "embedding"), [("bidirectional", "own"), ("causal", "tied")])
+@pytest.mark.parametrize(("attention", "embedding"), quick_first(1, [("bidirectional", "own"), ("causal", "tied")]))
 def test_a_fen_encoder_learns_the_moves_of_positions(
     world_session: Any, positions: str, attention: str, embedding: str
 ) -> None:

@@ -126,7 +126,7 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
 
 @pytest.mark.parametrize(
     "kills",
-    [(3,), (3, 0), pytest.param((8, 0), marks=pytest.mark.slow), pytest.param((3, 4, 0), marks=pytest.mark.slow)],
+    [(3,), *(pytest.param(kills, marks=pytest.mark.slow) for kills in ((3, 0), (8, 0), (3, 4, 0)))],
     ids=str,
 )
 def test_a_cache_that_an_earlier_version_tore_is_named_mended_and_ends_as_if_nothing_had_been(

@@ -17,6 +17,7 @@ from chessreg.cli.root import run_command_line
 from chessreg.registry import tables
 from chessreg.runs.kind import find_kind, load_kinds
 from chessreg.runs.spec import SettingField, describe_settings
+from tests.quick import quick_only
 
 from .examples import get_example
 
@@ -58,7 +59,7 @@ def one_line(status: int, err: str) -> bool:
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["one", "every"])
-@pytest.mark.parametrize("name", [*load_kinds(), TOY])
+@pytest.mark.parametrize("name", quick_only(("cache", "probe", "edit", "play", "train", TOY), [*load_kinds(), TOY]))
 def test_a_value_of_a_setting_is_planned_or_refused_in_one_line(name, every, world, world_session, capsys):
     found, wrong = find_kind(name), []
     before = held(world, world_session)
@@ -144,7 +145,7 @@ NEVER = {  # values that no machine supports, and the option that the message na
 }
 
 
-@pytest.mark.parametrize("command", NEVER)
+@pytest.mark.parametrize("command", quick_only([*NEVER][::4], NEVER))
 def test_what_cannot_be_done_is_refused_before_anything_is_recorded(command, world, world_session, tmp_path, capsys):
     """By `run`, by `run --dry-run` and by `launch`."""
     fake = tmp_path / "book.pgn"

@@ -256,6 +256,7 @@ def test_an_architecture_is_registered_once() -> None:
         ADAPTERS["gpt2"] = GPT2
 
 
+@pytest.mark.slow
 def test_gpt2_llama_and_fen_encoder_run_without_transformers(tiny: LanguageModel, tmp_path: Path) -> None:
     save_checkpoint(tiny.network, tmp_path / "gpt2", CheckpointInfo.of(tiny.network, "pgn-char-32"))
     save_checkpoint(fen_encoder().network, tmp_path / "fen", fen_encoder().info)

@@ -18,6 +18,7 @@ from chessreg.models.importers import convert_checkpoint
 from chessreg.models.importers import registry as importing
 from chessreg.models.importers.huggingface import HuggingFaceFolder
 from tests.language_models import hugging_face_model
+from tests.quick import quick_first
 
 Weights = Mapping[str, Tensor]
 TOKENS = torch.arange(64).reshape(2, 32) % 32
@@ -121,7 +122,7 @@ READ: dict[str, Make] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("name", quick_first(8, READ))
 def test_a_folder_is_read_from_the_files_that_transformers_reads(
     name: str, original: Path, expected: Tensor, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from chessreg.models.importers import convert_checkpoint, game_check
 from chessreg.models.importers.game_check import GameCheck, check_on_games, read_sample_games
 from chessreg.models.language_model import LanguageModel
 from tests.language_models import network, write_language_model
+from tests.quick import quick_first
 
 
 def bundled(name: str, folder: Path) -> Path:
@@ -39,6 +40,7 @@ def reversed_tokens(folder: Path) -> list[str]:
     return list(get_encoding("pgn-char-32").vocabulary[::-1])
 
 
+@pytest.mark.slow
 def test_a_model_in_another_order_is_right_with_its_vocabulary_and_marked_without(tmp_path: Path) -> None:
     """An id's logits agree with the original's in both cases: only games distinguish them."""
     folder = bundled("reference-model", tmp_path / "theirs")
@@ -55,7 +57,7 @@ def test_a_model_in_another_order_is_right_with_its_vocabulary_and_marked_withou
     assert max(without.max_logit_difference, report.max_logit_difference) < 1e-9
 
 
-@pytest.mark.parametrize("name", ["uci-model", "fen-model"])
+@pytest.mark.parametrize("name", quick_first(1, ["uci-model", "fen-model"]))
 def test_the_other_bundled_models_pass(name: str, tmp_path: Path) -> None:
     check = check_on_games(LanguageModel.load(bundled(name, tmp_path / name)))
     assert check.legal is not None

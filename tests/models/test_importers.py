@@ -141,6 +141,7 @@ def test_a_tokenizer_of_squares_is_found_by_its_vocabulary(
     assert torch.allclose(load_model(tmp_path / "out")(ids), theirs(ids).logits, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_tokenizer_of_squares_that_does_not_fit_is_refused_in_one_line(
     square_folders: dict[int, Path], tmp_path: Path
 ) -> None:

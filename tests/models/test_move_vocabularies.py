@@ -22,6 +22,7 @@ from chessreg.models.language_model import LanguageModel
 from chessreg.session import Session
 from tests.encodings.conftest import make_move_tokens
 from tests.language_models import hugging_face_model
+from tests.quick import quick_first
 
 UCI = Spelling("{from}{to}")
 PAIRS = Spelling("{color}{piece} {from} {to}", " {0}")
@@ -39,7 +40,9 @@ def save_folder(folder: Path, spelling: Spelling, family: str = "gpt2", drop: tu
     return folder
 
 
-@pytest.mark.parametrize(("family", "spelling"), [("gpt2", UCI), ("llama", PAIRS), ("gpt2", Spelling("san"))])
+@pytest.mark.parametrize(
+    ("family", "spelling"), quick_first(1, [("gpt2", UCI), ("llama", PAIRS), ("gpt2", Spelling("san"))])
+)
 def test_an_imported_folder_keeps_its_ids_and_logits(family: str, spelling: Spelling, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -103,6 +106,7 @@ def test_a_vocabulary_without_some_legal_moves_is_refused(tmp_path: Path) -> Non
         convert_checkpoint(folder, tmp_path / "ours")
 
 
+@pytest.mark.slow
 def test_a_vocabulary_with_joined_tokens_is_refused(tmp_path: Path) -> None:
     folder = save_folder(tmp_path / "theirs", PAIRS)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())

@@ -82,6 +82,7 @@ def followers(pid: int | None = None) -> list[psutil.Process]:
     return [c for c in psutil.Process(pid).children() if "spawn_main" in " ".join(c.cmdline())]
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_ends_the_training_which_then_resumes(tmp_path: Path) -> None:
     trainer = Trainer(SHORT, corpus(), tmp_path, HOW)
 
@@ -211,7 +212,8 @@ def run_two_nodes(folder: Path, until: int) -> list[subprocess.Popen[bytes]]:
     ]
 
 
-@pytest.mark.parametrize("ends", [(SHORT.steps,), pytest.param((0, 5, 9, SHORT.steps), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", [(SHORT.steps,), (0, 5, 9, SHORT.steps)])
 def test_two_nodes_train_as_one_process(ends: tuple[int, ...], tmp_path: Path) -> None:
     """Also after both have stopped, and after the first had nothing to do."""
     for until in ends:

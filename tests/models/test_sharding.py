@@ -35,6 +35,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     return state
 
 
+@pytest.mark.slow
 def test_a_sharded_training_resumes_on_any_number_of_processes(tmp_path: Path) -> None:
     """Its states hold whole tensors: those of one process, except for rounding."""
     alone = losses(tmp_path / "one", 1)
@@ -113,6 +114,7 @@ def test_each_process_keeps_its_part_and_the_checkpoint_is_whole(tmp_path: Path)
         assert torch.equal(trained.state_dict()[name], tensor), name
 
 
+@pytest.mark.slow
 def test_a_sharded_training_whose_process_is_killed_is_lost_and_resumes(tmp_path: Path) -> None:
     trainer = Trainer(SHORT, corpus(), tmp_path, SHARDED)
 

@@ -81,6 +81,7 @@ def test_a_state_dict_of_nanogpt_is_the_same_checkpoint_as_its_whole_file(tmp_pa
     assert bare.digest == whole.digest
 
 
+@pytest.mark.slow
 def test_the_number_of_heads_is_found_by_the_games_of_a_trained_model(tmp_path: Path) -> None:
     from importlib.resources import as_file, files
 

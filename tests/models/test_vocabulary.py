@@ -23,6 +23,7 @@ from chessreg.models.importers import convert_checkpoint
 from chessreg.models.importers.vocabulary import FILES, read_vocabulary
 from tests.language_models import hugging_face_model
 from tests.models.foreign import nanogpt_checkpoint, written
+from tests.quick import quick_first
 
 CHARACTERS = get_encoding("pgn-char-32").vocabulary
 KARVONEN_META = "probes/karvonen-meta.pkl"
@@ -107,7 +108,7 @@ def saved(model: Any, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", quick_first(7, LAYOUTS))
 def test_a_folder_is_read_in_the_order_of_its_vocabulary(layout: str, tmp_path: Path) -> None:
     rows, write = LAYOUTS[layout]
     original = hugging_face_model("gpt2", len(rows), context=64)
@@ -128,7 +129,7 @@ def test_a_folder_is_read_in_the_order_of_its_vocabulary(layout: str, tmp_path: 
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_neox", "gpt2"])
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", quick_first(1, [True, False]))
 def test_every_family_is_reordered(family: str, tied: bool, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -148,7 +149,7 @@ def test_every_family_is_reordered(family: str, tied: bool, tmp_path: Path) -> N
     assert again.config.eos_token_id is None
 
 
-@pytest.mark.parametrize(("given", "more"), [(davis, []), (lcb, []), (davis, [*"PQ", "<mask>"])])
+@pytest.mark.parametrize(("given", "more"), quick_first(1, [(davis, []), (lcb, []), (davis, [*"PQ", "<mask>"])]))
 def test_vocabularies_of_squares_in_any_order_are_reordered(given: Any, more: list[str], tmp_path: Path) -> None:
     vocabulary = [*given.vocabulary, *more]
     random.Random(2).shuffle(vocabulary)
@@ -204,7 +205,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", quick_first(8, REFUSED))
 def test_a_vocabulary_that_does_not_fit_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
     write, reason = REFUSED[name]
     write(saved(hugging_face_model("gpt2", 32, context=64), tmp_path / "theirs"))  # type: ignore[operator]

@@ -246,6 +246,7 @@ def state_of(work):
     return work.session.store.runs / run.hex / "state.pt"
 
 
+@pytest.mark.slow
 def test_a_training_that_was_stopped_goes_on_elsewhere_from_one_file(training, tmp_path, interrupt_at):
     here, there = training
     assert here.do(on_progress=interrupt_at(1, "loss"))  # at its first point, of two
@@ -261,6 +262,7 @@ def test_a_training_that_was_stopped_goes_on_elsewhere_from_one_file(training, t
     assert states(here) == {"model": "complete"}
 
 
+@pytest.mark.slow
 def test_what_steps_to_come_read_is_saved_though_they_are_not_among_those_chosen(training, tmp_path):
     here, there = training
     answers = Step("answers", "perplexity", {"checkpoint": "@model/checkpoint", "dataset": "sample:test"}, "nothing")

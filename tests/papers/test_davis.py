@@ -323,6 +323,7 @@ def test_tens_of_millions_of_trials_are_a_matter_for_postgresql(davis, capsys, m
     assert re.search(r"trials need about \d+ GB in SQLite; PostgreSQL is faster", capsys.readouterr().err)
 
 
+@pytest.mark.slow
 def test_every_command_that_the_report_prints_runs_as_printed(davis, capsys):
     place = ["--registry", str(davis / "registry.db"), "--store", str(davis / "store")]
     tables_of = davis / "tables"

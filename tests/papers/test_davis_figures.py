@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.quick import quick_first
+
 from ..fixtures.davis.figures import (
     BLOCKS,
     NORMALISED,
@@ -36,7 +38,7 @@ PRINTED = {
 }
 
 
-@pytest.mark.parametrize("name", QUANTITIES)
+@pytest.mark.parametrize("name", quick_first(30, QUANTITIES))
 def test_a_row_is_what_the_games_say(name: str) -> None:
     compute, least, most = QUANTITIES[name]
     has_bounds = least is not None or most is not None

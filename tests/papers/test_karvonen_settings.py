@@ -7,6 +7,7 @@ from chessreg.papers import find_paper
 from chessreg.papers.plan import Request
 from chessreg.runs.kind import find_kind
 from chessreg.runs.spec import parse_settings
+from tests.quick import quick_first
 
 FROM_1_ALONE = (("from-1", (3, 4, 5, 6)),)
 BOARD = {  # Table 6
@@ -104,7 +105,7 @@ def test_appendices_c_and_d_edit_boards_in_the_other_ways(layers):
 
 
 @pytest.mark.parametrize("layers", [8, 16])
-@pytest.mark.parametrize("opening", ["standard", "random"])
+@pytest.mark.parametrize("opening", quick_first(1, ["standard", "random"]))
 @pytest.mark.parametrize("table", [3, 7])
 def test_tables_3_and_7_are_5000_games_against_level_0_at_the_papers_layers_and_scales(layers, opening, table):
     steps = planned(layers)
@@ -186,7 +187,7 @@ def test_figure_2_appendix_e_and_section_4_3():
 
 
 @pytest.mark.parametrize("layers", [8, 16])
-@pytest.mark.parametrize("size", ["small", "reference"])
+@pytest.mark.parametrize("size", quick_first(1, ["small", "reference"]))
 def test_a_smaller_size_does_a_part_of_the_same_list(size, layers):
     whole, part = planned(layers), planned(layers, size)
     published = {name for name in part if not name.startswith(TUNED)}
@@ -201,7 +202,7 @@ def test_a_smaller_size_does_a_part_of_the_same_list(size, layers):
         assert names(part, needed)
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3, 4, 6, 12, 24])
+@pytest.mark.parametrize("layers", quick_first(2, [2, 12, 1, 3, 4, 6, 24]))
 def test_a_model_of_another_depth_is_edited_at_the_same_share_of_it(layers):
     for _, spec in planned(layers).values():
         chosen = getattr(getattr(spec, "intervention", spec), "layers", ())

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from chessreg.papers.karvonen.sizes import SIZES
+from tests.quick import quick_first
 
 from ..fixtures.karvonen.clusters import OF_ONE
 from ..fixtures.karvonen.figures import (
@@ -43,7 +44,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = re.sub(r"\s+", " ", (ROOT / "docs" / "results" / "karvonen.md").read_text()).replace("−", "-")
 
 
-@pytest.mark.parametrize("name", ["games", "probes", "edits", "skills"])
+@pytest.mark.parametrize("name", quick_first(1, ["probes", "games", "edits", "skills"]))
 def test_a_slice_takes_the_place_of_its_own_rows_alone(name):
     table = pq.read_table(FOLDER / f"{name}.parquet")
     of_one = [tuple(row[column] for column in OF_ONE[name]) for row in table.to_pylist()]
@@ -169,8 +170,8 @@ def test_as_published_every_game_is_lost():
     assert says(f"{100 * illegal:.0f} % of the unedited ones because it found no legal move")
 
 
-@pytest.mark.parametrize("opening", ["standard", "random:20"])
-@pytest.mark.parametrize(("name", "source", "layers", "scale"), EDITS_PUBLISHED)
+@pytest.mark.parametrize("opening", quick_first(1, ["standard", "random:20"]))
+@pytest.mark.parametrize(("name", "source", "layers", "scale"), quick_first(2, EDITS_PUBLISHED))
 def test_first_tries_that_published_edits_leave_legal(opening, name, source, layers, scale):
     [plain], [arm] = first_tries(opening, "none"), first_tries(opening, source, layers, scale)
     controls = {control: first_tries(opening, control, layers, scale) for control in ("random", "shuffled")}
@@ -193,7 +194,7 @@ TUNED = [
 ]
 
 
-@pytest.mark.parametrize(("opponent", "opening", "name", "source", "scale"), TUNED)
+@pytest.mark.parametrize(("opponent", "opening", "name", "source", "scale"), quick_first(2, TUNED))
 def test_tuned_edits_of_a_model_that_writes_its_moves(opponent, opening, name, source, scale):
     def scores(*of: Any) -> dict[tuple[int, int], float]:
         columns = ("opponent", "opening", "source", "layers", "scale")
@@ -277,7 +278,7 @@ def test_board_probes_read_what_is_printed():
 
 @pytest.mark.parametrize(
     ("name", "thirds", "fit"),
-    [
+    quick_first(2, [
         ("all 33 moves", (0, 1, 2), {}),
         ("moves 1-11", (0,), {}),
         ("moves 12-22", (1,), {}),
@@ -286,9 +287,9 @@ def test_board_probes_read_what_is_printed():
         ("all, fitted on half of the games", (0, 1, 2), {"held_out": 0.55}),
         ("all, fitted in 15 epochs, not 5", (0, 1, 2), {"epochs": 15}),
         ("moves 23-33, fitted on them alone", (2,), {"first_ply": 44}),
-    ],
+    ]),
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
-)
+)  # fmt: skip
 def test_why_board_probes_miss_their_goal(name, thirds, fit):
     model, control = (squares(untrained, thirds, **fit) for untrained in (False, True))
     beyond = np.stack([model[:, 0] - control[:, 0], model[:, 1]], 1)
@@ -311,16 +312,16 @@ def test_neither_more_games_nor_more_epochs_are_why():
 
 @pytest.mark.parametrize(
     ("name", "probe", "untrained"),
-    [
+    quick_first(2, [
         ("within each source and time control, as the vectors", "skill, within", False),
         ("the same, of a random-init control", "skill, within", True),
         ("the same, labels shuffled (five draws)", "skill-shuffled, within", False),
         ("over all of them, classes of equal size", "skill, balanced", False),
         ("over all of them", "skill, pooled", False),
         ("over all of them, whole games (the paper's)", "skill, pooled, whole games", False),
-    ],
+    ]),
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
-)
+)  # fmt: skip
 def test_where_games_come_from_is_most_of_what_pooled_probes_of_skill_read(name, probe, untrained):
     """A game is the unit of resampling, with all probes (seeds or draws) that read it."""
     tested = [row for row in SKILLS if (row["probe"], row["untrained"], row["played"]) == (probe, untrained, False)]

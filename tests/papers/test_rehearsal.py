@@ -110,6 +110,7 @@ def test_a_full_disk_is_found(world_session, monkeypatch):
     assert done["waits"].state == "passed"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(psutil.Process(), "rlimit"), reason="memory is limited only on Linux")
 def test_a_batch_that_does_not_fit_is_found(world_session, monkeypatch):
     settings = {"architecture": "gpt2", "datasets": ("sample",), "n_layer": 1, "n_head": 8, "n_embd": 512,

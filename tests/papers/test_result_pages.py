@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.quick import quick_first
+
 ROOT = Path(__file__).resolve().parents[2]
 spec = importlib.util.spec_from_file_location("result_figures", ROOT / "docs" / "figures.py")
 assert spec is not None
@@ -37,7 +39,7 @@ def last_digit(text: str) -> list[float]:
     return [10.0 ** -len(number.partition(".")[2]) for number in NUMBER.findall(text)]
 
 
-@pytest.mark.parametrize("figure", figures.FIGURES, ids=lambda figure: f"{figure.paper}-{figure.name}")
+@pytest.mark.parametrize("figure", quick_first(4, figures.FIGURES), ids=lambda figure: f"{figure.paper}-{figure.name}")
 def test_a_figure_is_drawn_from_the_committed_rows(figure):
     drawn, computed = figures.rows_of_svg(figure.path), figure.table().to_pylist()
     assert len(drawn) == len(computed) > 0

@@ -173,6 +173,7 @@ def test_one_scale_of_1e308_is_shown(registry: Path, tmp_path: Path) -> None:
         assert run_sql(database, "SELECT intervention FROM interventions").rows[0]["intervention"].count("x1e+308")
 
 
+@pytest.mark.slow
 def test_values_of_another_type_are_unknown(registry: Path, tmp_path: Path) -> None:
     """SQLite holds text in a column of numbers, where somebody wrote it past chessreg."""
     statements = (

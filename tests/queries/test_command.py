@@ -14,6 +14,7 @@ from chessreg.cli.root import run_command_line
 from chessreg.queries.published import list_published_values
 from chessreg.registry.database import Database
 from store import Store
+from tests.quick import quick_first
 
 
 @pytest.fixture
@@ -85,6 +86,7 @@ def test_rows_behind_a_line_of_the_table(type_, filled):
     assert (code, err.splitlines()[0]) == (4, "error: row 3 does not exist")
 
 
+@pytest.mark.slow
 def test_only_the_columns_that_are_asked_for_with_their_intervals(type_, filled):
     code, out, _ = type_("elo", "--show", "intervention, score,n", "--format", "csv")
     assert code == 0
@@ -101,6 +103,7 @@ def test_only_the_columns_that_are_asked_for_with_their_intervals(type_, filled)
     assert err == "error: column 'scor' does not exist\nhint: did you mean score?\n"
 
 
+@pytest.mark.slow
 def test_published_numbers_beside_ours(type_, filled):
     code, out, err = type_("elo", "--published", "--format", "markdown")
     assert code == 0
@@ -204,7 +207,7 @@ def test_rows_that_wait_are_taken_in_first(type_, tmp_path, monkeypatch, databas
     assert type_("--sql", "SELECT item, correct FROM score", "--format", "csv")[1] == "item,correct\n3,1\n"
 
 
-@pytest.mark.parametrize("sql", ["SELECT 1 AS one", "SELECT nonsense"])
+@pytest.mark.parametrize("sql", quick_first(1, ["SELECT 1 AS one", "SELECT nonsense"]))
 def test_nothing_of_duckdbs_binding_is_told_at_the_end(tmp_path, sql):
     Database.open(tmp_path / "registry.db").close()
     command = [sys.executable, "-m", "chessreg.cli", "--registry", str(tmp_path / "registry.db"), "query", "--sql", sql]

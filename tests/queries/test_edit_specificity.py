@@ -106,6 +106,7 @@ def test_it_is_plotted_as_effect_over_damage_and_the_frontier_alone(sweep, datab
         assert ((30.0, 60.0) in drawn) == whole
 
 
+@pytest.mark.slow
 def test_where_every_state_was_skipped_it_says_why_and_what_to_try(make, database):
     skipped = {"illegal": 3, "king": 1}
     run = make.run("edit", 4, checkpoint=make.checkpoint("model"), name="silent")

@@ -97,6 +97,7 @@ def test_deltas_are_paired_on_the_same_openings(database, make):
     assert row["delta_elo_low"] < row["delta_elo"] < row["delta_elo_high"] <= 0
 
 
+@pytest.mark.slow
 def test_an_unrelated_match_moves_no_interval(database, make):
     checkpoint = make.checkpoint("m")
     edit = make.intervention(checkpoint, scale=0.1)
@@ -156,6 +157,7 @@ def edited(database, **options):
     return row
 
 
+@pytest.mark.slow
 def test_random_and_shuffled_controls_are_told_apart_over_their_draws(database, controlled):
     row = edited(database)
     assert (row["random_draws"], row["shuffled_draws"]) == (2, 2)
@@ -195,6 +197,7 @@ def warned(database, **options):
     return told
 
 
+@pytest.mark.slow
 def test_an_edit_is_warned_of_what_has_not_played_beside_it(database, make, controlled):
     arm, skill, checkpoint = controlled
     few = "of a control fewer than 5 directions have played: its interval is too narrow"
@@ -231,6 +234,7 @@ def test_a_vector_without_labels_needs_no_control_of_shuffled_labels(database, m
     assert "shuffled" not in rows["steered"]
 
 
+@pytest.mark.slow
 def test_a_narrow_table_keeps_the_differences_from_the_controls(database, controlled):
     from chessreg.queries.render import format_table
 
@@ -243,6 +247,7 @@ def test_a_narrow_table_keeps_the_differences_from_the_controls(database, contro
     assert " score," in hidden
 
 
+@pytest.mark.slow
 def test_compare_shows_an_edit_beyond_the_controls_that_it_is_given(database, controlled):
     from chessreg.queries.compare import compare_runs
 
@@ -345,6 +350,7 @@ def test_runs_of_one_protocol_and_edit_are_one_row_and_named(database, make):
     assert (row["n"], row["planned"], row["runs"], row["machines"]) == (5, 5, "again, first", "box1, box2")
 
 
+@pytest.mark.slow
 def test_partial_runs_are_shown_on_request_with_what_was_planned(database, make):
     make.play(make.checkpoint("a"), [WON] * 3, planned=20, name="half")
     result = run_query(database, "elo")

@@ -131,6 +131,7 @@ def test_types_are_the_declared_ones_in_an_empty_registry(database):
     assert str(table.schema[1].type) == "bool"
 
 
+@pytest.mark.slow
 def test_many_nulls_before_a_number_do_not_decide_its_type(database, make):
     run = make.run("edit", 70_000)
     row = {"run_id": run.id, "condition": "clean", "sample": -1, "attempt_id": run.attempt_id, "item": 0, "ply": 0,

@@ -18,6 +18,7 @@ from chessreg.registry import migrations, tables
 from chessreg.registry.database import Database
 from chessreg.registry.result_tables import RESULT_TABLES
 from store import Store
+from tests.quick import quick_first
 
 from ..conftest import queries_with_runs
 from .test_any_value import DEMO, spoil
@@ -240,7 +241,7 @@ def test_a_run_that_was_done_again_is_read_again(database, make, fetched):
     assert fetched == [0]
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "gone"])
+@pytest.mark.parametrize("damage", quick_first(1, ["cut", "empty", "gone"]))
 def test_a_file_that_cannot_be_read_is_removed_and_written_again(damage, database, make, fetched):
     make.play(make.checkpoint("a"), [{"plies": unit} for unit in range(9)])
     make.play(make.checkpoint("b"), [{}] * 5)
@@ -303,7 +304,7 @@ def test_a_read_only_registry_is_read_with_its_files_and_gets_none(database, mak
     assert fetched[-1] == 0
 
 
-@pytest.mark.parametrize("name", ["it's", "[x]*?", "a b%20", "\u265e"])
+@pytest.mark.parametrize("name", quick_first(2, ["it's", "[x]*?", "a b%20", "\u265e"]))
 def test_a_folder_of_any_name(name, tmp_path, make):
     (tmp_path / name).mkdir()
     with Database.open(tmp_path / name / "registry.db") as other:
@@ -382,6 +383,7 @@ def test_a_file_with_other_rows_than_the_registry_differs(database, make):
     assert sorted(mirror.find_differing_files(database, {})) == files(database)
 
 
+@pytest.mark.slow
 def test_random_damage_never_stops_a_query(database, make):
     make.play(make.checkpoint("a"), [{"plies": unit} for unit in range(50)])
     plain = rows(database)

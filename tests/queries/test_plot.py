@@ -209,6 +209,7 @@ def test_a_missing_end_of_an_interval_has_no_whisker(database, make):
     assert highs[0] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error::UserWarning")  # matplotlib's, of a layout that does not fit
 def test_a_long_legend_makes_the_figure_higher_and_leaves_the_axes_their_height(tmp_path):
     def axes_of(series):

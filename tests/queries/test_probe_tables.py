@@ -7,6 +7,7 @@ import pytest
 from chessreg.queries import run_query
 from chessreg.queries.ask import query_rows_behind
 from chessreg.registry import tables
+from tests.quick import quick_first
 
 TRAINED = {
     (0, "validation"): [(64, 60)],
@@ -61,6 +62,7 @@ def test_trained_minus_twins_pairs_the_same_games(database, probed):
     assert {r["minus_untrained"] for r in untrained} == {None}
 
 
+@pytest.mark.slow
 def test_a_small_difference_from_one_twin_has_a_note(database, make):
     model = make.checkpoint("reference")
     fit, test = make.dataset("january"), make.dataset("february")
@@ -104,7 +106,9 @@ def test_runs_of_other_settings_are_another_pool(database, make, probed):
 
 @pytest.mark.parametrize(
     ("which", "differs"),
-    [("cache", "dataset"), ("test_cache", "dataset"), ("cache", "alignment"), ("test_cache", "skip_sites")],
+    quick_first(
+        1, [("cache", "dataset"), ("test_cache", "dataset"), ("cache", "alignment"), ("test_cache", "skip_sites")]
+    ),
 )
 def test_fits_and_tests_on_other_caches_are_another_pool_that_says_which(database, make, which, differs):
     """A seed each, and a control of each on the same games."""
@@ -128,7 +132,7 @@ def test_fits_and_tests_on_other_caches_are_another_pool_that_says_which(databas
     assert {row["runs"]: row[column] for row in rows} == {"nanogpt-0": "january", "nanogpt-1": words}
 
 
-@pytest.mark.parametrize("title", ["probe accuracy by layer", "square accuracy by ply"])
+@pytest.mark.parametrize("title", quick_first(1, ["probe accuracy by layer", "square accuracy by ply"]))
 def test_fits_of_one_number_have_the_same_games(database, make, title):
     """So that a plot takes them for seeds of one fit."""
     model = make.checkpoint("reference")
@@ -144,6 +148,7 @@ def test_fits_of_one_number_have_the_same_games(database, make, title):
     assert fits["seed-0"] == fits["seed-1"] != fits["other"] == fits["twin"]
 
 
+@pytest.mark.slow
 def test_controls_and_linear_probes_of_other_games_stand_beside_none(database, make):
     model = make.checkpoint("reference")
     twin = make.checkpoint("twin", source_format="random-init", parent_id=model.id)
@@ -245,6 +250,7 @@ def test_training_settings_come_from_the_run_or_from_what_the_checkpoint_brought
     assert not run_query(database, "karvonen table 5", run=["plain"]).rows, "no run made this model"
 
 
+@pytest.mark.slow
 def test_many_different_games_take_draws_made_once(database, make):
     """More than 400 kinds of games: the interval is that of games drawn one by one."""
     scores = {(0, "test"): [(2112, 1000 + n) for n in range(500)]}
@@ -254,6 +260,7 @@ def test_many_different_games_take_draws_made_once(database, make):
     assert row["accuracy_high"] - row["accuracy_low"] == pytest.approx(width, rel=0.08)
 
 
+@pytest.mark.slow
 def test_seeds_and_twins_are_resampled_where_they_are_what_varies(database, make):
     """Every game is read alike, but one seed reads half of the squares and one all of them; so do two twins."""
     model = make.checkpoint("reference")

@@ -28,6 +28,7 @@ from chessreg.queries.published.recorded import read_runs_by_row
 from chessreg.queries.render import render_result
 from chessreg.registry import tables
 from chessreg.registry.identity import hash_canonical_json, make_uuid
+from tests.quick import quick_first
 
 DESCRIBED = next(value.described for value in list_published_values() if value.paper == "Karvonen 2024")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -265,6 +266,7 @@ def test_a_match_under_other_rules_is_shown_but_not_compared(database, make):
         assert line["comparison"] == f"not comparable: {reason}"
 
 
+@pytest.mark.slow
 def test_another_edit_of_skill_is_not_compared(database, make):
     karvonen, reasons = Karvonen(make), set()
     for changes, reason in (
@@ -293,7 +295,7 @@ def steps(layers):
     return {step.name: step.settings for step in found if not callable(step.settings)}
 
 
-@pytest.mark.parametrize("layers", [8, 16])
+@pytest.mark.parametrize("layers", quick_first(1, [8, 16]))
 def test_the_papers_own_matches_are_compared_with_each_of_its_cells(database, make, layers):
     karvonen = Karvonen(make, layers)
     made = {
@@ -321,6 +323,7 @@ def test_the_papers_own_matches_are_compared_with_each_of_its_cells(database, ma
     assert len(edited) == 12  # both readings of 4 cells of Table 3 and of 2 of Table 7
 
 
+@pytest.mark.slow
 def test_board_edits_are_compared_with_all_their_settings_and_lack_states(database, make):
     karvonen, reasons = Karvonen(make), set()
     for changes, reason in (
@@ -338,6 +341,7 @@ def test_board_edits_are_compared_with_all_their_settings_and_lack_states(databa
     assert comparisons(database, "karvonen table 2", *cell) == reasons
 
 
+@pytest.mark.slow
 def test_edits_of_other_games_and_of_one_layer_are_not_compared(database, make):
     karvonen = Karvonen(make)
     karvonen.edit(dataset=make.dataset("other"))
@@ -349,6 +353,7 @@ def test_edits_of_other_games_and_of_one_layer_are_not_compared(database, make):
     assert table_8["comparison"].startswith("not comparable: the paper states neither the scale nor whether texts")
 
 
+@pytest.mark.slow
 def test_settings_of_another_fit_differ_and_its_accuracy_is_not_compared(database, make):
     Karvonen(make).probe(learning_rate=0.01, train_games=9_899)
     result = compare_with_published(database, run_query(database, "karvonen table 4"))
@@ -419,6 +424,7 @@ def test_a_row_that_lacks_what_a_reason_names_is_not_comparable_all_the_same(dat
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_for_reading_numbers_without_ours_are_left_out_and_counted(database, make):
     assert len(drop_unmatched(compare_with_published(database, run_query(database, "elo")))) == 45
     play_table_3(make)

@@ -8,6 +8,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.queries import Scope, run_query
 from chessreg.queries.scope import parse_moment
 from chessreg.registry import migrations
+from tests.quick import quick_first
 
 
 @pytest.fixture
@@ -49,6 +50,7 @@ def test_an_unknown_name_is_an_error_with_what_comes_near(database, two):
         run_query(database, "elo", chekpoint="old")
 
 
+@pytest.mark.slow
 def test_machine_and_since(database, two):
     assert counts(database, machine="box2") == {"new": 3}
     assert counts(database, since="2026-01-05") == {"new": 3}
@@ -92,7 +94,7 @@ def test_tags_of_runs_and_of_checkpoints(database, two):
         run_query(database, "elo", tag="paper")
 
 
-@pytest.mark.parametrize("word", ["archive", "invalid"])
+@pytest.mark.parametrize("word", quick_first(1, ["archive", "invalid"]))
 def test_what_is_archived_or_invalid_is_left_out_until_taken_back(database, make, word):
     checkpoint = make.checkpoint("a")
     run = make.play(checkpoint, [{}] * 2)
@@ -116,6 +118,7 @@ def test_where_narrows_the_table_by_its_columns_and_keeps_the_baseline(database,
     assert len(run_query(database, "elo", where="score > 0.4 AND n = 2").rows) == 1
 
 
+@pytest.mark.slow
 def test_where_on_columns_of_the_games_narrows_the_games(database, make):
     make.play(make.checkpoint("a"), [{"plies": p} for p in (10, 20, 30, 40)])
     assert [row["n"] for row in run_query(database, "elo", where="plies > 15 AND unit < 3").rows] == [2]

@@ -61,6 +61,7 @@ def test_the_models_own_games_are_read_beside_those_of_the_test(found):
     assert (level["baseline"], level["minus_baseline"]) == (75.0, None)  # other games: there are no pairs
 
 
+@pytest.mark.slow
 def test_an_opponent_leaves_room_where_the_unedited_model_neither_loses_nor_wins_nearly_all(found):
     shown = {
         row["runs"]: (row["share"], row["score"], row["n"], row["says"])

@@ -93,6 +93,7 @@ def test_one_cluster_gives_a_mean_no_interval():
         assert {(estimate.low is None, estimate.high is None) for estimate in found} == {(number == 1, number == 1)}
 
 
+@pytest.mark.slow
 def test_intervals_over_openings_and_draws_hold_the_truth_as_often_as_they_say():
     """Directions that differ, on openings that differ: 95 % of intervals hold the difference that was put in."""
     random, held = np.random.default_rng(8), 0

@@ -17,6 +17,7 @@ from chessreg.queries import run_query, run_sql
 from chessreg.queries.ask import stream_sql
 from chessreg.queries.stop import StoppedError, stop_queries_on
 from chessreg.session import open_session
+from tests.quick import quick_first
 
 ENDS = 120  # seconds, where a machine is busy; what is not stopped goes on for ever
 ENDLESS = {
@@ -27,7 +28,7 @@ ENDLESS = {
 COMMAND = "import sys; from chessreg.cli.root import run_command_line; sys.exit(run_command_line(sys.argv[1:]))"
 
 
-@pytest.mark.parametrize("sql", ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.parametrize("sql", quick_first(1, ENDLESS.values()), ids=ENDLESS)
 def test_the_end_of_the_time_stops_a_query_and_the_next_one_is_answered(session, sql):
     run_sql(session.database, "select 1 as a")
     begun = time.monotonic()
@@ -38,7 +39,7 @@ def test_the_end_of_the_time_stops_a_query_and_the_next_one_is_answered(session,
     run_query(session.database, "elo by intervention")
 
 
-@pytest.mark.parametrize("sql", ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.parametrize("sql", quick_first(1, ENDLESS.values()), ids=ENDLESS)
 def test_another_thread_stops_a_query_and_the_next_one_is_answered(session, sql):
     run_sql(session.database, "select 1 as a")
     stop, begun = threading.Event(), time.monotonic()
@@ -61,7 +62,9 @@ def test_the_end_of_the_time_stops_an_answer_that_is_being_written(session):
     assert time.monotonic() - begun < ENDS
 
 
-@pytest.mark.parametrize("sql", [ENDLESS["counting"], "select * from range(10000000000) limit 9000000000"])
+@pytest.mark.parametrize(
+    "sql", quick_first(1, [ENDLESS["counting"], "select * from range(10000000000) limit 9000000000"])
+)
 def test_ctrl_c_stops_a_query(tmp_path, sql):
     open_session(str(tmp_path / "registry.db"), tmp_path / "store").close()
     words = ["--registry", str(tmp_path / "registry.db"), "query", "--sql", sql, "--format", "csv"]

@@ -122,6 +122,7 @@ def test_the_name_of_a_table_stays_the_tables(database, make):
     assert "fen" in run_sql(database, "SELECT * FROM probe_score").columns
 
 
+@pytest.mark.slow
 def test_views_are_there_however_a_statement_names_them(database, make):
     make.run("cache", 1, name="one")
     for sql in ("SELECT run FROM RUNS", "SELECT run FROM query_table('ru' || 'ns')", 'SELECT run FROM "Runs"'):

@@ -87,6 +87,7 @@ def test_two_databases_of_one_file_share_their_gate(database, tmp_path):
             assert open_files(database.place.path) == 0
 
 
+@pytest.mark.slow
 def test_many_threads_read_write_and_query_at_once(database):
     """Rows that a query sees were all committed, and none is lost (without turns, inserts failed within seconds)."""
     from chessreg.queries import run_sql

@@ -24,6 +24,7 @@ from chessreg.registry.file_gate import get_file_gate
 from chessreg.registry.identity import make_id
 from chessreg.registry.place import resolve_place
 from chessreg.runs.inputs import require_user_file
+from tests.quick import quick_first
 
 from ..file_locks import HAS_PROC_LOCKS, descriptors, holds_log, read_once, watched
 
@@ -144,7 +145,7 @@ PATHS: list[Callable[[Path], object]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
+@pytest.mark.parametrize("path", quick_first(6, PATHS), ids=lambda path: path.__name__)
 def test_the_locks_of_an_open_registry_stay(
     path: Callable[[Path], object], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from chessreg.errors import BadInputError, ChessregError
 from chessreg.registry import names, tables
 from chessreg.runs import attempt
 from chessreg.runs.attempt import classify_failure, mark_dead_attempts
+from tests.quick import quick_first
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 
@@ -248,7 +249,8 @@ def wait_for_units(session, enough: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "state"), [(signal.SIGKILL, "lost"), (signal.SIGTERM, "killed"), (signal.SIGINT, "killed")]
+    ("number", "state"),
+    quick_first(2, [(signal.SIGKILL, "lost"), (signal.SIGINT, "killed"), (signal.SIGTERM, "killed")]),
 )
 def test_a_killed_run_goes_on_where_it_stopped(session, run_toy, tmp_path, number, state):
     process = spawn(tmp_path, "--positions", "40", "--pause", "0.1")
@@ -268,6 +270,7 @@ def test_a_killed_run_goes_on_where_it_stopped(session, run_toy, tmp_path, numbe
     assert count(session, tables.Score) == 40
 
 
+@pytest.mark.slow
 def test_ctrl_c_again_ends_a_run_in_the_middle_of_a_unit(session, tmp_path):
     process = spawn(tmp_path, "--positions", "3", "--pause", "3600")
     deadline = time.monotonic() + 300

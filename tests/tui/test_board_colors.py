@@ -13,6 +13,7 @@ from textual.color import Color
 from textual.theme import Theme
 
 from chessreg.games.boards.boardframe import BoardFrame
+from tests.quick import quick_first
 from tui.board_colors import BLACK_CONTRAST, COLOR_SYSTEMS, WHITE_CONTRAST, compute_contrast_ratio
 from tui.themes import BOARD_DARK, THEMES
 from tui.widgets.board import MARK_TINTS, Ink, Look, Squares, compute_board_extent, draw_board_lines
@@ -49,7 +50,7 @@ def shown(color: RichColor, colors: str) -> list[Color]:
     return [own, Color.parse(f"#{XTERM[sent.number]}")] if colors == "standard" and sent.number is not None else [own]
 
 
-@pytest.mark.parametrize("colors", ["truecolor", "256", "standard"])
+@pytest.mark.parametrize("colors", quick_first(1, ["truecolor", "256", "standard"]))
 @pytest.mark.parametrize("theme", [*THEMES, BROWN], ids=lambda theme: theme.name)
 async def test_pieces_signs_and_numbers_have_contrast_on_every_square(theme: Theme, colors: str) -> None:
     async with Stage(theme, colors).run_test() as pilot:

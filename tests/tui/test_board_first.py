@@ -12,6 +12,7 @@ import pytest
 from chessreg.cli.root import run_command_line
 from chessreg.lab.question import find_strongest_edit
 from chessreg.session import Session, open_session
+from tests.quick import quick_first
 from tui.screens.boards import BoardScreen, PairScreen
 from tui.screens.lab import LabScreen
 from tui.screens.preview import Preview
@@ -23,6 +24,7 @@ from tui.widgets.table import PageTable
 from .test_tasks import Keys
 
 
+@pytest.mark.slow
 async def test_another_layer_of_the_same_position_is_read_by_keys_and_the_strip_has_each_ply(
     drive: Any, studied: Path, command: Any
 ) -> None:
@@ -131,7 +133,7 @@ async def test_the_games_of_an_intervention_are_stepped_to_where_they_part(drive
         assert driver.screen.ply == driver.screen.pair.parts + 1
 
 
-@pytest.mark.parametrize("unit", [0, 1])
+@pytest.mark.parametrize("unit", quick_first(1, [0, 1]))
 @pytest.mark.usefixtures("near_model")
 async def test_the_lab_opens_with_the_strongest_edit(drive: Any, world: Path, tmp_path: Path, unit: int) -> None:
     own = Path(shutil.copytree(world, tmp_path / "own"))

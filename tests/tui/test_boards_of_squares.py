@@ -153,6 +153,7 @@ async def test_a_board_is_edited_and_the_moves_change_in_four_keys(drive: Any, s
         assert f"target {after.edited.modified:.3f}" in driver.text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("near_model")
 async def test_a_board_is_changed_by_keys_and_the_command_stores_that_edit(
     drive, squares: Path, tmp_path: Path

@@ -179,6 +179,7 @@ async def test_evaluating_again_ends_the_evaluation_before(drive, monkeypatch: p
         assert given == [1, len(screen.boards.views)]
 
 
+@pytest.mark.slow
 async def test_a_row_without_a_board_does_not_leave_the_one_before(drive, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> Any:
         raise BadInputError("no game")
@@ -259,6 +260,7 @@ async def test_position_game_and_link_are_copied_as_the_command_prints_them(
         assert driver.app.clipboard == chess.STARTING_FEN
 
 
+@pytest.mark.slow
 async def test_boards_stand_beside_the_moves_from_120_by_40_on(drive) -> None:
     async with drive(size=(120, 40)) as driver:
         screen = await game(driver)
@@ -273,6 +275,7 @@ async def test_boards_stand_beside_the_moves_from_120_by_40_on(drive) -> None:
             assert " '  last move" in driver.text
 
 
+@pytest.mark.slow
 async def test_accuracy_by_square_is_a_board_for_each_layer(drive, studied: Path, tmp_path: Path) -> None:
     from tui.screens.heat import HeatScreen
 

@@ -89,6 +89,7 @@ async def test_loss_curves_lie_over_each_other(drive, studied: Path, command: An
         assert "[curves " in driver.text
 
 
+@pytest.mark.slow
 async def test_machines_stand_side_by_side_and_a_run_alone_by_its_attempts(drive, studied: Path, command: Any) -> None:
     told = command("compare", "cut", "--machines")
     assert len(told) == 2

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import chess
+import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
@@ -61,6 +62,7 @@ async def test_every_noun_has_its_list(drive, studied: Path, command: Any) -> No
         assert driver.app.clipboard == "chessreg sae list"
 
 
+@pytest.mark.slow
 async def test_the_accuracy_chart_has_the_numbers_of_probe_list(drive, studied: Path, command: Any) -> None:
     told = command("probe", "list", "--run", "deep-board")
     assert len(told) == 3
@@ -84,6 +86,7 @@ async def test_the_accuracy_chart_has_the_numbers_of_probe_list(drive, studied: 
             assert f"{row['f1']:.4f}" in line
 
 
+@pytest.mark.slow
 async def test_norms_by_layer_and_cosines_are_those_of_the_vectors(drive, studied: Path, command: Any) -> None:
     told = command("vector", "list", "--run", "skill")
     near = command("vector", "show", "skill", "--layer", "1")["cosines"]
@@ -145,6 +148,7 @@ async def test_a_latent_opens_the_positions_at_which_it_is_strongest(drive, stud
         assert "of its strongest" in driver.text
 
 
+@pytest.mark.slow
 async def test_a_model_of_values_and_its_sae_have_their_screens(drive, studied: Path, tmp_path: Path) -> None:
     """DeepMind's action values: the checkpoint, an SAE without cross-entropies, and boards of a latent."""
     shutil.copytree(studied, tmp_path / "own")
@@ -343,6 +347,7 @@ async def test_a_command_tells_that_it_is_at_work_what_it_said_last_and_what_wen
         assert driver.app.clipboard == "chessreg import checkpoint FILE --name NAME"
 
 
+@pytest.mark.slow
 async def test_a_datasets_games_and_positions_are_looked_at_from_the_data_room(
     drive, world: Path, tmp_path: Path
 ) -> None:

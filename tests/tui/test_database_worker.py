@@ -101,6 +101,7 @@ def blocked(monkeypatch: pytest.MonkeyPatch):
         gate.set()
 
 
+@pytest.mark.slow
 async def test_every_key_is_answered_while_the_database_is_blocked(drive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tui.app.SLOW_CALL_S", 1.0)
     async with drive() as driver:

@@ -12,6 +12,7 @@ from textual.events import Paste
 from textual.widgets import Input
 
 from chessreg.session import open_session
+from tests.quick import quick_first
 from tui.screens.dialogs import Prompt
 from tui.screens.files import FilesScreen
 from tui.widgets.bars import FilterBar
@@ -27,7 +28,7 @@ def typed(driver: Any) -> str:
     return driver.app.screen.query_one(Input).value
 
 
-@pytest.mark.parametrize("key", ["t", "n", "I"])
+@pytest.mark.parametrize("key", quick_first(1, ["t", "n", "I"]))
 async def test_what_was_typed_of_a_run_is_offered_again_until_it_is_written(drive: Any, own: Path, key: str) -> None:
     async with drive(own, size=(120, 40)) as driver:
         await driver.stand_on("plain")
@@ -128,7 +129,7 @@ async def test_the_footer_under_a_dialog_has_its_keys(drive: Any, own: Path) -> 
         assert "q quit" in driver.lines[-1]
 
 
-@pytest.mark.parametrize("key", ["asterisk", "t", "z", "A"])
+@pytest.mark.parametrize("key", quick_first(1, ["asterisk", "t", "z", "A"]))
 async def test_read_only_says_once_why_a_key_that_writes_does_nothing(drive: Any, own: Path, key: str) -> None:
     async with drive(own, read_only=True, size=(120, 40)) as driver:
         await driver.stand_on("plain")

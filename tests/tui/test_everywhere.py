@@ -13,6 +13,7 @@ import pytest
 from rich.segment import Segment
 from textual.color import Color
 
+from tests.quick import quick_first
 from tui.app import AsciiFilter
 from tui.entries import ENTRIES, ScreenEntry
 from tui.screens.help import Palette, find_jump_targets, format_keys_and_command
@@ -23,7 +24,7 @@ from .commands import command_of
 
 pytestmark = pytest.mark.usefixtures("near_model")
 WORD = re.compile(r"[^\W\d_]{2}")
-everywhere = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+everywhere = pytest.mark.parametrize("entry", quick_first(3, ENTRIES), ids=lambda entry: entry.name)
 
 
 @everywhere

@@ -24,6 +24,7 @@ from textual.widgets import Input
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
 from chessreg.session import Session, open_session
+from tests.quick import quick_first
 from tui.columns import TableColumn
 from tui.data.dataset_rows import open_dataset_games
 from tui.data.pages import PAGE_ROWS, JoinedPages, ListPages, Pages, count_rows_to
@@ -123,15 +124,17 @@ def agree(pages: Pages, columns: Any, text: str, sort: str = "", descending: boo
 
 @pytest.mark.parametrize(
     ("table", "text", "sort"),
-    [
-        ("trial", "condition:edit", ""), ("trial", "ply>12", "ply"), ("trial", "legal_on_original:yes", ""),
+    quick_first(6, [
+        ("trial", "condition:edit", ""), ("trial", "ply>12", "ply"), ("game", "plain", "result"),
+        ("game", "score:½", "opponent"), ("score", "layer:0", "item"), ("metric_point", "loss", "value"),
+        ("trial", "legal_on_original:yes", ""),
         ("trial", "edits !condition:random mass_original>=0.01", "mass_original"), ("trial", "text:e", "text"),
-        ("game", "plies>=7 run:sure", "plies"), ("game", "plain", "result"), ("game", "termination:limit", "seconds"),
+        ("game", "plies>=7 run:sure", "plies"), ("game", "termination:limit", "seconds"),
         ("game", "color:white score>=0", "color"), ("game", "opponent:random", "points"),
-        ("game", "score:½", "opponent"), ("game", "opponent=RANDOM", "plies"), ("trial", "condition!=EDIT", "ply"),
+        ("game", "opponent=RANDOM", "plies"), ("trial", "condition!=EDIT", "ply"),
         ("trial", "greedy", "sample"), ("trial", "sample=Greedy", ""), ("trial", "!sample:greedy edits", "sample"),
-        ("score", "split:test accuracy>1", "accuracy"), ("score", "layer:0", "item"), ("metric_point", "loss", "value"),
-    ],
+        ("score", "split:test accuracy>1", "accuracy"),
+    ]),
 )  # fmt: skip
 def test_sql_finds_what_python_finds(
     listed: Callable[..., Pages], stretch: None, table: str, text: str, sort: str

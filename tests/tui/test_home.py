@@ -227,6 +227,7 @@ async def test_a_running_training_has_its_curve_and_what_failed_is_a_key_away(
         assert "the engine does not answer" in driver.text
 
 
+@pytest.mark.slow
 async def test_a_long_unit_has_a_share_a_rate_and_time_left_and_a_machine_its_latest_sign(
     drive, queue: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.quick import quick_first
+
 from .conftest import PATIENCE
 
 pytest.importorskip("textual_image")
@@ -94,7 +96,7 @@ def test_an_answer_of_the_terminal_is_no_key_and_what_is_typed_meanwhile_is(
     assert len([question for question in questions if question["status"]]) == 1  # once, as such
 
 
-@pytest.mark.parametrize("typed", ["4tquick\r", "4/plain\r\r"])
+@pytest.mark.parametrize("typed", quick_first(1, ["4tquick\r", "4/plain\r\r"]))
 async def test_what_was_typed_before_the_app_began_is_done_in_it(
     drive: Any, tmp_path: Path, world: Path, typed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -213,6 +213,7 @@ async def test_a_room_is_left_as_it_is_and_its_own_key_leads_to_its_first_screen
         assert driver.screen.query_one(PageTable).current["name"] == "plain"
 
 
+@pytest.mark.slow
 async def test_down_goes_on_to_the_next_game_of_the_list(drive) -> None:
     async with drive() as driver:
         await driver.find_row("plain")
@@ -259,6 +260,7 @@ async def test_from_a_table_to_the_rows_behind_a_line_to_the_board(drive, sessio
         assert driver.way == "queries"
 
 
+@pytest.mark.slow
 async def test_the_papers_numbers_stand_beside_ours(drive) -> None:
     async with drive(size=(160, 40)) as driver:
         await driver.press("7")
@@ -407,6 +409,7 @@ async def test_a_lost_database_is_a_banner_and_comes_back(drive, monkeypatch: py
         assert "units" in driver.text
 
 
+@pytest.mark.slow
 async def test_all_fields_of_a_line_are_shown_in_full(drive, session: Session) -> None:
     title = "elo by intervention"
     headings, cells, _, _ = render.format_cells(run_query(session.database, title))
@@ -422,7 +425,7 @@ async def test_all_fields_of_a_line_are_shown_in_full(drive, session: Session) -
         assert any(line.strip("│ ").startswith("fen ") and line.count("/") == 7 for line in driver.lines)
 
 
-@pytest.mark.parametrize("size", [(20, 6), (40, 12)])
+@pytest.mark.parametrize("size", [(20, 6), pytest.param((40, 12), marks=pytest.mark.slow)])
 async def test_a_tiny_terminal_shows_what_fits(drive, size: tuple[int, int]) -> None:
     async with drive(size=size) as driver:
         await driver.press("enter", "tab", "tab", "i", "escape", "escape", "question_mark", "escape", "slash", "escape")
@@ -434,6 +437,7 @@ async def test_a_tiny_terminal_shows_what_fits(drive, size: tuple[int, int]) -> 
         assert "? help" in driver.text
 
 
+@pytest.mark.slow
 async def test_every_theme_draws_every_room(drive) -> None:
     async with drive() as driver:
         seen = {driver.app.theme}

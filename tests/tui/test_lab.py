@@ -131,6 +131,7 @@ async def test_an_edit_is_scrubbed_by_layer_class_and_condition(drive, session: 
         assert lab.answer.edited.modified == pytest.approx(stored.edited.modified, abs=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("near_model")
 async def test_numbers_of_one_condition_never_stand_under_the_name_of_another(
     drive, session: Session, monkeypatch: pytest.MonkeyPatch
@@ -205,6 +206,7 @@ async def test_a_skipped_state_says_why(drive, session: Session) -> None:
         assert driver.app.current_mode != "lab"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("near_model")
 async def test_moves_of_one_state_do_not_stand_beside_a_skipped_one(drive, session: Session) -> None:
     async with drive() as driver:
@@ -219,6 +221,7 @@ async def test_moves_of_one_state_do_not_stand_beside_a_skipped_one(drive, sessi
         assert " writes " not in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("near_model")
 async def test_the_scale_changes_both_masses_as_the_command_prints_and_the_run_stores_them(
     drive, own_world: Path

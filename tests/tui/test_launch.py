@@ -360,6 +360,7 @@ async def test_escape_takes_back_what_was_typed(drive, tmp_path: Path) -> None:
         assert "› plies" in driver.text
 
 
+@pytest.mark.slow
 async def test_arrows_go_from_field_to_field_where_the_form_is_longer_than_the_screen(drive, tmp_path: Path) -> None:
     async with drive(tmp_path, size=(80, 24), start="launch") as driver:
         await driver.find_row("Linear probes of the board")
@@ -393,6 +394,7 @@ async def test_a_form_that_is_left_is_there_again_until_it_is_cleared(drive, tmp
         assert "1 setting" not in driver.text
 
 
+@pytest.mark.slow
 async def test_words_that_no_setting_has_leave_none_and_names_come_first(drive, tmp_path: Path) -> None:
     async with drive(tmp_path, size=(120, 40)) as driver:
         await driver.go("launch")
@@ -425,7 +427,11 @@ def test_probes_of_the_chosen_model_are_offered_first(study: Session) -> None:
     assert [row["value"] for row in list_candidates(study, "run:probe", model="no such model")] == every
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize(
+    "size",
+    [(80, 24), *(pytest.param(size, marks=pytest.mark.slow) for size in ((120, 40), (200, 60)))],
+    ids=lambda size: f"{size[0]}x{size[1]}",
+)
 async def test_what_a_value_is_stands_apart_from_the_help_beside_it(drive, tmp_path: Path, size: Any) -> None:
     async with drive(tmp_path, size=size, start="launch") as driver:
         driver.screen.open("probe")
@@ -523,6 +529,7 @@ def test_pickers_offer_the_starred_then_the_complete_then_the_newest(world: Path
         assert caches[-1]["about"].endswith("of a random-init control")
 
 
+@pytest.mark.slow
 async def test_a_form_opens_the_run_that_is_complete_already(drive) -> None:
     from tui.screens.run import RunScreen
 

@@ -14,6 +14,7 @@ from chessreg.registry import names, read, tables
 from chessreg.registry.identity import hash_canonical_json, make_uuid
 from chessreg.registry.tables.types import get_utc_now
 from chessreg.session import open_session
+from tests.quick import quick_first
 from tui.data.pages import PAGE_ROWS
 from tui.screens.dialogs import Prompt
 from tui.widgets.table import PageTable
@@ -58,8 +59,8 @@ def current(driver: Any) -> str:
 
 @pytest.mark.parametrize(
     ("key", "field", "text", "value"),
-    [("t", "tags", "WRONG", ["WRONG"]), ("n", "notes", "odd", ["odd"]), ("I", "invalid", "leak", "leak"),
-     ("N", "name", "second", "second")],
+    quick_first(1, [("t", "tags", "WRONG", ["WRONG"]), ("n", "notes", "odd", ["odd"]),
+                    ("I", "invalid", "leak", "leak"), ("N", "name", "second", "second")]),
 )  # fmt: skip
 async def test_a_line_is_written_of_the_run_that_its_dialog_names(
     drive: Any, own: Path, key: str, field: str, text: str, value: Any

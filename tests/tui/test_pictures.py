@@ -121,6 +121,7 @@ def test_an_answer(picture: Any, session: Session) -> None:
     picture(steps, *cells[0][:3], f"games by termination: {len(cells)} rows")
 
 
+@pytest.mark.slow
 @pytest.mark.trained
 def test_rows_behind_an_answer(picture: Any) -> None:
     async def steps(driver: Any) -> None:
@@ -162,6 +163,7 @@ def test_a_plot(picture: Any, session: Session) -> None:
     picture(steps, plot.title, "accuracy %", "● accuracy", "■ majority")
 
 
+@pytest.mark.slow
 @pytest.mark.trained
 def test_bars(picture: Any, session: Session) -> None:
     entry, plot = find_plot("board edits")

@@ -49,6 +49,7 @@ def test_a_comparison(picture: Any, study: Session) -> None:
     picture(steps, "baseline board", "[metrics", metric.differences[1].written("+"))
 
 
+@pytest.mark.slow
 def test_what_differs(picture: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.stand_on("board", "longer", mark=True)
@@ -113,6 +114,7 @@ def test_accuracy_by_layer(picture: Any, study: Session) -> None:
     picture(steps, "● validation", "■ test", *shares, start="data")
 
 
+@pytest.mark.slow
 @pytest.mark.trained
 def test_f1_by_class(picture: Any) -> None:
     async def steps(driver: Any) -> None:
@@ -150,6 +152,7 @@ def test_light_colors(picture: Any) -> None:
     picture(steps, "marked: board")
 
 
+@pytest.mark.slow
 @pytest.mark.trained
 def test_high_contrast(picture: Any) -> None:
     async def steps(driver: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.quick import quick_first
 from tui.screens.preview import Preview
 from tui.widgets.board import BoardPane
 from tui.widgets.table import PageTable
@@ -31,7 +32,7 @@ def text(driver: Any) -> str:
     return "\n".join(line[left:] for line in driver.lines)
 
 
-@pytest.mark.parametrize("room", SHOWN)
+@pytest.mark.parametrize("room", quick_first(2, SHOWN))
 async def test_a_wide_list_shows_its_row_and_a_narrow_one_does_not(drive, room: str) -> None:
     word, told = SHOWN[room]
     async with drive(size=(170, 45), start=room) as driver:
@@ -61,6 +62,7 @@ async def test_a_wide_list_shows_its_row_and_a_narrow_one_does_not(drive, room: 
         await driver.once(lambda: told in text(driver), told)
 
 
+@pytest.mark.slow
 async def test_a_run_is_previewed_with_its_results_and_home_previews_what_its_lists_hold(
     drive, queue: Any, studied: Path
 ) -> None:

@@ -21,6 +21,7 @@ from chessreg.queries.ask import query_plot_rows
 from chessreg.queries.catalogue import find_plot
 from chessreg.runs.kind import find_kind
 from chessreg.session import Session, open_session
+from tests.quick import quick_first
 from tui.data.query_answers import ScreenQuestion, parse_scope
 from tui.screens.answers import AnswerScreen
 from tui.screens.boards import BoardScreen
@@ -45,6 +46,7 @@ async def opened(driver: Any, title: str = TITLE) -> None:
     await driver.press("enter")
 
 
+@pytest.mark.slow
 async def test_a_scope_narrows_the_answer_and_goes_with_one(drive: Any, session: Session) -> None:
     whole = render.format_cells(run_query(session.database, TITLE))[1]
     narrowed = render.format_cells(run_query(session.database, TITLE, run="plain"))[1]
@@ -223,7 +225,7 @@ async def ask_without_end(driver: Any) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("vim", [False, True], ids=["", "vim"])
+@pytest.mark.parametrize("vim", quick_first(1, [False, True]), ids=["", "vim"])
 async def test_esc_stops_the_sql_that_runs_and_the_next_is_answered(drive: Any, vim: bool) -> None:
     async with drive(start="queries", size=(140, 40)) as driver:
         await driver.press("e")
@@ -279,6 +281,7 @@ async def test_sql_that_does_not_fit_is_one_line_in_the_banner(drive: Any) -> No
         assert driver.way.startswith("queries")
 
 
+@pytest.mark.slow
 async def test_several_completions_are_offered_and_one_is_chosen(drive: Any) -> None:
     async with drive(size=(140, 40)) as driver:
         await driver.go("queries")
@@ -294,6 +297,7 @@ async def test_several_completions_are_offered_and_one_is_chosen(drive: Any) -> 
         assert editor.text == "SELECT g.opening_number FROM game AS g"
 
 
+@pytest.mark.slow
 async def test_a_plot_shows_the_numbers_of_its_query(drive: Any, session: Session, tmp_path: Path) -> None:
     entry, plot = find_plot("probe accuracy by layer")
     result = query_plot_rows(session.database, entry, plot)
@@ -316,6 +320,7 @@ async def test_a_plot_shows_the_numbers_of_its_query(drive: Any, session: Sessio
         assert driver.app.clipboard == f"chessreg plot '{plot.title}'"
 
 
+@pytest.mark.slow
 async def test_rows_and_commands_are_of_the_table_that_stands_there(drive: Any, monkeypatch: Any) -> None:
     title = "elo by intervention"
 
@@ -340,7 +345,7 @@ async def test_rows_and_commands_are_of_the_table_that_stands_there(drive: Any, 
         assert (driver.screen.result_plot, driver.screen.command()) == (plot, command)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".md", ".tex", ".json", ".parquet"])
+@pytest.mark.parametrize("suffix", quick_first(2, [".csv", ".parquet", ".md", ".tex", ".json"]))
 async def test_a_table_is_written_as_the_command_writes_it(
     drive: Any, session: Session, tmp_path: Path, suffix: str
 ) -> None:
@@ -372,6 +377,7 @@ async def test_a_file_that_cannot_be_written_is_told_once_and_nothing_stays(driv
         assert not list(tmp_path.glob("table*"))
 
 
+@pytest.mark.slow
 async def test_the_lineage_of_a_number_is_a_key_away(drive: Any) -> None:
     async with drive(size=(120, 40)) as driver:
         await opened(driver, "best probe layers")
@@ -420,6 +426,7 @@ async def test_a_file_that_is_there_is_overwritten_after_a_yes_only(drive: Any, 
             assert (file.read_text() == "mine") is kept
 
 
+@pytest.mark.slow
 async def test_what_is_offered_stands_at_the_cursor_narrows_and_is_taken_by_enter(drive: Any) -> None:
     async with drive(size=(140, 40)) as driver:
         await driver.go("queries")
@@ -518,6 +525,7 @@ async def test_the_editor_has_vims_keys_where_they_are_wanted_and_esc_leaves_a_r
         assert driver.screen.query_one(SqlEditor).vim, "it is so again the next time"
 
 
+@pytest.mark.slow
 async def test_the_footer_names_the_export_of_a_table_at_80_columns(drive: Any) -> None:
     async with drive(start="queries", size=(80, 24)) as driver:
         await driver.press("e", "f5")
@@ -528,6 +536,7 @@ async def test_the_footer_names_the_export_of_a_table_at_80_columns(drive: Any) 
         assert "w export" in driver.lines[-1]
 
 
+@pytest.mark.slow
 async def test_a_short_answer_has_its_curves_below_it_where_there_is_room(drive: Any, studied: Path) -> None:
     async with drive(studied, start="queries", size=(120, 60)) as driver:
         await opened(driver, "probe accuracy by layer")

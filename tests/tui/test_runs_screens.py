@@ -11,6 +11,7 @@ import pytest
 from chessreg.cli.root import run_command_line
 from chessreg.registry import read, run_filter
 from chessreg.session import Session, open_session
+from tests.quick import quick_first
 from tui.data.pages import JoinedPages, is_counted
 from tui.screens.dialogs import Prompt
 from tui.screens.runs import ColumnsScreen
@@ -38,7 +39,7 @@ WORDS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("words", WORDS)
+@pytest.mark.parametrize("words", quick_first(3, WORDS))
 async def test_filters_show_what_the_command_finds(drive, study: Session, studied: Path, words: str) -> None:
     async with drive(studied, size=(160, 40)) as driver:
         await driver.press("slash")
@@ -153,6 +154,7 @@ async def test_words_order_and_columns_are_there_again_the_next_time(drive, stud
         assert "3 of " in driver.text
 
 
+@pytest.mark.slow
 async def test_columns_alone_are_there_again_too(drive, studied: Path) -> None:
     async with drive(studied, size=(150, 40)) as driver:
         assert "machine" in driver.screen.columns
@@ -215,6 +217,7 @@ async def test_stars_tags_notes_and_pins_are_what_the_command_line_says(drive, o
         assert run_command_line(["--registry", str(own / "registry.db"), "runs", "unpin", "plain"]) == 0
 
 
+@pytest.mark.slow
 async def test_a_run_and_a_probe_are_annotated_on_their_own_pages(drive, own: Path) -> None:
     async with drive(own, size=(160, 40)) as driver:
         await driver.stand_on("plain")

@@ -40,6 +40,7 @@ class Keys:
         assert self.count <= most
 
 
+@pytest.mark.slow
 async def test_two_runs_are_compared(drive: Any) -> None:
     async with drive(size=(120, 40)) as driver:
         press = Keys(driver)
@@ -51,6 +52,7 @@ async def test_two_runs_are_compared(drive: Any) -> None:
         press.told("compare two runs")
 
 
+@pytest.mark.slow
 async def test_sql_is_asked_and_its_rows_are_written_to_a_file(drive: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     async with drive(size=(140, 40)) as driver:
@@ -91,6 +93,7 @@ async def test_the_best_layer_is_marked_on_its_heat_board(drive: Any, studied: P
         assert (screen.series[screen.at].name, screen.panel) == ("test", best), "validation chose it"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("near_model")
 async def test_a_stored_edit_is_taken_into_the_lab_at_its_own_settings(drive: Any) -> None:
     async with drive(size=(80, 24)) as driver:
@@ -146,6 +149,7 @@ async def test_a_game_of_a_dataset_is_found_by_its_ratings(drive: Any, session: 
         assert f"games {row['unit']}" in driver.way
 
 
+@pytest.mark.slow
 async def test_a_cache_and_a_probe_are_launched_watched_cancelled_and_tried_again(
     drive: Any, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +205,7 @@ async def test_a_cache_and_a_probe_are_launched_watched_cancelled_and_tried_agai
         assert driver.screen.query_one("#part", PageTable).count > 2
 
 
+@pytest.mark.slow
 async def test_a_sweep_of_three_scales_is_launched_in_each_obvious_way_and_its_runs_have_names(
     drive: Any, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +264,7 @@ async def test_a_sweep_of_three_scales_is_launched_in_each_obvious_way_and_its_r
         assert names == {f"{scale}.0" for scale in (1, 2, 4, 5, 6, 7, 8, 9, 10)}
 
 
+@pytest.mark.slow
 async def test_the_games_of_an_arm_lead_to_the_ply_where_they_diverge(drive: Any) -> None:
     async with drive(size=(120, 40)) as driver:
         press = Keys(driver)
@@ -313,6 +319,7 @@ async def test_trees_and_columns_have_words_and_an_order(drive: Any) -> None:
         assert table.count == whole
 
 
+@pytest.mark.slow
 async def test_with_the_mouse_alone_a_query_leads_to_a_board_and_back_home(drive: Any) -> None:
     async with drive(size=(140, 40)) as driver:
         clicks = 0
@@ -348,6 +355,7 @@ async def test_with_the_mouse_alone_a_query_leads_to_a_board_and_back_home(drive
         assert driver.way == "home"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("near_model")
 async def test_the_other_tasks_take_few_keys(
     drive: Any, studied: Path, queue: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

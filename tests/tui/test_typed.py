@@ -14,6 +14,7 @@ import pytest
 from textual.events import Key, Paste
 from textual.widgets import Input
 
+from tests.quick import quick_first
 from tui.escape import AltKeyParser
 from tui.screens.boards import BoardScreen
 from tui.screens.dialogs import Prompt
@@ -42,7 +43,7 @@ SEQUENCES = {
 ANY = [*"12345678jkGg/ae ?ivnt>x", "enter", "escape", "tab", "shift+tab", "left", "right", "down", "up", "ctrl+u"]
 
 
-LONG = {"board by board", "the lab", "rooms and lists", "help and back", "the palette", "a question"}
+LONG = {"a form", "data", "board by board", "the lab", "rooms and lists", "help and back", "the palette", "a question"}
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ async def test_a_key_typed_once_the_first_board_is_being_drawn_waits_for_it(
         assert driver.screen.frame == 1
 
 
-@pytest.mark.parametrize("help_is_open", [False, True])
+@pytest.mark.parametrize("help_is_open", quick_first(1, [False, True]))
 async def test_keys_typed_while_an_edit_is_read_reach_the_screen_of_edits(
     drive, monkeypatch: pytest.MonkeyPatch, help_is_open: bool
 ) -> None:
@@ -245,7 +246,7 @@ async def test_esc_and_a_key_at_once_are_both_done(drive: Any, sent: str) -> Non
         assert "1 of 8 runs" not in driver.text
 
 
-@pytest.mark.parametrize("behind", ["j", "G", "8", "/", "\x7f", "b"])
+@pytest.mark.parametrize("behind", quick_first(2, ["j", "\x7f", "G", "8", "/", "b"]))
 async def test_esc_leaves_a_dialog_and_the_key_behind_it_is_no_text(drive: Any, behind: str) -> None:
     async with drive(size=(120, 36)) as driver:
         await send(driver, *"tabc", "\x1b", behind)
@@ -263,6 +264,7 @@ async def test_alt_and_a_key_that_is_bound_is_that(drive: Any) -> None:
         assert driver.screen.place == "compare"
 
 
+@pytest.mark.slow
 async def test_esc_leads_vim_to_its_normal_mode_however_fast_a_command_follows(drive: Any) -> None:
     async with drive(start="queries", size=(120, 36)) as driver:
         await driver.press("e", "f8", "ctrl+a")

@@ -290,6 +290,7 @@ async def once(tab: Tab, true: Any, what: str, seconds: float = 300.0) -> Any:
     return picture
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 async def test_a_browser_draws_the_app_and_sends_it_keys(url: str, tmp_path: Path) -> None:
     import numpy as np

@@ -170,6 +170,7 @@ def test_probes_of_another_model_are_refused(edited):
         edited(checkpoint="reference")
 
 
+@pytest.mark.slow
 def test_a_sweep_holds_every_state_under_every_edit(edited, world_session):
     """Layer sets times scales in one run; the best is chosen on one half of the games and reported on the other."""
     _, by_unit = edited(layer_sets=("0",), scales=(0.5, 8.0, 40.0), games=10, per_game=1, samples=4)
@@ -407,6 +408,7 @@ def test_an_imported_probe_edits_as_one_of_ours_and_needs_its_checkpoint(edited,
         edited(probe="unknown")
 
 
+@pytest.mark.slow
 def test_heat_maps_on_the_command_line(edited, world, tmp_path, capsys):
     import json
 
@@ -522,6 +524,7 @@ def test_a_sham_changes_nothing(edited, world_session):
         assert (row.source, row.layers, row.scale) == ("sham", [0], 0.0)
 
 
+@pytest.mark.slow
 def test_encode_decode_puts_the_autoencoders_reconstruction_in_the_place_of_the_residual(edited, world_session):
     """The reading is the clean model's reading of the reconstruction: nothing is subtracted, at any scale."""
     from chessreg.experiments.sae import SaeSpec

@@ -555,6 +555,7 @@ def test_the_board_is_one_text_however_it_is_typed():
     assert parse_board_changes(one.board) == [(35, "."), (36, "p"), (51, "p"), (52, ".")]
 
 
+@pytest.mark.slow
 def test_queries_of_legal_move_mass(squares, everything):
     """Means over cases, differences from the same cases' clean rows, and the scale chosen on the other half."""
     report, by_unit = everything

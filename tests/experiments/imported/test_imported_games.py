@@ -269,6 +269,7 @@ def test_the_published_games_have_the_published_scores(session, shared_data):
         assert [wins[model, f"stockfish:{level}@unknown"] for level in range(5)] == [(0, 0, 5, 5)] * 5
 
 
+@pytest.mark.slow
 def test_engine_against_engine_keeps_times_apart(session, shared_data):
     """Golden test 7: results match, and the cells named in the specification, 7.9."""
     file = shared_data / "results" / "chess_gpt_eval-stockfish-testing.csv"

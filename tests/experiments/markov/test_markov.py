@@ -26,6 +26,7 @@ from chessreg.queries.ask import query_rows_behind
 from chessreg.queries.published import compare_with_published
 from chessreg.registry import tables
 from chessreg.session import Session, open_session
+from tests.quick import quick_first
 
 from .orders import bag_of_tokens, pgn_of_orders
 
@@ -108,7 +109,7 @@ def population_by_pairs(session: Session, spec: MarkovSpec) -> tuple[float, floa
     return first, np.sqrt(second - first**2)
 
 
-@pytest.mark.parametrize("reference", ["members", "same-plies", "prefixes"])
+@pytest.mark.parametrize("reference", quick_first(1, ["members", "same-plies", "prefixes"]))
 def test_the_reference_population_is_computed_from_its_pairs_and_leaves_p_alone(session, reference):
     spec = MarkovSpec(checkpoint="bag", **{**SMALL, "classes": 8, "first_ply": 4}, reference_population=reference)
     session.run(spec, PAST, name=f"of-{reference}")

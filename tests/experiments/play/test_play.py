@@ -60,6 +60,7 @@ def test_a_match_leaves_its_protocol_its_games_and_their_illegal_tries(session, 
     assert any(game.turns > 1 for game in games)
 
 
+@pytest.mark.slow
 def test_a_match_that_is_over_keeps_no_keys_and_values(session, play):
     """By their references alone: a garbage collector may not come by for hours."""
     gc.collect()

@@ -38,6 +38,7 @@ from chessreg.registry import tables
 from chessreg.runs.activations import load_cache
 from chessreg.session import Session, open_session
 from store.errors import DiskFullError
+from tests.quick import quick_first
 
 SMALL: dict[str, Any] = {
     "expansions": (2,), "tokens": 6000, "batch_tokens": 200, "mix_tokens": 1000, "heldout_games": 6
@@ -464,7 +465,7 @@ class Killed(BaseException):
     """As if the process ended here."""
 
 
-@pytest.mark.parametrize("source", ["cache", "model"])
+@pytest.mark.parametrize("source", quick_first(1, ["cache", "model"]))
 def test_a_training_that_ends_anywhere_is_taken_up_to_the_last_bit(
     source: str, opened: Session, another: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from chessreg.experiments.sae.work import SaeWork
 from chessreg.models.gated_sae import Adam, GatedSae, train_step
 from chessreg.models.ranks import LostProcessError, Ranks
 from chessreg.registry import tables
+from tests.quick import quick_first
 
 from ...models.test_ranks import followers
 from .test_sae import SMALL, STREAM, another, opened, points, values
@@ -25,7 +26,7 @@ __all__ = ["another", "opened"]
 PARTS: dict[str, Any] = {"tokens": 2900, "learning_rate": 3e-3, "boards": 0, "l0": 4.0, "l0_search": (0.5, 4.0)}
 
 
-@pytest.mark.parametrize("source", ["model", "cache"])
+@pytest.mark.parametrize("source", quick_first(1, ["model", "cache"]))
 def test_two_processes_train_as_one_also_after_one_of_them_is_killed(
     source: str, opened: Any, another: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def test_vectors_without_labels_cannot_be_shuffled(world_session):
         world_session.run(vector_spec(source="shuffled", of="random-6"))
 
 
+@pytest.mark.slow
 def test_the_shuffled_control_of_a_probes_vector_is_of_a_probe_of_shuffled_labels(world_session):
     from chessreg.experiments.probe import ProbeSpec
     from chessreg.runs.fitted import load_probe

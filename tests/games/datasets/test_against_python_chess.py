@@ -494,6 +494,7 @@ def compare(tmp_path: Path, seed: int, count: int, longest: int) -> Counter[str]
     return names
 
 
+@pytest.mark.slow
 def test_changed_games_are_read_as_python_chess_reads_them(tmp_path: Path) -> None:
     names = compare(tmp_path, 1, FILES, LONGEST_GAME)
     print(names)

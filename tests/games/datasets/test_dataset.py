@@ -28,6 +28,7 @@ from chessreg.games.datasets import build as build_module
 from chessreg.games.datasets.build import build_dataset, identify_dataset
 from chessreg.games.datasets.dataset import REJECTS_FILE, Games, parse_parts, verify_games
 from store.files import hash_file
+from tests.quick import quick_first
 
 
 def pgn(games: int, seed: int = 0, plies: int = 30) -> str:
@@ -259,7 +260,7 @@ def test_the_number_of_processes_does_not_change_a_dataset(tmp_path: Path, monke
     assert report.games == 86 - len(hashes)
 
 
-@pytest.mark.parametrize("when", ["reading", "idle", "interrupted"])
+@pytest.mark.parametrize("when", quick_first(2, ["reading", "interrupted", "idle"]))
 def test_a_killed_process_or_an_interruption_leaves_nothing(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

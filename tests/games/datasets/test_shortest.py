@@ -107,6 +107,7 @@ def test_a_line_that_is_no_position_to_play_from_says_so(tmp_path: Path, line: s
         make_openings(parse_opening(f"book:{path}"), 0, [0])
 
 
+@pytest.mark.slow
 def test_the_real_books_are_read(shared_data: Path) -> None:
     for name, least in (("karvonen-openings.csv", 9_000), ("noob_3moves.epd.zip", 150_000), ("2moves_v2.pgn.zip", 500)):
         path = shared_data / "openings" / name

@@ -186,6 +186,7 @@ def test_sources_and_time_controls_as_the_tags_give_them():
     assert estimate_seconds("10 min") is None
 
 
+@pytest.mark.slow
 def test_the_shared_games_give_about_as_many_of_each_class(shared_data, tmp_path):
     from chessreg.games.datasets.build import build_dataset
     from chessreg.games.datasets.dataset import Games

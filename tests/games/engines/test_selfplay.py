@@ -77,6 +77,7 @@ def test_level_twenty_has_no_published_rating_and_so_no_elo_tag(stockfish: Path)
     assert "WhiteElo" not in game.tags()
 
 
+@pytest.mark.slow
 def test_without_resignation_games_are_played_to_their_end(stockfish: Path) -> None:
     for share in (0.0, 1.0):
         settings = SelfPlay((0, 19), nodes=5, max_plies=240, resign_share=share)

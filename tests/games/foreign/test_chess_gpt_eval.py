@@ -14,6 +14,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.foreign import ForeignGame, Rejected, chess_gpt_eval, find_format, read_games
 from chessreg.games.foreign.game import UNKNOWN, parse_engine_limit
 from chessreg.noise import generator
+from tests.quick import quick_first
 
 MATE = "1. e4 e5\n2. Bc4 Nc6\n3. Qh5 Nf6\n4. Qxf7#"
 SIDES = ("player_one", "player_two")
@@ -185,16 +186,14 @@ def test_files_are_known_by_their_content(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "games", "terminations"),
-    [
-        ("chess_gpt_eval-games.csv", 310, {"forfeit_illegal": 143, "resignation": 5}),
-        ("chess_gpt_eval-stockfish-testing.csv", 555, {"forfeit_illegal": 0, "checkmate": 511}),
-        pytest.param(  # four seconds; the two above have the same columns and all of their oddities
-            "karvonen-16layers-vs-stockfish.csv",
-            1258,
-            {"forfeit_illegal": 63, "move_limit": 83},
-            marks=pytest.mark.slow,
-        ),
-    ],
+    quick_first(
+        1,
+        [  # which has the columns and all oddities of the others
+            ("chess_gpt_eval-games.csv", 310, {"forfeit_illegal": 143, "resignation": 5}),
+            ("chess_gpt_eval-stockfish-testing.csv", 555, {"forfeit_illegal": 0, "checkmate": 511}),
+            ("karvonen-16layers-vs-stockfish.csv", 1258, {"forfeit_illegal": 63, "move_limit": 83}),
+        ],
+    ),
 )
 def test_every_published_game_replays(shared_data: Path, file: str, games: int, terminations: dict[str, int]) -> None:
     """Golden tests 6 and 7 of the specification, section 11."""
