@@ -285,7 +285,7 @@ def cosines_by_block() -> Iterator[Row]:
 
 @cache
 def asked_models() -> tuple[list[junkin.Model], list[junkin.Model]]:
-    """Return the models that were trained to the end, and those that were stopped for equal compute."""
+    """Return the models that were trained completely, and those that were stopped for equal compute."""
     asked = junkin.models("accuracy")
     whole = [m for m in asked if m[3] == max(n[3] for n in asked if n[1] == m[1])]
     return whole, [m for m in asked if m not in whole]
@@ -608,7 +608,7 @@ def gpu_goals() -> Iterator[tuple[str, str, str]]:
 
 
 def gpu_speeds() -> Iterator[tuple[str, str, str]]:
-    """Yield what was measured, in which precision, and its speed."""
+    """Yield the measured quantity, its precision, and its speed."""
     for shape, report in (("12 x 768", "checks"), ("8 x 512", "training-speed")):
         for way in ("eager", "torch.compile"):
             row = gpu_rows(report, f"training speed, {shape}")[f"{way}, 100 rows at once"]

@@ -28,7 +28,7 @@ def trees() -> dict[Path, ast.Module]:
 
 
 def check(*command: str) -> None:
-    """Run a checker in the checkout; what it says is the failure's text."""
+    """Run a checker in the checkout; its output is the failure's text."""
     done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         pytest.fail(f"{' '.join(command)}\n{done.stdout}{done.stderr}", pytrace=False)
@@ -202,7 +202,7 @@ def test_a_ring_is_found_however_it_is_closed() -> None:
 
 @pytest.mark.timeout(900)  # a minute where nothing else runs
 def test_the_types_hold() -> None:
-    check("mypy")  # writing the cache takes a fifth of the first run, and later runs read only what changed
+    check("mypy")  # writing the cache takes a fifth of the first run, and later runs read only changed files
 
 
 def test_make_and_uv_install_the_same_versions_of_what_is_declared() -> None:

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md and ARCHITECTURE.md say what works: every worked example is run, every path is there."""
+"""CONTRIBUTING.md and ARCHITECTURE.md are correct: every worked example is run, every path exists."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_a_file_in_the_folder_is_all_that_a_model_needs_to_be_imported_cached_an
 
 @pytest.mark.slow
 def test_the_encoding_fulfils_the_contract(tmp_path):
-    """In a process of its own, where it is registered before the conformance suite asks what there is."""
+    """In a separate process, in which it is registered before the conformance suite lists the encodings."""
     (tmp_path / "example_encoding.py").write_text(EXAMPLES["encoding.py"])
     (name,) = re.findall(r'UciSquare\("([\w-]+)"', EXAMPLES["encoding.py"])
     suite = "tests/encodings/test_conformance.py"

@@ -235,7 +235,7 @@ def test_the_queries_and_plots_of_the_pages_run(tmp_path, monkeypatch, capsys):
     asked = {
         command.arguments
         for page, text in TEXTS.items()
-        if page != "docs/extending.md"  # its example has a test of its own
+        if page != "docs/extending.md"  # its example has a separate test
         for command in commands(text)
         if command.arguments[0] in ("query", "plot")
         and len(command.arguments) > 1

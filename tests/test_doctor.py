@@ -1,4 +1,4 @@
-"""What doctor finds in registry and store, and what becomes of it when that is fixed."""
+"""The faults that doctor finds in registry and store, and their state after a fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What GitHub reads of the repository: CI runs `.ci/run`, a release is that of its tag, every file fits its schema."""
+"""The files that GitHub reads: CI runs `.ci/run`, a release is that of its tag, every file fits its schema."""
 
 from __future__ import annotations
 

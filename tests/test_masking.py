@@ -1,4 +1,4 @@
-"""Secrets in what is recorded, logged and shown. Values are put together here: no scanner finds one in this file."""
+"""Secrets in recorded, logged and printed texts. Values are put together here: no scanner finds one in this file."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ BY_SHAPE = {
     "azure storage": "Account" + "Key=" + of(LETTERS, 86) + "==",
     **{kind.lower(): text for kind, text in KEYS.items()},
 }
-WORD = of(LETTERS, 20, 7)  # of no shape of its own
+WORD = of(LETTERS, 20, 7)  # without a recognizable form
 WANDB = of(HEX, 40, 8)
 BY_NAME = {
     "env": "WANDB_API_" + f"KEY={WANDB}",
@@ -147,7 +147,7 @@ def test_code_digests_and_games_stay_as_they_are(line: str) -> None:
 
 
 def test_our_own_source_is_not_touched() -> None:
-    """What is masked there is a false alarm."""
+    """Anything masked there is a false alarm."""
     root, touched = Path(__file__).resolve().parents[1] / "chessreg", []
     for path in [*(root / "models").rglob("*.py"), *(root / "encodings").rglob("*.py")]:
         text = path.read_text(encoding="utf-8")

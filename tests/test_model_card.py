@@ -1,4 +1,4 @@
-"""The model card of an exported checkpoint says what the registry knows, and its code runs."""
+"""The model card of an exported checkpoint states the registry's facts, and its code runs."""
 
 from __future__ import annotations
 

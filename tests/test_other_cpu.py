@@ -1,4 +1,4 @@
-"""What was trained is shown the same on every machine. Another machine is always at hand: the kernels for an old CPU,
+"""Trained results are shown equally on every machine. Another machine is always at hand: the kernels for an old CPU,
 whose sums have other last bits."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Texts are plain English: idioms that read like a literal translation stay below two per 1,000 words.
 
-Counted are Markdown files, docstrings and comments of each package, and all help, errors and labels together.
-The list grows: add what a reader stumbles over.
+Counted are Markdown files, docstrings and comments of each package, and all help, errors and labels together. The list
+grows: add phrases over which a reader stumbles.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def comments(source: str) -> Iterator[str]:
 
 
 def messages(tree: ast.Module) -> Iterator[str]:
-    """Texts of three words or more that are no docstrings: help, errors, labels."""
+    """Texts of three words or more that are not docstrings: help, errors, labels."""
     inside = set[int]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -87,7 +87,9 @@ def sources(*packages: str) -> list[Path]:
 
 
 PACKAGES = [
+    "docs",
     "store",
+    "tests",
     "migrations",
     "tui",
     *(f"chessreg/{path.parent.name}" for path in (ROOT / "chessreg").glob("*/__init__.py")),

@@ -1,4 +1,4 @@
-"""The library as a notebook uses it: every method is what the command of its name does."""
+"""The library as a notebook uses it: every method does the same as the command of its name."""
 
 from __future__ import annotations
 

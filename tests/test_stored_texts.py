@@ -64,7 +64,7 @@ def sql_texts(folder: Path) -> list[str]:
 
 
 def current_values() -> dict[str, Any]:
-    """Return what the golden file holds, except the hand-written list `literals`, from the code."""
+    """Return the content of the golden file, except the hand-written list `literals`, from the code."""
     folders = sorted({path.parent for path in (ROOT / "chessreg").rglob("*.sql")})
     return {
         "enums": {each.__name__: {member.name: member.value for member in each} for each in ENUMS},

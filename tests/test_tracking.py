@@ -1,4 +1,4 @@
-"""Runs in other experiment trackers: every number is in what the tracker's own reader gives back."""
+"""Runs in other experiment trackers: every number is in the output of the tracker's own reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`causes of no skill effect`: what is read beyond the source, the model's level, the room that opponents leave."""
+"""`causes of no skill effect`: readings beyond the source, the model's level, and the range that opponents leave."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REPORT = {"skill": {"strata": "within", "edges": EDGES}}
 
 
 def read(right, truth, source, vote):
-    """A test game of 8 positions: how many are read right, its class, what its source says, and the vote."""
+    """A test game of 8 positions: the number read correctly, its class, its source's class, and the vote."""
     return (
         8,
         right,
@@ -58,7 +58,7 @@ def test_the_models_own_games_are_read_beside_those_of_the_test(found):
     [level] = [row for row in found if row["cause"] == "2 level"]
     assert (level["layer"], level["n"], level["share"], level["says"]) == (1, 20, 95.0, "stands")
     assert level["of"] == "games, by skill, within"
-    assert (level["baseline"], level["minus_baseline"]) == (75.0, None)  # other games: there are no pairs
+    assert (level["baseline"], level["minus_baseline"]) == (75.0, None)  # other games: no pairs exist
 
 
 @pytest.mark.slow

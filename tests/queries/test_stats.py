@@ -69,7 +69,8 @@ def test_two_sides_that_are_alike_but_independent_are_drawn_apart():
 
 
 def test_draws_of_a_control_are_resampled_beside_openings():
-    """Two control directions, of which one loses every game and one none: what they say of directions is little."""
+    """Two control directions, of which one loses every game and one none: they give little evidence about
+    directions."""
     games = 200
     halves = {"points": [0.5] * games, "games": [1] * games}
     lists = {"drawn": [[0, 1]] * games, "drawn_games": [[1, 1]] * games}

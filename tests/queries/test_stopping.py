@@ -1,4 +1,4 @@
-"""A query is stopped within a moment, wherever it is, and an answer of any length is written in constant memory."""
+"""A query is stopped within a moment in any phase, and an answer of any length is written in constant memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chessreg.queries.stop import StoppedError, stop_queries_on
 from chessreg.session import open_session
 from tests.quick import quick_first
 
-ENDS = 120  # seconds, where a machine is busy; what is not stopped goes on for ever
+ENDS = 120  # seconds, on a busy machine; a statement that is not stopped runs forever
 ENDLESS = {
     "counting": "select count(*) from range(1000000000000)",
     "joining": "select * from range(100000000) a, range(1000000) b",
@@ -76,7 +76,7 @@ def test_ctrl_c_stops_a_query(tmp_path, sql):
     assert process.stdout.readline() == "begun\n"
     if "count" in sql:
         at_work = psutil.Process(process.pid)
-        until = sum(at_work.cpu_times()[:2]) + 2  # seconds of processor: it says nothing while it counts
+        until = sum(at_work.cpu_times()[:2]) + 2  # seconds of processor time: it reports nothing while it counts
         while sum(at_work.cpu_times()[:2]) < until:
             time.sleep(0.02)
     else:

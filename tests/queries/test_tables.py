@@ -116,7 +116,7 @@ def test_an_edit_beside_its_controls_and_each_position_once(database, make):
     make.edit(checkpoint, [(7, first), (7, again), (9, first)], intervention=edit, control=control)
     _, row, random = run_query(database, "karvonen table 8").rows
     assert (row["layer"], row["layers"], row["scale"], row["edits_tried"]) == (5, [5], 1.5, 1)
-    assert (row["states"], row["unique_states"]) == (3, 2)  # a position is told by its game here
+    assert (row["states"], row["unique_states"]) == (3, 2)  # here a position is identified by its game
     assert row["modified"] == pytest.approx(100 * 13 / 15)
     assert row["unique_modified"] == 100
     assert row["delta_random"] == pytest.approx(100 * (13 - 4) / 15)
@@ -171,7 +171,7 @@ def test_shares_of_one_arm_add_up_in_every_resample(database, make):
     make.play(make.checkpoint("a"), games)
     mate, stale = run_query(database, "games by termination").rows
     assert (mate["share"], stale["share"]) == (20, 80)
-    assert mate["share_high"] == pytest.approx(100 - stale["share_low"], abs=12)  # each row has draws of its own
+    assert mate["share_high"] == pytest.approx(100 - stale["share_low"], abs=12)  # each row has separate draws
     assert mate["share_high"] > 40
 
 

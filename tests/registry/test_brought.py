@@ -1,4 +1,4 @@
-"""Tables of nouns that packages bring: made by what writes, missed by nothing that reads."""
+"""Tables of nouns that packages bring: created by writing commands, not needed by reading ones."""
 
 from collections.abc import Iterator
 

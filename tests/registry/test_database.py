@@ -1,4 +1,4 @@
-"""What a registry does, the same on SQLite and PostgreSQL."""
+"""The behavior of a registry, the same on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_forked_child_uses_connections_of_its_own(database: Database, rows: An
         rows.run(session, 0)
     child = os.fork()
     if child == 0:
-        gc.disable()  # what other tests have left is not this child's to end
+        gc.disable()  # leftovers of other tests are not this child's to end
         try:
             with database.write() as session:
                 rows.run(session, 1)

@@ -1,4 +1,4 @@
-"""What the user is told when a registry cannot be opened, read or written: one line, and what helps."""
+"""The message when a registry cannot be opened, read or written: one line, and a hint."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ NOBODY = 65534
 
 
 def as_an_ordinary_user(job: Callable[[], object]) -> str:
-    """What `job` returns, or its error, as text; run in a child that file modes bind (they do not bind root)."""
+    """The result of `job`, or its error, as text; run in a child to which file modes apply (they do not apply to
+    root)."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        gc.disable()  # what other tests have left, with threads that are not here, is not this child's to end
+        gc.disable()  # leftovers of other tests, with threads that do not exist here, are not this child's to end
         try:
             if os.geteuid() == 0:
                 os.seteuid(NOBODY)

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from chessreg.registry.database import Database
 from chessreg.registry.file_gate import get_file_gate
 
-PATIENCE = 300  # seconds for what takes a moment, on a machine that does much else
+PATIENCE = 300  # seconds for a short operation, on a busy machine
 
 
 @pytest.fixture

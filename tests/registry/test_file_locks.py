@@ -54,7 +54,7 @@ def opened_by_another_name(path: Path) -> None:
 
 
 def in_many_threads(path: Path) -> None:
-    """Each has a connection of its own at the same moment."""
+    """Each has a separate connection at the same moment."""
     inside = threading.Barrier(4)
     with Database.open(path) as other:
 
@@ -199,7 +199,7 @@ def test_a_forked_child_takes_locks_of_its_own(database: Database) -> None:
     assert path is not None
     child = os.fork()
     if child == 0:
-        gc.disable()  # what other tests have left is not this child's to end
+        gc.disable()  # leftovers of other tests are not this child's to end
         try:
             read_once(database)
             os._exit(0 if holds_log(path) else 3)
@@ -224,7 +224,7 @@ def test_a_child_forked_inside_a_transaction_cannot_open_the_registry(database: 
     read_once(database)
 
 
-# -- what the locks are for -------------------------------------------------------------------------------------------
+# -- the purpose of the locks ------------------------------------------------------------------------------------------
 
 OUTSIDER = """
 import sqlite3, sys

@@ -1,4 +1,4 @@
-"""A registry on a network file system: one process writes, the others read and are told who writes."""
+"""A registry on a network file system: one process writes, and the others read and report the writer."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_holder_that_was_suspended_while_its_lease_went_to_another_writes_no_m
         ({"boot_id": f"{read_boot_id().partition('.')[0]}.1"}, False),  # another container of this machine
         ({"started": 1.0}, True),  # the process id was given out again
         ({"pid": 2**22 + 1}, True),
-        ({"host": "box2", "boot_id": "another"}, False),  # nobody here can tell
+        ({"host": "box2", "boot_id": "another"}, False),  # it cannot be determined here
     ],
 )
 def test_a_lease_falls_when_its_process_is_surely_gone(

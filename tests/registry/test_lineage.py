@@ -1,4 +1,4 @@
-"""Lineage of what real runs made: both ways, and what an invalid ancestor makes stale."""
+"""Lineage of real runs: in both directions, and the outputs that an invalid ancestor makes stale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema's revisions: what they make, how they are applied, and what is refused."""
+"""The schema's revisions: their tables, their application, and refusals."""
 
 from __future__ import annotations
 

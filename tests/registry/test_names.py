@@ -1,4 +1,4 @@
-"""What things are called, and the way from what a user types to an id."""
+"""Names of things, and the resolution of typed text to an id."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_name_that_another_thing_has_is_refused_until_it_is_taken_back(databas
         names.add_annotation(session, "run", one, "name", "mine")
         with pytest.raises(BadInputError, match=f"taken by run {one.hex[-6:]}"):
             names.add_annotation(session, "run", two, "name", "mine")
-        names.add_annotation(session, "run", one, "name", "mine")  # once more is no harm
+        names.add_annotation(session, "run", one, "name", "mine")  # repeating it changes nothing
         names.add_annotation(session, "dataset", two, "name", "mine")  # another noun
         names.add_annotation(session, "run", one, "name", "mine", withdrawn=True)
         names.add_annotation(session, "run", two, "name", "mine")

@@ -1,4 +1,4 @@
-"""Where a registry is: a folder's name, whatever characters it has, is never read as part of a URL."""
+"""The place of a registry: a folder's name, with any characters, is never read as part of a URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where, with what and with which code something was computed; and that no secret is written down."""
+"""The place, packages and code of a computation; and that no secret is recorded."""
 
 from __future__ import annotations
 

@@ -272,8 +272,8 @@ EDITED = {"intervention": {"vector": "run:v", "scale": 2}}
         ({}, ({"seed": 1}, {"seed": 1, "games": 20}), 0),  # fewest other settings, then the newest
         ({}, ({"seed": 1}, {"seed": 2}), 1),
         (EDITED, ({"opponent": "random"}, {}, {"checkpoint": "sha256:two"}), 1),
-        (EDITED, ({}, {"intervention": {"vector": "run:w"}}), 0),  # beside none, not beside another edit
-        (EDITED, ({}, {"intervention": {"vector": "run:v", "scale": 1}}), 0),  # nor beside another scale of it
+        (EDITED, ({}, {"intervention": {"vector": "run:w"}}), 0),  # next to none, not next to another edit
+        (EDITED, ({}, {"intervention": {"vector": "run:v", "scale": 1}}), 0),  # nor next to another scale of it
     ],
 )
 def test_a_result_is_compared_only_with_an_earlier_run_of_the_same_model_and_question(

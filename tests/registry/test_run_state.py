@@ -1,4 +1,4 @@
-"""What a run's state is and how many of its units are done is the same wherever it is said."""
+"""A run's state and its number of complete units are the same in every output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ..postgres import postgres as postgres
 START = datetime(2026, 1, 1, tzinfo=UTC)
 UNITS = 10
 # name → (attempts, oldest first: state, cause, of a job, a cancelled job, a job that is queued again or one that the
-# job of what is left waits for), ranges done, what everything must say: state, units done
+# job of the remaining units waits for), ranges done, expected output: state, units done
 CASES: dict[str, tuple[list[tuple[str | None, ...]], list[tuple[int, int]], str, int]] = {
     "planned": ([], [], "planned", 0),
     "running": ([("running", None)], [], "running", 0),

@@ -1,4 +1,4 @@
-"""Which copy of SQLite writes, with which journal, and what a commit promises."""
+"""The copy of SQLite that writes, its journal, and the guarantee of a commit."""
 
 from __future__ import annotations
 

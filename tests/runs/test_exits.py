@@ -1,4 +1,4 @@
-"""A user's kind that ends the process: a run says so with a status that is not 0, and the attempt keeps its cause."""
+"""A user's kind that ends the process: the run exits with a status other than 0, and the attempt keeps its cause."""
 
 from __future__ import annotations
 

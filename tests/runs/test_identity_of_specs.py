@@ -44,7 +44,7 @@ def test_a_recorded_source_still_leads_to_its_kind(name: str, source: str) -> No
 
 
 def test_every_kind_and_every_setting_is_among_them() -> None:
-    """`python tests/fixtures/identity.py` adds what is missing, once it stands in SPECS there."""
+    """`python tests/fixtures/identity.py` adds missing entries of SPECS in that file."""
     of: dict[str, list[dict[str, Any]]] = {}
     for entry in GOLDEN:
         of.setdefault(entry["kind"], []).append(entry)

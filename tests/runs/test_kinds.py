@@ -1,4 +1,4 @@
-"""Finding kinds: ours, a user's file, and what is wrong with one."""
+"""Finding kinds: the bundled ones, a user's file, and errors in such a file."""
 
 from __future__ import annotations
 

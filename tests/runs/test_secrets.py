@@ -1,4 +1,4 @@
-"""What an attempt records, end to end: no secret of a command line, a patch, a file, an error or a log is in it."""
+"""The record of an attempt, end to end: no secret of a command line, a patch, a file, an error or a log is in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training that was stopped on one machine goes on with its next batch on another."""
+"""A training that was stopped on one machine continues with its next batch on another."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_training_moves_from_machine_to_machine_and_ends_as_if_it_had_stayed(m
     with one.database.read() as sql:
         assert sql.query(tables.Attempt).filter_by(run_id=run_id).count() == 3
     shutil.rmtree(two.store.runs / run_id.hex)
-    train(two)  # from the beginning to its end
+    train(two)  # from the beginning to the end
     (curve, weights), (stayed, as_stayed) = results(one, run_id), results(two, run_id)
     assert curve == stayed
     assert all((weights[name] == tensor).all() for name, tensor in as_stayed.items())

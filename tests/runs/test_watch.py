@@ -40,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def attempt(session, run_toy):
-    """Makes an attempt that is said to run; returns its id."""
+    """Makes an attempt that is recorded as running; returns its id."""
     run_toy(positions=1)
     with session.database.read() as sql:
         done = sql.query(tables.Attempt).one()
@@ -126,7 +126,7 @@ def test_what_was_lost_is_found_again_by_its_next_check_in(session, attempt, clo
     clock.now += CHECK_IN_TIMEOUT_S + 1
     watcher.mark_lost_attempts(session.database)
     assert state(session, silent) == ("lost", "lost")
-    check_in(session, silent, get_utc_now() - timedelta(hours=1))  # an old one that comes late says nothing
+    check_in(session, silent, get_utc_now() - timedelta(hours=1))  # a late old one is ignored
     ingest_fragments(session.database, session.store)
     assert state(session, silent) == ("lost", "lost")
     check_in(session, silent, get_utc_now() + timedelta(seconds=5))
@@ -197,7 +197,7 @@ def test_notes_of_an_earlier_boot_prove_nothing(session, attempt, clock):
 
 
 def test_check_ins_go_on_while_the_registry_is_locked_and_leave_no_files(session, toy):
-    """A heartbeat that meets a lock harms nobody: it is a file."""
+    """A heartbeat that meets a lock does no harm, because it is a file."""
     from chessreg.runs.attempt import AttemptOrigin, RunAttempt
     from chessreg.runs.resolve import resolve_spec
 

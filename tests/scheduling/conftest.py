@@ -1,4 +1,4 @@
-"""A registry with a queue, and a supervisor that goes round when a test tells it to."""
+"""A registry with a queue, and a supervisor that runs its loop when a test calls it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GATED = str(Path(__file__).parent.parent / "kinds" / "gated_kind.py")
 
 
 class Desk:
-    """A registry with a queue, and a supervisor in this process that goes round when it is told to."""
+    """A registry with a queue, and a supervisor in this process that runs its loop when it is called."""
 
     gated = f"{GATED}:Gated"
 

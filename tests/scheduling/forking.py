@@ -1,4 +1,4 @@
-"""The local executor with workers that are forks: seconds less than an interpreter that imports all anew."""
+"""The local executor with workers that are forks: seconds less than an interpreter that imports everything again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..forked import FORKED
 
 
 def do(folder: Path, cwd: Path, env: dict[str, str], log: Path) -> None:
-    """What `python -m chessreg.scheduling.worker` does, in a session of its own."""
+    """The work of `python -m chessreg.scheduling.worker`, in a separate session."""
     os.setsid()
     for stream in (1, 2):
         os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), stream)
@@ -26,7 +26,7 @@ def do(folder: Path, cwd: Path, env: dict[str, str], log: Path) -> None:
 
 
 class ForkingExecutor(LocalExecutor):
-    """Real processes with real pids in sessions of their own. Tests of executors and of `launch` begin interpreters."""
+    """Real processes with real pids in separate sessions. Tests of executors and of `launch` begin interpreters."""
 
     def __init__(self) -> None:
         super().__init__(read=list, grace=1.0)

@@ -1,4 +1,4 @@
-"""The supervisor's process: what it imports, and who is taken for it."""
+"""The supervisor's process: its imports, and the processes mistaken for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_no_file_of_the_stores_folder_is_executed_by_the_supervisor(session, tmp
 def test_the_supervisor_of_another_machine_of_the_same_name_is_told_and_not_asked_for_without_end(session):
     presence = Presence(session.store)
     presence.file.parent.mkdir(exist_ok=True)
-    with presence.file.open("w") as file:  # what a lock on a network file system shows here
+    with presence.file.open("w") as file:  # a lock on a network file system as it appears here
         fcntl.flock(file, fcntl.LOCK_EX)
         json.dump(get_this_process().record() | {"boot_id": "of another machine"}, file)
         file.flush()

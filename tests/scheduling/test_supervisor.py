@@ -218,7 +218,7 @@ def test_a_registry_that_does_not_answer_stops_no_worker_and_loses_nothing(desk,
         desk.open_gate()
         deadline = time.monotonic() + 300
         outcome = queue.get_job_folder(desk.session.store, desk.jobs()[0]) / "outcome.json"
-        while not outcome.exists():  # it works to its end meanwhile
+        while not outcome.exists():  # it completes its work meanwhile
             assert time.monotonic() < deadline
             time.sleep(0.02)
         with pytest.raises(RegistryError):

@@ -1,4 +1,4 @@
-"""Several processes, or a registry that is away: what is queued is queued once, and what is begun goes on."""
+"""Several processes, or an unreachable registry: each job is queued once, and running jobs continue."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_retry_beside_an_active_job_does_nothing(desk):
 
 
 def test_a_job_runs_this_machines_interpreter_on_this_machines_packages(desk):
-    """Whatever its row says, and whatever lies in the folder that the row names."""
+    """For any text in its row, and any file in the folder that the row names."""
     desk.supervisor.executors["local"] = LocalExecutor()
     desk.open_gate()
     desk.launch(desk.order(count=2))
@@ -108,7 +108,7 @@ def test_a_job_runs_this_machines_interpreter_on_this_machines_packages(desk):
 
 
 def test_a_job_launched_inside_the_store_is_refused(desk):
-    """What was pulled lies there: a profile of Slurm among it would be another machine's command."""
+    """Pulled files are there: a profile of Slurm among them would be another machine's command."""
     desk.launch(desk.order(count=2))
     inside = desk.session.store.artifacts / "ab"
     inside.mkdir()

@@ -1,4 +1,4 @@
-"""A store of its own for every test, and activations to put into it."""
+"""A separate store for every test, and activations to store in it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def activations() -> Callable[..., dict[str, np.ndarray]]:
 
 @pytest.fixture
 def write(store: Store) -> Callable[..., tuple[Path, dict[str, np.ndarray]]]:
-    """Write and publish one group with 64 rows a chunk; returns its folder and what was written."""
+    """Write and publish one group with 64 rows per chunk; returns its folder and the written values."""
 
     def make(
         rows: int = 300, dtype: str = "float16", units: tuple[int, int] = (0, 10), seed: int = 0, **options: Any

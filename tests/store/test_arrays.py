@@ -1,4 +1,4 @@
-"""Activation arrays: what is written comes back bit by bit, and what is lost is told."""
+"""Activation arrays: written values are read back bit by bit, and lost ones are reported."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_flipped_bit_is_found_by_whoever_reads_the_chunk_first(write: Write, w
     content = bytearray(chunk.read_bytes())
     content[700] ^= 8
     chunk.write_bytes(content)
-    read = {  # also rows beside the bit that changed
+    read = {  # also rows next to the changed bit
         "slice": lambda: array.read(HOOKS[0], slice(120, 122)),
         "rows": lambda: array.read(HOOKS[0], [3, 127]),
         "mask": lambda: array.read(HOOKS[0], np.arange(array.rows) == 127),

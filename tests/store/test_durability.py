@@ -1,4 +1,4 @@
-"""What outlives a power cut: every file is flushed before it gets its name, and its folder after that."""
+"""Data that survive a power cut: every file is flushed before it gets its name, and its folder after that."""
 
 from __future__ import annotations
 

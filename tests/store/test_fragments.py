@@ -233,7 +233,7 @@ def test_a_renamed_fragment_does_not_pass_for_another_runs(store: Store) -> None
 
 
 def bomb(store: Store, line: bytes, times: int) -> Fragment:
-    """A fragment of a few kilobytes that says how large it is, and is."""
+    """A fragment of a few kilobytes that claims a large size, and has it."""
     path = store.incoming / f"{uuid.uuid4()}.run1.jsonl.zst"
     with path.open("wb") as file:
         packer = zstandard.ZstdCompressor().stream_writer(file, size=times * 1000 * len(line))
@@ -374,7 +374,7 @@ while True:
 
 
 def kill_round(store: Store, run: str, seconds: float) -> int:
-    """Start a writer, kill it after `seconds`, check what it left; returns the number of rows."""
+    """Start a writer, kill it after `seconds`, check its leftovers; returns the number of rows."""
     writer = subprocess.Popen([sys.executable, "-c", KILLED, str(store.root), run], cwd=ROOT, stdout=subprocess.PIPE)
     assert writer.stdout is not None
     writer.stdout.readline()

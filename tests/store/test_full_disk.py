@@ -1,4 +1,4 @@
-"""A full disk is one error with the path, whatever the library that meets it raises."""
+"""A full disk is one error with the path, for every library that meets it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening a store, and what crashed writers leave in it."""
+"""Opening a store, and the leftovers of crashed writers in it."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ lock = WriterLock(Path({str(store.tmp)!r}), "one"); print("held", flush=True); t
     lock.release()
     WriterLock(store.tmp, "one").release()
     assert not list(store.tmp.iterdir())
-    (store.tmp / "two.lock").touch()  # a power cut took what it said
+    (store.tmp / "two.lock").touch()  # its output was lost in a power cut
     assert [each.path.name for each in store.clean_staging(0)] == ["two.lock"]
     assert not list(store.tmp.iterdir())
 

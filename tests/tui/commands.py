@@ -8,7 +8,7 @@ from chessreg.cli.root import root
 
 
 def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
-    """The command that these words begin with, and the words after it. Fails where there is none."""
+    """The command that these words begin with, and the words after it. Fails if it does not exist."""
     left = list(words)
     assert left.pop(0) == "chessreg"
     command: click.Command = root

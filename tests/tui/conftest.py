@@ -39,7 +39,7 @@ from .worlds import studied as studied
 from .worlds import study as study
 from .worlds import world as world
 
-PATIENCE = 300.0  # seconds after which what does not come has failed
+PATIENCE = 300.0  # seconds after which missing text is a failure
 CALM = 4
 NEVER = 86_400.0  # seconds: no test takes as long
 
@@ -95,7 +95,8 @@ def styled_faster() -> Iterator[None]:
 
 @pytest.fixture
 def near_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lab's model on a thread of the tests, which have torch already: a process of its own loads it for seconds."""
+    """The lab's model on a thread of the tests, which have torch already: a separate process would load it for
+    seconds."""
     from chessreg.lab import worker
     from tui.model_process import ModelProcess
 
@@ -119,8 +120,8 @@ def near_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def same_everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Times, hosts, ids, paths and durations as they are nowhere: pictures do not tell where they were taken. Nor is in
-    them what comes with the time: check-ins of those who run, a machine's second load."""
+    """Times, hosts, ids, paths and durations with fixed fictional values, so that pictures do not depend on the
+    machine. Nor do they contain anything that changes with time: check-ins of running jobs, a machine's second load."""
     if "snap_compare" in request.fixturenames:
         monkeypatch.setattr("tui.app.TICK_S", NEVER)
         monkeypatch.setattr("tui.screens.home.LOAD_SAMPLE_S", NEVER)
@@ -138,17 +139,17 @@ def same_everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORTERM", "truecolor")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # what is remembered, and from no test to another
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # remembered values, and none from another tesr
     monkeypatch.setattr("textual.app.wait_for_idle", at_once)
     monkeypatch.setattr(ChessregApp, "NOTIFICATION_TIMEOUT", NEVER)  # `Driver.notices` has all of them
-    monkeypatch.setattr("tui.app.SLOW_CALL_S", NEVER)  # no banner of what takes long on a busy machine
+    monkeypatch.setattr("tui.app.SLOW_CALL_S", NEVER)  # no banner for slow operations on a busy machine
     monkeypatch.setattr("tui.screens.runs.RESULTS_DELAY_S", 0.0)
     monkeypatch.setattr("tui.screens.preview.BOARD_WIDE_CELLS", 10_000)
-    monkeypatch.setattr("tui.screens.preview.WIDE_CELLS", 10_000)  # previews tell ids and logs; test_preview has them
+    monkeypatch.setattr("tui.screens.preview.WIDE_CELLS", 10_000)  # previews show ids and logs; test_preview has them
 
 
 async def at_once(*_: float) -> None:
-    """In place of a look at the processor after every key: `settled` waits for what the key has begun."""
+    """Replaces the check of the processor after every key: `settled` waits for the effects of the key."""
     await asyncio.sleep(0)
 
 
@@ -199,7 +200,7 @@ async def settled(pilot: Pilot[Any]) -> None:
                 elif moved or unpainted(screen) or pilot.app.typed.under_way:
                     handled = False
                     await pilot._wait_for_screen()  # parts that are idle afterwards ask to be drawn
-                    screen._on_timer_update()  # draws now what Textual draws 60 times a second
+                    screen._on_timer_update()  # draws now, where Textual draws 60 times a second
                     await asyncio.sleep(0.002)
                 elif handled:
                     break
@@ -211,7 +212,7 @@ async def settled(pilot: Pilot[Any]) -> None:
 
 
 class Driver:
-    """The app under test: keys, and what is on the screen."""
+    """The app under test: keys, and the text on the screen."""
 
     def __init__(self, app: ChessregApp, pilot: Pilot[Any]) -> None:
         self.app, self.pilot = app, pilot
@@ -245,7 +246,7 @@ class Driver:
         await settled(self.pilot)
 
     async def until(self, *words: str, seconds: float = PATIENCE) -> str:
-        """The screen, once it has all these words: of what comes from outside, and by a timer."""
+        """The screen, once it has all these words, for changes from outside and by timers."""
         await self.once(lambda: all(word in self.text for word in words), " and ".join(words), seconds)
         return self.text
 
@@ -261,12 +262,12 @@ class Driver:
 
     @property
     def strips(self) -> list[Strip]:
-        visible_screen_stack.set(self.app._background_screens)  # what a modal screen lets through
+        visible_screen_stack.set(self.app._background_screens)  # the keys that a modal screen lets through
         return self.app.screen._compositor.render_strips()
 
     @property
     def text(self) -> str:
-        """What is on the screen, drawn whole each time."""
+        """The text on the screen, drawn completely each time."""
         strips = self.strips
         return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
 
@@ -290,7 +291,7 @@ class Driver:
 
     @property
     def notices(self) -> str:
-        """What the app has notified of, which is not on the screen of a test."""
+        """The notifications of the app, which are not on the screen of a test."""
         return "\n".join(notification.message for notification in self.app._notifications)
 
     @property

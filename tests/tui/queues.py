@@ -99,7 +99,7 @@ def queued(folder: Path) -> Iterator[Queue]:
 
 @pytest.fixture(scope="session")
 def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queue]:
-    """Jobs in every state. Tests read them; one that changes them makes a queue of its own with `queued`."""
+    """Jobs in every state. Tests read them; a test that changes them makes a separate queue with `queued`."""
     with queued(tmp_path_factory.mktemp("queue")) as filled:
         of_checkout = str(Path(__file__).parents[2])
         with filled.session.database.write() as sql:  # pictures are the same in every checkout

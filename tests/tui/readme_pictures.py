@@ -2,8 +2,8 @@
 
 .venv/bin/python -m tests.tui.readme_pictures [--folder .chessreg] [home squares …]
 
-Look at the pictures before you commit them. `tui/pictures/inputs.json` records what each was taken from, and
-test_readme_pictures.py fails when that has changed since.
+Inspect the pictures before you commit them. `tui/pictures/inputs.json` records the inputs of each, and
+test_readme_pictures.py fails when they have changed since.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def published(driver: Driver) -> None:
 
 @dataclass(frozen=True)
 class Picture:
-    """The size of a picture in terminal cells, the keys that lead to its screen, and what the screen depends on."""
+    """The size of a picture in terminal cells, the keys that lead to its screen, and the inputs of the screen."""
 
     size: tuple[int, int]
     steps: Callable[[Driver], Awaitable[None]]
@@ -107,7 +107,7 @@ def demo_commands(runs: tuple[str, ...]) -> list[str]:
 
 
 def inputs_digest(picture: Picture) -> str:
-    """Return the SHA-256 of what a picture is taken from: commands, keys, size, and snapshots of its screen."""
+    """Return the SHA-256 of the inputs of a picture: commands, keys, size, and snapshots of its screen."""
     digest = hashlib.sha256()
     for part in (*demo_commands(picture.runs), inspect.getsource(picture.steps), str(picture.size)):
         digest.update(part.encode() + b"\0")

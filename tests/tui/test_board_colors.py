@@ -1,4 +1,5 @@
-"""Pieces are drawn as blocks that fill their square, and both sides can be told from it with any number of colors."""
+"""Pieces are drawn as blocks that fill their square, and both sides are distinguishable from it with any number of
+colors."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ XTERM = ("000000", "cd0000", "00cd00", "cdcd00", "0000ee", "cd00cd", "00cdcd", "
 
 
 class Stage(App[None]):
-    """A board in a theme, in a terminal of so many colors."""
+    """A board in a theme, in a terminal of this many colors."""
 
     def __init__(self, theme: Theme, colors: str) -> None:
         super().__init__()
@@ -44,7 +45,7 @@ class Stage(App[None]):
 
 
 def shown(color: RichColor, colors: str) -> list[Color]:
-    """What a terminal shows for a color that is sent to it: of 16 colors by two palettes."""
+    """The color that a terminal shows for a given color: of 16 colors by two palettes."""
     sent = color.downgrade(COLOR_SYSTEMS.get(colors, ColorSystem.TRUECOLOR))
     own = Color(*sent.get_truecolor())
     return [own, Color.parse(f"#{XTERM[sent.number]}")] if colors == "standard" and sent.number is not None else [own]

@@ -215,7 +215,7 @@ async def test_a_board_is_changed_by_keys_and_the_command_stores_that_edit(
 
 @pytest.mark.parametrize("size", ["80x24", pytest.param("200x60", marks=pytest.mark.slow)])
 def test_the_boards_of_a_case(squares: Path, app_on: Any, snap_compare: Any, monkeypatch: Any, size: str) -> None:
-    """Numbers are given: those of a model differ in their last digits from one CPU to another."""
+    """Numbers are given, because those of a model differ in their last digits between CPUs."""
     case = case_of(squares, "edit")
     boards = dict(zip(("original", "target", "later"), map(chess.Board, FENS), strict=True))
     rows = {

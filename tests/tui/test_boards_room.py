@@ -1,4 +1,4 @@
-"""A game on the board: evaluated, gone through by ply and by square, copied, and what its model would have played."""
+"""A game on the board: evaluated, stepped through by ply and by square, copied, and the moves of its model."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ async def test_where_the_terminal_draws_images_boards_are_images_until_a_key_say
         first = pane.picture.image
         assert first.size == (512, 512)
         _start, end = screen.views[0].last_move
-        middle = (8 * SQUARE_PIXELS // 8 // 2, 4)  # of a square, beside its sign and its piece
+        middle = (8 * SQUARE_PIXELS // 8 // 2, 4)  # of a square, next to its sign and its piece
         x, y = SQUARE_PIXELS * (end % 8) + middle[0] - 20, SQUARE_PIXELS * (7 - end // 8) + middle[1]
         plain = first.getpixel(
             (SQUARE_PIXELS * ((end + 2) % 8) + middle[0] - 20, SQUARE_PIXELS * (7 - end // 8) + middle[1])

@@ -40,7 +40,7 @@ async def test_two_marked_runs_have_the_numbers_of_the_command(drive, studied: P
             assert ours in line
             assert theirs in line
             assert difference in line
-        assert not any("square_accuracy" in metric["metric"] for metric in told["metrics"])  # squares are no steps
+        assert not any("square_accuracy" in metric["metric"] for metric in told["metrics"])  # squares are not steps
         await driver.press("i")
         assert {"board", "longer", "metric"} <= {line.strip("│ ").split(" ")[0] for line in driver.lines}
         assert "Δ longer" in driver.text

@@ -118,7 +118,7 @@ async def test_every_key_is_answered_while_the_database_is_blocked(drive, monkey
             async with asyncio.timeout(120):
                 while table.cursor != 1:
                     await pilot.pause(0.01)
-                while "still " not in driver.text:  # the banner names what is slow after a second
+                while "still " not in driver.text:  # the banner names slow operations after a second
                     await pilot.pause(0.05)
             assert "still" in driver.lines[-2]
             gate.set()

@@ -1,4 +1,4 @@
-"""Dialogs: what was typed is not lost, and the footer has the keys that work."""
+"""Dialogs: typed text is not lost, and the footer has the keys that work."""
 
 from __future__ import annotations
 

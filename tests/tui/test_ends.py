@@ -1,4 +1,4 @@
-"""`g` and Home go to the beginning, `G` and End to the end, wherever there is one."""
+"""`g` and Home move to the beginning, `G` and End to the end, in every list and text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is cut has a mark, in every table, text and frame: at 80x24, and in `make slow` at four sizes."""
+"""Every cut text has a mark, in every table, text and frame: at 80x24, and in `make slow` at four sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds in every screen: palette, help, the copied command, the mouse, and the way back."""
+"""Properties of every screen: palette, help, the copied command, the mouse, and the way back."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def luminance(color: tuple[int, int, int]) -> float:
 
 @pytest.mark.slow
 async def test_words_stand_out_from_their_ground_in_every_room_and_theme(drive) -> None:
-    """By 3 to 1, as WCAG 2 wants of large text; a form of the launch screen is one of the rooms, and the SQL room."""
+    """By 3 to 1, as WCAG 2 requires of large text; a form of the launch screen is one of the screens, as is the SQL
+    screen."""
     async with drive(size=(120, 40)) as driver:
         for room in (*(entry.name for entry in ENTRIES), "form", "sql"):
             await driver.go({"form": "launch", "sql": "queries"}.get(room, room))
@@ -83,7 +84,7 @@ async def test_words_stand_out_from_their_ground_in_every_room_and_theme(drive) 
 
 @everywhere
 async def test_what_is_copied_prints_what_is_shown(drive, entry: ScreenEntry, tmp_path: Path) -> None:
-    """The command goes to the terminal by OSC 52, into a file, and is one that there is."""
+    """The command goes to the terminal by OSC 52, into a file, and exists."""
     async with drive(size=(80, 24), start=entry.name) as driver:
         written: list[str] = []
         driver.app._driver.write = written.append

@@ -91,7 +91,7 @@ def every(pages: Pages) -> list[Any]:
 
 @pytest.fixture(params=[pytest.param(JoinedPages.STRETCH, marks=pytest.mark.slow), 3])
 def stretch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows are looked at all at once, and a few at a time."""
+    """Rows are checked all at once, and a few at a time."""
     monkeypatch.setattr(JoinedPages, "STRETCH", request.param)
 
 
@@ -169,7 +169,7 @@ WORDS = ("B20", "9", "1", "0.5", "1,234", "-3", "½", "yes", "1-0", "2026", "inf
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
 def test_a_word_means_the_same_in_python_sql_and_arrow(dialect: str, request: pytest.FixtureRequest) -> None:
-    """Every comparison of every kind of value, with every kind of word, also where there is none."""
+    """Every comparison of every kind of value, with every kind of word, also with missing values."""
     document = JSON().with_variant(JSONB(), "postgresql")
     kinds = {"words": String(20), "whole": Integer(), "real": Float(53), "truth": Boolean(), "mixed": document}
     table = Table("told", MetaData(), Stored("id", Integer, primary_key=True), *starmap(Stored, kinds.items()))
@@ -247,7 +247,7 @@ async def test_a_game_of_a_dataset_is_found_by_rating(drive: Any) -> None:
         keys = ["5", "tab", "tab", "tab", "slash"]
         await driver.press(*keys)
         await driver.type("white_e")
-        assert "white_elo>" in driver.text  # what is offered
+        assert "white_elo>" in driver.text  # the offered words
         await driver.press("tab")
         await driver.type("1150 plies:40")
         await driver.press("enter")
@@ -324,7 +324,7 @@ async def test_the_palette_finds_everything_and_what_is_used_comes_first(drive: 
     async with drive(size=(140, 60)) as driver:
 
         async def choose(words: str) -> None:
-            await driver.burst("ctrl+p", *words)  # faster than what can be found is read
+            await driver.burst("ctrl+p", *words)  # faster than the findable rows are read
             await driver.press("enter")
             await driver.settle()
 

@@ -1,4 +1,4 @@
-"""Home: what runs, what has ended since one last looked, and the command that says the same."""
+"""Home: running jobs, runs that ended since the last visit, and the command that prints the same."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ async def test_a_long_unit_has_a_share_a_rate_and_time_left_and_a_machine_its_la
     monkeypatch.setattr(show, "format_local_time", lambda time: f"{time:%H:%M}" if time else "")
     monkeypatch.setattr(show, "format_seconds", lambda seconds: "" if seconds is None else f"{seconds:.0f} s")
     back_up_registry(queue.folder / "registry.db", tmp_path / "registry.db")
-    Store.create(tmp_path / "store")  # its own: that of the queue holds check-ins of what runs
+    Store.create(tmp_path / "store")  # its own: that of the queue holds check-ins of running jobs
     with Database.open(tmp_path / "registry.db") as database, database.write() as sql:
         (machine,) = sql.scalars(select(Machine))
         hour = timedelta(hours=1)

@@ -1,5 +1,5 @@
-"""What a terminal answers when it is asked whether it draws images, in time or late, is taken for no key; what is typed
-meanwhile is, and nothing of the questions is seen."""
+"""A terminal's answer to the question whether it draws images, in time or late, is not taken for a key; keys typed
+meanwhile are delivered, and the questions are invisible."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ASKED = re.compile(
 def test_an_answer_of_the_terminal_is_no_key_and_what_is_typed_meanwhile_is(
     attributes: bytes | None, kitty: bool, columns: int, drawn: str, late: bool
 ) -> None:
-    """Over a slow line nothing is answered before the last question: what a test can say without a clock."""
+    """Over a slow line nothing is answered before the last question: the part that a test can check without a clock."""
     terminal, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", columns * 24 // 80, columns, 10 * columns, 6 * columns))
     patience = "1" if attributes is None else "60"  # seconds: who answers is not waited for, however busy

@@ -1,4 +1,4 @@
-"""What a researcher does: from the runs to a board, from a table's line to the game behind it."""
+"""The work of a researcher: from the runs to a board, from a table's line to the game behind it."""
 
 from __future__ import annotations
 
@@ -364,7 +364,7 @@ async def test_an_empty_registry_says_what_to_type_and_follows(drive, tmp_path: 
 
             toy = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
             session.run(find_kind(toy).spec(positions=2), kind=toy, name="late")
-        await driver.until("late")  # another process wrote; nobody pressed a key
+        await driver.until("late")  # another process wrote; no key was pressed
         assert "1 run · " in driver.text
         assert "/ filter" in driver.lines[-1]
 

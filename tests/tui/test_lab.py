@@ -1,4 +1,4 @@
-"""Boards of edits and the lab: what is shown is what the commands print, and no key waits for a model."""
+"""Boards of edits and the lab: the screens show the values that the commands print, and no key waits for a model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_of(session: Session, name: str) -> dict[str, Any]:
 
 
 def command(world: Path, *words: str) -> Any:
-    """What a chessreg command prints with --json."""
+    """The output of a chessreg command with --json."""
     place = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
     with redirect_stdout(StringIO()) as said:
         assert run_command_line([*place, *words, "--json"]) == 0
@@ -282,7 +282,7 @@ async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_mo
         await driver.press("enter")
         assert screen.sans == ("e4",)
         await driver.press("slash")
-        await driver.type("1. d4 Nf6")  # a game from its first move, behind the moves that stand there
+        await driver.type("1. d4 Nf6")  # a game from its first move, after the moves already there
         await driver.press("enter")
         assert screen.sans == ("d4", "Nf6")
         screen.go(("d4", "Nf6", second))
@@ -369,7 +369,7 @@ async def test_two_clicks_on_the_board_play_a_move_in_the_lab_and_one_tells_of_a
         await click("g1")
         assert "g1: white knight" in driver.text
         assert "layer 0 reads" in driver.text
-        await click("e5")  # no move: the other square is told of
+        await click("e5")  # no move: the other square is described
         assert "e5: black pawn" in driver.text
         assert lab.sans == ("e4", "e5")
         await click("g1")

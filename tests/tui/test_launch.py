@@ -32,7 +32,7 @@ TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
 
 # -- forms, without a screen ------------------------------------------------------------------------------------------
 
-SEVERAL = {"move-quality", "sae"}  # kinds that want one of several settings, none of them by itself
+SEVERAL = {"move-quality", "sae"}  # kinds that need one of several settings, none of them by itself
 
 
 @pytest.mark.parametrize("name", sorted(load_kinds()))
@@ -181,7 +181,7 @@ async def open_toy(driver: Any) -> None:
 
 
 async def test_a_form_is_filled_planned_and_launched_and_its_job_finishes(drive, tmp_path: Path) -> None:
-    """What a researcher does, on the real supervisor and a real worker."""
+    """The work of a researcher, on the real supervisor and a real worker."""
     folder = tmp_path / "project"
     folder.mkdir()
     async with drive(folder, size=(180, 45)) as driver:

@@ -1,4 +1,4 @@
-"""Keys are about the row or the runs that one sees, whatever another process writes and whatever a filter hides."""
+"""Keys apply to the visible row or runs, whatever another process writes and a filter hides."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_the_cursor_stays_on_its_run_while_others_are_added(drive: Any, ow
         await driver.press("asterisk")
         assert current(driver) == "sure"
         assert run_of(own, "sure")["starred"]
-        await driver.press("z")  # what goes out of sight leaves the cursor at its place
+        await driver.press("z")  # a row that disappears leaves the cursor at its place
         assert run_of(own, "sure")["archived"]
         assert current(driver) not in ("sure", "newcomer0")
 

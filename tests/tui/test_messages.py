@@ -1,4 +1,4 @@
-"""Changes made while the registry is locked are held, tried again and dropped by hand; what was told is kept."""
+"""Changes made while the registry is locked are held, retried and dropped on request; messages are kept."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ sys.stdin.read()
 
 @contextmanager
 def locked(registry: Path) -> Iterator[None]:
-    """Another process holds the lock of writers: those of one process do not keep it from itself."""
+    """Another process holds the lock of writers, because a process does not lock itself out."""
     command = [sys.executable, "-S", "-c", HOLD, str(registry)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout

@@ -1,5 +1,5 @@
-"""What a user sees is in the order of names and times, never in that of a hash: a hash rests on trained weights, whose
-last bits are the processor's."""
+"""The user sees rows in the order of names and times, never in that of a hash: a hash depends on trained weights, whose
+last bits depend on the processor."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Mirror:
         self.back = {other: hash for hash, other in self.other.items()}
 
     def back_in(self, text: str) -> str:
-        """What was said of the mirror, its hashes as they were."""
+        """The messages of the mirror, with the recorded hashes."""
         return HEX.sub(lambda found: self.back.get(found[0], found[0]), text)
 
 
@@ -74,7 +74,7 @@ def place(folder: Path) -> tuple[str, Path]:
 
 
 def printed(folder: Path, command: str) -> str:
-    """What a command prints of this world."""
+    """The output of a command in this world."""
     registry, store = place(folder)
     words = ["--registry", registry, "--store", str(store), *shlex.split(command)]
     with redirect_stdout(StringIO()) as said, redirect_stderr(StringIO()) as told:

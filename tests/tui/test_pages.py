@@ -129,7 +129,7 @@ def test_overlapping_ranges_count_their_units_once(filled) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("stretch", [JoinedPages.STRETCH, 100])
 def test_words_narrow_the_runs(filled, words: str, fits: Any, stretch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether they are looked at all at once or a few at a time."""
+    """Whether they are checked all at once or a few at a time."""
     session, _ = filled
     monkeypatch.setattr(JoinedPages, "STRETCH", stretch)
     found = list_run_pages(session, words)
@@ -194,7 +194,7 @@ def test_joined_pages_go_on_from_one_source_to_the_next() -> None:
 
 
 def test_a_pause_ends_a_step_and_what_was_found_before_it_is_shown() -> None:
-    """A word that few rows hold: what is looked at, not what is found, says when the first rows are shown."""
+    """A word in few rows: the number of checked rows, not of matches, determines when the first rows are shown."""
 
     def parts() -> Iterator[ListPages | None]:
         for n in range(40):

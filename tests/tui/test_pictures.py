@@ -1,5 +1,5 @@
 """A picture of every screen at two sizes, each with the numbers that it must show; those at 200x60 run in `make slow`.
-`pytest -m "" --snapshot-update` takes them anew; look at them before they are committed."""
+`pytest -m "" --snapshot-update` takes them again; inspect them before you commit them."""
 
 from __future__ import annotations
 

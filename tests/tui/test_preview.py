@@ -1,4 +1,4 @@
-"""From 160 columns on a list shows beside it what the row under the cursor holds."""
+"""From 160 columns on a list shows a preview of the row under the cursor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def previews(same_everywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def text(driver: Any) -> str:
-    """What stands in the preview."""
+    """The text of the preview."""
     left = driver.screen.query_one(Preview).region.x
     return "\n".join(line[left:] for line in driver.lines)
 

@@ -1,4 +1,4 @@
-"""The queries: search, scope, SQL, plots, what is behind a line, files and copies. Every number is the core's."""
+"""The queries: search, scope, SQL, plots, the rows behind a line, files and copies. Every number is the core's."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_a_scope_narrows_the_answer_and_goes_with_one(drive: Any, session:
         assert driver.screen.query_one(PageTable).count == len(whole)
         await driver.press("s")
         await driver.type("run:pl")
-        await driver.press("right")  # takes what is offered
+        await driver.press("right")  # takes the offered word
         assert driver.screen.query_one(ScopeBar).value == "run:plain"
         await driver.press("enter")
         table = driver.screen.query_one(PageTable)
@@ -87,7 +87,7 @@ async def test_queries_beside_a_kind_of_ones_own_are_listed_and_asked_and_a_brok
         table = driver.screen.query_one(PageTable)
         assert [[table.row(0)[f"c{c}"].strip() for c in range(len(lines[0]))]] == lines
         await driver.press("C")
-        assert "share" in driver.text  # what the columns mean
+        assert "share" in driver.text  # the meaning of the columns
         await driver.press("escape", "escape")
         path.with_suffix(".sql").write_text("-- no query")
         await driver.press("r")
@@ -217,7 +217,7 @@ ENDLESS = "with recursive t(n) as (select 1 union all select n + 1 from t) selec
 
 
 async def ask_without_end(driver: Any) -> None:
-    """Ask what has no answer, and let it run."""
+    """Ask a question without an answer, and let it run."""
     driver.screen.query_one(SqlEditor).text = ENDLESS
     await driver.pilot.press("f5")
     async with asyncio.timeout(PATIENCE):
@@ -405,7 +405,7 @@ async def test_games_are_scored_either_way_and_the_command_says_so(drive: Any, s
     async with drive(size=(160, 40)) as driver:
         await opened(driver, title)
         await driver.press("O")
-        assert "scoring author-2024" in " ".join(driver.text.split())  # where a line ends is no matter
+        assert "scoring author-2024" in " ".join(driver.text.split())  # line ends do not matter
         table = driver.screen.query_one(PageTable)
         assert [[table.row(n)[f"c{c}"].strip() for c in range(len(line))] for n, line in enumerate(other)] == other
         assert driver.screen.command() == f"chessreg query '{title}' --scoring author-2024"

@@ -50,7 +50,7 @@ sys.addaudithook(note_write)  # none is ever taken away again: outside `recordin
 
 @contextmanager
 def recording() -> Iterator[list[str]]:
-    """Collect what this process opens for writing, makes, renames and removes."""
+    """Collect the files that this process opens for writing, makes, renames and removes."""
     global _recording
     _written.clear()
     _recording = True
@@ -84,7 +84,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-WRITING = {  # place → its actions that change a row, a file or a setting: what is not listed here must change nothing
+WRITING = {  # place → its actions that change a row, a file or a setting: other actions must change nothing
     "everywhere": "picture",
     "messages": "drop again",
     "home": "launch begin.demo begin.data begin.model cancel retry",
@@ -176,9 +176,9 @@ async def back_to(driver: Any, screen: Any) -> None:
 
 
 async def walk(driver: Any, screen: Any, done: set[str], seen: set[type]) -> None:
-    """Try every action of what is on this screen, and on the screens and dialogs that these lead to; each class once.
+    """Try every action of this screen, and of the screens and dialogs that these lead to; each class once.
 
-    What ends a dialog ends the walk there.
+    An action that ends a dialog ends the walk there.
     """
     app = driver.app
     seen.add(type(screen))

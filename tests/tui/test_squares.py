@@ -215,7 +215,7 @@ def test_arrows_are_lines_that_end_at_their_number_and_leave_pieces_alone(glyphs
     assert "2" in rows["3"][2:]
     between = drawn.splitlines()[7 if flipped else 9]
     assert any(c in "|/\\-" or "\u2800" < c <= "\u28ff" for c in between)
-    assert text(frame, 1, glyphs).count("\n") == 8  # no lines where there is no room, and the same extent
+    assert text(frame, 1, glyphs).count("\n") == 8  # no lines without room for them, and the same extent
     assert [sign for sign, _, _ in list_signs(frame, 2)] == ["1-2", "=", "~"]
     assert [line.split()[0] for line in list_legend(frame)] == ["1", "2", "=", "~"]
 

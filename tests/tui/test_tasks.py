@@ -1,4 +1,4 @@
-"""What people do, each with its count of keys beyond what they type: at most twelve, most of them six. The task in a
+"""Common tasks, each with its number of keys beyond the typed text: at most twelve, most of them six. The task in a
 browser is in test_web, merging in test_merge_screen."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tui.widgets.table import PageTable
 
 
 class Keys:
-    """Presses keys and counts them; what is typed is not counted."""
+    """Presses keys and counts them; typed text is not counted."""
 
     def __init__(self, driver: Any) -> None:
         self.driver, self.count = driver, 0
@@ -109,7 +109,7 @@ async def test_a_stored_edit_is_taken_into_the_lab_at_its_own_settings(drive: An
         lab = driver.screen
         assert isinstance(lab, LabScreen)
         assert (lab.edited_layers, lab.scale, lab.condition) == (edit.layers, edit.scale, edit.condition)
-        # what is typed is seen while it is typed, behind the moves that are there
+        # typed text is visible while it is typed, after the existing moves
         await driver.press("slash")
         await driver.type("Nc3")
         assert "Nc3" in driver.lines[-3]
@@ -196,7 +196,7 @@ async def test_a_cache_and_a_probe_are_launched_watched_cancelled_and_tried_agai
         assert driver.way.startswith("jobs › probe"), "not under the job of the cache"
         await cancel_and_retry("probe")
         press.told("a cache and a probe launched, cancelled and tried again, at 80×24", 12)
-        # a job's tables have words too, apart from those that are looked for in its log
+        # a job's tables have words too, apart from those found in its log
         await driver.press("tab", "tab", "slash")
         await driver.type("setting:cache")
         await driver.press("enter")
@@ -360,7 +360,7 @@ async def test_with_the_mouse_alone_a_query_leads_to_a_board_and_back_home(drive
 async def test_the_other_tasks_take_few_keys(
     drive: Any, studied: Path, queue: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of the twenty tasks of a new user that no test above counts."""
+    """The twenty tasks of a new user that no test above counts."""
     monkeypatch.chdir(tmp_path)
     own = Path(shutil.copytree(studied, tmp_path / "own"))
 

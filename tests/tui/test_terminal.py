@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is no
 
 
 class Terminal:
-    """A tmux session of its own server."""
+    """A tmux session of a separate server."""
 
     def __init__(self, folder: Path, state: Path) -> None:
         self.socket, self.folder, self.state = f"chessreg-{uuid4().hex[:8]}", folder, state
@@ -34,7 +34,8 @@ class Terminal:
     def start_as(
         self, *words: str, size: tuple[int, int] = (80, 24), cwd: Path | None = None, **variables: str
     ) -> None:
-        """The command in a folder, with these variables and no others of chessreg, nor the state of who runs tests."""
+        """The command in a folder, with these variables and no others of chessreg, and without the state of the user
+        running the tests."""
         variables |= {"LC_ALL": "C.UTF-8", "XDG_STATE_HOME": str(self.state)}
         own = [f"-u{name}" for name in os.environ if name.startswith("CHESSREG")]
         own += [f"{name}={value}" for name, value in variables.items()]

@@ -1,4 +1,5 @@
-"""What a screen shows is what its command prints: the app says the command, and both are compared, number by number."""
+"""A screen shows the values that its command prints: the app names the command, and both are compared, number by
+number."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ async def test_the_rows_of_a_screen_are_those_of_its_command(drive, studied: Pat
         rows = found if isinstance(found, list) else found["rows"]
         seen = await shown(driver)
         assert seen
-        # What the command tells as text or as a list of its own is not a number to be compared.
+        # Numbers that the command prints as text or as a separate list are not compared.
         fields = [f for f in seen[0] if f in rows[0] and not isinstance(rows[0][f], (list, dict))]
         assert len(fields) > 5
         expected = sorted(together(row, fields) for row in rows)

@@ -1,4 +1,4 @@
-"""Keys that come all at once, of a macro or over a slow line, do what they do one by one."""
+"""Keys that arrive all at once, from a macro or over a slow line, have the same effect as one by one."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ async def test_a_screen_that_was_left_while_it_was_read_does_not_replace_another
 
 
 async def send(driver: Any, *read: str) -> None:
-    """What a terminal sends, in the pieces in which it is read."""
+    """The input from a terminal, in the pieces in which it is read."""
     parser = AltKeyParser()
     for message in [message for text in read for message in parser.feed(text)]:
         driver.app.post_message(message)

@@ -75,8 +75,8 @@ async def page(client: aiohttp.ClientSession, url: str) -> str:
 
 
 async def until(ws: aiohttp.ClientWebSocketResponse, *words: str) -> str:
-    """Read what the app draws until all these words were in it; returns all of it. What draws nothing for a while is
-    made to draw everything: of a line that changed in part only that part is drawn."""
+    """Read the app's output until it has contained all these words; returns all of it. An app that draws nothing for a
+    while is made to draw everything, because only changed parts of a line are drawn."""
     seen, tries = "", 0
     while not all(word in seen for word in words):
         try:
@@ -246,7 +246,7 @@ class Tab:
         await self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     async def picture(self) -> Any:
-        """The page as pixels: (height, width, 3), uint8; None where there is none now."""
+        """The page as pixels: (height, width, 3), uint8; None if it does not exist now."""
         import numpy as np
         from PIL import Image
 

@@ -1,4 +1,4 @@
-"""Registries made by real, tiny runs, and what the commands print of them."""
+"""Registries made by real, tiny runs, and the output of commands for them."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def session(world: Path) -> Iterator[Session]:
 @pytest.fixture(scope="session")
 def studied(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the world with more to compare: a longer probe, a model of three layers with its untrained twin and its
-    probe, vectors and a control, legality, two trainings, and the interrupted run brought to its end."""
+    probe, vectors and a control, legality, two trainings, and the interrupted run completed."""
     return made_once("studied", lambda root: study_world(world, root), tmp_path_factory)
 
 
@@ -174,7 +174,7 @@ def study_world(world: Path, root: Path) -> None:
             session.run(train, find_kind("train").options(threads=1, log_steps=3), name=f"train-{n}")
         level_losses(session)
         toy = find_kind(TOY)
-        session.run(toy.spec(positions=9, seed=1), kind=TOY)  # what was left of "cut"
+        session.run(toy.spec(positions=9, seed=1), kind=TOY)  # the rest of "cut"
 
 
 def level_losses(session: Session) -> None:
@@ -195,7 +195,7 @@ def study(studied: Path) -> Iterator[Session]:
 
 @pytest.fixture
 def command(studied: Path) -> Callable[..., Any]:
-    """What a command prints as JSON, of the studied world. May be asked while an app runs, which takes stdout."""
+    """The output of a command as JSON, in the studied world. May be asked while an app runs, which takes stdout."""
 
     def ask(*words: str) -> Any:
         place = ["--registry", str(studied / "registry.db"), "--store", str(studied / "store")]

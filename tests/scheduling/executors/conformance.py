@@ -1,4 +1,4 @@
-"""What every executor does: start a command, say truly what became of it, end it when asked, keep what it said.
+"""Requirements on every executor: start a command, report its outcome correctly, end it on request, keep its output.
 
 A new executor: a class of `Conformance` in its own file of tests, with a fixture `make_executor`.
 """
@@ -146,7 +146,7 @@ signal.signal(signal.SIGTERM, end); print('begun', flush=True); time.sleep(600)"
         works = [work(f"print('shard', {n}); raise SystemExit({n})", group_id=group) for n in range(3)]
         handles: dict[UUID, str] = {}
         deadline = time.monotonic() + PATIENCE
-        while len(handles) < 3:  # where there is no room for all, they wait for each other
+        while len(handles) < 3:  # without room for all, they wait for each other
             handles |= executor.submit([w for w in works if w.job_id not in handles])
             executor.poll(list(handles.values()))
             assert time.monotonic() < deadline

@@ -74,7 +74,7 @@ def slurm(*argv: str) -> str:
 
 @pytest.fixture(scope="module")
 def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A real Slurm of one node with 5 CPUs; its folder. Partition urgent preempts what is in main, not in steady."""
+    """A real Slurm of one node with 5 CPUs; its folder. Partition urgent preempts jobs in main, not in steady."""
     host = get_host_name()
     yield from start_slurm(tmp_path_factory.mktemp("slurm"), SLURM, [host])
 
@@ -131,7 +131,7 @@ def wait_for_idle(folder: Path, daemons: list[subprocess.Popen[bytes]]) -> None:
 
 
 def stop_slurm(daemons: list[subprocess.Popen[bytes]]) -> None:
-    """The jobs first, then the daemons; nothing is left, whatever state they are in."""
+    """The jobs first, then the daemons; nothing remains, in any of their states."""
     with suppress(OSError, subprocess.SubprocessError):
         subprocess.run(["scancel", "--signal=KILL", "--full", "--me"], capture_output=True, timeout=10)
         subprocess.run(["scancel", "--me"], capture_output=True, timeout=10)
@@ -150,7 +150,7 @@ def stop_slurm(daemons: list[subprocess.Popen[bytes]]) -> None:
 
 @pytest.fixture(scope="module")
 def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    """A real Ray of two nodes with 2 CPUs each; the second works in a store of its own."""
+    """A real Ray of two nodes with 2 CPUs each; the second works in a separate store."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 

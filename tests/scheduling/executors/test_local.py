@@ -1,4 +1,4 @@
-"""What is this machine's own: slots, groups of processes, numbers that are used again."""
+"""Properties of this machine's executor: slots, process groups, reused process numbers."""
 
 from __future__ import annotations
 
@@ -175,7 +175,8 @@ class TestLikeEveryExecutor(Conformance):
 
 
 def test_a_handle_with_the_number_of_another_process_ends_nobody():
-    """Numbers are used again, and a row may hold any: a session whose leader lives is not what a dead one left."""
+    """Process numbers are reused, and a row may hold any: the session of a living leader does not belong to a dead
+    one."""
     other = subprocess.Popen(
         ["bash", "-c", "sleep 60 & echo begun; wait"], stdout=subprocess.PIPE, start_new_session=True
     )

@@ -1,4 +1,4 @@
-"""What is Ray's own: nodes without the store, actors that die, addresses, what no node has."""
+"""Properties of Ray: nodes without the store, actors that die, addresses, resources that no node has."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def until(executor, handle: str, state: str = "ended") -> SubmissionStatus:
 
 
 def test_results_come_home_from_a_node_that_has_no_store(ray_executors, ray_cluster, desk, tmp_path):
-    """Two shards fill the two nodes; one of these works in a store of its own. Bytes go there and come back."""
+    """Two shards fill the two nodes; one of these works in a separate store. Bytes go there and come back."""
     on = f"ray:{ray_cluster.address}"
     desk.supervisor.executors[on] = ray_executors()
     (tmp_path / "words.txt").write_text("a chess game ")

@@ -1,4 +1,4 @@
-"""Inputs on their way to a machine without the store, and outputs on their way back: what holds without a cluster."""
+"""Transfer of inputs to a machine without the store, and of outputs back: properties that need no cluster."""
 
 from __future__ import annotations
 

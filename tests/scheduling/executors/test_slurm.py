@@ -1,4 +1,4 @@
-"""What is Slurm's own: profiles, batch scripts, preemption, walltime, arrays, a controller that is away."""
+"""Properties of Slurm: profiles, batch scripts, preemption, walltime, arrays, an unreachable controller."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def executor(slurm_cluster: Path, here_polled_often: Path) -> SlurmExecutor:
 
 @pytest.fixture(scope="module")
 def overtime(slurm_cluster: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Submission, str]:
-    """A work whose walltime is over soon. Slurm looks twice a minute: it is started first and looked at last."""
+    """A work whose walltime is over soon. Slurm checks twice a minute: it is started first and checked last."""
     code = """import signal, sys, time
 def end(*_): print('asked', flush=True); sys.exit(130)
 signal.signal(signal.SIGTERM, end); print('begun', flush=True); time.sleep(600)"""
@@ -358,7 +358,7 @@ def test_a_partition_that_there_is_not_is_refused_before_anything_is_queued(exec
 
 
 def test_folders_of_any_printable_name_get_their_logs_and_are_told_apart(executor, tmp_path):
-    """Slurm's patterns (%), its comments (#), a shell's signs, and what looks like other fields of scontrol."""
+    """Slurm's patterns (%), its comments (#), a shell's signs, and text that resembles other fields of scontrol."""
     folder = tmp_path / '50%j it\'s #1; $(touch pwned) "`x`" !y JobState=FAILED Command=no'
     folder.mkdir()
     write_profiles(folder, "[default]\npoll = 0.2\n")

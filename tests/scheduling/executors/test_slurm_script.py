@@ -1,4 +1,4 @@
-"""Batch scripts made from hostile texts: what a registry says is a name or a path there, and never a command."""
+"""Batch scripts made from hostile texts: a registry's text is a name or a path there, and never a command."""
 
 from __future__ import annotations
 
