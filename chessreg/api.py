@@ -339,13 +339,15 @@ class Registry(Session):
         heads: int | None = None,
         attention: Literal["causal", "bidirectional"] | None = None,
         predicts: Literal["action-value", "state-value"] | None = None,
+        rating: int | None = None,
+        opponent_rating: int | None = None,
     ) -> str:
         """Convert a model's file or folder, check it by its logits and on sample games, and return the checkpoint's id,
         32 hex digits.
 
-        `heads`, `attention` and `predicts` are settings that some files do not record, as in `chessreg import
-        checkpoint`. Raises NotFoundError for a missing file or dataset. Raises BadInputError for a file that is not a
-        checkpoint, code in a pickle, a different vocabulary, or a name that is taken.
+        `heads`, `attention`, `predicts`, `rating` and `opponent_rating` are settings that some files do not record, as
+        in `chessreg import checkpoint`. Raises NotFoundError for a missing file or dataset. Raises BadInputError for a
+        file that is not a checkpoint, code in a pickle, a different vocabulary, or a name that is taken.
         """
         from chessreg.entities.checkpoint import import_checkpoint
         from chessreg.models.importers import UnrecordedSettings
@@ -358,7 +360,7 @@ class Registry(Session):
             encoding=encoding,
             trained_on=trained_on,
             vocabulary=None if vocabulary is None else Path(vocabulary),
-            given=UnrecordedSettings(heads, attention, predicts),
+            given=UnrecordedSettings(heads, attention, predicts, rating, opponent_rating),
         ).id.hex
 
     def import_sae(

@@ -73,7 +73,10 @@ def network(adapter: str, vocabulary: int) -> Network:
     from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
     from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
     from chessreg.models.adapters.llama import wrap_hugging_face
+    from chessreg.models.adapters.maia2 import Maia2, Maia2Config
 
+    if adapter == "maia-2":
+        return Maia2(Maia2Config(2, 2, 32, 16, 32, 4, 8, 1, 4)).make_untrained(0)
     if adapter == "gpt2":
         return make_random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=LONG, vocab_size=vocabulary), 0)
     if adapter.endswith("fen-encoder"):

@@ -85,6 +85,18 @@ def import_() -> None:
     "action-value]",
 )
 @click.option(
+    "--rating",
+    type=click.IntRange(0, 4000),
+    metavar="ELO",
+    help="Lichess rating as which a Maia-2 model plays.  [default: 1500]",
+)
+@click.option(
+    "--opponent-rating",
+    type=click.IntRange(0, 4000),
+    metavar="ELO",
+    help="Lichess rating of the opponent of a Maia-2 model.  [default: that of --rating]",
+)
+@click.option(
     "--trained-on",
     multiple=True,
     metavar="DATASET",
@@ -103,7 +115,7 @@ def checkpoint(
     **others: Any,
 ) -> None:
     """Import a model: a nanoGPT ckpt.pt of games or positions, a Lightning .ckpt, a GPT-2 state dict, a TransformerLens
-    .pth, a Hugging Face folder with a causal model, its ONNX graph (with chessreg[onnx]), or DeepMind's
+    .pth, a Hugging Face folder with a causal model, its ONNX graph (with chessreg[onnx]), a Maia-2 .pt, or DeepMind's
     searchless_chess parameters (.npz, or an orbax folder with chessreg[orbax]).
 
     GPT-2 and Llama run on chessreg's own code; GPT-NeoX and others run in TransformerLens, which is slower. The model
@@ -115,12 +127,14 @@ def checkpoint(
     recorded as centred. A file that would execute code is refused. Importing the same weights again does nothing.
 
     A pretrained language model reads chess as a prompt: a template, with one token per character of the position.
-    Tokenizer and template are stored with the checkpoint.
+    Tokenizer and template are stored with the checkpoint. A Maia-2 model reads the position and two ratings, which are
+    stored too; import the file again for other ratings.
 
     \b
     Example: chessreg import checkpoint --reference=uci
              chessreg import checkpoint ckpt.pt --name karvonen-8
              chessreg import checkpoint model.onnx --name exported
+             chessreg import checkpoint rapid_model.pt --rating 1900 --name maia-1900
              chessreg import checkpoint llama/ --encoding prompt --template junkin-1 --name llama
     """
     from chessreg.cli.checkpoint import print_checkpoint
@@ -129,11 +143,11 @@ def checkpoint(
 
     if (reference is None) == (source is None):
         raise click.UsageError("give a file or folder, or --reference")
-    unrecorded = [others.pop(name) for name in ("heads", "attention", "predicts")]
-    if reference is not None and (encoding or trained_on or vocabulary or any(unrecorded)):
+    unrecorded = [others.pop(name) for name in ("heads", "attention", "predicts", "rating", "opponent_rating")]
+    if reference is not None and (encoding or trained_on or vocabulary or any(one is not None for one in unrecorded)):
         raise click.UsageError(
-            "--encoding, --vocabulary, --heads, --attention, --predicts and --trained-on do not apply to --reference: "
-            "that model has them"
+            "--encoding, --vocabulary, --heads, --attention, --predicts, --rating, --opponent-rating and --trained-on "
+            "do not apply to --reference: that model has them"
         )
     settings = {name: value for name, value in others.items() if value}
     if settings and encoding != "prompt":

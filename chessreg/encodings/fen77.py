@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import chess
 import numpy as np
@@ -137,20 +137,12 @@ class _Tails(dict[str, bytes]):
         return self[tail]
 
 
-class Fen77:
-    """The `fen-77` encoding: a model reads 31 characters and writes 1,968 actions.
+class FenCharacters:
+    """What encodings of positions as 77 characters share: everything that a model reads. Subclasses add the moves."""
 
-    >>> fen = Fen77()
-    >>> fen.encode(chess.STARTING_FEN)[:10].tolist()
-    [29, 20, 19, 11, 22, 21, 11, 19, 20, 18]
-    >>> fen.answer(chess.Board(), chess.Move.from_uci("e2e4"))
-    (317,)
-    """
-
-    name = "fen-77"
+    name: str
     vocabulary: tuple[str, ...] = tuple(_CHARACTERS)
     size = len(_CHARACTERS)
-    answer_size = 1968
     content: Content = "position"
     notation: Notation = "uci"
     stop_ids: frozenset[int] = frozenset()
@@ -159,6 +151,7 @@ class Fen77:
     phases: tuple[str, ...] = ("white", "black")
     """The side to move."""
     length = FEN77_TOKENS
+    named_sites: ClassVar[NameRegistry[tuple[range, str]]] = SITES
 
     def __init__(self) -> None:
         self._characters = np.frombuffer(_CHARACTERS.encode(), np.uint8)
@@ -166,37 +159,9 @@ class Fen77:
         self._ids[self._characters] = np.arange(self.size)
         self._tails = _Tails()
 
-    @cached_property
-    def actions(self) -> tuple[str, ...]:
-        """The UCI text of each action."""
-        return tuple(list_actions())
-
-    @cached_property
-    def action_ids(self) -> dict[str, int]:
-        """UCI text → action. The paper calls a text syntactically valid if it is a key here."""
-        return {move: number for number, move in enumerate(self.actions)}
-
-    @cached_property
-    def _action_of_code(self) -> np.ndarray:
-        """The action of each packed move (`games.boards.moves`), int16 [65536]; -1 if the move is not an action."""
-        table = np.full(1 << 16, -1, np.int16)
-        for number, text in enumerate(self.actions):
-            move = chess.Move.from_uci(text)
-            table[move.from_square | move.to_square << 6 | (move.promotion or 0) << 12] = number
-        return table
-
-    def actions_of(self, codes: np.ndarray) -> np.ndarray:
-        """Return the actions int16 [n] of packed moves uint16 [n]. Raises BadInputError for a move that is not an
-        action."""
-        actions = self._action_of_code[codes]
-        if (actions < 0).any():
-            code = int(codes[(actions < 0).argmax()])
-            raise self._no_action(chess.Move(code & 63, code >> 6 & 63, code >> 12 or None).uci())
-        return actions
-
     @property
     def site_names(self) -> tuple[str, ...]:
-        return tuple(SITES)
+        return tuple(self.named_sites)
 
     def encode(self, text: str) -> np.ndarray:
         """Return the 77 ids of a FEN, uint8 [77]. Raises FenError that names the problem."""
@@ -304,7 +269,7 @@ class Fen77:
     def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
         """Return sites; both alignments are the same, because an item is one board."""
         check_alignment(alignment)
-        chosen, sides = SITES[name]
+        chosen, sides = self.named_sites[name]
         if not np.array_equal(tokens.offsets, np.arange(len(tokens) + 1) * FEN77_TOKENS):
             raise BadInputError(f"an item of {self.name} is {FEN77_TOKENS} tokens", "encode boards with `boards`")
         side = tokens.ids[tokens.offsets[:-1]]
@@ -315,6 +280,48 @@ class Fen77:
 
     def prompt(self, at: chess.Board | Sequence[str]) -> tuple[int, ...]:
         return tuple(self.encode(resolve_board(at).fen()).tolist())
+
+
+class Fen77(FenCharacters):
+    """The `fen-77` encoding: a model reads 31 characters and writes 1,968 actions.
+
+    >>> fen = Fen77()
+    >>> fen.encode(chess.STARTING_FEN)[:10].tolist()
+    [29, 20, 19, 11, 22, 21, 11, 19, 20, 18]
+    >>> fen.answer(chess.Board(), chess.Move.from_uci("e2e4"))
+    (317,)
+    """
+
+    name = "fen-77"
+    answer_size = 1968
+
+    @cached_property
+    def actions(self) -> tuple[str, ...]:
+        """The UCI text of each action."""
+        return tuple(list_actions())
+
+    @cached_property
+    def action_ids(self) -> dict[str, int]:
+        """UCI text → action. The paper calls a text syntactically valid if it is a key here."""
+        return {move: number for number, move in enumerate(self.actions)}
+
+    @cached_property
+    def _action_of_code(self) -> np.ndarray:
+        """The action of each packed move (`games.boards.moves`), int16 [65536]; -1 if the move is not an action."""
+        table = np.full(1 << 16, -1, np.int16)
+        for number, text in enumerate(self.actions):
+            move = chess.Move.from_uci(text)
+            table[move.from_square | move.to_square << 6 | (move.promotion or 0) << 12] = number
+        return table
+
+    def actions_of(self, codes: np.ndarray) -> np.ndarray:
+        """Return the actions int16 [n] of packed moves uint16 [n]. Raises BadInputError for a move that is not an
+        action."""
+        actions = self._action_of_code[codes]
+        if (actions < 0).any():
+            code = int(codes[(actions < 0).argmax()])
+            raise self._no_action(chess.Move(code & 63, code >> 6 & 63, code >> 12 or None).uci())
+        return actions
 
     def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
         return {move: self.answer(board, move) for move in board.legal_moves}

@@ -1,7 +1,7 @@
-"""Models that read the 77 characters of a position: the base class of the FEN encoder and of searchless chess.
+"""Models that read the 77 characters of a position: the base class of the FEN encoder, searchless chess and Maia-2.
 
-They put one token before the characters. Hooks see the residual stream of the characters alone, so that caches, probes
-and edits have the same positions in every such model.
+The first two put one token before the characters. Hooks see the residual stream of the characters alone, so that
+caches, probes and edits have the same positions in every such model.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class PositionModel(Network):
     config_type: ClassVar[type[Any]]
     title: ClassVar[str]
     """The name of the architecture in error messages."""
+    hook_type: ClassVar[type[nn.Module]] = CharacterHook
     points = PATTERNS
     block_size, vocab_size, outputs = TOKENS, CHARACTERS, ACTIONS
     config: Any
@@ -50,8 +51,8 @@ class PositionModel(Network):
         super().__init__()
         self.config, self.attention = config, config.attention
         self.n_layer, self.d_model = config.n_layer, config.n_embd
-        self.embedded, self.begin, self.normalised = CharacterHook(), CharacterHook(), CharacterHook()
-        self.after = nn.ModuleList(CharacterHook() for _ in range(config.n_layer))
+        self.embedded, self.begin, self.normalised = self.hook_type(), self.hook_type(), self.hook_type()
+        self.after = nn.ModuleList(self.hook_type() for _ in range(config.n_layer))
 
     @property
     def blocks(self) -> Sequence[nn.Module]:

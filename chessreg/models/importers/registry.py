@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 LARGEST_DIFFERENCE = 1e-4  # in logits; a correct conversion has about 1e-12 in float64, a wrong GELU 5e-3
 LARGEST_RELATIVE_DIFFERENCE = 1e-3  # relative to the largest logit, in float32
 EXACT_PARAMETERS = 1 << 28  # a larger model is compared in float32, to save memory
+MAIA2 = "maia-2"
+"""The encoding of Maia-2 models, which no other model reads."""
 PADDED_TO = (8, 16, 32, 64, 128)
 """Multiples to which the rows of an embedding are rounded up for speed."""
 
@@ -128,7 +130,7 @@ def convert_checkpoint(
     path = Path(path)
     source = open_checkpoint(path, given)
     chosen = recognize_format(source, format)
-    written, rows = resolve_encoding(source, encoding or chosen.encoding_of(source), vocabulary)
+    written, rows = resolve_encoding(source, choose_encoding(source, chosen, encoding), vocabulary)
 
     if isinstance(written, PromptEncoding | MoveTokens):
         folder.mkdir(parents=True, exist_ok=True)
@@ -172,7 +174,26 @@ def check_import(
     """Raise the errors of `convert_checkpoint` for an unknown format, an unknown encoding and an unsuitable
     vocabulary."""
     source = open_checkpoint(path, given)
-    resolve_encoding(source, encoding or recognize_format(source).encoding_of(source), vocabulary)
+    resolve_encoding(source, choose_encoding(source, recognize_format(source), encoding), vocabulary)
+
+
+def choose_encoding(
+    source: CheckpointSource, format: ImportFormat, given: str | Encoding | None
+) -> str | Encoding | None:
+    """Return the given encoding, else that of the format. Raises BadInputError if they differ, and for ratings given to
+    a model that reads none."""
+    own = format.encoding_of(source)
+    if own is not None and given is not None and own != (given if isinstance(given, str) else given.name):
+        raise BadInputError(
+            f"{source.path.name} is a {format.name} checkpoint, which reads {own}",
+            f"--encoding {own}, or leave out --encoding",
+        )
+    if own != MAIA2 and (source.given.rating is not None or source.given.opponent_rating is not None):
+        raise BadInputError(
+            f"{source.path.name} is not a .pt of Maia-2, so it takes no ratings",
+            "leave out --rating and --opponent-rating",
+        )
+    return given or own
 
 
 def resolve_encoding(
@@ -193,6 +214,10 @@ def resolve_encoding(
             raise BadInputError(
                 "--vocabulary does not apply to a prompt", "leave it out: a prompt has a tokenizer.json"
             )
+        return encoding, None
+    if encoding is not None and encoding.name == MAIA2:  # the model reads planes of the board
+        if vocabulary is not None:
+            raise BadInputError(f"--vocabulary does not apply to {encoding.name}", "leave it out")
         return encoding, None
     token_texts = find_vocabulary(source, vocabulary)
     if token_texts is None:
@@ -254,7 +279,8 @@ def fit_rows(written: Encoding, rows: TokenRows | None, model: Network, path: Pa
         padded = [one for one in tokens if held in list_padded_sizes(one.size)]
         if held > written.size and (padded == [written] or (named and written in padded)):
             return TokenRows(tuple(range(written.size)), unused=held - written.size)
-        fitting = [one for one in list_encodings() if encoding_named(one).size == held] or [one.name for one in padded]
+        others = [one for one in list_encodings() if one != MAIA2]  # which belongs to its own format
+        fitting = [one for one in others if encoding_named(one).size == held] or [one.name for one in padded]
         hint = "give the tokenizer.json that the model was trained with"
         if not prompt:
             beside = [] if path.is_dir() else list_vocabulary_files(path.parent)

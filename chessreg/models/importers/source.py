@@ -38,13 +38,9 @@ MAX_UNPACKED_FACTOR = 100  # relative to the size of a compressed file of arrays
 LC0_SUFFIX = ".pb.gz"
 LC0_MAGIC = b"\x0d\xc0\x01\x00\x00"  # field `magic` of lc0's weights file
 UNSUPPORTED_MODELS = {
-    "a Maia-2 model": (
-        ("chess_cnn.conv1.weight", "elo_embedding.weight"),
-        "it reads board planes and two ratings, but chessreg's models read tokens; its 1,880 moves have no encoding",
-    ),
     "a Maia-3 model": (
         ("proj_sq_from.weight", "elo_embedding_low.weight"),
-        "it reads a history of boards, two ratings and clocks, but chessreg's models read tokens",
+        "it reads a history of boards, two ratings and clocks, for which chessreg has no encoding",
     ),
 }
 """Models that no import reads → weights that identify them, and the reason."""
@@ -62,12 +58,14 @@ class UnrecordedSettings:
     """Settings given by the user because the file does not record them; None if not given.
 
     `heads` is the number of attention heads, `attention` the tokens that a token sees, `head` the kind of predicted
-    value.
+    value. `rating` and `opponent_rating` are the ratings that a Maia-2 model reads, of the side to move and the other.
     """
 
     heads: int | None = None
     attention: AttentionKind | None = None
     head: HeadKind | None = None
+    rating: int | None = None
+    opponent_rating: int | None = None
 
 
 NONE_GIVEN = UnrecordedSettings()
@@ -145,7 +143,7 @@ def open_checkpoint(path: Path, given: UnrecordedSettings = NONE_GIVEN) -> Check
     if path.name.endswith(LC0_SUFFIX) or is_lc0_network(path):
         raise BadInputError(
             f"{path.name} is an lc0 network, which cannot be imported",
-            "it reads board planes, but chessreg's models read tokens",
+            "chessreg has no reader for lc0's weights, because no implementation to compare it with is available",
         )
     if is_npz(path):
         return CheckpointSource(path, read_npz(path), given)
@@ -232,12 +230,7 @@ def normalize_names(weights: Mapping[Any, Any], file: str) -> dict[str, Tensor]:
     >>> sorted(normalize_names(weights, "a.pt"))
     ['lm_head.weight', 'transformer.wte.weight']
     """
-    named: dict[str, Tensor] = {}
-    for name, tensor in weights.items():
-        plain = ".".join(part for part in str(name).split(".") if part not in WRAPPERS)
-        if plain in named:
-            raise BadInputError(f"{file} holds the weight {plain} twice, once as {name}", "save one model to the file")
-        named[plain] = tensor
+    named = remove_wrappers(weights, file)
     prefixes = {
         name.removesuffix(end).removesuffix("transformer.")
         for name in named
@@ -250,6 +243,17 @@ def normalize_names(weights: Mapping[Any, Any], file: str) -> dict[str, Tensor]:
         )
     prefix = min(prefixes, default="")
     return {name.removeprefix(prefix): tensor for name, tensor in named.items()}
+
+
+def remove_wrappers(weights: Mapping[Any, Any], file: str) -> dict[str, Tensor]:
+    """Return a state dict without wrappers' name parts. Raises BadInputError for two weights with one name."""
+    named: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        plain = ".".join(part for part in str(name).split(".") if part not in WRAPPERS)
+        if plain in named:
+            raise BadInputError(f"{file} holds the weight {plain} twice, once as {name}", "save one model to the file")
+        named[plain] = tensor
+    return named
 
 
 class _Dtype:
