@@ -285,7 +285,7 @@ def cosines_by_block() -> Iterator[Row]:
 
 @cache
 def asked_models() -> tuple[list[junkin.Model], list[junkin.Model]]:
-    """Return the models that were trained completely, and those that were stopped for equal compute."""
+    """Return the models that were trained completely, and the models stopped for equal compute."""
     asked = junkin.models("accuracy")
     whole = [m for m in asked if m[3] == max(n[3] for n in asked if n[1] == m[1])]
     return whole, [m for m in asked if m not in whole]

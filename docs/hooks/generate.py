@@ -1,6 +1,6 @@
 """Write the generated pages of the documentation site: reference pages, and copies of the project's root documents.
 
-mkdocs-gen-files runs this file. Every page comes from what the program itself reports: click's commands, the JSON of
+mkdocs-gen-files runs this file. Every page is generated from output of the program: click's commands, the JSON of
 `query --list` and `query --columns`, and answers on the small registry of tests/fixtures/demo.
 """
 
@@ -78,7 +78,7 @@ def command_pages() -> None:
         if command is None or command.hidden:
             continue
         short = command.get_short_help_str(120)
-        if name == "run":  # its subcommands are the kinds, which have pages of their own
+        if name == "run":  # its subcommands are the kinds, which have separate pages
             index.append(f"| [chessreg run KIND](kinds.md) | {escape(short)} |")
             continue
         page = f"reference/commands/{name}.md"
