@@ -7,12 +7,14 @@ steps after it use one with fewer layers.
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 
 SAMPLE_INTERVAL_S = 0.02  # between two measurements of memory
 TRAINING_BYTES = 16  # of one float32 weight in training: itself, its gradient and AdamW's two means
-SPARE_MEMORY_SHARE = 0.05  # of the available memory, left to other processes
+SPARE_MEMORY_SHARE = 0.2  # of the available memory, left to the file cache and other processes
 TABLES, DISK = "tables", "disk"  # steps of a rehearsal that are not steps of the paper
 PASSED, FAILED, REFUSED, LEFT_OUT = "passed", "failed", "refused", "left out"
 
@@ -254,12 +256,35 @@ def read_gpu_memory() -> int | None:
 
 
 def measure_available_memory(device: str) -> int:
-    """Return the memory in bytes that a model can use on a device (cpu, cuda, cuda:N or auto)."""
+    """Return the memory in bytes that a model can use on a device (cpu, cuda, cuda:N or auto).
+
+    On the CPU that is most of what the machine has available, or of what the job may use (a cgroup, as Slurm's).
+    """
     if device != "cpu" and has_gpu():
         import torch
 
         return int(torch.cuda.mem_get_info()[0])
-    return int(psutil.virtual_memory().available)
+    available = min(psutil.virtual_memory().available, *measure_cgroup_memory())
+    return int(available * (1 - SPARE_MEMORY_SHARE))
+
+
+def measure_cgroup_memory(
+    tree: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> tuple[float, ...]:
+    """Return the bytes left in each cgroup of this process that limits memory, and infinity. Reads cgroups v2."""
+    left = [math.inf]
+    with suppress(OSError, ValueError):
+        line = next(line for line in own.read_text(encoding="utf-8").splitlines() if line.startswith("0::"))
+        group = PurePosixPath(line.removeprefix("0::"))
+        for name in (group, *group.parents):
+            folder = tree / name.relative_to("/")
+            with suppress(OSError, ValueError, StopIteration):  # "max" is no number
+                limit = int((folder / "memory.max").read_text(encoding="utf-8"))
+                used = int((folder / "memory.current").read_text(encoding="utf-8"))
+                stat = (folder / "memory.stat").read_text(encoding="utf-8").splitlines()
+                cached = next(int(line.split()[1]) for line in stat if line.startswith("inactive_file "))
+                left.append(max(limit - used + cached, 0))
+    return tuple(left)
 
 
 @contextmanager
@@ -278,7 +303,7 @@ def limit_memory() -> Iterator[None]:
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
     used = psutil.Process().memory_info().data
-    most = used + int(measure_available_memory("cpu") * (1 - SPARE_MEMORY_SHARE))
+    most = used + measure_available_memory("cpu")
     if before[1] != resource.RLIM_INFINITY:
         most = min(most, before[1])
     resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
