@@ -1,7 +1,7 @@
-# make demo   everything set up, then the main job from real games to tables, in ./.chessreg/
-# make test   everything set up, then the tests; what fails is tried once more by itself, and named at the end
+# make demo   install everything, then run the main workflow, from real games to tables, in ./.chessreg/
+# make test   install everything, then run the tests; failed tests are repeated once, alone, and listed at the end
 # make deps   system packages that tests can use: stockfish (engine), tmux (drives the TUI), slurm-wlm (a cluster of one)
-# make slow   the tests that make test has no time for
+# make slow   the slow tests, which make test leaves out
 # make bench  timings, as ratios; make faults: long rounds of induced crashes; make wheel: the wheel in dist/
 # make docs   the documentation site in site/, with its links checked
 # make figures  the figures and tables of docs/results, from the rows in tests/fixtures
@@ -10,12 +10,12 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-# A machine without an NVIDIA card may want the small build: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# Without an NVIDIA GPU, the smaller build suffices: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 ARGS ?=
-# Processes that tests run in: more than two cores, since some tests wait for what others do
+# Number of test processes: more than two cores, because some tests mostly wait
 WORKERS ?= 4
 
 demo: $(VENV)/.installed stockfish
@@ -24,7 +24,7 @@ demo: $(VENV)/.installed stockfish
 test: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 -q $(ARGS) || { \
 		status=$$?; test $$status = 1 || exit $$status; \
-		echo "== once more, in one process with nothing beside it: a fault of the code fails twice"; \
+		echo "== repeating the failed tests in one process: a fault of the code fails again"; \
 		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -v $(ARGS); }
 
 slow: $(VENV)/.installed-dev
@@ -55,13 +55,13 @@ format: $(VENV)/.installed-dev
 setup: $(VENV)/.installed-dev
 
 $(VENV)/bin/python:
-	@test -n "$(PYTHON)" || { echo "chessreg needs Python 3.11 or newer; install it and type make again"; exit 1; }
-	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@test -n "$(PYTHON)" || { echo "chessreg needs Python 3.11 or newer; install it and run make again"; exit 1; }
+	@echo "creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { echo "that Python has no venv; on Debian: sudo apt-get install python3-venv"; exit 1; }
 
-# torch first and pinned: with it installed nothing else pulls another build
+# torch is installed first and pinned, so that no dependency installs another build
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	@echo "installing chessreg and what it needs (the first time takes a few minutes)"
+	@echo "installing chessreg and its dependencies (a few minutes the first time)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) \
 		-c constraints.txt torch
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[web]'
@@ -79,16 +79,16 @@ deps:
 	command -v brew >/dev/null || command -v slurmctld >/dev/null || missing="$$missing slurm-wlm"; \
 	test -z "$$missing" || $(MAKE) -s install PACKAGES="$$missing"
 
-# Installs PACKAGES with apt or brew, through sudo when that is needed and possible; else says what to type.
+# Installs PACKAGES with apt or brew, through sudo if necessary and possible; otherwise prints the command.
 install:
 	@if command -v brew >/dev/null; then brew install -q $(PACKAGES); \
 	elif command -v apt-get >/dev/null; then \
 		if [ "$$(id -u)" = 0 ]; then run=; elif command -v sudo >/dev/null; then run=sudo; \
-		else echo "type this as root: apt-get install $(PACKAGES)"; exit 1; fi; \
+		else echo "run as root: apt-get install $(PACKAGES)"; exit 1; fi; \
 		$$run apt-get update -qq >/dev/null 2>&1; \
 		DEBIAN_FRONTEND=noninteractive $$run apt-get install -y -qq $(PACKAGES) >/dev/null 2>&1 \
-			|| { echo "type this: $$run apt-get install $(PACKAGES)"; exit 1; }; \
-	else echo "install $(PACKAGES) with this system's package manager, then type make again"; exit 1; fi
+			|| { echo "run: $$run apt-get install $(PACKAGES)"; exit 1; }; \
+	else echo "install $(PACKAGES) with this system's package manager, then run make again"; exit 1; fi
 
 clean:
 	@rm -rf $(VENV) dist build *.egg-info
