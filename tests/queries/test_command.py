@@ -48,7 +48,7 @@ def test_a_table_on_stdout_and_its_provenance_on_stderr_on_request(type_, filled
     assert "query " not in out
     *warnings, footer = err.splitlines()
     assert footer.startswith("elo by intervention: 2 rows; query ")
-    assert "row 2: no control direction has played" in warnings
+    assert "row 2: no control direction has played: --intervention.control random plays one" in warnings
 
 
 def test_csv_on_stdout_holds_only_data(type_, filled):

@@ -190,10 +190,13 @@ def test_an_edit_without_room_to_show_is_warned_of(database, make):
     assert found.notes[0] == "row 2: the unedited model scores below 0.2 or above 0.8: an edit has little room to show"
 
 
+NO_CONTROL = "no control direction has played: --intervention.control random plays one"
+
+
 def warned(database, **options):
     """The warnings of the edit, without the one that its direction has not played with the opposite sign."""
     *told, last = edited(database, **options)["warning"].split("; ")
-    assert last == "the same direction has not played with the opposite sign"
+    assert last == "the same direction has not played with the opposite sign: repeat it with the negated scale"
     return told
 
 
@@ -202,7 +205,7 @@ def test_an_edit_is_warned_of_what_has_not_played_beside_it(database, make, cont
     arm, skill, checkpoint = controlled
     few = "of a control fewer than 5 directions have played: its interval is too narrow"
     assert warned(database, run=["negative"]) == [
-        "the unedited model has not played here", "no control direction has played"
+        "the unedited model has not played here", NO_CONTROL
     ]  # fmt: skip
     room = "the unedited model scores below 0.2 or above 0.8: an edit has little room to show"
     assert warned(database) == [room, few]
@@ -219,7 +222,7 @@ def test_an_edit_is_warned_of_what_has_not_played_beside_it(database, make, cont
     arm("positive", skill, 0, scale=4.0)
     assert edited(database)["warning"] == room
     rows = {row["runs"]: row["warning"] for row in run_query(database, "elo by intervention").rows}
-    assert rows["positive"] == f"{room}; every game was lost; no control direction has played"
+    assert rows["positive"] == f"{room}; every game was lost; {NO_CONTROL}"
     assert {rows[name] for name in rows if name.startswith(("random", "shuffled"))} == {room}
 
 

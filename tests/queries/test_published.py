@@ -216,10 +216,10 @@ def play_table_3(make, **other):
 def test_notes_on_rows_name_the_column_with_their_numbers(database, make):
     play_table_3(make)
     result = run_query(database, "elo")
-    assert "row 2: no control direction has played" in result.notes
+    assert "row 2: no control direction has played: --intervention.control random plays one" in result.notes
     told = compare_with_published(database, result)
     assert 2 in {row["our_row"] for row in told.rows}
-    assert "our row 2: no control direction has played" in told.notes
+    assert "our row 2: no control direction has played: --intervention.control random plays one" in told.notes
     assert not [note for note in told.notes if note.startswith(("row ", "rows "))]
     without = compare_with_published(database, result, ("Figure 2",))  # has matches without an intervention only
     assert 2 not in {row["our_row"] for row in without.rows}

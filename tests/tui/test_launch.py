@@ -145,7 +145,11 @@ def test_what_may_be_picked_is_what_the_registry_has(session) -> None:
         False, True, True,
     ]  # fmt: skip
     assert [row["value"] for row in list_candidates(session, "checkpoint")] == ["bigram"]
-    assert {row["value"] for row in list_candidates(session, "run:cache")} == {"cache-fit", "cache-test"}
+    assert [row["value"] for row in list_candidates(session, "run:cache")] == ["cache-fit", "cache-test"]
+    assert [row["value"] for row in list_candidates(session, "run:cache", evaluates=True)] == [
+        "cache-test",
+        "cache-fit",
+    ]
     assert [row["value"] for row in list_candidates(session, "run:probe")] == ["board"]
     assert [row["value"] for row in list_candidates(session, "run:cache", "fit complete")] == ["cache-fit"]
     assert [row["about"] for row in list_candidates(session, "dataset", "games:fit")] == ["13 games"]

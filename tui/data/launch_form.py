@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -366,7 +367,7 @@ def list_candidates(
 
     Runs of the checkpoint `model` come first, then starred rows, then trained or complete ones, each newest first.
     A dataset's parts come before the whole dataset, which overlaps them: the first part first, or the last part if
-    `evaluates`. Every word of the filter must match.
+    `evaluates`, as do caches of parts. Every word of the filter must match.
     """
     with session.database.read() as sql:
         if noun == "dataset":
@@ -377,7 +378,8 @@ def list_candidates(
             kind = noun.partition(":")[2]
             of_model = find_runs_of_model(sql, model) if model else set[UUID]()
             rows = [*list_pending_candidates(sql, kind), *list_run_candidates(session, sql, kind, of_model)]
-    rows.sort(key=lambda row: -row.get("rank", 0))  # stable: newest first within a rank
+    last = -1 if evaluates else 1
+    rows.sort(key=lambda row: (-row.get("rank", 0), last * row.get("begins", 0.0)))  # stable: newest first
     wanted = filter_text.lower().split()
     return [row for row in rows if all(word in f"{row['value']} {row['about']}".lower() for word in wanted)]
 
@@ -451,7 +453,9 @@ def find_runs_of_model(sql: SqlSession, reference: str) -> set[UUID]:
 
 
 def list_run_candidates(session: Session, sql: SqlSession, kind: str, of_model: Collection[UUID] = ()) -> list[Row]:
-    """Return the newest runs of a kind and of kinds accepted in its place."""
+    """Return the newest runs of a kind and of kinds accepted in its place. `begins` is where a cache's part of its
+    dataset begins."""
+    from chessreg.entities.run import format_typed_reference
     from tui.data.run_rows import make_run_rows
 
     run = tables.Run
@@ -478,9 +482,27 @@ def list_run_candidates(session: Session, sql: SqlSession, kind: str, of_model: 
         rank += OF_MODEL_RANK if row["id"] in of_model else 0
         about = f"{format_star(rank)}{row['kind']} · {row['state']} · {row['done']:,}/{row['units']:,} units"
         about += " · of a random-init control" if control else ""
+        begins = 0.0
+        if kind == CACHE and isinstance(reference := row["spec"].get("dataset"), str):
+            about += f" · of {format_typed_reference(sql, reference)}"
+            begins = find_part_begin(reference)
         value = row["name"] or row["id"].hex[-6:]
-        rows.append({"value": value, "about": about, "at": row["created_at"], "rank": rank})
+        rows.append({"value": value, "about": about, "at": row["created_at"], "rank": rank, "begins": begins})
     return rows
+
+
+CACHE = "cache"
+PART_PATTERN = re.compile(r"\[\d+,([\d.]+),[\d.]+\]$")
+
+
+def find_part_begin(reference: str) -> float:
+    """Return where the part of a dataset begins that an input reference names, from 0 to 1; 0 for a whole dataset.
+
+    >>> find_part_begin("dataset:86f0[0,0.8,1.0]"), find_part_begin("dataset:86f0")
+    (0.8, 0.0)
+    """
+    found = PART_PATTERN.search(reference)
+    return float(found[1]) if found else 0.0
 
 
 def find_control_runs(sql: SqlSession, ids: Sequence[UUID]) -> set[UUID]:

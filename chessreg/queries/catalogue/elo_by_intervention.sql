@@ -183,13 +183,13 @@ SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, 
                 THEN 'the unedited model scores below 0.2 or above 0.8: an edit has little room to show' END,
            CASE WHEN l = n THEN 'every game was lost' WHEN w = n THEN 'every game was won' END,
            CASE WHEN is_control THEN NULL
-                WHEN random_draws IS NULL THEN 'no control direction has played'
+                WHEN random_draws IS NULL THEN 'no control direction has played: --intervention.control random plays one'
                 WHEN random_draws = 0 THEN 'no random direction has played'
                 WHEN shuffled_draws = 0 AND has_labels THEN 'no direction of shuffled labels has played' END,
            CASE WHEN NOT is_control AND (random_draws BETWEEN 1 AND 4 OR shuffled_draws BETWEEN 1 AND 4)
                 THEN 'of a control fewer than 5 directions have played: its interval is too narrow' END,
            CASE WHEN NOT is_control AND NOT both_signs
-                THEN 'the same direction has not played with the opposite sign' END), '') END), '') AS warning,
+                THEN 'the same direction has not played with the opposite sign: repeat it with the negated scale' END), '') END), '') AS warning,
        checkpoint_id, intervention_id
 FROM arm JOIN played USING (cell) JOIN different USING (cell) JOIN ended USING (cell) JOIN told USING (cell) LEFT JOIN drawn USING (cell)
 LEFT JOIN unedited AS u ON u.protocol = arm.protocol LEFT JOIN stops USING (cell)
