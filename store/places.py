@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from abc import ABC, abstractmethod
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from store import artifacts
 from store.errors import CorruptError, NotInStoreError, StoreError
 from store.files import check_safe_name, convert_os_errors, discard_path, make_staging_path, sync_path, sync_tree
 from store.store import Store
+from store.waiting import call_interruptibly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -208,7 +210,7 @@ class BucketPlace(ObjectSource):
 
     def _exists(self, key: str) -> bool:
         try:
-            self.obstore.head(self.bucket, key)
+            call_interruptibly(lambda: self.obstore.head(self.bucket, key))
         except FileNotFoundError:
             return False
         except Exception as error:
@@ -217,14 +219,14 @@ class BucketPlace(ObjectSource):
 
     def _read(self, key: str) -> Iterator[bytes]:
         try:
-            yield bytes(self.obstore.get(self.bucket, key).bytes())
+            yield bytes(call_interruptibly(lambda: self.obstore.get(self.bucket, key).bytes()))
         except FileNotFoundError:
             raise NotInStoreError(f"{self.url}/{key} does not exist") from None
         except Exception as error:
             raise StoreError(f"cannot read {self.url}/{key}: {error}") from error
 
     def _list_keys(self, prefix: str) -> Iterator[str]:
-        for part in self.obstore.list(self.bucket, prefix=prefix + "/"):
+        for part in call_interruptibly(lambda: list(self.obstore.list(self.bucket, prefix=prefix + "/"))):
             yield from (entry["path"] for entry in part)
 
     def _put(self, folder: Path, key: str, last: str) -> None:
@@ -232,7 +234,8 @@ class BucketPlace(ObjectSource):
         files.sort(key=lambda path: path.relative_to(folder).as_posix() == last)
         for path in files:
             try:
-                self.obstore.put(self.bucket, f"{key}/{path.relative_to(folder).as_posix()}", path)
+                name = f"{key}/{path.relative_to(folder).as_posix()}"
+                call_interruptibly(partial(self.obstore.put, self.bucket, name, path))
             except Exception as error:
                 raise StoreError(f"cannot write to {self.url}: {error}") from error
 

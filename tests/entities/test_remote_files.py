@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import shlex
+import signal
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,6 +42,7 @@ class Web(ThreadingHTTPServer):
 
     daemon_threads = True
     gone_after: int | None = None
+    silent: threading.Event | None = None  # until it is set, no range is sent
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -67,6 +71,8 @@ class Handler(BaseHTTPRequestHandler):
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
         if asked is None:
             return self.send(200, content)
+        if self.server.silent is not None:
+            self.server.silent.wait(60)
         start, stop = int(asked[1]), min(int(asked[2]) + 1, len(content))
         if self.server.gone_after is not None and stop > self.server.gone_after:
             return self.send(403, b"")
@@ -249,3 +255,21 @@ def test_only_the_head_of_a_file_is_read_to_recognize_it(web: Web) -> None:
     with RemoteFile(f"{web.url}/big.pgn").open() as file:
         assert file.read(4096) == web.files["/big.pgn"][:4096]
     assert web.sent_bytes <= remote._FIRST_RANGE_BYTES
+
+
+def test_ctrl_c_ends_the_wait_for_a_server_and_leaves_nothing(
+    session: Session, web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """obstore waits outside Python, and would not notice the signal before the server answers."""
+    web.files["/games.pgn"], web.silent = PGN.encode() * 200_000, threading.Event()
+    timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            add(session, f"{web.url}/games.pgn")
+    finally:
+        timer.cancel()
+        web.silent.set()
+    assert time.monotonic() - began < 20
+    assert not list(session.store.tmp.iterdir())

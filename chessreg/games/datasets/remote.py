@@ -21,6 +21,7 @@ from typing import IO, Any, NoReturn, Protocol
 from urllib.parse import unquote, urlsplit
 
 from chessreg.errors import BadInputError, NotFoundError, get_first_line
+from store.waiting import call_interruptibly
 
 _ADDRESS = re.compile(r"(s3|gs|https?|hf)://|hf:(?=[^/])")
 _WILDCARD = re.compile(r"[*?[]")
@@ -55,13 +56,14 @@ class _Bucket:
         self._store: Any = from_url(root, client_options=options)
 
     def measure(self, key: str) -> int:
-        return int(self._obstore.head(self._store, key)["size"])
+        return int(call_interruptibly(lambda: self._obstore.head(self._store, key))["size"])
 
     def read(self, key: str, start: int, stop: int) -> bytes:
-        return bytes(self._obstore.get_range(self._store, key, start=start, end=stop))
+        return bytes(call_interruptibly(lambda: self._obstore.get_range(self._store, key, start=start, end=stop)))
 
     def list_keys(self, folder: str) -> Iterable[str]:
-        return (entry["path"] for part in self._obstore.list(self._store, prefix=folder or None) for entry in part)
+        parts = call_interruptibly(lambda: list(self._obstore.list(self._store, prefix=folder or None)))
+        return (entry["path"] for part in parts for entry in part)
 
 
 class _Hub:
