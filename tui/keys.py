@@ -75,7 +75,9 @@ def format_key_file() -> str:
     for action in ACTIONS:
         if action.place != place:
             place = action.place
-            own = " (these may be keys of everywhere)" if place in PLACES_WITH_OWN_KEYS and place != EVERYWHERE else ""
+            own = (
+                " (they may repeat keys of everywhere)" if place in PLACES_WITH_OWN_KEYS and place != EVERYWHERE else ""
+            )
             lines += ["", f"# {place}{own}"]
         lines.append(f'#"{action.name}" = "{action.keys.replace(",", " ")}"  # {action.text}')
     return "\n".join(lines) + "\n"

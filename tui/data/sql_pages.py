@@ -136,7 +136,7 @@ class SortedPages:
         if isinstance(value, table_filter.ComputedField):
             value = value.value
         if value is None:
-            raise BadInputError(f"rows are not sorted by {view.sort.replace('_', ' ')}", "> takes the next column")
+            raise BadInputError(f"rows cannot be sorted by {view.sort.replace('_', ' ')}", "> takes the next column")
         self._session, self._table, self._where, self.narrow = session, table, tuple(where), narrow
         attempt = getattr(table, "attempt_id", None)  # a UUID of version 7: by time
         self._ties = tuple(key) if attempt is None else (attempt, *key)

@@ -360,7 +360,9 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         """Open the lineage of the run of the first row behind the selected line."""
         row, question = self.table.current, self.shown_question
         if row is None or question.published:
-            self.notify("these lines are the papers'; p goes back to ours" if row is not None else "no row is selected")
+            self.notify(
+                "these rows are the paper's numbers; p returns to ours" if row is not None else "no row is selected"
+            )
             return
         number = row["#"]
         page = await self.ask(
@@ -377,7 +379,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         if self.shown_question.published:
-            self.notify("these lines are the papers'; p goes back to ours")
+            self.notify("these rows are the paper's numbers; p returns to ours")
         else:
             self.app.push_screen(RowsScreen(self.shown_question, event.row["#"]))
 

@@ -178,7 +178,7 @@ def format_waiting_reason(row: Mapping[str, Any]) -> str:
     if waits_for := row.get("after") or row["waits_for"]:
         return f"{'blocked by' if row['state'] == 'blocked' else 'after'} {', '.join(waits_for)}"
     if row["state"] in ("queued", "waiting", "blocked"):
-        return row.get("why") or ("no free place" if row["state"] == "queued" else row["state"])
+        return row.get("why") or ("no free slot" if row["state"] == "queued" else row["state"])
     return ""
 
 

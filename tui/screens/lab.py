@@ -530,7 +530,7 @@ class LabScreen(FourBoardsScreen):
 
         try:
             sans = await self.app.database.ask(
-                "searching a game to the position", lambda session: parse_typed_sans(text)
+                "searching for a game to the position", lambda session: parse_typed_sans(text)
             )
         except BadInputError as error:
             self.notify(str(error), severity="error")

@@ -176,7 +176,7 @@ def build_board_preview(views: Sequence[BoardFrame], facts: Sequence[str]) -> Ro
         return RowPreview("\n".join(facts), replace(views[-1], caption=(), evaluation=None))
     if views[-1].doubts:
         shares = "".join(draw_column(view.squares_right / 64, 1, letters=False) for view in views)
-        return RowPreview(f"squares read right by ply, of 64:\n{shares}", views[-1])
+        return RowPreview(f"squares read correctly by ply, of 64:\n{shares}", views[-1])
     further = [f"{view.title}: {format_frame_line(view)}" if view.caption else view.title for view in views[1:]]
     return RowPreview("\n".join(further), views[0])
 

@@ -38,9 +38,9 @@ class MarkovSpec(GameSelection):
     )
     reference_population: Literal["members", "same-plies", "prefixes"] = Field(
         "prefixes",
-        description="population for T (its mean cosine) and d (its deviation): the chosen move orders; "
-        "equally many random prefixes of the same plies; or of any ply (Davis's wider "
-        "population). T and d against the chosen move orders are always reported too",
+        description="population for T (its mean cosine) and d (its deviation): members (the chosen move orders), "
+        "same-plies (equally many random prefixes of the same plies) or prefixes (of any ply: Davis's wider "
+        "population). T and d against members are always reported",
     )
     partner_controls: bool = Field(
         True,
