@@ -123,11 +123,14 @@ def functions() -> Iterator[tuple[str, int]]:
                 yield f"{path}:{node.name}", count
 
 
+NAMED_ONCE = ("chessreg", "store", "tui")
+
+
 def class_names() -> Iterator[str]:
     """Yield the name of each class of the product that is not nested in another: a nested one has its owner's name."""
-    for package in ("chessreg", "store", "tui"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield from (node.name for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.ClassDef))
+    for path, tree in trees().items():
+        if path.parts[0] in NAMED_ONCE:
+            yield from (node.name for node in tree.body if isinstance(node, ast.ClassDef))
 
 
 def test_a_class_name_means_one_thing() -> None:
@@ -137,9 +140,9 @@ def test_a_class_name_means_one_thing() -> None:
 def function_names() -> Iterator[str]:
     """Functions of modules, without special methods, the `main` of a program, and the commands of the command line,
     which are named as they are typed."""
-    for package in ("chessreg", "store", "tui"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.parse(path.read_text("utf-8")).body:
+    for path, tree in trees().items():
+        if path.parts[0] in NAMED_ONCE:
+            for node in tree.body:
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                     is_command = "cli" in path.parts and node.decorator_list
                     if not (is_command or node.name == "main" or node.name.startswith("__")):

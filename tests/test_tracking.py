@@ -18,6 +18,7 @@ from chessreg import tracking
 from chessreg.api import Registry
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.tracking import RunRecord, collect_records, export_records, name_for_mlflow
+from tests.quick import quick_first
 
 from .queries.test_any_value import DEMO
 
@@ -36,6 +37,7 @@ def records(reg: Registry) -> list[RunRecord]:
     return collect_records(reg)
 
 
+@pytest.mark.slow
 def test_a_record_has_every_setting_number_and_input_of_its_run(reg: Registry, records: list[RunRecord]) -> None:
     assert {record.id for record in records} == {str(row["id"]) for row in reg.runs()}
     [trained] = [record for record in records if record.name == "trained"]
@@ -251,7 +253,9 @@ def count_exported_runs(tracker: str, folder: Path) -> dict[str, tuple[int, int]
     }
 
 
-@pytest.mark.parametrize(("tracker", "package"), [("mlflow", "mlflow"), ("wandb", "wandb"), ("trackio", "trackio")])
+@pytest.mark.parametrize(
+    ("tracker", "package"), quick_first(1, [("mlflow", "mlflow"), ("wandb", "wandb"), ("trackio", "trackio")])
+)
 def test_an_incomplete_run_is_replaced_when_it_has_gone_on(
     reg: Registry, records: list[RunRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracker: str, package: str
 ) -> None:

@@ -103,6 +103,7 @@ def test_an_import_prints_and_keeps_how_well_the_model_predicts_games(here: Any,
     assert here("import", "checkpoint", "--reference", "--heads", "2") == 2
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_was_not_measured_learns_it_from_an_import(here: Any, tmp_path: Path) -> None:
     here("import", "checkpoint", nanogpt(tmp_path / "ckpt.pt"), "--name", "tiny")
     here("checkpoint", "twin", "tiny", "--name", "untrained")

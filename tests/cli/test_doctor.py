@@ -61,6 +61,7 @@ def test_a_store_that_is_gone_is_told_where_something_was_in_it(
     assert "is gone, and 1 artifacts with it" in checks["store"]["detail"]
 
 
+@pytest.mark.slow
 def test_a_file_of_others_among_fragments_is_told_and_stops_nothing(
     doctor: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -239,6 +239,7 @@ def test_saes_come_back_with_equal_latents(hub: FakeHub, at: Here, elsewhere: An
 # -- pushing ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_pushing_again_makes_no_commit(hub: FakeHub, at: Here) -> None:
     first = at.json("push", "reference", "--to", "hf:me/again")
     commits = len(hub.repositories["model", "me/again"].commits)

@@ -89,6 +89,7 @@ def test_tokenizer_and_template_travel_with_the_checkpoint(typed: Any, llama: Pa
     assert json.loads(out)["tokenizer"] == row["tokenizer"]
 
 
+@pytest.mark.slow
 def test_another_template_is_another_checkpoint_and_the_same_one_is_recognised(typed: Any, llama: Path) -> None:
     one = prompted(typed, llama, "one", "--template", "junkin-5")
     two = prompted(typed, llama, "two", "--template", "junkin-5", "--layout", "flattened_with_slashes")

@@ -104,6 +104,7 @@ def test_aggregates_stand_in_a_table_of_their_own(here):
     assert {row["checkpoint"] for row in answer["rows"]} == {"eight"}
 
 
+@pytest.mark.slow
 def test_a_sweep_and_a_log_stand_in_tables_marked_as_imported(here, tmp_path):
     sweep, log = locate_sample("sample-sweep.csv"), locate_sample("sample-training.log")
     assert here("import", "results", sweep) == 4

@@ -128,6 +128,7 @@ def test_a_text_counts_as_it_is(text: str, notation: Any, expected: dict[str, bo
     assert {name: found[name] for name in expected} == expected
 
 
+@pytest.mark.slow
 def test_tables_show_modes_prompts_and_what_tuning_and_the_list_did(world_session: Any, models: dict[str, str]) -> None:
     runs = {
         name: world_session.run(DecodingSpec(checkpoint=models[model], dataset="puzzles", template=template))

@@ -192,6 +192,7 @@ def test_the_authors_own_sweeps_are_comparable(session, imported):
     assert line["difference"] == pytest.approx(0.29)
 
 
+@pytest.mark.slow
 def test_the_authors_counts_by_other_rules_are_not_comparable(session, imported):
     run = imported(MARCH, assist="none")
     told = compare_with_published(session.database, session.query("wins by level", run=run)).rows

@@ -61,6 +61,7 @@ def stored(world_session, lab):
     return report.run_id, {row.condition: row for row in rows}
 
 
+@pytest.mark.slow
 def test_masses_and_texts_are_those_that_the_edit_run_stores(lab: Lab, stored) -> None:
     run_id, rows = stored
     answer = lab.ask(LabPosition.of(**EDIT))

@@ -66,6 +66,7 @@ def test_a_class_direction_does_not_know_what_is_added_to_all_classes():
     assert (empty.nearest != 6).all()  # a direction of length 0 is never the nearest
 
 
+@pytest.mark.slow
 def test_davis_weights_give_the_numbers_measured_on_them(session, shared_data):
     """Specification 4.5 and its errata."""
     for name, part in (("color", "to_color"), ("type", "to_piece"), ("joint", "to_piece_by_color")):

@@ -27,6 +27,7 @@ def rows(session):
         return [repr(tuple(row)) for row in found]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sqlite.is_log_safe(sqlite.dbapi.sqlite_version_info), reason="this SQLite writes no log")
 def test_what_a_lost_log_leaves_is_a_prefix_and_fragments_bring_the_rest(tmp_path, monkeypatch):
     monkeypatch.setenv("CHESSREG_SYNCHRONOUS", "NORMAL")

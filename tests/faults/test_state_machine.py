@@ -281,7 +281,7 @@ def play(machine: type[Registries], examples: int, steps: int, phases: tuple[Pha
 
 
 def test_two_registries_hold_what_was_done_with_them(machine: type[Registries]) -> None:
-    play(machine, examples=6, steps=10)
+    play(machine, examples=4, steps=8)
 
 
 @pytest.mark.slow

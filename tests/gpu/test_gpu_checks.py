@@ -165,6 +165,7 @@ NESTED = """
 """
 
 
+@pytest.mark.slow
 def test_an_interruption_in_inference_mode_leaves_the_next_training_its_gradients() -> None:
     script = [sys.executable, "-c", textwrap.dedent(NESTED), str(FOLDER), str(FOLDER.parents[1])]
     done = subprocess.run(script, capture_output=True, text=True, env=environment())

@@ -150,6 +150,7 @@ def test_adam_is_torchs(dtype: torch.dtype) -> None:
         torch.testing.assert_close(leaf.detach(), value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_a_compiled_step_is_the_same_and_is_not_compiled_again_for_every_coefficient(
     precision: Precision, monkeypatch: pytest.MonkeyPatch

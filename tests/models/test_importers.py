@@ -58,6 +58,7 @@ def test_verification_notices_a_wrong_conversion(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_shared_checkpoint_is_imported(shared_data: Path, tmp_path: Path) -> None:
     report = convert_checkpoint(shared_data / "checkpoints" / "lichess-8x192-char.pt", tmp_path)
     assert report.max_logit_difference <= 1e-4

@@ -144,6 +144,7 @@ def test_legal_choices_follow_the_renormalised_distribution() -> None:
         legal.choose_legal({}, 1.0, 1)
 
 
+@pytest.mark.slow
 def test_the_trained_model_puts_its_mass_on_legal_moves(trained: LanguageModel, pgn: Encoding) -> None:
     boards, prompts = boards_and_prompts(pgn)
     session = DecodingSession(trained, 4)

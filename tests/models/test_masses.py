@@ -137,6 +137,7 @@ def standard_errors(model: LanguageModel, pgn: Encoding, count: int, samples: in
     return found
 
 
+@pytest.mark.slow
 def test_the_legal_share_of_samples_is_the_exact_mass(pgn: Encoding) -> None:
     """Ten thousand samples a position, on three positions of the bundled model."""
     assert max(standard_errors(bundled(), pgn, 3)) < 3

@@ -123,6 +123,7 @@ def test_a_vocabulary_without_a_first_token_is_refused(tmp_path: Path) -> None:
         convert_checkpoint(folder, tmp_path / "ours")
 
 
+@pytest.mark.slow
 def test_a_changed_vocabulary_is_refused(tmp_path: Path) -> None:
     folder = save_folder(tmp_path / "theirs", UCI)
     convert_checkpoint(folder, tmp_path / "ours")

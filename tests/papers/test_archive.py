@@ -151,6 +151,7 @@ def test_a_paper_of_which_nothing_is_here_is_not_saved(resting, tmp_path):
     assert not list(tmp_path.glob("*.zip"))
 
 
+@pytest.mark.slow
 def test_a_file_of_others_is_refused_in_one_line_and_leaves_nothing(resting, elsewhere, tmp_path, monkeypatch):
     resting.do()
     path = tmp_path / "whole.zip"

@@ -169,6 +169,7 @@ def test_random_and_shuffled_controls_are_told_apart_over_their_draws(database, 
     assert (one["delta_random"], one["random_draws"]) == (pytest.approx(0.4 - 0.9), 1)
 
 
+@pytest.mark.slow
 def test_a_control_stands_for_one_vector_at_one_scale_and_sign(database, make, controlled):
     before = edited(database)
     arm, _, checkpoint = controlled
@@ -330,6 +331,7 @@ def test_nothing_is_pooled_that_differs(database, make):
     ]
 
 
+@pytest.mark.slow
 def test_games_under_other_rules_are_apart_and_say_which(database, make):
     checkpoint = make.checkpoint("m")
     usual = {"temperatures": [0.001, 0.201, 0.401, 0.5, 0.5], "context": "adjudicate", "resignation": "counts",

@@ -38,6 +38,7 @@ def test_only_the_named_tables_are_read(database, make, reads):
     assert result.meta["rows_read"] == {"game": 2, "run": 1}
 
 
+@pytest.mark.slow
 def test_only_what_is_named_is_defined_also_by_a_name_that_is_computed(database, make):
     make.play(make.checkpoint("a"), [{}])
     engine = open_shared_engine(database)
@@ -229,6 +230,7 @@ def test_a_registry_that_was_closed_is_let_go(tmp_path):
     import gc
     import weakref
 
+    gc.freeze()  # collecting the objects of other tests takes seconds
     database = Database.open(tmp_path / "other.db")
     run_sql(database, "SELECT 1 AS one")
     database.close()

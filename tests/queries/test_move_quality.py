@@ -74,6 +74,7 @@ def test_ten_moves_at_a_time(database, make, judge):
     assert [r["ply"] for r in query_rows_behind(database, "move quality", 3).rows] == [20]
 
 
+@pytest.mark.slow
 def test_another_judge_is_another_row(database, make, judge):
     model = make.checkpoint("a")
     judge(model, PLAIN, limit="nodes=1000")

@@ -183,6 +183,7 @@ def test_the_linear_probe_beside_another_was_scored_on_the_same_positions(databa
     assert linear == {"validation": "linear", "test": "other-seed"}  # a seed holds out no game of another cache
 
 
+@pytest.mark.slow
 def test_phases_of_one_fit_are_pooled_and_no_others(database, make):
     """Two caches, and two SAEs on one of them: three fits of two phases each."""
     model, scores = make.checkpoint("reference"), {(0, "test"): [(64, 60), (64, 50)]}
@@ -307,6 +308,7 @@ def phases(database, make):
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_metrics_are_of_each_phase_and_of_all_together_with_the_controls_of_the_same_phase(database, phases):
     *rows, _, _, twin = run_query(database, "probe metrics by layer", checkpoint="uci").rows
     assert (twin["twin_of"], twin["untrained"], twin["twins"]) == ("uci", None, 0)

@@ -241,14 +241,17 @@ def test_a_match_under_the_papers_protocol_is_compared(database, make):
     assert (up["comparison"], up["difference"]) == ("comparable", pytest.approx(50 - 54.8))
 
 
-def test_a_match_under_other_rules_is_shown_but_not_compared(database, make):
+def test_a_match_of_another_model_is_shown_but_not_compared(database, make):
     karvonen = Karvonen(make, tag=False)
     karvonen.play()
     line = published(database, "elo")["Table 3", "8 layer standard", "none"]
     assert (line["ours"], line["difference"], line["difference_low"]) == (50, None, None)
     assert line["comparison"] == "not comparable: checkpoint: not the paper's (no tag karvonen-2024:8-layer)"
-    make.say("checkpoint", karvonen.checkpoint.id, "tag", "karvonen-2024:8-layer")
-    for other, reason in (
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    quick_first(2, [
         ({"version": "15.1"}, "engine_version 15.1, the paper's 16"),
         (
             {"opponent": "stockfish:0@nodes=1000"},
@@ -259,11 +262,13 @@ def test_a_match_under_other_rules_is_shown_but_not_compared(database, make):
         ({"move_limit": 40}, "move_limit 40, the paper's 90"),
         ({"stop": "sprt:-0.05,0.05"}, "stop sprt:-0.05,0.05, the paper's none"),
         ({"games": 100}, "games 100, the paper's 5000"),
-    ):
-        run = karvonen.play(**other)
-        line = published(database, "elo", run=[run.id.hex])["Table 3", "8 layer standard", "none"]
-        assert (line["ours"], line["difference"], line["difference_low"]) == (50, None, None)
-        assert line["comparison"] == f"not comparable: {reason}"
+    ]),
+)  # fmt: skip
+def test_a_match_under_other_rules_is_shown_but_not_compared(other, reason, database, make):
+    run = Karvonen(make).play(**other)
+    line = published(database, "elo", run=[run.id.hex])["Table 3", "8 layer standard", "none"]
+    assert (line["ours"], line["difference"], line["difference_low"]) == (50, None, None)
+    assert line["comparison"] == f"not comparable: {reason}"
 
 
 @pytest.mark.slow
@@ -295,7 +300,8 @@ def steps(layers):
     return {step.name: step.settings for step in found if not callable(step.settings)}
 
 
-@pytest.mark.parametrize("layers", quick_first(1, [8, 16]))
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", [8, 16])
 def test_the_papers_own_matches_are_compared_with_each_of_its_cells(database, make, layers):
     karvonen = Karvonen(make, layers)
     made = {
@@ -365,6 +371,7 @@ def test_settings_of_another_fit_differ_and_its_accuracy_is_not_compared(databas
     assert table_1 == "not comparable: n_games 1, the paper's 10000; learning_rate 0.01, the paper's 0.001"
 
 
+@pytest.mark.slow
 def test_probes_are_compared_with_the_settings_of_their_caches_too(database, make):
     karvonen = Karvonen(make)
     reasons = {"square": set(), "Elo": set()}

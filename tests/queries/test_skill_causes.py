@@ -54,6 +54,7 @@ def test_a_probe_is_beside_its_source_and_one_of_shuffled_labels_beside_both(fou
     assert (dealt["of"], dealt["share"]) == ("skill-shuffled, within", pytest.approx(37.5))
 
 
+@pytest.mark.slow
 def test_the_models_own_games_are_read_beside_those_of_the_test(found):
     [level] = [row for row in found if row["cause"] == "2 level"]
     assert (level["layer"], level["n"], level["share"], level["says"]) == (1, 20, 95.0, "stands")

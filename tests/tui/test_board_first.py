@@ -86,6 +86,7 @@ def test_a_ply_without_a_board_is_refused_with_the_plies_that_exist(studied: Pat
     assert ", ply 4: layer 0 reads" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 async def test_a_game_tells_its_result_and_edit_and_is_found_beside_the_lists_that_hold_it(
     drive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

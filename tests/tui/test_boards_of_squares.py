@@ -239,6 +239,7 @@ def test_the_boards_of_a_case(squares: Path, app_on: Any, snap_compare: Any, mon
     assert snap_compare(app_on(squares, start="runs"), terminal_size=(wide, high), run_before=steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["80x24", pytest.param("200x60", marks=pytest.mark.slow)])
 def test_the_lab_while_a_board_is_changed(
     squares: Path, app_on: Any, snap_compare: Any, monkeypatch: Any, size: str

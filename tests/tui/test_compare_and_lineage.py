@@ -63,6 +63,7 @@ async def test_the_difference_is_the_last_column_to_yield(drive, studied: Path, 
         assert [word for word in head if word in ("board", "longer")] == ["board", "longer", "longer"], "room for all"
 
 
+@pytest.mark.slow
 async def test_loss_curves_lie_over_each_other(drive, studied: Path, command: Any) -> None:
     points = command("compare", "train-0", "train-1", "--curves")
     async with drive(studied, size=(120, 40)) as driver:

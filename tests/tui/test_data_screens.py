@@ -127,6 +127,7 @@ async def test_a_checkpoint_tells_its_twin_its_tokens_and_how_often_it_is_legal(
         assert "checkpoint deep" in driver.text
 
 
+@pytest.mark.slow
 async def test_a_latent_opens_the_positions_at_which_it_is_strongest(drive, studied: Path, tmp_path: Path) -> None:
     shutil.copytree(studied, tmp_path / "own")
     with open_session(str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store") as session:

@@ -46,6 +46,7 @@ def rows(driver: Any, table: str) -> list[Any]:
     return [shown.row(n) for n in range(shown.count)]
 
 
+@pytest.mark.slow
 async def test_what_runs_and_what_has_ended_is_what_the_command_says(drive, queue: Any) -> None:
     async with drive(queue.folder, size=(140, 40), start="") as driver:
         assert isinstance(driver.screen, HomeScreen)

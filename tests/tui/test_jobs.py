@@ -269,6 +269,7 @@ def test_a_log_is_read_from_its_end_whole_lines_only(tmp_path: Path, monkeypatch
     assert tail.read() == (["anew"], "", True)
 
 
+@pytest.mark.slow
 async def test_a_job_is_tried_again_started_sooner_and_cancelled(drive, own_queue: Any, supervised: list[str]) -> None:
     async with drive(own_queue.folder, size=(160, 30)) as driver:
         await driver.go("jobs")

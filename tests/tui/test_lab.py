@@ -381,6 +381,7 @@ async def test_two_clicks_on_the_board_play_a_move_in_the_lab_and_one_tells_of_a
         assert driver.app.clipboard.strip().endswith("1. e4 e5 2. Nf3 *")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("near_model")
 async def test_the_lab_has_the_models_and_probes_that_come_after_it_was_opened(
     drive, tmp_path: Path, world: Path

@@ -97,6 +97,7 @@ async def test_what_is_said_while_the_registry_is_locked_is_held_and_written_lat
     assert (told["starred"], told["tags"], told["notes"]) == (True, [], ["look again"]), "the tag was dropped"
 
 
+@pytest.mark.slow
 async def test_text_of_a_registry_is_no_markup_in_toasts_previews_and_the_palette(
     app_on: Any, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

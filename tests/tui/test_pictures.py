@@ -149,6 +149,7 @@ def test_sql(picture: Any, session: Session) -> None:
     picture(steps, *(str(row["plies"]) for row in result.rows), f"sql: {len(result)} rows", "-- of both matches")
 
 
+@pytest.mark.slow
 @pytest.mark.trained
 def test_a_plot(picture: Any, session: Session) -> None:
     entry, plot = find_plot("probe accuracy by layer")

@@ -72,6 +72,7 @@ async def test_a_scope_narrows_the_answer_and_goes_with_one(drive: Any, session:
         assert driver.screen.query_one(PageTable).count == len(whole)
 
 
+@pytest.mark.slow
 async def test_queries_beside_a_kind_of_ones_own_are_listed_and_asked_and_a_broken_one_hides_no_other(
     drive: Any, world: Path, tmp_path: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_titles_and_conditions_are_words_of_a_shell() -> None:
         assert odd in shlex.split(screen.command(held))
 
 
+@pytest.mark.slow
 async def test_a_scope_that_is_none_is_told_and_changes_nothing(drive: Any) -> None:
     async with drive(size=(160, 40)) as driver:
         await opened(driver)
@@ -411,6 +413,7 @@ async def test_games_are_scored_either_way_and_the_command_says_so(drive: Any, s
         assert driver.screen.command() == f"chessreg query '{title}' --scoring author-2024"
 
 
+@pytest.mark.slow
 async def test_a_file_that_is_there_is_overwritten_after_a_yes_only(drive: Any, tmp_path: Path) -> None:
     file = tmp_path / "table.csv"
     file.write_text("mine")

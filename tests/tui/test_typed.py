@@ -72,6 +72,7 @@ async def compare(drive, world: Path, tmp_path: Path, keys: list[str], monkeypat
     assert pictures[0] == pictures[1]
 
 
+@pytest.mark.slow
 async def test_a_burst_writes_a_tag_and_fills_a_field(
     drive, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

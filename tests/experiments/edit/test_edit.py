@@ -321,6 +321,7 @@ def test_the_part_that_was_edited_is_recorded_and_not_the_one_that_the_probe_rea
     assert recipes["trained_on"] == world_session.inputs.reference("dataset", "sample:fit")
 
 
+@pytest.mark.slow
 def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session, tmp_path):
     from chessreg.experiments.edit import heat
     from chessreg.games.boards.picture import save_frame, save_heatmaps

@@ -248,6 +248,7 @@ GOLDEN = {  # specification 7.9: wins, draws, losses, score; then the author's o
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_published_games_have_the_published_scores(session, shared_data):
     """Golden test 6 of the specification, section 11."""
     report = session.run(ImportedGamesSpec(file=str(shared_data / "results" / "chess_gpt_eval-games.csv")))

@@ -94,6 +94,7 @@ def test_random_sets_keep_sizes_and_phases_and_are_the_same_for_the_same_seed():
         assert (np.sort(drawn) == np.arange(18)).all() == (not replacement)
 
 
+@pytest.mark.slow
 def test_p_is_uniform_where_labels_are_shuffled():
     """Acceptance (g) of the specification: over many seeds each p of chance comes up as often as it says."""
     layout = layout_of([3, 2, 4, 2, 3, 2], [0, 0, 0, 1, 1, 1])

@@ -124,6 +124,7 @@ def test_what_cannot_be_judged_is_refused(settings):
 # -- matches between engines ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_stronger_engine_beats_a_weaker_one(session, stockfish):
     spec = EngineMatchSpec(player="stockfish:20@nodes=200", opponent="random", games=6, opening="random:6",
                            color="black", move_limit=60, adjudication="nodes=200")  # fmt: skip

@@ -283,6 +283,7 @@ def rows_of(session: Session, run_id: Any, table: Any, unit: int) -> list[dict[s
     return sorted(rows, key=lambda row: (row["name"], row.get("item", 0), row.get("step", 0)))
 
 
+@pytest.mark.slow
 def test_expansions_of_one_run_are_those_of_runs_of_their_own_bit_for_bit(
     opened: Session, streamed: Any, monkeypatch: pytest.MonkeyPatch, world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,6 +69,7 @@ def test_no_game_of_the_given_parts_is_in_another(games: Games) -> None:
     assert all(owners.setdefault(h, part) == part for h, part in zip(games.hashes.tolist(), rows.tolist(), strict=True))
 
 
+@pytest.mark.slow
 def test_every_board_of_500_seeded_games_is_that_of_python_chess(part: Games) -> None:
     rows = np.sort(generator(0, "boards").choice(len(part), 500, replace=False))
     assert differing(part, rows) == []

@@ -379,6 +379,7 @@ def test_the_identity_is_the_bytes_and_the_reader_and_not_that_of_games(tmp_path
     assert len({identify_position_dataset(digests), of_games(digests, {}), identify_position_dataset(["b" * 64])}) == 3
 
 
+@pytest.mark.slow
 def test_real_positions_are_read_whole(shared_data: Path, tmp_path: Path) -> None:
     """The first 20,000 of the Lichess positions and 1,000 puzzles, each move legal, games apart."""
     source = pq.ParquetFile(shared_data / "positions" / "lichess-best-moves.parquet")

@@ -69,6 +69,7 @@ def test_a_position_too_far_from_the_start_is_refused() -> None:
     assert "PGN" in error.value.hint
 
 
+@pytest.mark.slow
 def test_random_openings_of_six_plies_are_found_again() -> None:
     for number in range(6):
         draw, board = generator("shortest", number), chess.Board()

@@ -188,7 +188,7 @@ def test_files_are_known_by_their_content(tmp_path: Path) -> None:
     ("file", "games", "terminations"),
     quick_first(
         1,
-        [  # which has the columns and all oddities of the others
+        [  # the first has the columns and all oddities of the others
             ("chess_gpt_eval-games.csv", 310, {"forfeit_illegal": 143, "resignation": 5}),
             ("chess_gpt_eval-stockfish-testing.csv", 555, {"forfeit_illegal": 0, "checkmate": 511}),
             ("karvonen-16layers-vs-stockfish.csv", 1258, {"forfeit_illegal": 63, "move_limit": 83}),
