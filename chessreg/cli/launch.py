@@ -117,7 +117,7 @@ def launch(ctx: click.Context, resume: str | None) -> None:
 
 
 class LaunchCommand(KindCommand):
-    """`chessreg launch KIND`."""
+    """The command `chessreg launch KIND`."""
 
     verb = "launch"
 

@@ -249,7 +249,7 @@ def make_switch_command(noun: str, name: str, word: str, help: str, back: bool =
 
 
 def make_invalidate_command(noun: str) -> click.Command:
-    """`invalidate THING --why TEXT`, for one noun."""
+    """Return the command `invalidate THING --why TEXT` of a noun."""
 
     @click.command("invalidate")
     @click.argument("reference", metavar=noun.upper())
@@ -264,7 +264,7 @@ def make_invalidate_command(noun: str) -> click.Command:
 
 
 def make_unmark_command(noun: str) -> click.Command:
-    """`unmark THING`, for one noun."""
+    """Return the command `unmark THING` of a noun."""
 
     @click.command("unmark", help=f"Clear the invalidation of a {noun}.")
     @click.argument("reference", metavar=noun.upper())

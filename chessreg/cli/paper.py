@@ -21,7 +21,7 @@ SIZES = ["small", "reference", "paper"]  # chessreg.papers.plan.SIZE_NAMES, unim
 
 
 class PaperGroup(Group):
-    """`list`, and one command for each paper."""
+    """The group of `list` and one command for each paper."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from chessreg.papers import list_papers

@@ -123,7 +123,7 @@ def make_kind_command(
 
 
 class KindCommand(click.Command):
-    """`chessreg run KIND`, with its settings in two groups."""
+    """The command `chessreg run KIND`, with its settings in two groups."""
 
     verb = "run"
 

@@ -138,7 +138,8 @@ class _Tails(dict[str, bytes]):
 
 
 class FenCharacters:
-    """What encodings of positions as 77 characters share: everything that a model reads. Subclasses add the moves."""
+    """Base class of encodings that write a position as 77 characters: everything that a model reads. Subclasses add the
+    moves."""
 
     name: str
     vocabulary: tuple[str, ...] = tuple(_CHARACTERS)

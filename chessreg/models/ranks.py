@@ -184,7 +184,7 @@ def run_ranks(leader: Leader, devices: int) -> Iterator[None]:
 
 @contextmanager
 def ending(ranks: Ranks) -> Iterator[None]:
-    """Tell the other processes to end after the block, except if one of them is lost."""
+    """Signal the other processes to end after the block, except if one of them is lost."""
     try:
         yield
     except LostProcessError:

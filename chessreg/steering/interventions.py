@@ -90,7 +90,8 @@ class InterventionSettings(Settings):
         return self
 
     def without_effect(self) -> dict[str, str]:
-        """Return every setting but the vector if there is none, else the seed of a control that draws nothing."""
+        """Return setting → reason for settings without an effect: all if no vector is given, or the seed if no control
+        is."""
         if self.vector is None:
             return dict.fromkeys((name for name in type(self).model_fields if name != "vector"), "there is no vector")
         return {"control_seed": "the control none draws nothing"} if self.control == "none" else {}

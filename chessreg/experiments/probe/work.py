@@ -274,7 +274,10 @@ class ProbeWork:
             task.done(unit)
 
     def fit(self, standard: RatingScaler | None) -> list[tuple[dict[str, np.ndarray], Reader]]:
-        """Fit the missing layers. Return the tensors to publish for each layer, and its reader."""
+        """Fit the missing layers. Return the tensors to publish for each layer, and its reader.
+
+        `standard` has the mean and deviation of the fitted ratings, or is None for classes.
+        """
         spec, data, layers = self.spec, self.data, list(self.layers.values())
         kind: Any = self.task.kind  # `Probe`, or a user's subclass of it
         if self.features is None:

@@ -115,7 +115,7 @@ class TrainingData:
 
 
 class RepeatedPositions:
-    """Which positions of the datasets of a run repeat an earlier one, read once from the first to the last."""
+    """The positions of a run's datasets that repeat an earlier one, read once from the first to the last."""
 
     def __init__(self, repeated: np.ndarray) -> None:
         self._repeated, self._read = repeated, 0

@@ -1,4 +1,4 @@
-"""Where the games of a PGN begin, and their tags.
+"""The beginnings of the games of a PGN, and their tags.
 
 A game begins at a line with a tag that does not follow another line with a tag and is not inside a comment. Comments
 are `{...}` over any number of lines, `;` to the end of the line, and lines that begin with `%`. A brace comment that is

@@ -30,7 +30,7 @@ _RANGE_BYTES = 8 << 20
 
 
 class _Place(Protocol):
-    """What holds files. Keys are paths inside it."""
+    """A storage of files. Keys are paths inside it."""
 
     def measure(self, key: str) -> int:
         """Return the size of a file in bytes. Raises FileNotFoundError."""

@@ -116,7 +116,8 @@ class PaperRuns:
 
 
 def fill_in_models(runs: Mapping[str, Any], models: Mapping[str, str]) -> dict[str, Any]:
-    """Return the tables of runs by name, each with `{model}` in its name once for each model (name → checkpoint)."""
+    """Return the run tables by name. A table whose name contains `{model}` is repeated for each of `models` (name →
+    checkpoint)."""
     found: dict[str, Any] = {}
     for name, entry in runs.items():
         if "{model}" in name:
