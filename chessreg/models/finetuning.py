@@ -396,7 +396,7 @@ class Finetuner(Trainer):
         return TunedModel(hf, self.config, explicit, self.source if self.config.quantized else None).train()
 
     def check_corpus(self) -> None:
-        """A PromptCorpus always has a batch, which may have no position that fits."""
+        """Accept every corpus: a PromptCorpus always has a batch, although none of its positions may fit."""
 
     def iterate_batches(self, epoch: int, first: int) -> Iterator[Batch]:
         order = EpochOrder(self.config.drawn_by, epoch, len(self.corpus))

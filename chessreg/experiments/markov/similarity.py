@@ -63,7 +63,7 @@ class SimilarityTest:
 
     @property
     def statistic(self) -> float:
-        """T of the classes."""
+        """The statistic T: the mean cosine within the classes minus that of the reference population."""
         return float(self.within.mean()) - self.population.mean
 
     @property
