@@ -586,7 +586,7 @@ def plan_form(session: Session, form: Form, checked: FormCheck) -> FormPlan:
         planned = plan_orders(make_orders(form, checked), session.database, session.store)
         result.plan = combine_plans([preview_run(each, session.database, session.store) for each in planned])
         if len(planned) == 1:
-            result.plan |= read_existing_run(session, planned[0])
+            result.plan = {**result.plan, **read_existing_run(session, planned[0])}
     except ChessregError as error:
         result.trouble, result.hint = error.message, error.hint or ""
     return result

@@ -61,7 +61,7 @@ def format_baseline(row: Mapping[str, Any]) -> str:
     return row["answer"]["than"] or "" if row.get("answer") else ""
 
 
-def get_sample(row: Mapping[str, Any]) -> str:
+def format_sample_size(row: Mapping[str, Any]) -> str:
     """Return the number of games or states behind the result: 50 games."""
     return row["answer"]["sample"] if row.get("answer") else ""
 
@@ -126,7 +126,7 @@ ENDED_COLUMNS = (
            stays=True),
     TableColumn("change", "Δ", text=format_change, tone=choose_change_tone, role="value", whole=True),
     TableColumn("than", "to", text=format_baseline, widest=20, role="detail"),
-    TableColumn("sample", "sample", text=get_sample, right=True, role="detail"),
+    TableColumn("sample", "sample", text=format_sample_size, right=True, role="detail"),
     TableColumn("measure", "measure", text=format_measure, widest=30, role="detail"),
     TableColumn("seconds", "took", text=lambda row: show.format_seconds(row["seconds"]), whole=True, role="detail"),
     TableColumn("ended_at", "ended", least=16, role="detail"),
