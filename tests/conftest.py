@@ -60,14 +60,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in a shell's ba
 # The longest files. Files that mostly wait (for a cluster, a supervisor, a terminal) alternate with files that compute,
 # because four processes may share two cores.
 LONGEST = (
-    "test_slurm.py", "test_architecture.py", "test_ray.py", "test_demo.py", "test_supervisor.py", "test_queries.py",
-    "test_every_kind.py", "test_other_cpu.py", "test_trust.py", "test_launch.py", "test_published.py", "test_uci.py",
-    "test_everywhere.py", "test_rounds.py", "test_matrix.py", "test_web.py", "test_finding.py", "test_terminal.py",
-    "test_edit.py", "test_checkpoint_commands.py", "test_stopping.py", "test_journeys.py", "test_hostile_settings.py",
-    "test_private_files.py", "test_next_token.py", "test_twins.py", "test_boards_room.py", "test_boards_of_squares.py",
-    "test_pictures.py", "test_pictures_of_data.py", "test_conformance.py", "test_migrations.py", "test_database.py",
-    "test_tokenizer_files.py", "test_merge.py", "test_reproduce.py", "test_nouns.py", "test_import_directions.py",
-    "test_ranks.py", "test_catalogue.py", "test_render.py",
+    "test_ray.py", "test_architecture.py", "test_slurm.py", "test_demo.py", "test_every_kind.py", "test_hub.py",
+    "test_trust.py", "test_docs.py", "test_slurm_nodes.py", "test_matrix.py", "test_launch.py",
+    "test_conformance.py", "test_uci.py", "test_prose.py", "test_migrations.py", "test_finetune.py",
+    "test_supervisor.py", "test_mcp_server.py", "test_rounds.py", "test_dataset_commands.py", "test_elo.py",
+    "test_queries.py", "test_journeys.py", "test_published.py", "test_merge.py", "test_jobs.py", "test_edit.py",
+    "test_reproduce.py", "test_dry_run.py", "test_runner.py", "test_database.py", "test_engine.py",
+    "test_ranks.py", "test_mirror.py", "test_everything_fits.py", "test_terminal.py", "test_command.py",
+    "test_imports.py", "test_typed.py", "test_finding.py", "test_pool.py", "test_twins.py",
 )  # fmt: skip
 TESTS = Path(__file__).parent
 

@@ -106,10 +106,13 @@ def test_the_loss_is_the_mean_over_the_tokens_of_a_batch_s_answers(family: str, 
     assert (trainer.tokens_seen, count, accuracy) == (16, 16, 0.0)
 
 
-@pytest.mark.parametrize(("family", "lora", "fsdp"), [
-    *quick_first(1, [("llama", 0, False), ("llama", 0, True), ("llama", 4, False), ("llama", 4, True),
-                     ("gpt_neox", 0, True)]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "lora", "fsdp"),
+    quick_first(
+        1,
+        [("llama", 0, False), ("llama", 0, True), ("llama", 4, False), ("llama", 4, True), ("gpt_neox", 0, True)],
+    ),
+)
 def test_two_processes_tune_as_one_and_each_encodes_its_share(
     family: str, lora: int, fsdp: bool, words: Any, tmp_path: Path
 ) -> None:

@@ -40,7 +40,7 @@ def fill(make):
     make.legality(checkpoint, [[(True, 0.9), (False, None)], [(True, 0.7), (True, None)]])
 
 
-@pytest.mark.parametrize(("every", "answered"), quick_first(1, [(3, 3), (1, 9)]))
+@pytest.mark.parametrize(("every", "answered"), quick_first(1, [(3, 2), (1, 9)]))
 def test_both_databases_give_the_same_tables(every, answered, server, database, make):
     server.psql("CREATE DATABASE queries")
     url = server.get_uri(database="queries", driver="psycopg")
