@@ -14,7 +14,7 @@ from typing import ClassVar
 import chess
 
 from chessreg.encodings import register_encoding
-from chessreg.encodings.base import Form, Ids, check_ids
+from chessreg.encodings.base import Alignment, Form, Ids, Sites, Tokens, check_ids
 from chessreg.encodings.fen77 import SITES, FenCharacters
 from chessreg.errors import BadInputError
 from chessreg.named import NameRegistry
@@ -74,6 +74,15 @@ class Maia2Encoding(FenCharacters):
     def move_ids(self) -> dict[str, int]:
         """UCI text, as the side to move sees it → answer."""
         return {move: number for number, move in enumerate(self.moves)}
+
+    def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
+        """Return sites. Raises BadInputError for the sites of single characters in fen-77."""
+        if name in SITES and name not in MAIA2_SITES:
+            raise BadInputError(
+                f"a model of {self.name} has no activations at {name}: its tokens are maps of the whole board",
+                "--sites turns",
+            )
+        return super().sites(name, tokens, alignment)
 
     def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
         return {move: self.answer(board, move) for move in board.legal_moves}

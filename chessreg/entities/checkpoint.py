@@ -111,7 +111,10 @@ class Checkpoints(Entity):
         if bundled := find_bundled_model(row):
             return f"chessreg import checkpoint --reference={bundled}", f"content {row.artifact[:12]}"
         file = next((name for name, _ in self.files(sql, row)), "FILE")
-        return f"chessreg import checkpoint {shlex.quote(file)}", f"content {row.artifact[:12]}"
+        shape, ratings = row.detail.get("shape") or {}, ""
+        if row.source_format == "maia2":
+            ratings = f" --rating {shape['rating']} --opponent-rating {shape['opponent_rating']}"
+        return f"chessreg import checkpoint {shlex.quote(file)}{ratings}", f"content {row.artifact[:12]}"
 
     def files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
         source = row.detail.get("source") or {}
@@ -183,6 +186,8 @@ def list_import_warnings(row: Row) -> list[str]:
         cause = ", or its tokens are in another order: give the order with --vocabulary FILE"
         if (source.get("tokenizer") or {}).get("file"):
             cause = f" or hardly trained; the order of its tokens is known from {source['tokenizer']['file']}"
+        if row["tokenizer"] == "maia-2":
+            cause = " or hardly trained"
         if source.get("attention_from") == "user":
             cause = ", or it was trained with another --attention"
         found.append(

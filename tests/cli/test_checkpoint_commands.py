@@ -20,8 +20,11 @@ from click.testing import CliRunner
 
 from chessreg.cli import chessreg
 from chessreg.encodings import get_encoding, list_encodings
+from chessreg.entities import load_entity
 from chessreg.models.language_model import LanguageModel
 from chessreg.registry import tables
+from chessreg.registry.database import Database
+from tests.models.foreign import save_maia2_file
 
 torch.set_num_threads(1)  # tiny matrices: a second thread only waits, the longer the busier the machine
 
@@ -101,6 +104,28 @@ def test_an_import_prints_and_keeps_how_well_the_model_predicts_games(here: Any,
     assert here("import", "checkpoint", source, "--vocabulary", "nowhere.json") == 3
     assert here("import", "checkpoint", source, "--heads", "0") == 2
     assert here("import", "checkpoint", "--reference", "--heads", "2") == 2
+
+
+def test_a_model_of_maia_2_keeps_its_ratings(here: Any, tmp_path: Path) -> None:
+    source = save_maia2_file(tmp_path / "rapid_model.pt")
+    made = here.json("import", "checkpoint", source, "--rating", "1900", "--opponent-rating", "1600", "--name", "maia")
+    assert (made["architecture"], made["tokenizer"], made["source_format"]) == ("maia-2", "maia-2", "maia2")
+    assert here("checkpoint", "show", "maia") == 0
+    assert "a player rated 1900 against 1600" in here.err
+    assert "It is untrained or hardly trained" in here.err
+    assert "--vocabulary" not in here.err
+    with Database.open(tmp_path / ".chessreg" / "registry.db") as database, database.read() as sql:
+        command, _ = load_entity("checkpoint").made_by(sql, sql.query(tables.Checkpoint).one())
+    assert command == "chessreg import checkpoint rapid_model.pt --rating 1900 --opponent-rating 1600"
+    here("export", "checkpoint", "maia", "out")
+    assert here.json("import", "checkpoint", "out")["id"] == made["id"]
+    assert here.json("import", "checkpoint", source)["id"] != made["id"]
+    before = here.state()
+    assert here("import", "checkpoint", source, "--rating", "9000") == 2
+    assert here("import", "checkpoint", nanogpt(tmp_path / "ckpt.pt"), "--rating", "1500") == 4
+    assert "--rating" in here.err
+    assert here("import", "checkpoint", "--reference", "--rating", "0") == 2
+    assert here.state() == before
 
 
 @pytest.mark.slow

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
+
+from tests.fixtures.maia2 import make as maia2
 
 ARGUMENTS = {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": 64, "bias": False, "vocab_size": 32, "dropout": 0.0}
 
@@ -34,4 +39,21 @@ def nanogpt_checkpoint(bias: bool = False, **arguments: Any) -> dict[str, Any]:
 
 def written(checkpoint: Any, path: Path) -> Path:
     torch.save(checkpoint, path)
+    return path
+
+
+def draw_maia2_weights() -> dict[str, Tensor]:
+    """The weights of the tiny model in tests/fixtures/maia2."""
+    with np.load(maia2.HERE / "expected.npz") as file:
+        shapes = json.loads(file["facts"].tobytes())["weights"]
+    return {name: torch.from_numpy(array) for name, array in maia2.draw_weights(shapes).items()}
+
+
+def save_maia2_file(path: Path, state: dict[str, Any] | None = None, prefix: str = "module.") -> Path:
+    """Write a file with the keys of the package's training code."""
+    named = {f"{prefix}{name}": tensor for name, tensor in (draw_maia2_weights() if state is None else state).items()}
+    generators = {"python": (3, tuple(range(625)), None), "numpy": {"keys": [1, 2]}, "torch_cpu": torch.get_rng_state()}
+    optimizer = {"state": {0: {"step": torch.tensor(7.0)}}, "param_groups": [{"lr": 1e-4, "params": [0]}]}
+    torch.save({"model_state_dict": named, "optimizer_state_dict": optimizer, "accumulated_samples": 3,
+                "accumulated_games": 2, "training_metadata": {"epoch": 1}, "rng_state": generators}, path)  # fmt: skip
     return path

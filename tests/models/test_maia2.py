@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,9 @@ from chessreg.models.edits import ResidualEdit
 from chessreg.models.importers import ImportReport, UnrecordedSettings, check_import, convert_checkpoint
 from chessreg.models.importers.source import CheckpointSource
 from chessreg.models.language_model import LanguageModel
-from tests.fixtures.maia2.make import HERE, SIDE_INFO, draw_weights
+from tests.fixtures.maia2.make import HERE, SIDE_INFO
+from tests.models.foreign import draw_maia2_weights as draw
+from tests.models.foreign import save_maia2_file
 
 with np.load(HERE / "expected.npz") as file:
     EXPECTED = dict(file)
@@ -32,32 +33,13 @@ POSITIONS = list(enumerate(FACTS["positions"]))
 maia = Maia2Encoding()
 
 
-@functools.cache
-def draw_tensors() -> dict[str, Tensor]:
-    return {name: torch.from_numpy(array) for name, array in draw_weights(FACTS["weights"]).items()}
-
-
-def weights() -> dict[str, Tensor]:
-    return dict(draw_tensors())
-
-
-def saved(path: Path, state: dict[str, Any] | None = None, prefix: str = "module.") -> Path:
-    """A file with the keys of the package's training code."""
-    named = {f"{prefix}{name}": tensor for name, tensor in (weights() if state is None else state).items()}
-    generators = {"python": (3, tuple(range(625)), None), "numpy": {"keys": [1, 2]}, "torch_cpu": torch.get_rng_state()}
-    optimizer = {"state": {0: {"step": torch.tensor(7.0)}}, "param_groups": [{"lr": 1e-4, "params": [0]}]}
-    torch.save({"model_state_dict": named, "optimizer_state_dict": optimizer, "accumulated_samples": 3,
-                "accumulated_games": 2, "training_metadata": {"epoch": 1}, "rng_state": generators}, path)  # fmt: skip
-    return path
-
-
 def imported(path: Path, folder: Path, **given: Any) -> ImportReport:
     return convert_checkpoint(path, folder, given=UnrecordedSettings(**given))
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(tmp_path_factory.mktemp("maia2") / "rapid_model.pt").parent
+    return save_maia2_file(tmp_path_factory.mktemp("maia2") / "rapid_model.pt").parent
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +122,7 @@ def test_an_import_records_format_ratings_and_a_loss(root: Path, tmp_path: Path)
     ],
 )
 def test_wrappers_and_containers_change_nothing(prefix: str, kind: str, tmp_path: Path, model: LanguageModel) -> None:
-    state = {f"{prefix}{name}": tensor for name, tensor in weights().items()}
+    state = {f"{prefix}{name}": tensor for name, tensor in draw().items()}
     content = {"training": {"model_state_dict": state}, "lightning": {"state_dict": state, "epoch": 1}, "bare": state}
     torch.save(content[kind], tmp_path / "file.pt")
     imported(tmp_path / "file.pt", tmp_path / "made")
@@ -151,18 +133,18 @@ def test_wrappers_and_containers_change_nothing(prefix: str, kind: str, tmp_path
 def test_safetensors_and_halves_are_read(tmp_path: Path, model: LanguageModel) -> None:
     from safetensors.torch import save_file
 
-    save_file(weights(), tmp_path / "model.safetensors")
+    save_file(draw(), tmp_path / "model.safetensors")
     assert imported(tmp_path / "model.safetensors", tmp_path / "same").max_logit_difference < 1e-5
     for dtype in (torch.float16, torch.bfloat16):
-        halved = {name: t.to(dtype) if t.is_floating_point() else t for name, t in weights().items()}
-        saved(tmp_path / "half.pt", halved)
+        halved = {name: t.to(dtype) if t.is_floating_point() else t for name, t in draw().items()}
+        save_maia2_file(tmp_path / "half.pt", halved)
         assert imported(tmp_path / "half.pt", tmp_path / str(dtype)).max_logit_difference < 1e-5
         close = LanguageModel.load(tmp_path / str(dtype)).logits(encode(chess.Board()))
         assert 0 < float((close - model.logits(encode(chess.Board()))).abs().max()) < 0.2
 
 
 def without(name: str) -> dict[str, Tensor]:
-    state = weights()
+    state = draw()
     del state[name]
     return state
 
@@ -171,28 +153,46 @@ DAMAGED: dict[str, tuple[Any, str]] = {
     "a missing matrix": (lambda: without("fc_3.weight"), "weights are missing: fc_3.weight"),
     "a missing block": (lambda: without("chess_cnn.layers.0.conv1.weight"), "weights are missing: chess_cnn.layers.0"),
     "no policy": (lambda: without("fc_1.weight"), "weight fc_1.weight is missing"),
-    "an unknown weight": (lambda: {**weights(), "fc_9.weight": torch.zeros(2)}, "no Maia-2 model of this shape has"),
-    "other moves": (lambda: {**weights(), "fc_1.weight": torch.zeros(1968, 12)}, "1,968 moves, but Maia-2 has 1,880"),
+    "an unknown weight": (
+        lambda: {**draw(), "fc_9.weight": torch.zeros(2)},
+        "no Maia-2 model of this shape has",
+    ),
+    "other moves": (
+        lambda: {**draw(), "fc_1.weight": torch.zeros(1968, 12)},
+        "1,968 moves, but Maia-2 has 1,880",
+    ),
     "more planes": (
-        lambda: {**weights(), "chess_cnn.conv1.weight": torch.zeros(6, 112, 3, 3)},
+        lambda: {**draw(), "chess_cnn.conv1.weight": torch.zeros(6, 112, 3, 3)},
         "112 planes of the board, but Maia-2 has 18",
     ),
-    "more ratings": (lambda: {**weights(), "elo_embedding.weight": torch.zeros(40, 5)}, "40 categories of ratings"),
-    "a flat convolution": (lambda: {**weights(), "chess_cnn.conv1.weight": torch.zeros(6, 18)}, "has shape"),
-    "a wrong shape": (lambda: {**weights(), "pos_embedding": torch.zeros(1, 4, 12)}, "pos_embedding has shape"),
-    "a text": (lambda: {**weights(), "last_ln.bias": "zeros"}, "last_ln.bias is not a tensor of floats but str"),
-    "integers": (lambda: {**weights(), "last_ln.bias": torch.zeros(12, dtype=torch.int64)}, "not a tensor of floats"),
-    "NaN": (lambda: {**weights(), "fc_2.bias": torch.full((2021,), torch.nan)}, "fc_2.bias holds NaN"),
+    "more ratings": (
+        lambda: {**draw(), "elo_embedding.weight": torch.zeros(40, 5)},
+        "40 categories of ratings",
+    ),
+    "a flat convolution": (lambda: {**draw(), "chess_cnn.conv1.weight": torch.zeros(6, 18)}, "has shape"),
+    "a wrong shape": (
+        lambda: {**draw(), "pos_embedding": torch.zeros(1, 4, 12)},
+        "pos_embedding has shape",
+    ),
+    "a text": (
+        lambda: {**draw(), "last_ln.bias": "zeros"},
+        "last_ln.bias is not a tensor of floats but str",
+    ),
+    "integers": (
+        lambda: {**draw(), "last_ln.bias": torch.zeros(12, dtype=torch.int64)},
+        "not a tensor of floats",
+    ),
+    "NaN": (lambda: {**draw(), "fc_2.bias": torch.full((2021,), torch.nan)}, "fc_2.bias holds NaN"),
     "a negative variance": (
-        lambda: {**weights(), "chess_cnn.bn1.running_var": -torch.ones(6)},
+        lambda: {**draw(), "chess_cnn.bn1.running_var": -torch.ones(6)},
         "a variance in chess_cnn is negative",
     ),
     "a layer out of order": (
-        lambda: {n.replace("elo_layers.1", "elo_layers.7"): t for n, t in weights().items()},
+        lambda: {n.replace("elo_layers.1", "elo_layers.7"): t for n, t in draw().items()},
         "weights are missing: transformer.elo_layers.1",
     ),
     "no transformer": (
-        lambda: {n: t for n, t in weights().items() if "elo_layers" not in n},
+        lambda: {n: t for n, t in draw().items() if "elo_layers" not in n},
         "it has no transformer.elo_layers",
     ),
 }
@@ -202,16 +202,16 @@ DAMAGED: dict[str, tuple[Any, str]] = {
 def test_a_damaged_file_is_refused_in_one_line_and_nothing_is_written(case: str, tmp_path: Path) -> None:
     state, message = DAMAGED[case]
     with pytest.raises(BadInputError) as refused:
-        imported(saved(tmp_path / "model.pt", state()), tmp_path / "made")
+        imported(save_maia2_file(tmp_path / "model.pt", state()), tmp_path / "made")
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "made").exists()
 
 
 def test_two_weights_of_one_name_are_refused(tmp_path: Path) -> None:
-    state = {**weights(), **{f"module.{name}": tensor for name, tensor in weights().items()}}
+    state = {**draw(), **{f"module.{name}": tensor for name, tensor in draw().items()}}
     with pytest.raises(BadInputError, match="twice, once as module"):
-        imported(saved(tmp_path / "model.pt", state, ""), tmp_path / "made")
+        imported(save_maia2_file(tmp_path / "model.pt", state, ""), tmp_path / "made")
 
 
 def test_a_number_of_heads_that_does_not_fit_is_refused(root: Path, tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_settings_of_other_models_are_refused(root: Path, tmp_path: Path) -> Non
     with pytest.raises(BadInputError, match="--vocabulary does not apply to maia-2"):
         check_import(file, vocabulary=file)
     (tmp_path / "meta.pkl").write_bytes(b"of another model in the same folder")
-    check_import(saved(tmp_path / "model.pt"))
+    check_import(save_maia2_file(tmp_path / "model.pt"))
     fixtures = HERE.parent / "searchless_chess" / "behavioral-cloning.npz"
     with pytest.raises(BadInputError, match="so it takes no ratings"):
         check_import(fixtures, given=UnrecordedSettings(heads=2, rating=1500))
@@ -274,8 +274,10 @@ def test_an_edit_moves_the_mean_by_its_vector(model: LanguageModel) -> None:
 
 def test_only_the_end_of_a_position_has_sites(model: LanguageModel) -> None:
     assert maia.site_names == ("last", "turns", "white-turns", "black-turns", "all")
-    with pytest.raises(NotFoundError, match="site of maia-2 'squares' does not exist"):
+    with pytest.raises(BadInputError, match="no activations at squares: its tokens are maps of the whole board"):
         maia.sites("squares", maia.boards([chess.Board()]))
+    with pytest.raises(NotFoundError, match="site of maia-2 'square' does not exist"):
+        maia.sites("square", maia.boards([chess.Board()]))
 
 
 def test_an_untrained_twin_has_the_shape_and_the_ratings(model: LanguageModel) -> None:

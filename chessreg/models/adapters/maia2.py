@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from chessreg.errors import BadInputError
 from chessreg.models.adapters.base import ADAPTERS, AttentionKind
-from chessreg.models.adapters.position_model import CHARACTERS, TOKENS, PositionModel
+from chessreg.models.adapters.position_model import CHARACTERS, TOKENS, CharacterHook, PositionModel
 
 MOVES = 1880
 SIDE_INFO = 6 + 6 + 1 + 64 + 64 + MOVES
@@ -104,16 +104,17 @@ class Maia2Config:
         return "bidirectional"
 
 
-class MeanHook(nn.Identity):
+class MeanHook(CharacterHook):
     """A hook point whose output is the mean of the patches, at each of the 77 characters."""
 
-    def at(self, patches: Tensor) -> Tensor:
-        """Pass the patches [batch, patches, d_model] through the hooks. Without hooks nothing is computed."""
+    def at(self, residual: Tensor) -> Tensor:
+        """Pass the mean of the patches [batch, patches, d_model] through the hooks. Without hooks nothing is
+        computed."""
         if not self._forward_hooks:
-            return patches
-        mean = patches.mean(1, keepdim=True).expand(-1, TOKENS, -1)
+            return residual
+        mean = residual.mean(1, keepdim=True).expand(-1, TOKENS, -1)
         seen: Tensor = self(mean)
-        return patches if seen is mean else patches + (seen[:, -1:] - mean[:, -1:])
+        return residual if seen is mean else residual + (seen[:, -1:] - mean[:, -1:])
 
 
 class ResidualConvolutions(nn.Module):

@@ -40,7 +40,7 @@ class PositionModel(Network):
     config_type: ClassVar[type[Any]]
     title: ClassVar[str]
     """The name of the architecture in error messages."""
-    hook_type: ClassVar[type[nn.Module]] = CharacterHook
+    hook_type: ClassVar[type[CharacterHook]] = CharacterHook
     points = PATTERNS
     block_size, vocab_size, outputs = TOKENS, CHARACTERS, ACTIONS
     config: Any
