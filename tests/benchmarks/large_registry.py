@@ -74,8 +74,8 @@ def insert_trials(
         setting = (place - 1) % 2
         mass = f"({draw(number + place, 99991)} + 0.5) / 100000.0"
         detail = (
-            f'\'{{"piece": "P", "square": "e4", "half": "report", "mass_future": \' || {mass} * 0.9 || \''
-            + (f', "setting": {setting}, "kl": \' || {mass} * 2 || \', "edit_norm": 3.25' if place else "")
+            f'\'{{"piece": "P", "square": "e4", "half": "report", "mass_future": \' || ({mass} * 0.9) || \''
+            + (f', "setting": {setting}, "kl": \' || ({mass} * 2) || \', "edit_norm": 3.25' if place else "")
             + f", \"argmax_kept\": ' || CASE WHEN n % {place + 1} = 0 THEN 'true' ELSE 'false' END || '}}'"
         )
         if dialect == "postgresql":
