@@ -8,6 +8,7 @@ read again; ingest is idempotent.
 from __future__ import annotations
 
 import base64
+import binascii
 import json
 import math
 import os
@@ -127,7 +128,7 @@ def estimate_memory(text: bytes) -> int:
     key is a Python object of at most 100 bytes plus its characters.
     """
     copies = 6 if text.isascii() and b"\\u" not in text else 12
-    return copies * len(text) + 100 * sum(map(text.count, (b",", b":", b"[", b"{", b"\n")))
+    return copies * len(text) + 100 * (len(text) - len(text.translate(None, b",:[{\n")))
 
 
 def pack_fragment(run_id: str, attempt_id: str, created_ns: int, lines: list[bytes]) -> bytes:
@@ -204,7 +205,7 @@ def encode_row(table: str, row: Mapping[str, Any]) -> bytes:
 def decode_bytes(value: dict[str, Any]) -> Any:
     """Convert `{"$bytes": …}` back to bytes. Used as `object_hook`."""
     if len(value) == 1 and _BYTES in value:
-        return base64.b64decode(value[_BYTES], validate=True)
+        return binascii.a2b_base64(value[_BYTES], strict_mode=True)
     return value
 
 

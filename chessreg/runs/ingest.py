@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import LargeBinary, Table, Uuid, insert, select, text, update
+from sqlalchemy import Column, Dialect, LargeBinary, Table, Uuid, insert, select, text, update
 from sqlalchemy.exc import (
     DataError,
     DBAPIError,
@@ -34,7 +35,14 @@ from chessreg.registry.engines import FOREIGN_KEY, SchemaError
 from chessreg.registry.identity import make_id
 from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.registry.run_state import count_done, read_complete_units
-from chessreg.registry.tables.types import UtcDateTime, crop_model_texts, get_utc_now, replace_nul, require_admissible
+from chessreg.registry.tables.types import (
+    UtcDateTime,
+    crop_model_texts,
+    get_utc_now,
+    list_model_text_columns,
+    replace_nul,
+    require_admissible,
+)
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -102,14 +110,13 @@ def ingest_fragment(database: Database, store: Store, fragment: Fragment, report
         if (store.quarantine / fragment.name).exists():  # otherwise another process has just ingested it
             report.set_aside[fragment.name] = "it is damaged"
         return
-    rows = [(table, row) for table, chunk in chunks for row in chunk]
     taken = IngestReport()
     try:
         with database.write() as session:
             if database.dialect == "postgresql":
                 session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
             try:
-                ingest_rows(session, fragment, rows, taken)
+                ingest_rows(session, fragment, chunks, taken)
             except Exception as error:
                 if is_row_error(error, database.dialect):
                     raise ChessregError(f"its rows cannot be read: {get_first_line(error)}") from error
@@ -130,7 +137,7 @@ def ingest_fragment(database: Database, store: Store, fragment: Fragment, report
     else:
         for name in ("fragments", "rows", "repeated", "conflicts"):
             setattr(report, name, getattr(report, name) + getattr(taken, name))
-        mark_ingested(store, fragment, keep=any(table != "check_in" for table, _ in rows))
+        mark_ingested(store, fragment, keep=any(table != "check_in" for table, _ in chunks))
 
 
 def is_row_error(error: Exception, dialect: str) -> bool:
@@ -142,16 +149,16 @@ def is_row_error(error: Exception, dialect: str) -> bool:
 
 
 def ingest_rows(
-    session: Session, fragment: Fragment, rows: list[tuple[str, dict[str, Any]]], report: IngestReport
+    session: Session, fragment: Fragment, chunks: list[tuple[str, list[dict[str, Any]]]], report: IngestReport
 ) -> None:
     """Insert the rows of one fragment, inside one transaction. Raises MissingParentError."""
     if session.get(tables.FragmentRecord, fragment.name) is not None:
         return
     by_table: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for table, row in rows:
+    for table, rows in chunks:
         if table not in ATTEMPT_UPDATES and table not in tables.OWN_TABLES:
             require_package_table(session, table, fragment)
-        by_table[table].append(parse_row(TABLES["attempt" if table in ATTEMPT_UPDATES else table], row))
+        by_table[table] += parse_rows(TABLES["attempt" if table in ATTEMPT_UPDATES else table], rows)
     insert_or_compare_rows(session, by_table, report)
     for row in by_table["check_in"]:
         record_check_in(session, row)
@@ -163,12 +170,15 @@ def ingest_rows(
         if known.first() is None:
             raise MissingParentError("the attempt that ends has not arrived")
     # Check-ins are frequent and each replaces the last, so they are not recorded.
-    if all(table == "check_in" for table, _ in rows):
+    if all(table == "check_in" for table, _ in chunks):
         report.fragments += 1
         return
     session.add(
         tables.FragmentRecord(
-            name=fragment.name, run_id=UUID(fragment.run_id), rows=len(rows), ingested_at=get_utc_now()
+            name=fragment.name,
+            run_id=UUID(fragment.run_id),
+            rows=sum(len(rows) for _, rows in chunks),
+            ingested_at=get_utc_now(),
         )
     )
     for run_id in {row["run_id"] for row in by_table["unit_range"]}:
@@ -207,10 +217,12 @@ def insert_or_compare_rows(session: Session, by_table: dict[str, list[dict[str, 
     parents_first = [table.name for table in tables.Base.metadata.sorted_tables]
     for name in sorted(by_table.keys() - set(ATTEMPT_UPDATES), key=parents_first.index):
         if name in RESULT_TABLES:
-            rows = [crop_model_texts(TABLES[name], row) for row in by_table[name]]
+            rows = by_table[name]
+            if list_model_text_columns(TABLES[name]):
+                rows = [crop_model_texts(TABLES[name], row) for row in rows]
             require_admissible(TABLES[name], rows)
-            fresh = [row for row in rows if (row["run_id"], row["unit"]) not in complete]
-            again = [row for row in rows if (row["run_id"], row["unit"]) in complete]
+            again = [row for row in rows if (row["run_id"], row["unit"]) in complete] if complete else []
+            fresh = [row for row in rows if (row["run_id"], row["unit"]) not in complete] if complete else rows
             insert_rows(session, TABLES[name], fresh)
             compare_rows(session, TABLES[name], again, report)
             report.rows += len(fresh)
@@ -218,20 +230,24 @@ def insert_or_compare_rows(session: Session, by_table: dict[str, list[dict[str, 
             insert_missing(session, TABLES[name], by_table[name])
 
 
-def parse_row(table: Table, row: dict[str, Any]) -> dict[str, Any]:
-    """Convert a fragment's row to the types of its table's columns. Raises ChessregError for an unknown column."""
+def parse_rows(table: Table, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Convert a fragment's rows in place to the types of their table's columns, and return them.
+
+    Raises ChessregError for an unknown column.
+    """
     conversions = list_conversions(table)
-    values = {}
-    for key, value in row.items():
-        if key not in conversions:
+    converted = [(name, convert) for name, convert in conversions.items() if convert is not None]
+    for row in rows:
+        if unknown := row.keys() - conversions.keys():
             raise ChessregError(
-                f"{table.name} has no column {key!r}", "use the version of chessreg that wrote this fragment"
+                f"{table.name} has no column {min(unknown)!r}", "use the version of chessreg that wrote this fragment"
             )
-        convert = conversions[key]
-        values[key] = value if convert is None or value is None else convert(value)
+        for name, convert in converted:
+            if (value := row.get(name)) is not None:
+                row[name] = convert(value)
     if table.name not in RESULT_TABLES:
-        require_admissible(table, [values])
-    return values
+        require_admissible(table, rows)
+    return rows
 
 
 @cache
@@ -276,8 +292,51 @@ def insert_rows(session: Session, table: Table, rows: list[dict[str, Any]]) -> N
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[tuple(row)].append(row)
-    for group in groups.values():
-        session.execute(insert(table), group)
+    dialect = session.get_bind().dialect
+    for names, group in groups.items():
+        if dialect.name == "sqlite" and table.name in RESULT_TABLES:
+            statement, processors = compile_insert(table, names, dialect)
+            columns = [convert_column(name, group, processor) for name, processor in processors]
+            session.connection().exec_driver_sql(statement, list(zip(*columns, strict=True)))
+        else:
+            session.execute(insert(table), group)
+
+
+@lru_cache(maxsize=64)
+def compile_insert(table: Table, names: tuple[str, ...], dialect: Dialect) -> tuple[str, list[tuple[Any, Any]]]:
+    """Return the INSERT of these columns with positional parameters, and for each parameter its column and the function
+    that converts its values for the driver, or None.
+
+    SQLAlchemy's own executemany converts row by row, which takes longer than the insertion.
+    """
+    compiled = insert(table).compile(dialect=dialect, column_keys=list(names))
+    columns = [table.c[name] for name in compiled.positiontup]
+    return str(compiled), [(column, column.type.dialect_impl(dialect).bind_processor(dialect)) for column in columns]
+
+
+def convert_column(
+    column: Column[Any], rows: list[dict[str, Any]], processor: Callable[[Any], Any] | None
+) -> list[Any]:
+    """Return the driver's values of a column in these rows. A column that the rows lack is computed by its default."""
+    if column.name in rows[0]:
+        values = list(map(itemgetter(column.name), rows))
+    else:
+        values = [column.default.arg(RowContext(row)) for row in rows]
+    if processor is None:
+        return values
+    if isinstance(column.type, Uuid):  # `parse_rows` uses the same object for equal ids
+        converted = {key: processor(value) for key, value in {id(value): value for value in values}.items()}
+        return [converted[key] for key in map(id, values)]
+    return list(map(processor, values))
+
+
+class RowContext(NamedTuple):
+    """The part of SQLAlchemy's execution context that defaults of columns use."""
+
+    row: dict[str, Any]
+
+    def get_current_parameters(self) -> dict[str, Any]:
+        return self.row
 
 
 def insert_missing(session: Session, table: Table, rows: list[dict[str, Any]]) -> None:

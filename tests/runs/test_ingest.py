@@ -6,11 +6,11 @@ import shutil
 import time
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
 from chessreg.registry import tables
-from chessreg.runs.ingest import ingest_fragments, ingest_waiting, list_waiting, requeue_quarantined
+from chessreg.runs.ingest import ingest_fragments, ingest_waiting, insert_rows, list_waiting, requeue_quarantined
 from chessreg.runs.kind import find_kind
 from chessreg.session import open_session
 from store.fragments import FRAGMENT_SUFFIX, FragmentWriter, adopt_fragment, list_ingested, make_uuid7
@@ -217,3 +217,25 @@ def test_results_that_come_before_their_run_wait_for_it_and_go_in_once(session, 
     assert (count(session, tables.Score), count(session, tables.Run)) == (5, 1)
     with session.database.read() as sql:
         assert sql.scalars(select(tables.Attempt.state)).one() is tables.AttemptState.FINISHED
+
+
+def test_results_are_stored_as_sqlalchemy_stores_them(session, run_toy):
+    """Every column of a game: ids, numbers, bytes, JSON, NULL, and the hash that is computed from the moves."""
+    run_toy(positions=2)
+    if session.database.dialect != "sqlite":
+        pytest.skip("PostgreSQL's rows are inserted by SQLAlchemy")
+    with session.database.read() as sql:
+        attempt = sql.scalars(select(tables.Attempt)).one()
+    row = {"run_id": attempt.run_id, "match": 0, "attempt_id": attempt.id, "opening_number": 1, "opening_plies": 2,
+           "plies": 3, "result": "1-0", "termination": "checkmate", "adjudication_cp": None, "turns": 2,
+           "first_try_legal": 1, "tries": b"\x01\x02", "moves": b"\x00\xff" * 3, "seconds": 0.1,
+           "detail": {"name": "é", "list": [1, None]}}  # fmt: skip
+    with session.database.write() as sql:
+        sql.execute(insert(tables.Game.__table__), [{**row, "unit": 0}])
+        insert_rows(sql, tables.Game.__table__, [{**row, "unit": 1}, {**row, "unit": 2, "detail": None}])
+        columns = [column.name for column in tables.Game.__table__.c if column.name not in ("unit", "detail")]
+        listed = ", ".join(f"quote({name}) || typeof({name})" for name in (*columns, "detail"))
+        apart, fast, without = sql.execute(text(f"SELECT {listed} FROM game ORDER BY unit")).all()
+        sql.execute(text("DELETE FROM game"))
+    assert fast == apart
+    assert without == (*apart[:-1], "NULLnull")

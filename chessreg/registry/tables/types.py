@@ -8,7 +8,7 @@ of merges and fragments.
 import enum
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
@@ -175,21 +175,21 @@ class UnitNumber(CheckedType, Integer):
         return type(value) is int and 0 <= value <= MAX_UNITS + 1
 
 
-def require_admissible(table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Raise BadInputError for the first row with a value that its column does not accept.
+def require_admissible(table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raise BadInputError for a row with a value that its column does not accept.
 
     Examples: an invalid digest or name, a path outside the store, excess units, a fraction in an integer column.
     """
-    admitting, whole = list_checked_columns(table), list_whole_number_columns(table)
-    for row in rows:
-        for column, kind in admitting:
-            value = row.get(column)
-            if not kind.admits(value, row):
-                raise _make_refusal(table, column, value, kind.hint)
-        for column in whole:
-            value = row.get(column)
-            if value is not None and not isinstance(value, int) and value != as_whole_number(value):
-                raise _make_refusal(table, column, value, CheckedType.hint)
+    for column, kind in list_checked_columns(table):
+        for row in rows:
+            if not kind.admits(row.get(column), row):
+                raise _make_refusal(table, column, row.get(column), kind.hint)
+    for column in list_whole_number_columns(table):
+        values = [row.get(column) for row in rows]
+        if not {*map(type, values)} <= {int, bool, type(None)}:
+            for value in values:
+                if value is not None and not isinstance(value, int) and value != as_whole_number(value):
+                    raise _make_refusal(table, column, value, CheckedType.hint)
 
 
 def crop_model_texts(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
