@@ -35,6 +35,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Estimate], int]] = {  # and the decimal
     "median": (stats.estimate_median, 4),
     "elo_difference": (stats.estimate_elo_difference, 2),
 }
+NOT_OF_TOTALS = ("median",)  # functions that resample clusters, but not the totals of their counts
 PLAIN: dict[str, Callable[..., float | None]] = {  # a number without an interval
     "welch_log10_p": significance.compute_welch_log10_p,
     "paired_log10_p": significance.compute_paired_log10_p,
@@ -49,7 +50,15 @@ CORRECTED: dict[str, Callable[[Sequence[float | None]], list[float | None]]] = {
 
 def to_vector(column: pa.ChunkedArray) -> np.ndarray:
     """Return a column of numbers as float64 [n], NaN for NULL. Avoids Arrow's conversion, which imports pandas."""
-    return np.array(column.to_pylist(), np.float64)
+    values = column.cast("float64", safe=False).combine_chunks()
+    if not len(values):
+        return np.empty(0)
+    valid, data = values.buffers()
+    vector = np.frombuffer(data, np.float64, len(values), 8 * values.offset)
+    if not values.null_count:
+        return vector
+    bits = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")[values.offset :][: len(values)]
+    return np.where(bits, vector, math.nan)
 
 
 def to_matrix(column: pa.ChunkedArray) -> np.ndarray:
@@ -102,6 +111,13 @@ def add_statistics(entry: Entry, table: pa.Table, clusters: pa.Table | None) -> 
 
     by_cell = group_clusters(clusters) if clusters is not None else {}
     own = [by_cell.get(cell) for cell in table["cell"].to_pylist()]
+    stats.resample_together(
+        clusters.of(*statistic.arguments)
+        for statistic in entry.statistics
+        if statistic.function in FUNCTIONS and statistic.function not in NOT_OF_TOTALS
+        for clusters in own
+        if clusters
+    )
     columns = {name: table[name] for name in table.column_names}
     for statistic in entry.statistics:
         columns |= zip(

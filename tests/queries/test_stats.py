@@ -224,3 +224,19 @@ def test_both_ends_of_an_interval_that_reaches_one_are_of_one_method():
     found = stats.estimate_rate(one_of_ten, "hits", "trials")
     low, high = stats.compute_wilson_interval(0.1, 10)
     assert found[1:] == pytest.approx((low, high), abs=0.02)
+
+
+def test_clusters_resampled_together_have_the_intervals_of_each_alone(monkeypatch):
+    random = np.random.default_rng(2)
+    cells = [
+        {"total": random.random(n), "trials": random.integers(1, 9, n), "base": random.random(n)}
+        for n in (500, 500, 700, 500, 20)
+    ]
+    monkeypatch.setattr(stats, "MOST_COLUMNS_AT_ONCE", 4)
+    alone = [stats.estimate_mean_difference(clusters(**cell), "total", "trials", "base", "trials") for cell in cells]
+    made = [clusters(**cell) for cell in cells]
+    stats.resample_together(each.of("total", "trials", "base", "trials") for each in made)
+    shared = [each.of("total", "trials", "base", "trials") for each in made[:-1]]
+    assert all("_sums" in each.__dict__ for each in shared)
+    together = [stats.estimate_mean_difference(each, "total", "trials", "base", "trials") for each in made]
+    assert np.array(together) == pytest.approx(np.array(alone), rel=1e-5)
