@@ -4,6 +4,11 @@ MACROS = {
     # NULL for a value that cannot be cast, so that one invalid row does not fail a query.
     "whole": "(x) AS TRY_CAST(x AS BIGINT)",
     "exact": "(probability) AS TRY_CAST(probability AS DECIMAL(18, 15))",  # sums are the same in any order
+    # The decimal of a double's shortest text. From 0 to 1, the direct cast is four times faster and gives the same,
+    # except near a half of the last digit: x * 1e15 as computed and the text each differ from its true value by at
+    # most 0.1111 * x, in units of the last digit.
+    "exact_double": """(x) AS CASE WHEN x BETWEEN 0 AND 1 AND abs(x * 1e15 - floor(x * 1e15) - 0.5) > 0.23 * x
+    THEN TRY_CAST(x AS DECIMAL(18, 15)) ELSE TRY_CAST(x::VARCHAR AS DECIMAL(18, 15)) END""",
     # The score of the model's side, scored like `adjudication`. `paper` is the rule in Karvonen 2024. `author-2024` is
     # the behaviour of the paper's code: draws are left out of the mean, and so is exactly 100 centipawns at the move
     # limit; fewer centipawns there are a loss.

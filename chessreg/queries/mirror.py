@@ -112,16 +112,18 @@ def write_long_runs(mirror: Mirror, reader: RegistryReader, tables: Iterable[str
 
     Raises OSError and duckdb.Error if that fails, StoppedError soon after `stop` is set.
     """
-    for table in tables:
-        files = mirror.files[table]
-        for id in reader.long_runs(table, LONG_ROWS, [*files]):
-            if id not in mirror.runs or len(files) >= MOST_FILES:
+    missing = [(table, id) for table in tables for id in reader.long_runs(table, LONG_ROWS, [*mirror.files[table]])]
+    if not missing:
+        return
+    with closing(duck.connect_unlocked()) as connection:
+        for table, id in missing:
+            if id not in mirror.runs or len(mirror.files[table]) >= MOST_FILES:
                 continue
             remove_outdated_files(mirror)
             path, part = mirror.path(table, id), mirror.folder / f"{uuid4().hex}{PART_SUFFIX}"
             part.mkdir(parents=True)
             try:
-                with closing(duck.connect_unlocked()) as connection, reader.stream(table, id, stop) as rows:
+                with reader.stream(table, id, stop) as rows:
                     connection.register(f"_{table}", rows)
                     select = mirror.select(table, mirror.runs[id].kind)
                     file = part / path.name
@@ -130,7 +132,7 @@ def write_long_runs(mirror: Mirror, reader: RegistryReader, tables: Iterable[str
                 file.rename(path)
             finally:
                 shutil.rmtree(part, ignore_errors=True)
-            files[id] = path
+            mirror.files[table][id] = path
 
 
 def write_files(mirror: Mirror, rows: Mapping[str, pa.Table], runs: Mapping[str, Sequence[str]]) -> None:

@@ -4,6 +4,8 @@ from itertools import product
 
 import chess
 import duckdb
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from chessreg.games.boards.adjudication import SCORING, score_game
@@ -46,3 +48,19 @@ def test_a_game_scores_in_sql_as_in_python() -> None:
     for (policy, result, termination, cp, color), found in zip(games, scores, strict=True):
         own = 0.0 if termination == "forfeit_illegal" else score_game(policy, color, result, cp)
         assert found == own, (policy, result, termination, cp, color)
+
+
+def test_the_fast_conversion_of_probabilities_gives_the_decimals_of_their_texts() -> None:
+    """Also next to halves of the last digit, where a cast of the number differs from a cast of its text."""
+    random = np.random.default_rng(0)
+    near_halves = (random.integers(10**15, size=50_000) + 0.5) / 1e15
+    values = [random.random(50_000), random.random(50_000).astype(np.float32), near_halves, random.random(1000) * 1e-14]
+    odd = [0.0, -0.0, 0.5, 1.0, 1.25, -0.3, 999.5, 1e3, np.nan, np.inf]
+    with duckdb.connect() as connection:
+        connection.execute(f"CREATE MACRO exact_double{MACROS['exact_double']}")
+        connection.register("made", pa.table({"x": np.concatenate([*values, odd]).astype(np.float64)}))
+        connection.execute("CREATE TABLE masses AS SELECT x FROM made UNION ALL SELECT NULL")
+        text, plain = "TRY_CAST(x::VARCHAR AS DECIMAL(18, 15))", "TRY_CAST(x AS DECIMAL(18, 15))"
+        asked = "SELECT count(*) FROM masses WHERE {} IS DISTINCT FROM {}"
+        assert connection.execute(asked.format("exact_double(x)", text)).fetchone() == (0,)
+        assert connection.execute(asked.format(plain, text)).fetchone() != (0,)

@@ -169,9 +169,9 @@ WITH played AS (
            sum(exact(mass_original))::DOUBLE AS mass_original,
            sum(exact(mass_modified))::DOUBLE AS mass_modified,
            count(mass_modified) AS states,
-           sum(exact(spelled_original::VARCHAR)) FILTER (sample < 0)::DOUBLE
+           sum(exact_double(spelled_original)) FILTER (sample < 0)::DOUBLE
                AS spelled_original,
-           sum(exact(spelled_modified::VARCHAR)) FILTER (sample < 0)::DOUBLE
+           sum(exact_double(spelled_modified)) FILTER (sample < 0)::DOUBLE
                AS spelled_modified,
            count(spelled_modified) FILTER (sample < 0) AS spelled,
            count(*) FILTER (sample < 0 AND legal_original) AS greedy_original,

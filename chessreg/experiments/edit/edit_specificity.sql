@@ -65,9 +65,9 @@ ORDER BY states DESC, run, reason, hint
 -- statement: trials
 -- The greedy row of every state and condition; their names contain the numbers of conditions and of edits.
 SELECT t.run_id, t.unit, t.condition, regexp_replace(t.condition, '-[0-9]+$', '') AS kind, t.intervention_id, t.setting,
-       t.attempt_id, t.item, t.ply, t.text, exact(t.mass_modified::VARCHAR) AS mass_modified,
-       exact(t.read_empty::VARCHAR) AS read_empty, exact(t.squares_changed::VARCHAR) AS squares_changed,
-       exact(t.shared_moved::VARCHAR) AS moved, exact(t.shared_kl::VARCHAR) AS kl
+       t.attempt_id, t.item, t.ply, t.text, exact_double(t.mass_modified) AS mass_modified,
+       exact_double(t.read_empty) AS read_empty, exact_double(t.squares_changed) AS squares_changed,
+       exact_double(t.shared_moved) AS moved, exact_double(t.shared_kl) AS kl
 FROM edits_trial AS t
 WHERE t.kind = 'edit' AND t.sample = -1 AND t.condition <> 'skipped' AND t.run_id IN (SELECT run_id FROM scoped)
 

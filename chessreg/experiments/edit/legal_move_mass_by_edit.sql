@@ -69,11 +69,17 @@ SELECT run, reason, states, hint FROM skipped_edits
 WHERE kind = 'edit-next-token' AND run_id IN (SELECT run_id FROM scoped)
 ORDER BY states DESC, run, reason, hint
 
+-- statement: conditions
+-- Every condition of runs that read the next token; `kind` is the condition without its number.
+SELECT *, regexp_replace(condition, '-[0-9]+$', '') AS kind
+FROM (SELECT DISTINCT run_id, condition, setting, intervention_id FROM edits_trial
+      WHERE kind = 'edit-next-token' AND condition <> 'skipped' AND run_id IN (SELECT run_id FROM scoped))
+
 -- statement: trials
--- The row of every case and condition of runs that read the next token; `kind` is the condition without its number.
+-- The row of every case and condition.
 SELECT t.run_id, t.unit, t.condition, regexp_replace(t.condition, '-[0-9]+$', '') AS kind, t.intervention_id, t.setting,
-       t.attempt_id, t.item, t.ply, t.text, t.half, t.piece, t.square, exact(t.mass_original::VARCHAR) AS original,
-       exact(t.mass_modified::VARCHAR) AS target, exact(t.mass_future::VARCHAR) AS future, t.argmax_kept,
+       t.attempt_id, t.item, t.ply, t.text, t.half, t.piece, t.square, exact_double(t.mass_original) AS original,
+       exact_double(t.mass_modified) AS target, exact_double(t.mass_future) AS future, t.argmax_kept,
        t.kl, t.p_square, t.edit_norm
 FROM edits_trial AS t
 WHERE t.kind = 'edit-next-token' AND t.condition <> 'skipped' AND t.run_id IN (SELECT run_id FROM scoped)
@@ -81,7 +87,7 @@ WHERE t.kind = 'edit-next-token' AND t.condition <> 'skipped' AND t.run_id IN (S
 -- statement: settings
 -- Layers and scale of each edit of a run, which its controls share; a control names its setting.
 SELECT DISTINCT t.run_id, t.setting, i.layers, i.scale
-FROM trials AS t JOIN intervention AS i ON i.id = t.intervention_id WHERE t.kind = 'edit'
+FROM conditions AS t JOIN intervention AS i ON i.id = t.intervention_id WHERE t.kind = 'edit'
 
 -- statement: types
 -- The paper's name of every condition: one type each. A probe's name contains its source; `number` is its place among
@@ -94,7 +100,7 @@ WITH named AS (
                 WHEN 'shuffled' THEN 'Shuffled' WHEN 'wrong-layer' THEN 'Wrong layer' WHEN 'sham' THEN 'Length 0'
                 ELSE CASE min(split_part(i.source, ':', 1)) WHEN 'sae-latents' THEN 'SAE-Probe'
                          WHEN 'sae-contrast' THEN 'CD-Probe' WHEN 'means' THEN 'DM-Probe' ELSE 'Probe' END END AS sort
-    FROM trials AS t LEFT JOIN intervention AS i ON i.id = t.intervention_id
+    FROM conditions AS t LEFT JOIN intervention AS i ON i.id = t.intervention_id
     GROUP BY t.run_id, t.kind, t.setting
 )
 SELECT *, sort || CASE WHEN number > 0 AND count(*) OVER (PARTITION BY run_id, setting, sort) > 1 THEN ' ' || number
@@ -120,27 +126,31 @@ LEFT JOIN runs AS b ON 'run:' || b.spec_hash = split_part(v.vector, '/', 1)
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
 
 -- statement: base
-SELECT k.cell, k.run, k.checkpoint_id, k.checkpoint, k.type, t.*
+SELECT k.*, t.* EXCLUDE (run_id, condition, kind, setting)
 FROM trials AS t
-JOIN cells AS k ON k.run_id = t.run_id AND k.kind = t.kind AND k.setting IS NOT DISTINCT FROM t.setting
+JOIN (SELECT DISTINCT c.run_id, c.condition, c.kind, c.setting, k.cell, k.run, k.checkpoint_id, k.checkpoint, k.type
+      FROM conditions AS c
+      JOIN cells AS k ON k.run_id = c.run_id AND k.kind = c.kind AND k.setting IS NOT DISTINCT FROM c.setting) AS k
+    ON k.run_id = t.run_id AND k.condition = t.condition AND k.setting IS NOT DISTINCT FROM t.setting
 
 -- statement: paired
 -- Every case with that of the clean model and, if the run has one of the same layers and scale, of a random direction.
 SELECT b.*, n.original AS none_original, n.target AS none_target, r.target AS random_target
 FROM base AS b
-LEFT JOIN trials AS n ON n.run_id = b.run_id AND n.unit = b.unit AND n.kind = 'clean'
-LEFT JOIN (SELECT run_id, unit, setting, avg(target::DOUBLE) AS target FROM trials WHERE kind = 'random' GROUP BY ALL) AS r
+LEFT JOIN trials AS n ON n.run_id = b.run_id AND n.unit = b.unit
+    AND n.condition IN (SELECT condition FROM conditions WHERE kind = 'clean')
+LEFT JOIN (SELECT run_id, unit, setting, avg(target::DOUBLE) AS target FROM trials
+           WHERE condition IN (SELECT condition FROM conditions WHERE kind = 'random') GROUP BY ALL) AS r
     ON r.run_id = b.run_id AND r.unit = b.unit AND r.setting = b.setting AND b.kind NOT IN ('clean', 'random')
 
 -- statement: table
 SELECT k.cell, k.checkpoint, k.protocol, k.type, k.probe, TRY_CAST(k.layers AS BIGINT[]) AS layers, k.scale,
-       k.scale_rule, count(*) AS cases, count(DISTINCT b.item) AS games, count(*) FILTER (b.piece IN ('k', 'K')) AS kings,
-       stddev_samp(b.original::DOUBLE) AS original_sd, stddev_samp(b.target::DOUBLE) AS target_sd,
-       stddev_samp(b.future::DOUBLE) AS future_sd, avg(b.edit_norm) AS edit_norm, any_value(k.run) AS run,
-       any_value(k.done) AS done, any_value(k.planned) AS planned, any_value(k.checkpoint_id) AS checkpoint_id,
-       any_value(k.intervention_id) AS intervention_id, any_value(k.run_id) AS run_id
-FROM cells AS k JOIN base AS b ON b.cell = k.cell
-GROUP BY k.cell, k.checkpoint, k.protocol, k.type, k.probe, k.layers, k.scale, k.scale_rule
+       k.scale_rule, b.* EXCLUDE (cell), k.run, k.done, k.planned, k.checkpoint_id, k.intervention_id, k.run_id
+FROM cells AS k
+JOIN (SELECT cell, count(*) AS cases, count(DISTINCT item) AS games, count(*) FILTER (piece IN ('k', 'K')) AS kings,
+             stddev_samp(original::DOUBLE) AS original_sd, stddev_samp(target::DOUBLE) AS target_sd,
+             stddev_samp(future::DOUBLE) AS future_sd, avg(edit_norm) AS edit_norm
+      FROM base GROUP BY cell) AS b ON b.cell = k.cell
 ORDER BY k.cell
 
 -- statement: clusters

@@ -75,7 +75,7 @@ LEFT JOIN checkpoints AS c ON c.checkpoint_id = a.checkpoint_id
 
 -- statement: base
 SELECT p.cell, p.run, p.checkpoint_id, p.checkpoint, p.type, p.expansion, p.minus, x.run_id, x.unit, x.attempt_id,
-       x.item, x.ply, exact(x.mass_modified::VARCHAR) AS target, exact(y.mass_modified::VARCHAR) AS other
+       x.item, x.ply, exact_double(x.mass_modified) AS target, exact_double(y.mass_modified) AS other
 FROM pairs AS p
 JOIN trial AS x ON x.run_id = p.run_id AND x.condition = p.condition
 JOIN trial AS y ON y.run_id = p.other_run_id AND y.condition = p.other_condition AND y.item = x.item AND y.ply = x.ply
