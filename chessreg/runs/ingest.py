@@ -310,7 +310,7 @@ def compile_insert(table: Table, names: tuple[str, ...], dialect: Dialect) -> tu
     SQLAlchemy's own executemany converts row by row, which takes longer than the insertion.
     """
     compiled = insert(table).compile(dialect=dialect, column_keys=list(names))
-    columns = [table.c[name] for name in compiled.positiontup]
+    columns = [table.c[name] for name in compiled.positiontup or ()]
     return str(compiled), [(column, column.type.dialect_impl(dialect).bind_processor(dialect)) for column in columns]
 
 
@@ -321,7 +321,8 @@ def convert_column(
     if column.name in rows[0]:
         values = list(map(itemgetter(column.name), rows))
     else:
-        values = [column.default.arg(RowContext(row)) for row in rows]
+        default: Any = column.default
+        values = [default.arg(RowContext(row)) for row in rows]
     if processor is None:
         return values
     if isinstance(column.type, Uuid):  # `parse_rows` uses the same object for equal ids
