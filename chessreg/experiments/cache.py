@@ -258,7 +258,7 @@ def select_cache_sites(
 ) -> EncodedGames:
     """Return the items at these rows of the dataset, with the token positions whose activations are stored."""
     encoded = EncodedGames.of(written, block_size, games, places, spec.sites, spec.alignment)
-    return encoded.between(spec.skip_sites, spec.max_sites, spec.last_sites)
+    return encoded.select_numbered(spec.skip_sites, spec.max_sites, spec.last_sites)
 
 
 def write_activation_group(
@@ -285,8 +285,8 @@ def write_activation_group(
         with writer:
             encoded = select_cache_sites(spec, model.encoding, model.block_size, games, places[low:high])
             order, begun = np.argsort(np.diff(encoded.tokens.offsets), kind="stable"), 0
-            for items in encoded.batches(order, task.options.batch_games):
-                row, sites = encoded.sites_of(items)
+            for items in encoded.iterate_batches(order, task.options.batch_games):
+                row, sites = encoded.find_item_sites(items)
                 if len(sites):
                     residuals = compute_activations(model, points, encoded, items, row, sites, spec.dtype)
                     game = places[low:high][encoded.game[sites]]

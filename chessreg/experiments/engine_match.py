@@ -171,13 +171,13 @@ class Duel:
                 game.push(answer.result().move)
                 if game.end is None:
                     answers[self._ask(game)] = game
-                elif game.adjudicated and self.adjudicate is not None:
+                elif game.is_adjudicated and self.adjudicate is not None:
                     answers[self.opponent.analyse(game.find_judged_board(), self.adjudicate)] = game
                 else:
                     yield game
 
     def _ask(self, game: PlayedGame) -> Future[Any]:
-        pool = self.player if game.model_to_move else self.opponent
+        pool = self.player if game.is_model_to_move else self.opponent
         return pool.submit(game.unit, game.board, key=(*self.noise, game.unit, game.ply))
 
 
@@ -219,7 +219,7 @@ def emit_duel_game(task: Task[EngineMatchSpec, EngineMatchOptions], game: Played
     turns = sum((ply % 2 == 0) == game.color for ply in plies)
     columns.update(turns=turns, first_try_legal=None, tries=None)
     task.emit("game", game.unit, match=get_match_number(task.spec, game.unit), **columns)
-    stopping.done(game.unit)
+    stopping.mark_done(game.unit)
 
 
 def record_duel(task: Task[EngineMatchSpec, EngineMatchOptions], player: EngineSpec, opponent: EngineSpec) -> None:

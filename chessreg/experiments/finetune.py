@@ -100,7 +100,7 @@ class FinetuneSpec(PromptSpec):
         return idle
 
     @model_validator(mode="after")
-    def _one_model(self) -> FinetuneSpec:
+    def _check_model(self) -> FinetuneSpec:
         if (self.checkpoint is None) == (self.family is None):
             raise BadInputError(
                 "--checkpoint and --family: finetune needs exactly one model",

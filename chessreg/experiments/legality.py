@@ -96,7 +96,7 @@ class Legality(Kind):
             units = task.units[start : start + task.options.batch_games]
             tries = iterate_first_tries(
                 model, games, places[units], black=spec.black, every=spec.every, mass=spec.mass, valid=spec.valid,
-                policy=spec.chooser(), seed=spec.seed,
+                policy=spec.make_chooser(), seed=spec.seed,
             )  # fmt: skip
             most = int(plies[places[units]].max(initial=1))
             for number, turns in enumerate(tries, 1):

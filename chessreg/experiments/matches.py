@@ -59,27 +59,27 @@ class MatchSpec(Spec):
 
     @field_validator("opening", check_fields=False)
     @classmethod
-    def _source(cls, opening: str) -> str:
+    def _normalize_opening_source(cls, opening: str) -> str:
         return opening if opening == "book" else parse_opening(opening).text
 
     @field_validator("player", "opponent", check_fields=False)
     @classmethod
-    def _one_spelling(cls, engine: str) -> str:
+    def _normalize_engine(cls, engine: str) -> str:
         return parse_engine(engine).text
 
     @field_validator("adjudication", check_fields=False)
     @classmethod
-    def _limit(cls, adjudication: str) -> str:
+    def _normalize_evaluation_limit(cls, adjudication: str) -> str:
         return "none" if adjudication == "none" else parse_limit(adjudication).text
 
     @field_validator("stop")
     @classmethod
-    def _rule(cls, stop: str) -> str:
+    def _normalize_stop_rule(cls, stop: str) -> str:
         rule = parse_stop(stop)
         return rule.text if rule else "none"
 
     @model_validator(mode="after")
-    def _has_pairs(self) -> Self:
+    def _check_pairs(self) -> Self:
         against, both = getattr(self, "against", None), getattr(self, "color", "") == "both"
         if self.stop != "none" and against is None and not both:
             raise BadInputError(
@@ -110,7 +110,7 @@ class MatchSpec(Spec):
         return idle
 
     @model_validator(mode="after")
-    def _book_has_file(self) -> Self:
+    def _check_book(self) -> Self:
         if (getattr(self, "opening", "") == "book") != (getattr(self, "book", None) is not None):
             raise BadInputError("--opening book needs a file", "write --opening book:FILE")
         return self
@@ -247,7 +247,7 @@ class PlayedGame:
         self.end = find_game_end(self.board, self.rules.claim_draws)  # random-2024 returns finished games
 
     @property
-    def model_to_move(self) -> bool:
+    def is_model_to_move(self) -> bool:
         """Whether the game has not ended and the model is to move."""
         return self.end is None and self.board.turn == self.color
 
@@ -262,7 +262,7 @@ class PlayedGame:
         return len(self.sans)
 
     @property
-    def adjudicated(self) -> bool:
+    def is_adjudicated(self) -> bool:
         """Whether the game was stopped in play, so that an evaluation decides its result."""
         return self.end is not None and self.end.termination in ADJUDICATED and self.end.result == "*"
 
@@ -306,7 +306,7 @@ class PlayedGame:
         self.tries.append(0)
         self.push(best)
 
-    def last_choice(self) -> chess.Board | None:
+    def find_last_choice(self) -> chess.Board | None:
         """Return the position of the model's last move; None if it never moved."""
         board = self.board.copy()
         while len(board.move_stack) > len(self.opening.moves):
@@ -389,7 +389,7 @@ class EarlyStopping:
             return
         self.counts[round(2 * (ours + other) if self.base is None else 2 * (ours - other) + 2)] += 1
 
-    def done(self, unit: int) -> None:
+    def mark_done(self, unit: int) -> None:
         """Mark a unit whose rows were emitted as done.
 
         With the last counted unit, also emit the result of the test and mark the units that will not be played as done.

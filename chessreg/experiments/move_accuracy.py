@@ -133,7 +133,7 @@ class MoveAccuracy(Kind):
     queries = ("move accuracy by model", "mask ablation", "value prediction by model")
 
     def units(self, spec: MoveAccuracySpec, inputs: Inputs) -> int:
-        return int(select_decisions(spec, inputs).groups().max()) + 1
+        return int(select_decisions(spec, inputs).number_games().max()) + 1
 
     def estimate(self, spec: MoveAccuracySpec, inputs: Inputs) -> RunEstimate:
         positions = len(select_decisions(spec, inputs))
@@ -169,10 +169,10 @@ class MoveAccuracy(Kind):
             task.record("intervention", **intervention.row)
         edits = intervention.build_edits(str(model.device)) if intervention else ()
         edited_by = intervention.id.hex if intervention else None
-        group = selection.groups()
+        group = selection.number_games()
         order = np.argsort(group, kind="stable")
         ends = np.append(0, np.cumsum(np.bincount(group)))
-        plies = selection.columns("ply")["ply"]
+        plies = selection.read_columns("ply")["ply"]
         for units in group_games_by_positions(task.units, ends, 16 * task.options.forward_positions):
             mine = np.concatenate([order[ends[unit] : ends[unit + 1]] for unit in units])
             some = selection.select(mine)
@@ -340,7 +340,7 @@ def judge_states(
     """Yield the index and the verdict of each position that has a legal move, in order."""
     from chessreg.models.decoding.values import score_moves
 
-    fens = selection.columns("fen")["fen"]
+    fens = selection.read_columns("fen")["fen"]
     for start in range(0, len(fens), batch):
         boards = [chess.Board(fen) for fen in fens[start : start + batch]]
         for number, values in enumerate(score_moves(model, boards, edits), start):
@@ -363,9 +363,9 @@ def judge_decisions(
     encoding = model.encoding
     room = model.block_size - encoding.max_move_tokens + 1
     prompts = [
-        () if prompt is None or len(prompt) > room else prompt for prompt in selection.prompts(encoding)
+        () if prompt is None or len(prompt) > room else prompt for prompt in selection.encode_prompts(encoding)
     ]  # left out: no prompt, or a prompt that is too long
-    table = selection.columns("fen", "best")
+    table = selection.read_columns("fen", "best")
     for rows in plan_rounds(selection, encoding, batch):
         session = open_decoding_session(model, max(map(len, rows)), edits)
         for together in rows:
@@ -393,7 +393,7 @@ def plan_rounds(selection: Decisions, encoding: Encoding, batch: int) -> Iterato
         for start in range(0, len(selection), batch):
             yield [list(range(start, min(start + batch, len(selection))))]
         return
-    group, ply = selection.groups(), selection.ply
+    group, ply = selection.number_games(), selection.ply
     assert ply is not None
     order = np.lexsort((ply, group))
     games = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)

@@ -63,7 +63,7 @@ class MoveQualitySpec(ChoosingSpec):
 
     @field_validator("judge_limit")
     @classmethod
-    def _no_clock(cls, limit: str) -> str:
+    def _check_limit(cls, limit: str) -> str:
         parsed = parse_limit(limit)
         if parsed.kind == "time":
             raise BadInputError(
@@ -72,7 +72,7 @@ class MoveQualitySpec(ChoosingSpec):
         return parsed.text
 
     @model_validator(mode="after")
-    def _one_source(self) -> MoveQualitySpec:
+    def _check_source(self) -> MoveQualitySpec:
         sources = {name for name in ("checkpoint", "dataset") if getattr(self, name) is not None}
         if self.play is None and len(sources) < 2:
             raise BadInputError("no moves to judge", "give --play RUN, or --checkpoint and --dataset")
@@ -233,7 +233,7 @@ class PlayedMoves:
         setting = str(self.run.spec["color"])
         return ("white", "black")[unit % 2] if setting == "both" else setting
 
-    def _row(self, unit: int) -> tables.Game:
+    def _read_game_row(self, unit: int) -> tables.Game:
         """Return the stored game of a unit. Raises NotFoundError if the play run has none."""
         with self.inputs.database.read() as session:
             row = session.get(tables.Game, (self.run.id, unit))
@@ -245,7 +245,7 @@ class PlayedMoves:
     def games(self, task: Task[MoveQualitySpec, MoveQualityOptions]) -> Iterator[JudgedGame]:
         """Yield each game with the turns at which the model itself moved, after the opening."""
         for unit in task.units:
-            row, own = self._row(unit), self.color(unit) == "white"
+            row, own = self._read_game_row(unit), self.color(unit) == "white"
             game, board = JudgedGame(unit, unit), chess.Board()
             tries = iter(row.tries or b"" if (row.detail or {}).get("assisted") else b"")
             for ply, move in enumerate(unpack_moves(row.moves)):
@@ -257,7 +257,7 @@ class PlayedMoves:
 
     def moves(self, unit: int) -> tuple[int, list[chess.Move]]:
         """Return the number and the moves of the game of a unit."""
-        return unit, unpack_moves(self._row(unit).moves)
+        return unit, unpack_moves(self._read_game_row(unit).moves)
 
 
 class FirstTries:
@@ -297,7 +297,7 @@ class FirstTries:
             edits = intervention.build_edits(device) if intervention else ()
             for turns in iterate_first_tries(
                 model, self.dataset, self.places[units], black=spec.black, every=spec.every, edits=edits,
-                policy=spec.chooser(), seed=spec.seed,
+                policy=spec.make_chooser(), seed=spec.seed,
             ):  # fmt: skip
                 for turn in turns:
                     kept = JudgedTurn(turn.ply, turn.board.copy(), turn.text, turn.move)

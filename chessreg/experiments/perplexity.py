@@ -90,7 +90,7 @@ class Perplexity(Kind):
         spec = task.spec
         model = task.model(spec.checkpoint)
         games, places = select_games(spec, task.inputs)
-        size = task.options.encoded_together
+        size = task.options.games_per_encoding
         for start in range(0, len(task.units), size):
             units = task.units[start : start + size]
             rows = places[units]

@@ -203,7 +203,7 @@ def emit_scores(
     """Emit a score row per game, as on the test games of a probe run."""
     from chessreg.experiments.probe.reading import build_score_columns, score_probe
 
-    majority = np.array(probe.detail.get("majority", data.majority(data.rows)), np.int8)
+    majority = np.array(probe.detail.get("majority", data.find_majority_classes(data.rows)), np.int8)
     for game_score in score_probe(probe.reader(device), data, data.rows, probe.layer, device, centre):
         columns = build_score_columns(game_score, data, probe.layer, probe.label, majority, seen, None)
         task.emit(

@@ -128,7 +128,7 @@ class Puzzles(Kind):
             puzzles = read_puzzles(positions, places[units])
             solve_puzzles(puzzles, model, open_decoding_session(model, len(puzzles), edits), spec)
             for unit, puzzle in zip(units, puzzles, strict=True):
-                extra = puzzle.row(intervention.id if intervention else None)
+                extra = puzzle.build_row(intervention.id if intervention else None)
                 text = " ".join(puzzle.chosen) or None
                 task.emit("prediction", unit, extra, item=puzzle.place, name="line", text=text, value=puzzle.value)
             task.done(*units)
@@ -177,14 +177,14 @@ class Puzzle:
     mass: float | None = None
 
     @property
-    def needed(self) -> int:
+    def solver_moves(self) -> int:
         """The number of the solver's moves."""
         return (len(self.line) + 1) // 2
 
     @property
     def value(self) -> float | None:
         """1.0 if all moves were right, else 0.0; None for an unreadable position."""
-        return float(self.right == self.needed) if self.readable else None
+        return float(self.right == self.solver_moves) if self.readable else None
 
     def take(self, move: chess.Move | None, text: str) -> None:
         """Apply a chosen move, and the opponent's reply."""
@@ -199,20 +199,20 @@ class Puzzle:
             self.over = True
             return
         if move != wanted:  # another mate than the solution's: the puzzle ends as solved
-            self.right, self.over = self.needed, True
+            self.right, self.over = self.solver_moves, True
             return
         self.right += 1
-        self.over = self.right == self.needed
+        self.over = self.right == self.solver_moves
         if not self.over:
             self.board.push(move)
             self.board.push(self.line[2 * self.right - 1])
 
-    def row(self, intervention: UUID | None) -> PuzzleRow:
+    def build_row(self, intervention: UUID | None) -> PuzzleRow:
         """Return the columns of the puzzle's row."""
         return PuzzleRow(
             rating=self.rating,
             first=self.right > 0 if self.readable else None,
-            moves=self.needed,
+            moves=self.solver_moves,
             right=self.right,
             illegal=self.illegal if self.readable else None,
             share=self.share,
@@ -244,7 +244,7 @@ def read_puzzles(positions: Positions, places: np.ndarray) -> list[Puzzle]:
 
 def solve_puzzles(puzzles: Sequence[Puzzle], model: LanguageModel, session: DecodingSession, spec: PuzzlesSpec) -> None:
     """Choose the model's moves for all puzzles together, move after move. Row r of the session belongs to puzzle r."""
-    encoding, policy, depth = model.encoding, spec.chooser(), 0
+    encoding, policy, depth = model.encoding, spec.make_chooser(), 0
     while any(not puzzle.over for puzzle in puzzles):
         prompts, turns = [list(tokens) for tokens in session.tokens], []
         for row, puzzle in enumerate(puzzles):
@@ -310,7 +310,7 @@ def build_puzzle_frames(puzzle: Puzzle, chosen: Sequence[str], detail: Mapping[s
             )
         frames.append(
             BoardFrame.from_board(
-                puzzle.board, f"{title}, move {number + 1} of {puzzle.needed}",
+                puzzle.board, f"{title}, move {number + 1} of {puzzle.solver_moves}",
                 last_move=last, arrows=arrows, caption=caption, flipped=flipped,
             )
         )  # fmt: skip

@@ -117,7 +117,7 @@ class TokenLegality(Kind):
         model = task.model(spec.checkpoint)
         games, places = select_scored_games(spec, task.inputs)
         masked = get_masked_ids(model.encoding) if spec.mask_unused else ()
-        size = task.options.encoded_together
+        size = task.options.games_per_encoding
         for start in range(0, len(task.units), size):
             units = task.units[start : start + size]
             rows = places[units]

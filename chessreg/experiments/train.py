@@ -565,7 +565,7 @@ def build_decision_corpus(spec: PositionSpec, data: TrainingData) -> PositionCor
         for reference in data.references:
             found = select_training_decisions(spec, reference, data.inputs, data.field)
             for start in range(0, len(found), 10_000):
-                table = found.select(np.arange(start, min(start + 10_000, len(found)))).columns("fen", "best")
+                table = found.select(np.arange(start, min(start + 10_000, len(found)))).read_columns("fen", "best")
                 tokens = fen.boards(table["fen"]).ids.reshape(-1, fen.length)
                 append_positions(data, writer, tokens, [encode_action(fen, move) for move in table["best"]])
 
@@ -583,13 +583,13 @@ def build_branch_corpus(spec: BranchSpec, data: TrainingData) -> BranchCorpus:
     written = get_encoding(spec.encoding)
     ids, lengths, games, seen, answers, before = [], [np.zeros(1, np.int64)], [], [], [], 0
     for each in every:
-        own, offsets, places, item = each.histories(written)
+        own, offsets, places, item = each.encode_histories(written)
         ids.append(own)
         lengths.append(np.diff(offsets))
         games.append(item + before)
         seen.append(places)
         before += len(offsets) - 1
-        table = each.columns("fen", "best")
+        table = each.read_columns("fen", "best")
         for text, move in zip(table["fen"], table["best"], strict=True):
             answers.append(np.array(written.answer(chess.Board(text), chess.Move.from_uci(move)), np.uint8))
     offsets = np.cumsum([0, *map(len, answers)])

@@ -65,7 +65,7 @@ class Scene:
         boards = [self.board, *([self.modified] if self.modified else [])]
         return [{ids: move for move, ids in self.model.encoding.answers(board).items()} for board in boards]
 
-    def greedy(self, trees: TokenTree) -> SampledText:
+    def sample_greedy(self, trees: TokenTree) -> SampledText:
         """Return the greedy text of a model on this board."""
         [[written]] = sample_trees(trees, self.model.encoding, [self.board], [[(0,)]], temperature=[0.0])
         return written
@@ -82,7 +82,7 @@ class Scene:
         first = np.exp(trees.logprobs(0).astype(np.float64))
         if self.next_token:
             masses = [min(first[sorted({ids[0] for ids in answers})].sum(), 1.0) for answers in self.answers]
-        written = self.greedy(trees)
+        written = self.sample_greedy(trees)
         legal = self.model.encoding.parse(written.tokens, self.board) is not None
         ranks, modified = rank_moves(self.answers[0], probability, self.board), self.modified
         return ModelSide(
@@ -114,10 +114,12 @@ class Lab:
         that do not fit together.
         """
         began = time.monotonic()
-        answer = self._stored(question) if isinstance(question, StoredState) else self._given(question)
+        answer = (
+            self._answer_stored_state(question) if isinstance(question, StoredState) else self._answer_edit(question)
+        )
         return replace(answer, seconds=time.monotonic() - began)
 
-    def _stored(self, question: StoredState) -> LabAnswer:
+    def _answer_stored_state(self, question: StoredState) -> LabAnswer:
         """Return the answer for a stored state of an edit run."""
         place = load_edited_state(self.inputs, UUID(hex=question.run), question.unit, question.condition)
         probes = self.probes(place.spec.probe)
@@ -127,7 +129,7 @@ class Lab:
         moves = tuple(convert_packed_to_sans(pack_moves(board.move_stack)))
         return replace(self._answer(scene, place.edits, place.condition.name), sans=moves)
 
-    def _given(self, question: LabPosition) -> LabAnswer:
+    def _answer_edit(self, question: LabPosition) -> LabAnswer:
         """Return the answer for a position and the edit that the question describes."""
         reference = self.inputs.reference("checkpoint", question.checkpoint)
         checkpoint, folder = self.inputs.checkpoint(reference)
@@ -143,11 +145,11 @@ class Lab:
         scene = Scene(model, state.board, state.prompt, probes)
         scene = replace(scene, next_token=question.next_token)
         if question.vector is not None:
-            answer = self._steered(scene, question, reference)
+            answer = self._answer_steering(scene, question, reference)
         elif question.probe is not None and question.next_token:
-            answer = self._with_changes(scene, question, reference)
+            answer = self._answer_changes(scene, question, reference)
         elif question.probe is not None:
-            answer = self._without_piece(scene, question, reference)
+            answer = self._answer_removal(scene, question, reference)
         else:
             answer = self._answer(scene, [], why_not="choose a probe or a vector to edit with")
         return replace(answer, sans=tuple(question.moves.split()))
@@ -168,17 +170,17 @@ class Lab:
                 f"no probe reads layer {missing[0]}", f"the run has probes of layers {', '.join(map(str, known))}"
             )
 
-    def _without_piece(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:
+    def _answer_removal(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:
         """Return the answer for subtracting the probe's direction of the piece that the clean model moves."""
         state = build_state(question, scene.model.encoding)
-        written = scene.greedy(TokenTree(self._session(scene)))
+        written = scene.sample_greedy(TokenTree(self._open_session(scene)))
         move = scene.model.encoding.parse(written.tokens, state.board)
         if move is None:
             why_not = (
                 f"the model writes {written.text.strip()!r}, which is not a legal move, so no piece can be removed"
             )
             return self._answer(scene, [], why_not=why_not)
-        spec = self._spec(question, reference)
+        spec = self._build_spec(question, reference)
         assert isinstance(spec, EditSpec)
         check_edit(spec, self.inputs)
         edited, removed = PieceRemovals(spec, self.inputs, "cpu", scene.model), remove_moving_piece(state, move)
@@ -186,7 +188,7 @@ class Lab:
         scene = replace(scene, modified=removed.modified, square=removed.square)
         return self._answer(scene, edits, describe_edit(question, scene))
 
-    def _with_changes(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:
+    def _answer_changes(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:
         """Return the answer for an edit of a model whose next token is read.
 
         The edit adds, at the last token, the probe's directions for the changes of the board, or for removing the piece
@@ -201,7 +203,7 @@ class Lab:
         )
         from chessreg.experiments.edit.site_editor import CaseEdits
 
-        spec = self._spec(question, reference)
+        spec = self._build_spec(question, reference)
         assert isinstance(spec, NextTokenEditSpec)
         try:
             check_edit(spec, self.inputs)
@@ -217,7 +219,7 @@ class Lab:
         elif spec.board:
             case = apply_board_changes(prefix, spec.board)
         else:
-            first = TokenTree(self._session(scene)).logprobs(0)
+            first = TokenTree(self._open_session(scene)).logprobs(0)
             square = scene.model.encoding.origin_of(int(first.argmax()))
             if (reason := explain_case_skip(spec, prefix, square)) or square is None:
                 return self._answer(
@@ -231,7 +233,7 @@ class Lab:
             return self._answer(scene, [], why_not=error.message)
         return self._answer(scene, edits, describe_edit(question, scene))
 
-    def _spec(self, question: LabPosition, reference: str) -> EditSettings:
+    def _build_spec(self, question: LabPosition, reference: str) -> EditSettings:
         """Return the spec of the edit, with its models and probes as input references."""
         spec = question.spec()
         found: dict[str, Any] = {"checkpoint": reference}
@@ -245,7 +247,7 @@ class Lab:
                 found[name] = self.inputs.reference(ref.noun, given)
         return spec.model_copy(update=found)
 
-    def _steered(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:
+    def _answer_steering(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:
         """Return the answer for adding the directions of a vector run."""
         checkpoint, _ = self.inputs.checkpoint(reference)
         if question.scale == 0:
@@ -261,7 +263,7 @@ class Lab:
         return self._answer(scene, loaded.build_edits(), words)
 
     def _answer(self, scene: Scene, edits: Sequence[ResidualEdit], edit: str = "", why_not: str = "") -> LabAnswer:
-        session = self._session(scene)
+        session = self._open_session(scene)
         aim = scene.modified and scene.modified.fen()
         key = (scene.prompt, id(scene.model), id(scene.probes), aim, scene.next_token)
         if self._side is None or self._side[0] != key:
@@ -295,7 +297,7 @@ class Lab:
             self._probes = (reference, probes)
         return self._probes[1]
 
-    def _session(self, scene: Scene) -> DecodingSession:
+    def _open_session(self, scene: Scene) -> DecodingSession:
         """Return a session that holds the prompt. Tokens shared with the last prompt are not computed again."""
         if self._clean is None or self._clean[0] is not scene.model:
             self._clean = (scene.model, open_decoding_session(scene.model, 1))

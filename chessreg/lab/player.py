@@ -100,16 +100,16 @@ class LabPlayer:
         Raises NotFoundError or BadInputError, and keeps the previous edit, if the intervention or layer does not exist
         or belongs to another checkpoint.
         """
-        settings = self._settings(edit)
+        settings = self._parse_settings(edit)
         if settings is not None:
             interventions.select_vector_rows(settings, self.row, self.inputs)
         if settings != self.edit_settings:
             self.edit_settings, self._session = settings, None
 
-    def _settings(self, edit: PlayerEdit) -> InterventionSettings | None:
+    def _parse_settings(self, edit: PlayerEdit) -> InterventionSettings | None:
         if not edit.intervention or edit.scale == 0:
             return None
-        settings = self._recorded(edit.intervention)
+        settings = self._find_recorded_settings(edit.intervention)
         if settings is None:
             try:
                 vector = self.inputs.reference("run:vector", edit.intervention)
@@ -122,7 +122,7 @@ class LabPlayer:
         changed = {"layers": edit.layers or settings.layers, "scale": scale}
         return interventions.InterventionSettings(**{**settings.model_dump(), **changed})
 
-    def _recorded(self, text: str) -> InterventionSettings | None:
+    def _find_recorded_settings(self, text: str) -> InterventionSettings | None:
         """Return the settings of the recorded intervention that `text` names, or None if it names none."""
         with self.inputs.database.read() as session:
             try:
@@ -131,7 +131,7 @@ class LabPlayer:
                 return None
             return interventions.read_intervention_settings(session.get_one(tables.Intervention, found))
 
-    def _edits(self) -> list[ResidualEdit]:
+    def _build_edits(self) -> list[ResidualEdit]:
         if self.edit_settings is None:
             return []
         loaded = interventions.load_intervention(self.edit_settings, self.row, self.inputs)
@@ -147,9 +147,9 @@ class LabPlayer:
         model cannot read the position.
         """
         turn, _ = self._turn(self.load(), board, (Stream.UCI,))
-        return self._distribution(turn)
+        return self._compute_distribution(turn)
 
-    def _distribution(self, turn: ModelTurn) -> MoveDistribution:
+    def _compute_distribution(self, turn: ModelTurn) -> MoveDistribution:
         assert self._session is not None
         [known] = compute_distributions(self._session, self.load().encoding, [turn])
         return known
@@ -174,7 +174,7 @@ class LabPlayer:
             return PlayerMove(None, {}, None)
         try:
             turn, notes = self._turn(model, board, key)
-            return self._chosen(turn, self._distribution(turn), policy, temperatures, among, notes)
+            return self._choose_move(turn, self._compute_distribution(turn), policy, temperatures, among, notes)
         except ChessregError as error:
             self._session = None  # it may hold half a prompt
             moves = sorted(among or board.legal_moves, key=chess.Move.uci)
@@ -191,13 +191,13 @@ class LabPlayer:
         """Return the turn. Its prompt is in the session, or in the turn if it is too long for the context."""
         encoding, read, notes = model.encoding, board, tuple[str, ...]()
         if encoding.content == "history" and board.root() != chess.Board():
-            read, notes = self._with_game(board)
+            read, notes = self._find_game(board)
         tokens = encoding.prompt(read)
         room = model.block_size - (encoding.max_move_tokens - 1)
         if self._session is None:
             from chessreg.models.decoding.session import open_decoding_session
 
-            self._session = open_decoding_session(model, 1, self._edits())
+            self._session = open_decoding_session(model, 1, self._build_edits())
         if len(tokens) <= room:
             self._session.sync([tokens])
             return ModelTurn(0, board, key), notes
@@ -212,7 +212,7 @@ class LabPlayer:
         )
         return ModelTurn(0, board, key, tuple(tokens)), (*notes, note)
 
-    def _with_game(self, board: chess.Board) -> tuple[chess.Board, tuple[str, ...]]:
+    def _find_game(self, board: chess.Board) -> tuple[chess.Board, tuple[str, ...]]:
         """Return the board with a shortest game before its moves, and a note. Return the board itself if no game is
         found; a model of games then refuses it."""
         root = board.root()
@@ -233,7 +233,7 @@ class LabPlayer:
         )
         return whole, (note,)
 
-    def _chosen(
+    def _choose_move(
         self,
         turn: ModelTurn,
         known: MoveDistribution,

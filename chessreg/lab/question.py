@@ -92,12 +92,12 @@ class LabPosition(Settings):
 
     @field_validator("moves")
     @classmethod
-    def _one_spelling(cls, moves: str) -> str:
+    def _normalize_moves(cls, moves: str) -> str:
         return " ".join(parse_typed_sans(moves))
 
     @field_validator("fen")
     @classmethod
-    def _a_position(cls, fen: str) -> str:
+    def _normalize_fen(cls, fen: str) -> str:
         if not fen.strip():
             return ""
         try:
@@ -110,19 +110,19 @@ class LabPosition(Settings):
 
     @field_validator("board")
     @classmethod
-    def _one_order(cls, board: str) -> str:
+    def _normalize_board(cls, board: str) -> str:
         return normalize_board_changes(board)
 
     @model_validator(mode="before")
     @classmethod
-    def _of_next_token(cls, values: Any) -> Any:
+    def _set_measure(cls, values: Any) -> Any:
         if isinstance(values, dict) and (values.get("board") or values.get("measure") == "next-token"):
             scale = NextTokenEditSpec.model_fields["scale"].default
             return {"scale": scale, **values, "measure": "next-token"}
         return values
 
     @model_validator(mode="after")
-    def _does_something(self) -> Self:
+    def _check_settings(self) -> Self:
         if self.fen and self.moves:
             raise BadInputError("--moves and --fen both give the position", "leave out --moves or --fen")
         if self.layers and not (self.probe or self.vector):
@@ -186,7 +186,7 @@ class LabPosition(Settings):
             raise summarize_validation_error(refused) from None
 
     @property
-    def stored_by(self) -> list[str]:
+    def storing_arguments(self) -> list[str]:
         """The arguments of `chessreg` that store the edit as a run. Raises the errors of `spec`."""
         spec = self.spec()
         words = ["run", "edit-next-token" if self.next_token else "edit", "--checkpoint", spec.checkpoint]

@@ -85,7 +85,9 @@ class Ingester(threading.Thread):
                 number = self._asked
             self._note_progress()
             try:
-                self.refused += ingest_fragments(self._database, self._store, self._note_progress).of_run(self._run_id)
+                self.refused += ingest_fragments(
+                    self._database, self._store, self._note_progress
+                ).list_quarantine_reasons(self._run_id)
                 self.outage = None
             except (DBAPIError, ChessregError) as error:
                 self.outage = str(error).split("\n", 1)[0]

@@ -70,7 +70,7 @@ class IngestReport:
     set_aside: dict[str, str] = field(default_factory=dict)  # fragment → why it was quarantined
     waiting: dict[str, str] = field(default_factory=dict)  # fragment → why it waits
 
-    def of_run(self, run_id: UUID) -> list[str]:
+    def list_quarantine_reasons(self, run_id: UUID) -> list[str]:
         """Return the reasons why fragments of a run were quarantined."""
         return [why for name, why in self.set_aside.items() if name.endswith(f".{run_id.hex}{FRAGMENT_SUFFIX}")]
 

@@ -163,16 +163,16 @@ class Inputs:
                 f"{clip_text(name)} is not a {noun.removeprefix('run:')}", f"give a name or {expected[0]}:…"
             )
         if noun == "dataset":
-            return self._dataset_reference(name)
+            return self._resolve_dataset(name)
         if noun == "checkpoint":
-            return self._checkpoint_reference(name)
+            return self._resolve_checkpoint(name)
         if noun == "book":
-            return self._file_reference(noun, name)
+            return self._resolve_file(noun, name)
         if noun in CONTENT_NOUNS:
-            return self._content_reference(noun, name)
+            return self._resolve_content(noun, name)
         return self._run_reference(noun.removeprefix("run:"), name)
 
-    def _dataset_reference(self, name: str) -> str:
+    def _resolve_dataset(self, name: str) -> str:
         name, divided, part = name.partition(":")
         with self.database.read() as session:
             dataset = session.get_one(tables.Dataset, names.resolve_id(session, "dataset", name))
@@ -185,7 +185,7 @@ class Inputs:
                 raise NotFoundError(f"dataset {name} has no part {part!r}", hint)
             return f"dataset:{dataset.identity}[{split.seed},{split.low!r},{split.high!r}]"
 
-    def _checkpoint_reference(self, name: str) -> str:
+    def _resolve_checkpoint(self, name: str) -> str:
         with self.database.read() as session:
             checkpoint = session.get_one(tables.Checkpoint, names.resolve_id(session, "checkpoint", name))
             require_weights(checkpoint, name)
@@ -199,7 +199,7 @@ class Inputs:
             ).first()
             return f"run:{run.spec_hash}/{output}"
 
-    def _file_reference(self, kind: str, name: str) -> str:
+    def _resolve_file(self, kind: str, name: str) -> str:
         """Return the reference of an opening book; `resolve.publish_user_files` publishes its bytes later."""
         from chessreg.games.boards.openings import Book
 
@@ -208,7 +208,7 @@ class Inputs:
             Book.read(path).check()
         return f"sha256:{self.store.lend(files, kind)}"
 
-    def _content_reference(self, kind: str, name: str) -> str:
+    def _resolve_content(self, kind: str, name: str) -> str:
         """Return the reference of files that are identified by their bytes alone."""
         return f"sha256:{self.store.lend(list_user_files(kind, name), kind)}"
 
@@ -263,10 +263,10 @@ class Inputs:
 
     def artifact(self, field: str, reference: str) -> LocatedInput:
         """Return the artifact of a `sha256:` or `run:…/output` reference."""
-        digest, run_id = self._digest(reference)
+        digest, run_id = self._find_digest(reference)
         return self.locate_bytes(field, reference, digest, run_id)
 
-    def _digest(self, reference: str) -> tuple[str, UUID | None]:
+    def _find_digest(self, reference: str) -> tuple[str, UUID | None]:
         """Return the digest of an artifact, and the run that made it, if any."""
         if reference.startswith("sha256:"):
             return reference.removeprefix("sha256:"), None
@@ -285,7 +285,7 @@ class Inputs:
 
     def checkpoint_row(self, reference: str) -> tables.Checkpoint:
         """Return the row of a checkpoint. Its bytes need not be in the store."""
-        digest, _ = self._digest(reference)
+        digest, _ = self._find_digest(reference)
         with self.database.read() as session:
             row = session.scalars(select(tables.Checkpoint).where(tables.Checkpoint.artifact == digest)).one_or_none()
             if row is None:
@@ -305,7 +305,7 @@ class Inputs:
         positions."""
         from chessreg.games.datasets.dataset import Games
 
-        folder, part = self._dataset(reference, field)
+        folder, part = self._locate_dataset(reference, field)
         return Games(folder), part
 
     def positions(self, reference: str, field: str = "dataset") -> tuple[Positions, DatasetPart | None]:
@@ -313,19 +313,19 @@ class Inputs:
         games."""
         from chessreg.games.datasets.positions import Positions
 
-        folder, part = self._dataset(reference, field)
+        folder, part = self._locate_dataset(reference, field)
         return Positions(folder), part
 
     def items(self, reference: str, field: str = "dataset") -> tuple[Games | Positions, DatasetPart | None]:
         """Return the games or positions of a dataset reference and the part that it names (None: all)."""
         from chessreg.games.datasets.dataset import POSITIONS_FILE
 
-        folder, _ = self._dataset(reference, field)
+        folder, _ = self._locate_dataset(reference, field)
         if (folder / POSITIONS_FILE).is_file():
             return self.positions(reference, field)
         return self.dataset(reference, field)
 
-    def _dataset(self, reference: str, field: str) -> tuple[Path, DatasetPart | None]:
+    def _locate_dataset(self, reference: str, field: str) -> tuple[Path, DatasetPart | None]:
         """Return the folder of a dataset reference and the part that it names."""
         from chessreg.games.datasets.dataset import DatasetPart
 

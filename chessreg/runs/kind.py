@@ -60,7 +60,7 @@ class SparseRow(BaseModel):
     """Base class for a kind's extra columns that omits columns without a value."""
 
     @model_serializer(mode="wrap")
-    def _without_none(self, serialize: Any) -> dict[str, Any]:
+    def _drop_none(self, serialize: Any) -> dict[str, Any]:
         return {name: value for name, value in serialize(self).items() if value is not None}
 
 

@@ -91,7 +91,7 @@ class Settings(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _says_nothing_twice(self) -> Self:
+    def _check_idle_settings(self) -> Self:
         for name, field in type(self).model_fields.items():
             for mark in field.metadata:
                 if isinstance(mark, NotWith):

@@ -123,10 +123,10 @@ class ExpectedInputs(Inputs):
             raise BadInputError(f"run {reference} is a {expected[0]} run, not a {kind} run")
         return f"run:{expected[1]}"
 
-    def _checkpoint_reference(self, reference: str) -> str:
+    def _resolve_checkpoint(self, reference: str) -> str:
         expected = self._find_expected_run("checkpoint", reference)
         if expected is None:
-            return super()._checkpoint_reference(reference)
+            return super()._resolve_checkpoint(reference)
         if not is_checkpoint_maker(expected[0]):
             raise BadInputError(f"{reference} is a {expected[0]} run, which makes no checkpoint")
         return f"run:{expected[1]}/checkpoint"

@@ -154,7 +154,7 @@ def scoring(positions: Positions, count: int, repeat: int) -> None:
         assert model is not None
         torch.set_num_threads(1)
         asked = Decisions(positions, np.arange(min(count, len(positions))))
-        ids = torch.from_numpy(np.array(asked.prompts(model.encoding)))
+        ids = torch.from_numpy(np.array(asked.encode_prompts(model.encoding)))
 
         def passes() -> None:
             with torch.inference_mode():

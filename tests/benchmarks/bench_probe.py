@@ -134,7 +134,7 @@ def plain_accuracy(fit: ProbeData, test: ProbeData, layer: int, seed: int) -> fl
     weight = (weight / residual.shape[1] ** 0.5).requires_grad_()
     optimizer = optimizer_of(weight)
     for epoch in range(EPOCHS):
-        for chosen in fit.whole_games(fitted, GAMES, seed, epoch):
+        for chosen in fit.iterate_whole_games(fitted, GAMES, seed, epoch):
             logits = (residual[chosen] @ weight).view(-1, 13)
             loss = torch.nn.functional.cross_entropy(logits, target[chosen].flatten(), reduction="sum")
             (loss / len(chosen)).backward()

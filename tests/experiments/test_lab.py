@@ -140,7 +140,7 @@ def test_the_initial_position_is_edited_stored_and_taken_up_as_any_other(lab: La
     assert answer.edited is not None
     assert (answer.sans, chess.square_name(answer.square or 0)) == ((), "b1")
     assert (spec.moves, spec.sans) == ("startpos", ())
-    assert "--moves startpos" in " ".join(question.stored_by)
+    assert "--moves startpos" in " ".join(question.storing_arguments)
     run_id = world_session.run(spec, EditOptions(threads=1)).run_id
     with world_session.database.read() as sql:
         trial = tables.Trial
@@ -240,4 +240,6 @@ def test_the_worker_answers_line_by_line_and_survives_what_fails(lab: Lab, world
 
 def test_a_command_gives_every_digit_of_the_scale() -> None:
     question = LabPosition.of(**{**EDIT, "scale": 0.12345678})
-    assert [words[words.index("--scale") + 1] for words in (question.command, question.stored_by)] == ["0.12345678"] * 2
+    assert [words[words.index("--scale") + 1] for words in (question.command, question.storing_arguments)] == [
+        "0.12345678"
+    ] * 2

@@ -223,7 +223,7 @@ def test_a_game_is_written_once_with_its_branches(session: Session) -> None:
     assert (len(made.games), len(made.seen)) == (12, 12 * len(PLIES))
     found = load_decisions(session.inputs, references[0], resolved.source_games, "datasets")
     pgn = get_encoding("pgn-char-32")
-    prompts = sorted(pgn.decode(prompt) for prompt in found.prompts(pgn) if prompt)
+    prompts = sorted(pgn.decode(prompt) for prompt in found.encode_prompts(pgn) if prompt)
     starts = np.repeat(made.offsets[made.games], made.moves)
     assert prompts == sorted(
         pgn.decode(made.tokens[start : start + seen]) for start, seen in zip(starts, made.seen, strict=True)

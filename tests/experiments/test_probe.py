@@ -98,17 +98,17 @@ def test_a_step_of_whole_games_sees_all_their_rows_and_every_game_once_in_an_epo
     scattered = ProbeData(data.cache, None, data.item[order], data.labels[order], 3)
     fitted = data.item % 5 != 0
     for epoch in (0, 1):
-        steps = list(data.whole_games(fitted, 2, 7, epoch))
+        steps = list(data.iterate_whole_games(fitted, 2, 7, epoch))
         games = [tuple(dict.fromkeys(data.item[rows].tolist())) for rows in steps]
         assert [len(found) for found in games] == [2] * 8  # 16 of 21 games
         assert sorted(game for found in games for game in found) == np.unique(data.item[fitted]).tolist()
         for found, rows in zip(games, steps, strict=True):
             assert sorted(rows.tolist()) == np.flatnonzero(np.isin(data.item, found)).tolist()
-        elsewhere = list(scattered.whole_games(fitted[order], 2, 7, epoch))
+        elsewhere = list(scattered.iterate_whole_games(fitted[order], 2, 7, epoch))
         assert [set(scattered.item[rows].tolist()) for rows in elsewhere] == list(map(set, games))
         for layer, read in enumerate(data.activations([0, 1], steps[0])):
             np.testing.assert_array_equal(read, data.cache.values(layer)[steps[0]])
-    assert [r.tolist() for r in data.whole_games(fitted, 2, 7, 0)] != [r.tolist() for r in steps]
+    assert [r.tolist() for r in data.iterate_whole_games(fitted, 2, 7, 0)] != [r.tolist() for r in steps]
 
 
 def by_class(weight, outputs):
@@ -167,7 +167,7 @@ def test_whole_games_are_fitted_as_torch_alone_would_fit_them():
     weight.requires_grad_()
     optimizer = torch.optim.AdamW([weight], lr=0.02, betas=(0.9, 0.99), weight_decay=0.01)
     for epoch in range(3):
-        for chosen in made.data.whole_games(rows, 2, 0, epoch):
+        for chosen in made.data.iterate_whole_games(rows, 2, 0, epoch):
             logits = torch.from_numpy(made.stored[1][chosen]) @ weight
             target = torch.from_numpy(made.data.labels[chosen].astype(np.int64))
             each = torch.nn.functional.cross_entropy(logits.view(-1, 3), target.flatten(), reduction="none")

@@ -93,7 +93,7 @@ def test_a_game_beyond_the_context_has_no_last_positions(session):
     written, places = get_encoding("uci-square-72"), np.arange(12)
     lengths = np.diff(written.games(games, places).offsets)
     limit = int(np.median(lengths))
-    encoded = EncodedGames.of(written, limit, games, places, "all").between(0, None, 5)
+    encoded = EncodedGames.of(written, limit, games, places, "all").select_numbered(0, None, 5)
     assert encoded.counts.tolist() == [5 if length <= limit else 0 for length in lengths]
     with pytest.raises(BadInputError, match="--last-sites 5: no game fits the model's context of 160 tokens"):
         raise_for_long_games(session)
@@ -240,10 +240,10 @@ def test_areas_are_exact_where_scores_lie_apart_and_none_without_both_sides():
     rankings = ScoreRankings(4)
     rankings.add(logits[:200], truth[:200])
     rankings.add(logits[200:], truth[200:])
-    for k, found in enumerate(rankings.by_class("logits")[:3]):
+    for k, found in enumerate(rankings.compute_class_areas("logits")[:3]):
         right, wrong = logits[truth == k, k], logits[truth != k, k]
         assert found == pytest.approx((right[:, None] > wrong).mean(), abs=2e-3)
-    assert rankings.by_class("softmax")[3] is None
+    assert rankings.compute_class_areas("softmax")[3] is None
     assert 0 < rankings.flat("softmax") < 0.5
     assert ScoreRankings(2).flat("logits") is None
 

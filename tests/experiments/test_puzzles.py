@@ -106,7 +106,7 @@ def test_a_line_goes_on_with_the_opponents_answers_until_a_move_is_wrong() -> No
     assert (puzzle.right, puzzle.value, puzzle.over, puzzle.illegal) == (1, 0.0, True, False)
     puzzle = puzzle_of(0)
     puzzle.take(None, " Qh9 # ")
-    assert (puzzle.chosen, puzzle.value, puzzle.illegal, puzzle.row(None).first) == (["Qh9_#"], 0.0, True, False)
+    assert (puzzle.chosen, puzzle.value, puzzle.illegal, puzzle.build_row(None).first) == (["Qh9_#"], 0.0, True, False)
 
 
 def test_another_mate_solves_a_puzzle_and_another_promotion_does_not() -> None:

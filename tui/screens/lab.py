@@ -643,8 +643,8 @@ class LabScreen(FourBoardsScreen):
     def action_store(self) -> None:
         """Store the edit as a run, in a separate process."""
         try:
-            words = self.question(named=True).stored_by
-            exact = self.question().stored_by
+            words = self.question(named=True).storing_arguments
+            exact = self.question().storing_arguments
         except ChessregError as error:
             self.notify(str(error), severity="warning")
             return
@@ -655,7 +655,7 @@ class LabScreen(FourBoardsScreen):
         if not self.choices:
             return "chessreg import checkpoint --reference"
         question = self.question(named=True)
-        return shlex.join(["chessreg", *(question.stored_by if question.board else question.command)])
+        return shlex.join(["chessreg", *(question.storing_arguments if question.board else question.command)])
 
 
 def make_position_frame(sans: tuple[str, ...]) -> BoardFrame:

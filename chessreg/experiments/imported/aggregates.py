@@ -41,14 +41,14 @@ class ImportedAggregatesSpec(FileSpec):
 
     @field_validator("format")
     @classmethod
-    def _of_aggregates(cls, format: str) -> str:
+    def _check_format(cls, format: str) -> str:
         if FORMATS[format].holds != "aggregates":
             raise BadInputError(f"a {format} file holds {FORMATS[format].holds}", "chessreg import results FILE")
         return format
 
     @field_validator("rename")
     @classmethod
-    def _pairs(cls, rename: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_renames(cls, rename: tuple[str, ...]) -> tuple[str, ...]:
         players.parse_renames(rename)
         return rename
 

@@ -34,7 +34,7 @@ class FileSpec(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _bundled(cls, values: Any) -> Any:
+    def _replace_sample(cls, values: Any) -> Any:
         return replace_sample(values, cls.bundled)
 
 

@@ -99,7 +99,7 @@ def compute_mean_residuals(model: LanguageModel, origin: SaeOrigin) -> dict[str,
     for items in iterate_measured_batches(encoded, BATCH_GAMES, model.block_size):
         lengths = np.minimum(np.diff(encoded.tokens.offsets)[items], model.block_size)
         tokens = torch.from_numpy(encoded.pad_tokens(items, int(lengths.max())))
-        row, sites = encoded.sites_of(items)
+        row, sites = encoded.find_item_sites(items)
         with torch.inference_mode(), model.watching(set(origin.points), seen.__setitem__):
             model.logits(tokens)
         for point, residual in seen.items():

@@ -43,7 +43,7 @@ class ImportedSaeSpec(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _bundled(cls, values: Any) -> Any:
+    def _replace_sample(cls, values: Any) -> Any:
         """Replace `sample` by the path of the bundled folder."""
         folders = values.get("folders") if isinstance(values, dict) else None
         if isinstance(folders, (list, tuple)) and SAMPLE in folders:

@@ -44,7 +44,7 @@ class ImportedGamesSpec(FileSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _bundled(cls, values: Any) -> Any:
+    def _replace_sample(cls, values: Any) -> Any:
         """Replace `sample` by the bundled file, and detect the format of an existing file.
 
         Raises BadInputError for a file without a game to import, before the file is stored.
@@ -61,7 +61,7 @@ class ImportedGamesSpec(FileSpec):
 
     @field_validator("format")
     @classmethod
-    def _of_games(cls, format: str) -> str:
+    def _check_format(cls, format: str) -> str:
         if format and FORMATS[format].holds != "games":
             raise BadInputError(
                 f"a {format} file holds {FORMATS[format].holds}, not games", "chessreg import results FILE"
@@ -70,7 +70,7 @@ class ImportedGamesSpec(FileSpec):
 
     @field_validator("rename")
     @classmethod
-    def _pairs(cls, rename: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_renames(cls, rename: tuple[str, ...]) -> tuple[str, ...]:
         parse_renames(rename)
         return rename
 
@@ -110,7 +110,7 @@ class ImportSpec(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _bundled(cls, values: Any) -> Any:
+    def _replace_sample(cls, values: Any) -> Any:
         """Replace `sample` by the path of the bundled file."""
         files = values.get("files") if isinstance(values, dict) else None
         if isinstance(files, (list, tuple)) and SAMPLE in files:

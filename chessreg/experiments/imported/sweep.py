@@ -69,7 +69,7 @@ class ImportedSweepSpec(FileSpec):
         return parse_opening(opening).text
 
     @model_validator(mode="after")
-    def _of_one_model(self) -> ImportedSweepSpec:
+    def _check_one_model(self) -> ImportedSweepSpec:
         if len(self.players) + (self.checkpoint is not None) != 1:
             raise BadInputError(
                 "a sweep does not name the player of its results", "give --players NAME, or --checkpoint"

@@ -127,7 +127,7 @@ class Markov(Kind):
     def estimate(self, spec: MarkovSpec, inputs: Inputs) -> RunEstimate:
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         points, (_, classes) = resolve_hook_points(spec, inputs), find_classes(spec, inputs)
-        needed, members = len(classes.needed(0, len(classes))), len(classes.member)
+        needed, members = len(classes.list_needed_prefixes(0, len(classes))), len(classes.member)
         rows = {
             "prediction": len(classes) * (1 + len(points)),
             "statistic": len(points) * len(COSINES),
@@ -163,7 +163,7 @@ class Markov(Kind):
         points = resolve_hook_points(task.spec, task.inputs)
         stored = StoredStates(task, classes)
         for number, point in enumerate(points):
-            states, tests_of = stored.at(point), {}
+            states, tests_of = stored.read_hook_point(point), {}
             for place, cosine in enumerate(COSINES):
                 share = (number + place / len(COSINES)) / len(points)
                 task.progress(share, f"{point}, {cosine} cosines")

@@ -64,7 +64,7 @@ class Prefixes:
         return Prefixes(*(getattr(self, field.name)[keep] for field in fields(self)))
 
     @classmethod
-    def joined(cls, parts: Sequence[Prefixes]) -> Prefixes:
+    def concatenate(cls, parts: Sequence[Prefixes]) -> Prefixes:
         """Return the concatenation of several parts."""
         return cls(*(np.concatenate([getattr(p, field.name) for p in parts]) for field in fields(cls)))
 
@@ -98,16 +98,16 @@ class Classes:
         return np.bincount(self.number)
 
     @property
-    def others(self) -> dict[str, np.ndarray]:
+    def compared_prefixes(self) -> dict[str, np.ndarray]:
         """The prefixes that the members are compared with, by control: int64 [m] each, -1 without one."""
         others = {"same_last": self.same_last, "nearest": self.nearest}
         return others if self.reference is None else {**others, "reference": self.reference}
 
-    def needed(self, low: int, high: int) -> np.ndarray:
+    def list_needed_prefixes(self, low: int, high: int) -> np.ndarray:
         """Return the prefixes that classes low to high (exclusive) need, including the controls' prefixes, ascending,
         int64."""
         mine = slice(*np.searchsorted(self.number, (low, high)))
-        every = np.concatenate([self.member[mine], *(other[mine] for other in self.others.values())])
+        every = np.concatenate([self.member[mine], *(other[mine] for other in self.compared_prefixes.values())])
         return np.unique(every[every >= 0])
 
 
@@ -152,7 +152,7 @@ def collect_prefixes(
     parts = []
     for start in range(0, len(places), GAMES_AT_ONCE):
         parts.append(_read_prefixes(spec, written, block_size, games, places[start : start + GAMES_AT_ONCE]))
-    every = Prefixes.joined(parts)
+    every = Prefixes.concatenate(parts)
     _, first = np.unique(every.hash, return_index=True)
     return every.take(np.sort(first))
 

@@ -51,7 +51,7 @@ class MarkovSpec(GameSelection):
     allow_overlap: bool = ALLOW_OVERLAP
 
     @model_validator(mode="after")
-    def _in_order(self) -> MarkovSpec:
+    def _check_bounds(self) -> MarkovSpec:
         if self.last_ply < self.first_ply:
             raise BadInputError(f"--last-ply {self.last_ply} is before --first-ply {self.first_ply}")
         if self.max_members < self.min_members:

@@ -40,7 +40,7 @@ def store_states(
     """
     from safetensors.numpy import save_file
 
-    prefixes = classes.prefixes.take(classes.needed(low, high))
+    prefixes = classes.prefixes.take(classes.list_needed_prefixes(low, high))
     places, which = np.unique(prefixes.game, return_inverse=True)
     encoded = EncodedGames.of(model.encoding, model.block_size, games, places, READ_SITES)
     stride = int(encoded.sites.ply.max()) + 1
@@ -48,8 +48,8 @@ def store_states(
     states = {point: np.empty((len(encoded.sites), model.d_model), np.float32) for point in points}
     width = encoded.widths
     done = 0
-    for items in encoded.batches(np.argsort(width, kind="stable"), task.options.batch_games):
-        row, sites = encoded.sites_of(items)
+    for items in encoded.iterate_batches(np.argsort(width, kind="stable"), task.options.batch_games):
+        row, sites = encoded.find_item_sites(items)
         values = compute_activations(model, points, encoded, items, row, sites, "float32")
         for point, value in zip(points, values, strict=True):
             states[point][sites] = value
@@ -82,7 +82,7 @@ class StoredStates:
         every = np.concatenate(keys) if keys else np.zeros(0, np.int64)
         order = np.argsort(every, kind="stable")
         self._rows: dict[str, np.ndarray] = {}
-        for name, wanted in {"member": classes.member, **classes.others}.items():
+        for name, wanted in {"member": classes.member, **classes.compared_prefixes}.items():
             key = prefixes.game[wanted] * stride + prefixes.ply[wanted]
             place = np.minimum(np.searchsorted(every[order], key), max(len(every) - 1, 0))
             if not len(every) or (every[order][place] != key)[wanted >= 0].any():
@@ -100,7 +100,7 @@ class StoredStates:
             raise BadInputError(f"{path} is damaged: {get_first_line(error)}", "chessreg doctor --digests") from error
         return values
 
-    def at(self, point: str) -> dict[str, np.ndarray]:
+    def read_hook_point(self, point: str) -> dict[str, np.ndarray]:
         """Return the states float32 [members, d_model] at a hook point, by name: of the members and of each control's
         partners.
 

@@ -203,7 +203,7 @@ class PlaySpec(MatchSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _first_rung(cls, values: Any) -> Any:
+    def _set_first_opponent(cls, values: Any) -> Any:
         """Set `opponent` to a ladder's first rung, so that equal ladders have equal hashes."""
         if not isinstance(values, dict) or not isinstance(texts := values.get("ladder") or (), (tuple, list)):
             return values
@@ -215,7 +215,7 @@ class PlaySpec(MatchSpec):
         return {**values, "ladder": rungs, "opponent": rungs[0]}
 
     @model_validator(mode="after")
-    def _of_a_ladder(self) -> Self:
+    def _check_ladder(self) -> Self:
         if self.ladder and self.stop != "none":
             raise BadInputError("--stop ends one match, but a ladder has several", "give --opponent")
         if len(self.ladder) > 1 and self.color == "both" and self.games % 2:
@@ -243,7 +243,7 @@ class PlaySpec(MatchSpec):
 
     @field_validator("temperatures")
     @classmethod
-    def _every_try(cls, temperatures: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+    def _expand_temperatures(cls, temperatures: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
         if any(not 0 <= value < 100 for value in temperatures):
             raise BadInputError(
                 "a temperature must be 0 (the most probable token) or positive", "--temperatures 0.001,0.5"
@@ -252,14 +252,14 @@ class PlaySpec(MatchSpec):
 
     @field_validator("move_tokens")
     @classmethod
-    def _only_where_text_is_written(cls, move_tokens: int, info: ValidationInfo) -> int:
+    def _normalize_move_tokens(cls, move_tokens: int, info: ValidationInfo) -> int:
         if "policy" not in info.data:  # the policy was refused
             return move_tokens
         return make_policy(info.data["policy"], (), move_tokens=move_tokens).move_tokens
 
     @field_validator("finished_openings")
     @classmethod
-    def _only_where_plies_are_drawn(cls, rule: str, info: ValidationInfo) -> str:
+    def _normalize_finished_openings(cls, rule: str, info: ValidationInfo) -> str:
         """Return `redraw` if no plies are drawn, so that equal specs have equal hashes."""
         return rule if info.data.get("opening", "").startswith("random") else "redraw"
 
@@ -465,7 +465,7 @@ def emit_played_game(
     """Emit the rows of one finished game."""
     columns = build_game_columns(game)
     mass = round(sum(game.legal_mass) / len(game.legal_mass), 4) if game.legal_mass else None
-    openings, games = training.like(columns["moves"]) if training else (None, None)
+    openings, games = training.count_equal_games(columns["moves"]) if training else (None, None)
     drawn = None if game.draw_cp is None else game.draw_cp if game.color else -game.draw_cp
     extra = GameDetail(
         legal_mass=mass,
@@ -477,7 +477,7 @@ def emit_played_game(
     task.emit("game", game.unit, extra, match=get_match_number(task.spec, game.unit), **columns)
     for ply, number, text in game.illegal:
         task.emit("illegal_attempt", game.unit, ply=ply, number=number, text=text)
-    stopping.done(game.unit)
+    stopping.mark_done(game.unit)
 
 
 def record_play_match(
@@ -559,7 +559,7 @@ class TrainingGames:
                 openings.append(hash_move_lists(moves[: BYTES_PER_PLY * OPENING_PLIES] for moves in packed))
         return cls(np.concatenate(openings), np.concatenate(whole))
 
-    def like(self, moves: bytes) -> tuple[int, int]:
+    def count_equal_games(self, moves: bytes) -> tuple[int, int]:
         """Return the number of training games with the same first 20 plies as these packed moves, and with the same
         moves."""
         start = hash_moves(moves[: BYTES_PER_PLY * OPENING_PLIES])

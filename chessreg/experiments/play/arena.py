@@ -89,14 +89,14 @@ class Arena:
         longest = max(policy.move_tokens if self.history else 0, self.encoding.max_move_tokens)
         self.room = model.block_size - (longest - 1)  # the last token of a move is never an input of the model
         self.waiting: Iterator[int] = iter(())
-        self.session = self._session(0)
+        self.session = self._open_session(0)
         self.games: list[PlayedGame | None] = []
         self.awaited: dict[int, Future[Any]] = {}  # row → the move or the evaluated lines that an engine computes
         self.drafts: dict[int, Draft] = {}  # row → the model's move in progress
         self.finished: deque[PlayedGame] = deque()
         self.judged: list[tuple[PlayedGame, Future[Evaluation]]] = []
 
-    def _session(self, rows: int) -> DecodingSession:
+    def _open_session(self, rows: int) -> DecodingSession:
         """Open a decoding session of the edited model with this number of empty rows."""
         from chessreg.models.decoding.session import open_decoding_session
 
@@ -107,11 +107,11 @@ class Arena:
         units = list(units)
         self.waiting = iter(units)
         rows = min(self.batch_games, len(units))
-        self.session, self.games = self._session(rows), [None] * rows
+        self.session, self.games = self._open_session(rows), [None] * rows
         self.awaited, self.drafts = {}, {}
         self._fill()
         while any(game is not None for game in self.games):
-            self._round()
+            self._run_round()
             self._judge(block=False)
             yield from self._drain()
         while self.judged:
@@ -121,18 +121,18 @@ class Arena:
 
     # -- one round: the engines' moves, one forward pass, new queries ------------------------------------------------
 
-    def _round(self) -> None:
+    def _run_round(self) -> None:
         """Apply the engines' answers, make one forward pass, and send new queries."""
         for row in [row for row, answer in self.awaited.items() if answer.done()]:
-            game, answer = self._game(row), self.awaited.pop(row).result()
-            if game.model_to_move:
+            game, answer = self._get_game(row), self.awaited.pop(row).result()
+            if game.is_model_to_move:
                 game.advise(answer)
             else:
                 game.push(answer.move)
         self._turn_over()
         self._compact()
         busy = self.drafts.keys() | self.awaited.keys()
-        ready = [r for r, game in enumerate(self.games) if game and game.model_to_move and r not in busy]
+        ready = [r for r, game in enumerate(self.games) if game and game.is_model_to_move and r not in busy]
         if not self.drafts and ADMIT_RATIO * len(ready) < len(ready) + len(self.awaited):
             self._wait_for_engines()
             return
@@ -145,7 +145,7 @@ class Arena:
         for (row, _), choice in zip(drafts, choices, strict=True):
             if choice is not None:
                 del self.drafts[row]
-                self._game(row).take(choice)
+                self._get_game(row).take(choice)
         self.worked += time.perf_counter() - began
         self._turn_over()
         self.tick(filter(None, self.games))
@@ -159,19 +159,19 @@ class Arena:
 
     def _turn_over(self) -> None:
         """Remove ended games, add new ones, and query the engines whose turn it is."""
-        self._leave()
+        self._free_ended_rows()
         self._fill()
         for row, game in enumerate(self.games):
             if game is None or row in self.awaited or row in self.drafts:
                 continue
-            if not game.model_to_move:
+            if not game.is_model_to_move:
                 key = (*self.noise, game.unit, game.ply)
                 other = {} if self.opponent_of is None else {"spec": self.opponent_of(game.unit)}
                 self.awaited[row] = self.pool.submit(game.unit, game.board, key=key, **other)
             elif game.unaided != game.ply and is_consulted(self.roles.assist, game.board):
                 self.awaited[row] = self.pool.lines(game.board, ASSIST_LIMIT, ASSIST_LINES)
 
-    def _game(self, row: int) -> PlayedGame:
+    def _get_game(self, row: int) -> PlayedGame:
         """Return the game of an occupied row."""
         game = self.games[row]
         assert game is not None
@@ -179,12 +179,12 @@ class Arena:
 
     def _admit(self, ready: list[int]) -> None:
         """Read the prompts of these games, keep the rows of the others, and start a draft for each of their moves."""
-        self._compare()
+        self._update_engine_speed()
         wanted: list[Any] = list(self.session.tokens)
         turns = []
         for row in ready:
-            game = self._game(row)
-            tokens = self._context(game)
+            game = self._get_game(row)
+            tokens = self._encode_context(game)
             if tokens is None:
                 continue
             long = len(tokens) > self.room
@@ -195,7 +195,7 @@ class Arena:
         self.session.hold(wanted)
         self.drafts.update((draft.row, draft) for draft in begin_drafts(self.session, turns))
 
-    def _compare(self) -> None:
+    def _update_engine_speed(self) -> None:
         """Update the estimate of whether the model waits for the engines longer than it computes."""
         if self.waited + self.worked:
             self.waits = WAIT_SMOOTHING * self.waits + (1 - WAIT_SMOOTHING) * (self.waited > self.worked)
@@ -208,9 +208,9 @@ class Arena:
         """Assign free rows to waiting games."""
         for row, game in enumerate(self.games):
             if game is None:
-                self.games[row] = self._next_game()
+                self.games[row] = self._start_next_game()
 
-    def _next_game(self) -> PlayedGame | None:
+    def _start_next_game(self) -> PlayedGame | None:
         """Return the next waiting game. A game that its opening already ended goes to `finished`."""
         for unit in self.waiting:
             game = PlayedGame(unit, self.opening_of(unit), self.rules)
@@ -219,14 +219,14 @@ class Arena:
             self.finished.append(game)
         return None
 
-    def _leave(self) -> None:
+    def _free_ended_rows(self) -> None:
         """Free the rows of ended games, and start the evaluations that they need."""
         for row, game in enumerate(self.games):
             if game is None or game.end is None:
                 continue
             self.games[row] = None
-            drawn = game.last_choice() if self.roles.judge_draws and game.end.result == "1/2-1/2" else None
-            if game.adjudicated and self.roles.adjudicate is not None:
+            drawn = game.find_last_choice() if self.roles.judge_draws and game.end.result == "1/2-1/2" else None
+            if game.is_adjudicated and self.roles.adjudicate is not None:
                 self.judged.append((game, self.pool.analyse(game.find_judged_board(), self.roles.adjudicate)))
             elif drawn is not None and self.roles.judge_draws is not None:
                 self.judged.append((game, self.pool.analyse(drawn, self.roles.judge_draws)))
@@ -247,7 +247,7 @@ class Arena:
         self.awaited = {place[row]: answer for row, answer in self.awaited.items()}
         self.drafts = {place[row]: replace(draft, row=place[row]) for row, draft in self.drafts.items()}
 
-    def _context(self, game: PlayedGame) -> list[int] | None:
+    def _encode_context(self, game: PlayedGame) -> list[int] | None:
         """Return the tokens of the model's context up to its next move; None if they do not fit and the game has
         ended."""
         tokens = list(self.encoding.prompt(game.sans if self.history else game.board))
@@ -266,7 +266,7 @@ class Arena:
         left = []
         for game, future in self.judged:
             if future.done():
-                name = "adjudication_cp" if game.adjudicated else "draw_cp"
+                name = "adjudication_cp" if game.is_adjudicated else "draw_cp"
                 setattr(game, name, future.result().score_cp)
                 self.finished.append(game)
             else:

@@ -190,7 +190,7 @@ class ProbeData:
         chosen = games[order[: count(len(games))]]
         return np.isin(self.item, chosen) & self.rows
 
-    def majority(self, rows: np.ndarray) -> np.ndarray:
+    def find_majority_classes(self, rows: np.ndarray) -> np.ndarray:
         """Return the most frequent class of each square over these rows, int8 [squares], a baseline without
         activations."""
         counts = np.zeros((self.classes, self.labels.shape[1]), np.int64)
@@ -202,9 +202,9 @@ class ProbeData:
 
     def select_evaluated(self, rows: np.ndarray) -> EvaluatedGames:
         """Return the evaluated games and positions of these rows, for comparison with training games."""
-        return EvaluatedGames.at(self.items, np.unique(self.item[rows]).astype(np.int64), self.positions[rows])
+        return EvaluatedGames.from_rows(self.items, np.unique(self.item[rows]).astype(np.int64), self.positions[rows])
 
-    def whole_games(self, rows: np.ndarray, games: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
+    def iterate_whole_games(self, rows: np.ndarray, games: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
         """Yield the row numbers int64 [n] of `games` games at a time, where `rows` is True; every game once per epoch.
 
         The order is drawn from seed and epoch over the games' numbers, independent of the layout of the cache.
@@ -251,10 +251,6 @@ class ProbeData:
         games, first, which = np.unique(self.item[chosen], return_index=True, return_inverse=True)
         stratum = self.skill.stratum[np.searchsorted(self.places, games)]
         self.labels[chosen, 0] = permute_classes(self.labels[chosen[first], 0], stratum, draw)[which]
-
-    def only(self, rows: np.ndarray) -> ProbeData:
-        """Return the same data with only these rows usable."""
-        return replace(self, usable=self.rows & rows)
 
 
 def select_rows(

@@ -252,7 +252,7 @@ class ScoreRankings:
         for counts, scores in zip(self.counts, (by_class, compute_log_odds(by_class)), strict=True):
             np.add.at(counts.reshape(-1), (place + rank_scores(scores)).ravel(), 1)
 
-    def by_class(self, name: str) -> list[float | None]:
+    def compute_class_areas(self, name: str) -> list[float | None]:
         """Return the area of each class; None for a class that is never, or always, the true one."""
         wrong, right = self.counts[self.NAMES.index(name)]
         return [compute_auc(*pair) for pair in zip(wrong, right, strict=True)]

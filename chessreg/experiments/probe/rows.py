@@ -117,7 +117,7 @@ def encode_cached_sites(
 
     def encoded(aligned: Any) -> EncodedGames:
         games = EncodedGames.of(written, block_size, items, places, str(spec["sites"]), aligned)
-        return games.between(int(spec["skip_sites"]), spec["max_sites"], cache.last_sites)
+        return games.select_numbered(int(spec["skip_sites"]), spec["max_sites"], cache.last_sites)
 
     own = encoded(cache.alignment)
     of_game = places[own.game]

@@ -124,7 +124,7 @@ def iterate_probe_batches(
     """
     if read is not None:
         assert spec.batch_games
-        for places in data.whole_games(rows, spec.batch_games, spec.seed, epoch):
+        for places in data.iterate_whole_games(rows, spec.batch_games, spec.seed, epoch):
             yield places, read(places)
         return
     points = [data.cache.hook_point(layer) for layer in layers]

@@ -246,12 +246,12 @@ class ProbeWork:
         spec, task, data = self.spec, self.task, self.data
         if data.skill is not None:
             task.progress(0.0, str(data.skill.report))
-        shared = self.overlaps()
+        shared = self.measure_overlaps()
         standard = RatingScaler.of(data.labels[self.fitted]) if data.classes == 0 else None
         fitted = self.fit(standard)
         seen = HashSet(data.positions[self.fitted])
-        majority = data.majority(self.fitted) if data.classes else np.zeros(1, np.int8)
-        baselines = {split: self.baselines(on) for split, on, _ in self.tested}
+        majority = data.find_majority_classes(self.fitted) if data.classes else np.zeros(1, np.int8)
+        baselines = {split: self.predict_baselines(on) for split, on, _ in self.tested}
         row = {
             "train_games": len(np.unique(data.item[self.fitted])),
             "train_positions": int(self.fitted.sum()),
@@ -261,7 +261,7 @@ class ProbeWork:
                 **({"skill": data.skill.report.as_json()} if data.skill else {}),
                 **({"mean": standard.mean, "std": standard.std} if standard else {}),
                 **({} if standard else {"majority": majority.tolist()}),
-                **(self.features.columns(spec.min_class_positions) if self.features else {}),
+                **(self.features.build_columns(spec.min_class_positions) if self.features else {}),
             },
         }
         for (unit, layer), (tensors, reader) in zip(self.layers.items(), fitted, strict=True):
@@ -287,12 +287,14 @@ class ProbeWork:
             fitted = kind.fit(training)
             check_fitted(kind.name, training, fitted)
             return [(tensors, kind.reader(tensors, self.device)) for tensors in fitted]
-        if self.features.learnt:
+        if self.features.is_learned:
             weights = fit_probes(spec, data, self.fitted, layers, self.device, self.task.progress, standard, self.every)
         else:
-            weights = self.features.contrast(data, self.fitted, layers, spec.min_class_positions, self.task.progress)
+            weights = self.features.compute_contrast(
+                data, self.fitted, layers, spec.min_class_positions, self.task.progress
+            )
         return [
-            (self.features.tensors(layer, weight), make_linear_reader(weight, self.device))
+            (self.features.build_tensors(layer, weight), make_linear_reader(weight, self.device))
             for layer, weight in zip(layers, weights, strict=True)
         ]
 
@@ -357,7 +359,7 @@ class ProbeWork:
         if positions:
             self.task.emit("metric_point", unit, name=f"{split}_mae", step=0, value=error / positions)
 
-    def baselines(self, on: ProbeData) -> Baselines | None:
+    def predict_baselines(self, on: ProbeData) -> Baselines | None:
         """Return the predictions of the baselines for the games, learned from the fitted games: length, source, and
         majority."""
         data = self.data
@@ -376,7 +378,7 @@ class ProbeWork:
         places = on.places.tolist()
         return Baselines({name: dict(zip(places, values, strict=True)) for name, values in guessed.items()})
 
-    def overlaps(self) -> dict[str, Any]:
+    def measure_overlaps(self) -> dict[str, Any]:
         """Return the overlap of the evaluated games with the model's training games, and of the test games with the
         fitted games."""
         inputs, spec = self.task.inputs, self.spec
@@ -406,7 +408,7 @@ def emit_aucs(task: Task[Any, Any], unit: int, split: str, rankings: ScoreRankin
     that is never the true one has no value.
     """
     for name in rankings.NAMES:
-        areas = [(f"{split}_auc_{name}", step, area) for step, area in enumerate(rankings.by_class(name))]
+        areas = [(f"{split}_auc_{name}", step, area) for step, area in enumerate(rankings.compute_class_areas(name))]
         for metric, step, area in (*areas, (f"{split}_auc_{name}_flat", 0, rankings.flat(name))):
             if area is not None:
                 task.emit("metric_point", unit, name=metric, step=step, value=area)

@@ -59,7 +59,7 @@ class Sae(Kind):
     clocked = ("train_seconds",)
 
     def units(self, spec: SaeSpec, inputs: Inputs) -> int:
-        return len(SaeOrigin.of(spec, inputs).saes(spec))
+        return len(SaeOrigin.of(spec, inputs).list_saes(spec))
 
     def check(self, spec: SaeSpec, inputs: Inputs) -> None:
         """Raise BadInputError for sites that the model's encoding lacks, and for held-out games that the model or the
@@ -74,7 +74,7 @@ class Sae(Kind):
 
     def estimate(self, spec: SaeSpec, inputs: Inputs) -> RunEstimate:
         origin = SaeOrigin.of(spec, inputs)
-        saes, width = len(origin.saes(spec)), origin.row.d_model
+        saes, width = len(origin.list_saes(spec)), origin.row.d_model
         features = [expansion * width for expansion in spec.expansions]
         latents = sum(features) * len(origin.points)
         operations = 14 * width * latents * spec.tokens

@@ -98,18 +98,18 @@ class SaeOrigin:
             spec.exclude_special,
         )
 
-    def saes(self, spec: SaeSpec) -> list[tuple[int, str]]:
+    def list_saes(self, spec: SaeSpec) -> list[tuple[int, str]]:
         """Return the expansion and the hook point of each unit's autoencoder."""
         return [(expansion, point) for expansion in spec.expansions for point in self.points]
 
-    def layer(self, point: str) -> int:
+    def find_layer(self, point: str) -> int:
         """Return the 0-based layer of a hook point."""
         return get_hook_layer(point, self.row.layers)
 
     def encode_items(self, written: Encoding, items: Games | Positions, places: np.ndarray) -> EncodedGames:
         """Return the games at these rows, encoded, with the sites that autoencoders read."""
         encoded = EncodedGames.of(written, self.row.block_size, items, places, self.sites, self.alignment)
-        encoded = encoded.between(self.skip_sites, self.max_sites, self.last_sites)
+        encoded = encoded.select_numbered(self.skip_sites, self.max_sites, self.last_sites)
         return encoded.take(~mask_boundary_tokens(written, encoded)) if self.exclude_special else encoded
 
 
@@ -222,7 +222,7 @@ class ModelRows:
         self.rows = -(-max(spec.mix_tokens, spec.batch_tokens) // spec.batch_tokens) * spec.batch_tokens
         self.order = np.zeros(0, np.int64)  # games of all epochs, as indices into `places`
         self.ends = np.zeros(0, np.int64)  # number of tokens up to the end of each game
-        self.chunk = lru_cache(maxsize=1)(self._chunk)
+        self.chunk = lru_cache(maxsize=1)(self._compute_chunk)
         self.ranks: Ranks | None = None
 
     def _count(self, wanted: int) -> None:
@@ -244,7 +244,7 @@ class ModelRows:
                 )
         self.order, self.ends = np.concatenate(orders), np.concatenate(ends)
 
-    def _chunk(self, number: int, points: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    def _compute_chunk(self, number: int, points: tuple[str, ...]) -> dict[str, torch.Tensor]:
         """Return the permuted rows of a chunk: hook point → activations [rows, d_model] on the model's device."""
         from chessreg.models.language_model import collect_activations
 
@@ -256,7 +256,7 @@ class ModelRows:
         begins = int(self.ends[first]) - int(encoded.counts[0])
         place = begins - low + np.arange(len(encoded.sites))  # index of each site among the chunk's rows
         mixed = generator(self.spec.seed, Stream.SAE_MIXED_TOKENS, number).permutation(self.rows)
-        passes = self._passes(encoded, place, mixed)
+        passes = self._iterate_passes(encoded, place, mixed)
         if self.ranks is not None:  # each process runs the model on a share of the games
             passes = islice(passes, self.ranks.rank, None, self.ranks.size)
         with set_tf32_products(self.spec.precision != "float32"):
@@ -265,7 +265,7 @@ class ModelRows:
             self.ranks.sum(list(rows.values()))
         return rows
 
-    def _passes(self, encoded: EncodedGames, place: np.ndarray, mixed: np.ndarray) -> Iterator[ActivationPass]:
+    def _iterate_passes(self, encoded: EncodedGames, place: np.ndarray, mixed: np.ndarray) -> Iterator[ActivationPass]:
         """Yield the inputs of the forward passes over these games.
 
         `place` int64 [sites] numbers each site; `mixed` int64 [rows] is the row of each number.
@@ -273,8 +273,8 @@ class ModelRows:
         import torch
 
         order = np.argsort(encoded.widths, kind="stable")
-        for items in encoded.batches(order[encoded.widths[order] > 0], self.batch_games):
-            row, sites = encoded.sites_of(items)
+        for items in encoded.iterate_batches(order[encoded.widths[order] > 0], self.batch_games):
+            row, sites = encoded.find_item_sites(items)
             wanted = (place[sites] >= 0) & (place[sites] < self.rows)
             row, sites = row[wanted], sites[wanted]
             if not len(sites):

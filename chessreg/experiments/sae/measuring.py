@@ -52,7 +52,7 @@ class StrongestActivations:
     at: Tensor  # int32 [3, count, features]: game, token and ply of each value
 
     @classmethod
-    def none(cls, count: int, features: int) -> StrongestActivations:
+    def make_empty(cls, count: int, features: int) -> StrongestActivations:
         """Return empty entries for `count` texts and `features` latents."""
         return cls(torch.zeros(count, features), torch.zeros(3, count, features, dtype=torch.int32))
 
@@ -117,7 +117,7 @@ def measure_saes(
     measured = {
         unit: SaeMeasurement(
             np.zeros((games, len(SUM_NAMES))), np.zeros((games, width)), np.zeros((games, width)),
-            np.zeros(sae.features, np.int64), StrongestActivations.none(boards, sae.features), predicts,
+            np.zeros(sae.features, np.int64), StrongestActivations.make_empty(boards, sae.features), predicts,
         )
         for unit, (_, sae) in saes.items()
     }  # fmt: skip
@@ -156,7 +156,7 @@ def measure_batch(
     """Add some items to the sums of every autoencoder."""
     lengths = np.minimum(np.diff(encoded.tokens.offsets)[items], model.block_size)
     tokens = torch.from_numpy(encoded.pad_tokens(items, int(lengths.max())))
-    row, sites = encoded.sites_of(items)
+    row, sites = encoded.find_item_sites(items)
     game = encoded.tokens.source[items]
     of_site = game[row]
     row_at, token_at = torch.from_numpy(row).to(model.device), torch.from_numpy(encoded.sites.token[sites])
@@ -168,7 +168,7 @@ def measure_batch(
     starts = np.searchsorted(row, np.arange(len(items)))
     original = compute_cross_entropy(logits, tokens, lengths) if model.head == "next-token" else None
 
-    def spliced(point: str, instead: Tensor) -> np.ndarray:
+    def compute_spliced_nats(point: str, instead: Tensor) -> np.ndarray:
         """Return the nats of each item with `instead` [sites or 1, d_model] in place of the residual at the sites."""
         changed = seen[point].clone()
         changed[row_at, token_at] = instead.to(changed)
@@ -187,11 +187,11 @@ def measure_batch(
             continue
         if point not in ablated:
             instead = {"zero_ablation": torch.zeros_like(again[:1]), "mean_ablation": means[point][None]}
-            ablated[point] = {name: spliced(point, value) for name, value in instead.items()}
+            ablated[point] = {name: compute_spliced_nats(point, value) for name, value in instead.items()}
         nll, count = original
         add_game_values(one, game, "predicted", count)
         add_game_values(one, game, "ce_without_sae", nll)
-        for name, values in {"with_sae": spliced(point, again), **ablated[point]}.items():
+        for name, values in {"with_sae": compute_spliced_nats(point, again), **ablated[point]}.items():
             add_game_values(one, game, f"ce_{name}", values)
 
 

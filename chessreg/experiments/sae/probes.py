@@ -95,11 +95,11 @@ class Features:
         return cls(source, {layer: read_sae(inputs, sae or "", row) for layer, row in saes.items()})
 
     @property
-    def learnt(self) -> bool:
+    def is_learned(self) -> bool:
         """Whether a probe is fitted on the features by gradient steps."""
         return self.source == LATENTS
 
-    def of(self, layer: int, residual: np.ndarray) -> np.ndarray:
+    def compute_features(self, layer: int, residual: np.ndarray) -> np.ndarray:
         """Return features float32 [n, width] of residuals float32 [n, d_model]."""
         features = residual
         if layer in self.saes:
@@ -110,7 +110,7 @@ class Features:
         """Return the same data with features in place of activations."""
         return replace(data, cache=CachedFeatures(data.cache, self))
 
-    def contrast(
+    def compute_contrast(
         self, data: ProbeData, rows: np.ndarray, layers: Sequence[int], least: int, on_progress: Callable[..., None]
     ) -> np.ndarray:
         """Return the mean features of the positions with each class minus those of the positions without it.
@@ -140,7 +140,7 @@ class Features:
             self.mean[layer] = (summed / len(chosen)).astype(np.float32)
         return np.stack(made)
 
-    def tensors(self, layer: int, weight: np.ndarray) -> dict[str, np.ndarray]:
+    def build_tensors(self, layer: int, weight: np.ndarray) -> dict[str, np.ndarray]:
         """Return the stored tensors of a probe whose weight on features is float32 [width, squares, classes].
 
         `weight` float32 [d_model, squares, classes] is its weight on the residual stream. With an autoencoder,
@@ -157,10 +157,10 @@ class Features:
             tensors |= {"feature_mean": self.mean[layer], "n_positions": self.counts.astype(np.int64)}
         return {name: np.ascontiguousarray(value) for name, value in tensors.items()}
 
-    def columns(self, least: int) -> dict[str, Any]:
+    def build_columns(self, least: int) -> dict[str, Any]:
         """Return the columns for meta.json. `least` is the required number of positions of a class (`contrast`)."""
         extra: dict[str, Any] = {"source": self.source}
-        if not self.learnt:
+        if not self.is_learned:
             extra |= {"min_class_positions": least, "classes_without_positions": int((self.counts < least).sum())}
         return extra
 
@@ -175,7 +175,7 @@ class CachedFeatures(CachedActivations):
         self.array = FeatureArray(cache.array, features, layer_of_point)
 
     def values(self, layer: int, rows: Any = None) -> np.ndarray:
-        return self._features.of(layer, self._cache.values(layer, rows))
+        return self._features.compute_features(layer, self._cache.values(layer, rows))
 
 
 class FeatureArray(ActivationArray):
@@ -190,7 +190,8 @@ class FeatureArray(ActivationArray):
     def iter_batches(self, hook_points: str | Sequence[str], *arguments: Any, **named: Any) -> Iterator[Batch]:
         for batch in super().iter_batches(hook_points, *arguments, **named):
             features = {
-                name: self._features.of(self._layer_of_point[name], batch.float32(name)) for name in batch.layers
+                name: self._features.compute_features(self._layer_of_point[name], batch.float32(name))
+                for name in batch.layers
             }
             yield Batch(batch.rows, features, "float32")
 

@@ -118,7 +118,7 @@ class SaeSpec(Spec):
         )
 
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
+    def _set_defaults(self) -> Self:
         """Set the defaults that depend on other settings, and refuse settings without effect.
 
         Settings without effect would make two runs of one experiment. Raises BadInputError.

@@ -77,7 +77,7 @@ class SaeTrainer:
         """Whether the real training is finished."""
         return self.stage == self.stages
 
-    def steps_of(self, stage: int) -> int:
+    def count_steps(self, stage: int) -> int:
         """Return the number of updates of a stage."""
         tokens = self.spec.tokens if stage == len(self.spec.l0_search) else self.spec.l0_search_tokens
         assert tokens is not None
@@ -86,7 +86,7 @@ class SaeTrainer:
     @property
     def place(self) -> tuple[int, int]:
         """The number of finished updates, and of all updates, over all stages."""
-        steps = [self.steps_of(stage) for stage in range(self.stages)]
+        steps = [self.count_steps(stage) for stage in range(self.stages)]
         return sum(steps[: self.stage]) + (0 if self.complete else self.step), sum(steps)
 
     @property
@@ -137,7 +137,7 @@ class SaeTrainer:
         Raises DivergedError at a point of the curve if the loss was NaN or infinite since the last one.
         """
         began = self.clock()
-        steps = self.steps_of(self.stage)
+        steps = self.count_steps(self.stage)
         coefficient = self.coefficient * min(1.0, (self.step + 1) / max(1.0, self.spec.l1_warmup * steps))
         rate = self.spec.learning_rate * self.rate(self.step, steps)
         x = rows.to(self.device) * self.scale

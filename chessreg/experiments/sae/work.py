@@ -60,7 +60,7 @@ class SaeTraining:
                 stage, step = min((trainer.stage, trainer.step) for trainer in going)
                 trainers = [trainer for trainer in going if trainer.stage == stage]
                 batches = self.rows.batches(list_trainer_points(trainers), step)
-                for at in range(step, trainers[0].steps_of(stage)):
+                for at in range(step, trainers[0].count_steps(stage)):
                     if not goes_on():
                         return
                     batch = next(batches)
@@ -114,7 +114,7 @@ class SaeFollower:
         width = self.origin.row.d_model
         trainers = {
             unit: SaeTrainer(self.spec, point, expansion, width, self.folder / build_state_name(unit), device)
-            for unit, (expansion, point) in enumerate(self.origin.saes(self.spec))
+            for unit, (expansion, point) in enumerate(self.origin.list_saes(self.spec))
             if unit in self.units
         }
         for trainer in trainers.values():
@@ -213,7 +213,7 @@ class SaeWork:
                 TRAINING_SHARE + (1 - TRAINING_SHARE) * 0.99 * share, "measuring on held-out games"
             ),
         )
-        shared = self.overlaps()
+        shared = self.measure_overlaps()
         for unit, trainer in self.trainers.items():
             measured = measured_of[unit]
             self.emit(unit, trainer, measured)
@@ -245,7 +245,7 @@ class SaeWork:
             strongest = row.activations[0] if row.activations else None
             task.emit("prediction", unit, row, item=latent, name="latent", value=strongest)
 
-    def overlaps(self) -> dict[str, Any]:
+    def measure_overlaps(self) -> dict[str, Any]:
         """Return the overlap of the held-out games or positions with the model's training games and with this run's."""
         origin, inputs = self.origin, self.task.inputs
         evaluated = overlap.EvaluatedGames.of(origin.held_items, origin.held_places)
@@ -284,7 +284,7 @@ def publish_sae(
     sae = trainer.sae
     meta = {
         "hook_point": trainer.point,
-        "layer": origin.layer(trainer.point),
+        "layer": origin.find_layer(trainer.point),
         "architecture": "gated",
         "features": sae.features,
         "d_model": sae.d_model,

@@ -23,7 +23,7 @@ class ChoosingSpec(Spec):
 
     @field_validator("temperatures")
     @classmethod
-    def _in_range(cls, temperatures: tuple[float, ...]) -> tuple[float, ...]:
+    def _check_temperatures(cls, temperatures: tuple[float, ...]) -> tuple[float, ...]:
         if any(not 0 <= value < 100 for value in temperatures):
             raise BadInputError(
                 f"--temperatures {min(temperatures):g}: a temperature is 0 (the most probable "
@@ -33,11 +33,11 @@ class ChoosingSpec(Spec):
         return temperatures
 
     @model_validator(mode="after")
-    def _fits(self) -> ChoosingSpec:
-        self.chooser()
+    def _check_policy(self) -> ChoosingSpec:
+        self.make_chooser()
         return self
 
-    def chooser(self) -> Policy:
+    def make_chooser(self) -> Policy:
         """Return the policy. A game result written as a move is an illegal move, because no game is resigned here.
 
         Raises NotFoundError for an unknown policy, and BadInputError for temperatures that do not fit its tries.

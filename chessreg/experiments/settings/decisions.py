@@ -47,7 +47,7 @@ class Decisions:
         game, ply = (None if each is None else each[which] for each in (self.game, self.ply))
         return Decisions(self.positions, self.places[which], self.games, game, ply)
 
-    def columns(self, *names: str) -> dict[str, list[str]]:
+    def read_columns(self, *names: str) -> dict[str, list[str]]:
         """Return these columns of the positions, in order."""
         values: dict[str, list[str]] = self.positions.take(self.places, list(names)).to_pydict()
         return values
@@ -62,29 +62,29 @@ class Decisions:
         plies = convert_column_to_numpy(self.positions.take(self.places, ["ply"])["ply"]).tolist()
         return np.argsort([uniform(key, *each) for each in zip(hashes, plies, strict=True)], kind="stable")
 
-    def groups(self) -> np.ndarray:
+    def number_games(self) -> np.ndarray:
         """Return the number of each decision's game, int64 [n], in order of first occurrence. Intervals are clustered
         by it."""
         hashes = convert_column_to_numpy(self.positions.take(self.places, ["game_hash"])["game_hash"])
         _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
         return np.argsort(np.argsort(first))[group]
 
-    def prompts(self, encoding: Encoding) -> list[tuple[int, ...] | None]:
+    def encode_prompts(self, encoding: Encoding) -> list[tuple[int, ...] | None]:
         """Return the prompt of each decision: the position, or the game before it. None for a position that the
         encoding cannot write."""
         if encoding.content == "position":
-            fens = self.columns("fen")["fen"]
+            fens = self.read_columns("fen")["fen"]
             try:
                 written = encoding.boards(fens)
             except BadInputError:  # one of them cannot be written
                 return [encode_position(encoding, fen) for fen in fens]
             return [tuple(written.item(item).tolist()) for item in range(len(fens))]
-        ids, offsets, seen, item = self.histories(encoding)
+        ids, offsets, seen, item = self.encode_histories(encoding)
         return [
             tuple(ids[offsets[i] : offsets[i] + n].tolist()) for i, n in zip(item.tolist(), seen.tolist(), strict=True)
         ]
 
-    def histories(self, encoding: Encoding) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def encode_histories(self, encoding: Encoding) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return the tokens of the distinct games, and the part of them that each decision reads.
 
         The four arrays are: all ids; int64 [games + 1], the start of each game in them; int64 [n], the number of tokens
@@ -183,7 +183,7 @@ def check_decisions(found: Decisions) -> None:
         item = np.searchsorted(some, found.game[mine])
         at = begin[item] + found.ply[mine]
         inside = at < begin[item + 1] - 1  # a decision precedes a move of the game
-        texts = found.select(mine).columns("fen")["fen"]
+        texts = found.select(mine).read_columns("fen")["fen"]
         own = fen.boards(texts).ids.reshape(-1, fen.length)[:, BOARD_CHARACTERS]
         there = written.ids.reshape(-1, fen.length)[np.where(inside, at, 0), BOARD_CHARACTERS]
         wrong = np.flatnonzero(~inside | (own != there).any(1))

@@ -34,7 +34,7 @@ class GameBatches(ExecutionOptions):
     batch_games: int = Field(32, ge=1, description="games in one forward pass")
 
     @property
-    def encoded_together(self) -> int:
+    def games_per_encoding(self) -> int:
         """Games that are encoded together, and sorted by length into batches."""
         return 16 * self.batch_games
 

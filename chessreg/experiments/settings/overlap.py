@@ -74,7 +74,7 @@ class EvaluatedGames:
         return cls(hash_move_lists(packed), hash_openings(packed), join_hashes(hashes))
 
     @classmethod
-    def at(cls, items: Games | Positions, places: np.ndarray, positions: np.ndarray) -> EvaluatedGames:
+    def from_rows(cls, items: Games | Positions, places: np.ndarray, positions: np.ndarray) -> EvaluatedGames:
         """Return the hashes of the games at these rows, with the given hashes of positions.
 
         A dataset of positions has only the positions.
@@ -84,7 +84,7 @@ class EvaluatedGames:
         return cls(items.hashes[places], hash_openings(items.moves(places)), positions)
 
     @classmethod
-    def of_moves(cls, packed: Sequence[bytes]) -> EvaluatedGames:
+    def from_moves(cls, packed: Sequence[bytes]) -> EvaluatedGames:
         """Return the hashes of games given as packed moves, such as the games that a model just played, with all
         positions."""
         hashes = []

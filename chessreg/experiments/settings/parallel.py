@@ -41,7 +41,7 @@ class ModelTrainingOptions(ParallelOptions):
     checkpoint_seconds: float = Field(300.0, gt=0, description="seconds between saved states")
 
     @model_validator(mode="after")
-    def _several_devices(self) -> Self:
+    def _check_devices(self) -> Self:
         if self.fsdp and self.devices * self.nodes == 1:
             raise BadInputError("--fsdp shards a training over several devices", "give --devices N, or leave it out")
         return self

@@ -40,7 +40,7 @@ class ScoredDecisions(Decisions):
         return ScoredDecisions(self.positions, self.places[which], returns=returns, best=best)
 
     def columns(self, *names: str) -> dict[str, list[Any]]:
-        values = super().columns(*(name for name in names if name != "best"))
+        values = super().read_columns(*(name for name in names if name != "best"))
         return values | ({"best": list(self.best)} if "best" in names else {})
 
 

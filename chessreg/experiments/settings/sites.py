@@ -88,7 +88,7 @@ class EncodedGames:
         """Return the same games with the sites at which a mask bool [sites] is True."""
         return EncodedGames(self.encoding, self.tokens, self.sites.take(keep), self.games, self.whole)
 
-    def between(self, skip_sites: int, max_sites: int | None, last_sites: int | None) -> EncodedGames:
+    def select_numbered(self, skip_sites: int, max_sites: int | None, last_sites: int | None) -> EncodedGames:
         """Return the same games with the sites numbered skip_sites ≤ number < max_sites.
 
         With `last_sites`, only the last sites of games that fit the context as a whole: a truncated game has no known
@@ -102,7 +102,7 @@ class EncodedGames:
             keep &= (self.counts[game] - number <= last_sites) & self.whole[self.sites.item]
         return self.take(keep)
 
-    def part(self, low: int, high: int) -> EncodedGames:
+    def slice_games(self, low: int, high: int) -> EncodedGames:
         """Return games low to high alone."""
         first, last = np.searchsorted(self.tokens.source, (low, high))
         offsets = self.tokens.offsets[first : last + 1]
@@ -116,7 +116,7 @@ class EncodedGames:
         moved = Sites(sites.item - first, sites.token, sites.ply, sites.phase)
         return EncodedGames(self.encoding, tokens, moved, high - low, self.whole[first:last])
 
-    def batches(self, order: np.ndarray, batch_games: int) -> Iterator[np.ndarray]:
+    def iterate_batches(self, order: np.ndarray, batch_games: int) -> Iterator[np.ndarray]:
         """Yield batches of items in this order.
 
         A batch of boards has more items, because boards are short, and leaves out boards without a site.
@@ -127,7 +127,7 @@ class EncodedGames:
         for low in range(0, len(order), size):
             yield order[low : low + size]
 
-    def sites_of(self, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def find_item_sites(self, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the sites of these items, item by item: index of the item among them int64 [s], and number of the site
         int64 [s]."""
         starts = np.searchsorted(self.sites.item, items)

@@ -40,7 +40,7 @@ class SkillSettings(Settings):
     )
     mixed_scales: bool = Field(False, description="treat ratings of different scales as one scale")
 
-    def rule(self, seed: int) -> SkillRule:
+    def build_rule(self, seed: int) -> SkillRule:
         """Return the rule. `seed` draws the games that balance the strata. Raises BadInputError for inconsistent
         settings."""
         from chessreg.games.datasets.skill import SkillRule
@@ -67,7 +67,7 @@ def load_skill_classes(
     from chessreg.games.datasets.skill import classify_skill
 
     games, _ = inputs.dataset(dataset)
-    return classify_skill(games, places, settings.rule(seed), load_rating_scale(inputs, dataset), fitted)
+    return classify_skill(games, places, settings.build_rule(seed), load_rating_scale(inputs, dataset), fitted)
 
 
 def permute_classes(classes: np.ndarray, stratum: np.ndarray, seed: int) -> np.ndarray:

@@ -90,8 +90,8 @@ def sum_model_activations(
     out = np.zeros((len(layers), encoded.games, model.d_model), np.float32)
     order = np.argsort(width, kind="stable")
     order, done = order[width[order] > 0], 0
-    for items in encoded.batches(order, batch_games):
-        row, sites = encoded.sites_of(items)
+    for items in encoded.iterate_batches(order, batch_games):
+        row, sites = encoded.find_item_sites(items)
         counts = np.bincount(row, minlength=len(items))
         column = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
         at, real = np.zeros((2, len(items), counts.max()), np.int64)
@@ -129,7 +129,7 @@ def sum_resumable(
         path = folder / f"{name}-{low}.npy"
         if not path.exists():
             shift = partial(_report_shifted, on_progress, low)
-            piece = sum_model_activations(model, encoded.part(low, high), layers, batch_games, on_progress=shift)
+            piece = sum_model_activations(model, encoded.slice_games(low, high), layers, batch_games, on_progress=shift)
             with replace_file(path, folder / f".{name}-{low}.{os.getpid()}") as file:
                 np.save(file, piece)
         pieces.append(read_group_sums(path))

@@ -174,7 +174,7 @@ def test_a_later_board_by_its_moves_patches_as_that_of_its_game(squares, everyth
     assert chess.Board(answer.modified_fen).fen() == rows["clean"].detail["later"]
     assert answer.edited.original == pytest.approx(own["patch"].mass_original, abs=1e-5)
     assert answer.edited.modified == pytest.approx(own["patch"].detail["mass_future"], abs=1e-5)
-    assert tuple(word for word in asked.stored_by if word in ("--later", "--patch")) == ("--later", "--patch")
+    assert tuple(word for word in asked.storing_arguments if word in ("--later", "--patch")) == ("--later", "--patch")
     taken_up = load_stored_edit(squares.inputs, report.run_id, rows["patch-1"])
     assert (taken_up.sans, taken_up.later, taken_up.condition) == (sans[:4], sans[4:10], "patch")
     assert ("patch", "unit") in taken_up.settings

@@ -67,7 +67,7 @@ def test_the_reference_population_is_drawn_without_regard_to_class(prefixes, ref
     assert (drawn == draw_prefixes(spec, prefixes, classes.member)).all()
     assert (drawn != draw_prefixes(spec_of(reference_population=reference, seed=1), prefixes, classes.member)).any()
     [unit] = [classes.member[classes.number == 3]]
-    kept = replace(classes, reference=drawn).needed(3, 4)
+    kept = replace(classes, reference=drawn).list_needed_prefixes(3, 4)
     assert set(kept.tolist()) == {*unit.tolist(), *drawn[classes.number == 3].tolist()}
 
 
@@ -161,7 +161,7 @@ def test_partners_have_the_same_last_move_or_one_piece_apart(games, prefixes):
                 assert max(len(ours - others), len(others - ours)) == 1
     assert seen["same_last"] > len(found.member) / 2
     assert seen["nearest"] > 10
-    assert set(found.needed(0, 2)) <= {*found.member, *found.same_last, *found.nearest}
+    assert set(found.list_needed_prefixes(0, 2)) <= {*found.member, *found.same_last, *found.nearest}
 
 
 def test_a_neighbour_is_found_wherever_there_is_one(games, prefixes):

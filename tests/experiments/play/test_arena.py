@@ -179,11 +179,11 @@ def test_the_model_hears_which_of_the_two_is_slower(model):
     slow.waited, slow.worked = 9.0, 1.0
     for _ in range(9):
         slow.waited = 9.0
-        slow._compare()
+        slow._update_engine_speed()
     assert said == [True]
     for _ in range(9):
         slow.worked = 9.0
-        slow._compare()
+        slow._update_engine_speed()
     assert said == [True, False]
     quick = []
     with EnginePool(RANDOM) as instant:
@@ -216,8 +216,8 @@ def test_rows_are_closed_up_when_no_game_waits_and_passes_read_them(model, monke
     sizes = []
     with EnginePool(RANDOM) as pool:
         made = arena(model, pool, policy="retry:3", batch_games=16)
-        turn = made._round
-        monkeypatch.setattr(made, "_round", lambda: (turn(), sizes.append(len(made.session)))[0])
+        turn = made._run_round
+        monkeypatch.setattr(made, "_run_round", lambda: (turn(), sizes.append(len(made.session)))[0])
         assert len(list(made.play(range(20)))) == 20
     assert sizes[0] == 16
     assert sizes[-1] == 16 if packable else sizes[-1] < 8

@@ -233,7 +233,7 @@ def test_a_drawn_game_is_evaluated_as_it_stood_before_the_models_last_move(model
         drawn = arena(model, pool, STALEMATE, Scripted("c8e6"), roles=EngineRoles(judge_draws=Limit("nodes", 2000)))
         [game] = drawn.play([0])
     assert (str(game.end.termination), game.end.result) == ("stalemate", "1/2-1/2")
-    assert game.last_choice().fen() == opening_of(STALEMATE).board().fen()
+    assert game.find_last_choice().fen() == opening_of(STALEMATE).board().fen()
     assert game.draw_cp > 300, "White was winning before it gave stalemate"
     assert game.adjudication_cp is None
 

@@ -176,7 +176,7 @@ def test_a_stopped_game_is_evaluated_where_the_rules_say():
     game = PlayedGame(0, Opening(0), MatchRules(chess.WHITE, 4, adjudicate_at=3))
     for san in ("e4", "e5", "Nf3", "Nc6", "Bb5", "a6", "Ba4", "Nf6"):
         game.push(game.board.parse_san(san))
-    assert game.adjudicated
+    assert game.is_adjudicated
     assert game.find_judged_board().fen() == "r1bqkbnr/pppp1ppp/2n5/1B2p3/4P3/5N2/PPPP1PPP/RNBQK2R b KQkq - 3 3"
     early = PlayedGame(0, Opening(0), MatchRules(chess.WHITE, 4, adjudicate_at=90))
     early.push(chess.Move.from_uci("e2e4"))
@@ -256,8 +256,8 @@ def test_the_training_games_are_those_of_the_datasets_that_the_checkpoint_names(
     board = chess.Board()
     for san in ("d4", "d5", "c4", "e6"):
         board.push_san(san)
-    assert known.like(pack_moves(board.move_stack)) == (1, 1)
-    assert known.like(pack_moves(board.move_stack[:2])) == (0, 0)
+    assert known.count_equal_games(pack_moves(board.move_stack)) == (1, 1)
+    assert known.count_equal_games(pack_moves(board.move_stack[:2])) == (0, 0)
 
 
 # -- bias or hook -----------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def test_which_games_count_is_the_same_however_they_are_played(session, play, tm
     with open_session(str(tmp_path / "other" / "registry.db"), tmp_path / "other" / "store") as other:
         import_checkpoint(other.database, other.store, checkpoint_folder, name="bigram")
         spec = PlaySpec(checkpoint="bigram", opponent="random", **settings)
-        done, counted = EarlyStopping.done, [0]
+        done, counted = EarlyStopping.mark_done, [0]
 
         def stopping(self, unit):
             done(self, unit)
@@ -102,7 +102,7 @@ def test_games_that_another_process_ends_while_one_begins_are_played_and_counted
     session, play, monkeypatch
 ):
     settings = {"games": 60, "color": "both", "stop": "sprt:-0.2,0.2", **LOST}
-    read, done, counted = matches.load_game_points, EarlyStopping.done, [0]
+    read, done, counted = matches.load_game_points, EarlyStopping.mark_done, [0]
 
     def stopping(self, unit):
         done(self, unit)

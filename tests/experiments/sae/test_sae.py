@@ -289,9 +289,11 @@ def test_expansions_of_one_run_are_those_of_runs_of_their_own_bit_for_bit(
 ) -> None:
     """The model runs once over the tokens for all expansions, and every row, output and parameter stays the same."""
     asked: list[tuple[int, tuple[str, ...]]] = []
-    chunk = ModelRows._chunk
+    chunk = ModelRows._compute_chunk
     monkeypatch.setattr(
-        ModelRows, "_chunk", lambda self, number, points: asked.append((number, points)) or chunk(self, number, points)
+        ModelRows,
+        "_compute_chunk",
+        lambda self, number, points: asked.append((number, points)) or chunk(self, number, points),
     )
     spec = {**STREAM, "boards": 3}
     several = opened.run(SaeSpec(**{**spec, "expansions": (3, 2)}), name="several").run_id
@@ -363,9 +365,9 @@ def test_the_model_runs_once_over_the_tokens_that_give_the_scale_and_are_trained
     another: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    chunk = ModelRows._chunk
+    chunk = ModelRows._compute_chunk
     monkeypatch.setattr(
-        ModelRows, "_chunk", lambda self, number, points: asked.append(number) or chunk(self, number, points)
+        ModelRows, "_compute_chunk", lambda self, number, points: asked.append(number) or chunk(self, number, points)
     )
     another.run(SaeSpec(**{**STREAM, "tokens": 2000}))
     assert asked == [0, 1]
