@@ -194,7 +194,7 @@ def find_forgotten_files(database: Database, store: Store) -> Iterator[Problem]:
     if not unknown:
         return
 
-    def again() -> None:
+    def ingest_again() -> None:
         for fragment in unknown:
             fragment.path.rename(store.incoming / fragment.name)
         ingest.ingest_waiting(database, store)
@@ -204,7 +204,7 @@ def find_forgotten_files(database: Database, store: Store) -> Iterator[Problem]:
         "fragments",
         f"the registry lacks {len(unknown)} imported fragments of {runs} runs: it is older than the store",
         "chessreg doctor --fix",
-        again,
+        ingest_again,
     )
 
 

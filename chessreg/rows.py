@@ -191,7 +191,7 @@ class Rows(list[dict[str, Any]]):
         import pyarrow as pa
 
         names = list(dict.fromkeys(name for row in self for name in row))
-        return pa.table({name: pa.array([_in_arrow(row.get(name)) for row in self]) for name in names})
+        return pa.table({name: pa.array([_convert_for_arrow(row.get(name)) for row in self]) for name in names})
 
     def to_pandas(self) -> Any:
         """Return the rows as a pandas data frame with the values of `to_arrow`."""
@@ -207,7 +207,7 @@ class Rows(list[dict[str, Any]]):
         if not self:
             return "no rows"
         lines, hidden = format_rows(self[:MOST_SHOWN], self.headings, SHOWN_WIDTH)
-        return "\n".join([*lines, *hidden.describe(SHOWN_WIDTH, "to_pandas()"), *_more(len(self))])
+        return "\n".join([*lines, *hidden.describe(SHOWN_WIDTH, "to_pandas()"), *_format_more_rows(len(self))])
 
     def _repr_html_(self) -> str:
         shown = self[:MOST_SHOWN]
@@ -222,7 +222,7 @@ def format_html_table(headings: Sequence[str], cells: Sequence[Sequence[str]], r
 
     head = "".join(f"<th>{escape(text)}</th>" for text in headings)
     body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in cells)
-    more = "".join(f"<p>{text}</p>" for text in _more(rows))
+    more = "".join(f"<p>{text}</p>" for text in _format_more_rows(rows))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
@@ -237,10 +237,10 @@ def _with_plain_ids(value: Any) -> Any:
     return value
 
 
-def _more(rows: int) -> list[str]:
+def _format_more_rows(rows: int) -> list[str]:
     return [f"… and {rows - MOST_SHOWN:,} more"] if rows > MOST_SHOWN else []
 
 
-def _in_arrow(value: Any) -> Any:
+def _convert_for_arrow(value: Any) -> Any:
     value = value if isinstance(value, datetime) else to_plain(value)
     return json.dumps(value) if isinstance(value, list | dict) else value

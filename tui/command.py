@@ -81,13 +81,13 @@ def tui(
     def opener() -> Session:
         from tui.registry import open_tui_session
 
-        return open_tui_session(place, store_path, read_only, create=not home.named)
+        return open_tui_session(place, store_path, read_only, create=not home.is_named)
 
     plain = not served and not has_unicode()
     glyphs: Glyphs | None = "letters" if letters or plain else None
     terminal = Terminal() if served or letters or plain else ask_terminal()
     app = ChessregApp(
-        opener, place.masked, read_only=read_only, glyphs=glyphs, themes=load_themes(), keys=load_keys(),
+        opener, place.masked_location, read_only=read_only, glyphs=glyphs, themes=load_themes(), keys=load_keys(),
         plain=letters or plain,
         images=terminal.widget, typed=terminal.typed,
     )  # fmt: skip

@@ -192,7 +192,7 @@ def make_server(reg: Registry) -> MCPServer:
 
         jobs = reg.status()
         return {
-            "registry": reg.database.place.masked,
+            "registry": reg.database.place.masked_location,
             "counts": {noun: len(reg.things(noun)) for noun in list_nouns()},
             "queued_or_running": list(jobs["going"]),
             "ended_in_the_last_day": [{name: job.get(name) for name in JOB_FIELDS} for job in jobs["ended"]],

@@ -138,7 +138,7 @@ class Home:
         return self.place.path is not None and get_file_key(path) in list_registry_file_keys(self.place.path)
 
     @property
-    def named(self) -> bool:
+    def is_named(self) -> bool:
         """Whether an option or variable names the registry or the store. A command that only reads then creates nothing
         there."""
         paths = self.given_registry, self.given_store
@@ -165,11 +165,11 @@ class Home:
         Raises NotFoundError if the registry does not exist.
         """
         if self._session is None and self.open(create):
-            click.echo(f"made the registry {make_visible(self.place.masked)}", err=True)
+            click.echo(f"made the registry {make_visible(self.place.masked_location)}", err=True)
         assert self._session is not None
         return self._session
 
-    def adding(self, needs: Iterable[str | None] = (), check: Callable[[], object] = lambda: None) -> Session:
+    def open_for_adding(self, needs: Iterable[str | None] = (), check: Callable[[], object] = lambda: None) -> Session:
         """Open the registry and store for a command that adds. If the registry does not exist, `check` must pass before
         it is created, and a command that names existing things (`needs`) raises NotFoundError."""
         path = self.place.path

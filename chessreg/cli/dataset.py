@@ -191,7 +191,7 @@ def add(
     if sample and (exclude or within or wanted.settings()):
         raise click.UsageError("--exclude, --within and filters of games apply to files, not to --sample")
     inputs = [input for file in files for input in list_input_files(file)]
-    session = home.adding(needs=(*exclude, *within), check=lambda: check_dataset_files(inputs, salvage))
+    session = home.open_for_adding(needs=(*exclude, *within), check=lambda: check_dataset_files(inputs, salvage))
     first = inputs[0] if inputs else None
     fetched = read_fetch_record(home.store_path / "downloads", first) if isinstance(first, Path) else None
     with show_progress_line("dataset add", quiet=home.json) as on_progress:
@@ -425,7 +425,7 @@ def fetch(
             path = download_month(month, home.store_path / "downloads", base_url, on_progress)
         check_dataset_files([path])
 
-    session = home.adding(check=arrive)
+    session = home.open_for_adding(check=arrive)
     with show_progress_line(f"{source} {month}", quiet=home.json) as on_progress:
         added = fetch_dataset(
             session.database,
@@ -501,7 +501,7 @@ def generate(
     from chessreg.games.engines.selfplay import SelfPlay
 
     chosen = SelfPlay(**settings)
-    session = home.adding(check=lambda: check_generation(pgn))
+    session = home.open_for_adding(check=lambda: check_generation(pgn))
     with show_progress_line(f"{engine} plays itself", quiet=home.json) as on_progress:
         added = generate_dataset(
             session.database,

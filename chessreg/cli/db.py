@@ -35,7 +35,7 @@ def upgrade(home: Home, shared: bool) -> None:
     before, _ = _describe_schema(home)
     after = migrations.upgrade_registry(home.place, shared=shared)
     make_noun_tables(home.database())
-    print_output(home, {"registry": home.place.masked, "before": before, "schema": after.current})
+    print_output(home, {"registry": home.place.masked_location, "before": before, "schema": after.current})
 
 
 @db.command()
@@ -47,7 +47,12 @@ def status(ctx: click.Context, home: Home) -> None:
     from chessreg.registry import migrations
 
     schema = migrations.read_schema_status(home.place)
-    record = {"registry": home.place.masked, "current": schema.current, "head": schema.head, "state": schema.state}
+    record = {
+        "registry": home.place.masked_location,
+        "current": schema.current,
+        "head": schema.head,
+        "state": schema.state,
+    }
     print_output(home, record)
     if schema.state != "equal":
         hint = {"behind": "chessreg db upgrade", "unknown": "pip install -U chessreg", "empty": "chessreg init"}
@@ -73,7 +78,7 @@ def backup(home: Home, target: Path | None) -> None:
     from chessreg.registry import migrations
 
     made = migrations.back_up_registry(home.place, target)
-    print_output(home, {"registry": home.place.masked, "backup": str(made), "bytes": made.stat().st_size})
+    print_output(home, {"registry": home.place.masked_location, "backup": str(made), "bytes": made.stat().st_size})
 
 
 def _describe_schema(home: Home) -> tuple[str | None, str]:
@@ -102,7 +107,9 @@ def init(home: Home) -> None:
     session = home.session()
     make_noun_tables(session.database)
     version = session.database.data_version()
-    print_output(home, {"registry": home.place.masked, "store": str(session.store.root), "data_version": version})
+    print_output(
+        home, {"registry": home.place.masked_location, "store": str(session.store.root), "data_version": version}
+    )
 
 
 def make_noun_tables(database: Database) -> None:

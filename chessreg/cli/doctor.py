@@ -173,12 +173,12 @@ def check_registry(home: Home) -> Iterator[Check]:
         yield from _check_sqlite(place.path)
     schema = migrations.read_schema_status(place)
     if place.path is None:
-        yield Check("postgresql", "ok", f"{place.masked} answers")
+        yield Check("postgresql", "ok", f"{place.masked_location} answers")
     hint = {"behind": "chessreg db upgrade", "unknown": "pip install -U chessreg", "empty": "chessreg init"}
     if schema.state == "equal":
         yield Check("schema", "ok", schema.head)
     elif schema.state == "empty":
-        yield Check("schema", "optional", f"{place.masked} holds no registry yet", hint["empty"])
+        yield Check("schema", "optional", f"{place.masked_location} holds no registry yet", hint["empty"])
     else:
         detail = f"{schema.state}: {schema.current} here, {schema.head} wanted"
         yield Check("schema", "broken", detail, hint.get(schema.state, "use a separate database for chessreg"))

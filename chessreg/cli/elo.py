@@ -40,7 +40,7 @@ def elo(home: Home, counts: tuple[int, ...], sprt: str | None, alpha: float, bet
 
     match = MatchCounts(counts[::-1] if len(counts) == 3 else counts)
     score, difference = match.score(), match.elo()
-    normalized, superiority = match.normalized_elo(), match.superiority()
+    normalized, superiority = match.compute_normalized_elo(), match.superiority()
     exact: dict[str, Any] = describe_counts(counts)
     shown: dict[str, Any] = {**exact, "score": score.written(), "Elo": write_elo(difference)}
     exact |= {"score": score._asdict(), "elo": difference._asdict()}

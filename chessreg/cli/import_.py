@@ -153,7 +153,7 @@ def checkpoint(
     if settings and encoding != "prompt":
         raise click.UsageError(f"--{next(iter(settings)).replace('_', '-')} applies to prompts: give --encoding prompt")
     if source is None:
-        session = home.adding()
+        session = home.open_for_adding()
         made = import_reference(session.database, session.store, name, reference or "pgn")
     else:
         from chessreg.models import importers
@@ -163,7 +163,7 @@ def checkpoint(
             importers.check_folder(source)
         written = make_prompt_encoding(source, **settings) if encoding == "prompt" else encoding
         given = importers.UnrecordedSettings(*unrecorded)
-        session = home.adding(
+        session = home.open_for_adding(
             needs=trained_on, check=lambda: importers.check_import(source, written, vocabulary, given)
         )
         made = import_checkpoint(
@@ -326,7 +326,7 @@ def sae(
     from chessreg.experiments.imported.saes import ImportedSaeSpec, read_imported_saes
 
     spec = ImportedSaeSpec(checkpoint=checkpoint, folders=tuple(map(str, folders)), hook_points=hook_points or ())
-    session = home.adding(needs=[checkpoint], check=lambda: read_imported_saes(spec, list(folders), None))
+    session = home.open_for_adding(needs=[checkpoint], check=lambda: read_imported_saes(spec, list(folders), None))
     row = session.inputs.checkpoint_row(session.inputs.reference("checkpoint", checkpoint))
     read_imported_saes(spec, list(folders), row)  # messages name the user's folders; those of the run cannot
     options = ImportedOptions(
@@ -350,7 +350,7 @@ def import_directions(
 
     settings["residual"] = None if settings["residual"] == "auto" else settings["residual"]
     groups = group_files_by_place(paths) if kind is ImportedProbe else {"": paths}
-    session = home.adding(
+    session = home.open_for_adding(
         needs=[settings["checkpoint"]],
         check=lambda: [build_import_spec(kind, files, None, name, **settings) for files in groups.values()],
     )
@@ -450,7 +450,7 @@ def fetch(
             )
         adding.check_downloaded_file(source_file, arrived.path)
 
-    session = home.adding(check=arrive)
+    session = home.open_for_adding(check=arrive)
     with show_progress_line(source_file.name, quiet=home.json) as on_progress:
         made = adding.fetch_source(
             session.database,
@@ -577,7 +577,7 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
     from chessreg.experiments.imported.players import name_externals
 
     spec = make_import_spec(file, format_, {key: value for key, value in settings.items() if value})
-    session = home.adding(needs=[settings.get("checkpoint")])
+    session = home.open_for_adding(needs=[settings.get("checkpoint")])
     with show_progress_line("import results", quiet=home.json) as on_progress:
         done = session.run(spec, ImportOptions(file_name=file.name), name=name, on_progress=on_progress)
     if done.missing:

@@ -298,7 +298,7 @@ def launch_orders_here(home: Home, orders: list[Order], *, dry_run: bool, wait: 
     session = (
         home.session()
         if dry_run
-        else home.adding(
+        else home.open_for_adding(
             needs=list_needed_references(orders), check=lambda: [open_executor(order.on) for order in orders]
         )
     )

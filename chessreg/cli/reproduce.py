@@ -147,7 +147,7 @@ def rerun_exactly(home: Home, session: Session, run_id: UUID) -> bool:
         return outcome.agrees
     click.echo(f"{outcome.same:,} rows came out the same, {len(outcome.differing):,} did not", err=True)
     for column, differing in outcome.columns.items():
-        click.echo(make_visible(f"  {column}: {differing.written()}"), err=True)
+        click.echo(make_visible(f"  {column}: {differing.describe()}"), err=True)
     if outcome.newer:
         click.echo(f"not compared, as the run does not have them: {', '.join(sorted(outcome.newer))}", err=True)
     made = outcome.outputs_same + len(outcome.outputs_differing)

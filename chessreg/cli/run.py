@@ -149,7 +149,7 @@ class KindCommand(click.Command):
         self.typed = list(args)
         return super().parse_args(ctx, args)
 
-    def typed_tag(self, ctx: click.Context) -> str | None:
+    def find_typed_tag(self, ctx: click.Context) -> str | None:
         """Return the tag's value in the command, its spec file or its preset: help shows that variant."""
         params, _, _ = self.make_parser(ctx).parse_args(self.typed)
         tag = tag_of(self.kind.spec)
@@ -162,7 +162,7 @@ class KindCommand(click.Command):
         """Write the main settings, or all with `--help-all`. If the spec has variants, those of the given one."""
         whole = ctx.meta.get(HELP_ALL, False)
         tag = tag_of(self.kind.spec)
-        value, known = self.typed_tag(ctx) if tag else None, list_variants(self.kind.spec)
+        value, known = self.find_typed_tag(ctx) if tag else None, list_variants(self.kind.spec)
         shown, of = list(list_visible_settings(self.kind.spec, value)), ""
         if tag and value in known:
             of = f" of {format_flag([tag])} {value}"
@@ -212,8 +212,8 @@ def group_settings(kind: Kind, settings: Sequence[SettingField]) -> dict[str, li
 
     The main ones are the kind's `main_settings`; without those, the first ten other than seed and replicate.
     """
-    required = [setting for setting in settings if setting.needed]
-    optional = [setting for setting in settings if not setting.needed]
+    required = [setting for setting in settings if setting.is_required]
+    optional = [setting for setting in settings if not setting.is_required]
     named = [setting for name in kind.main_settings for setting in optional if setting.path == name]
     main = (named or [setting for setting in optional if setting.path not in ("seed", "replicate")])[:MAIN_SETTINGS]
     sections = {"Required settings": required, "Main settings": main}
@@ -383,7 +383,7 @@ def execute_run(
     from chessreg.runs.unfinished import list_states
 
     named = [(noun, reference) for _, noun, reference in iter_named_inputs(spec)]
-    session = home.adding(
+    session = home.open_for_adding(
         needs=[reference for noun, reference in named if noun not in FILE_NOUNS],
         check=lambda: [list_user_files(noun, path) for noun, path in named if noun in FILE_NOUNS],
     )
@@ -471,7 +471,7 @@ def make_option(setting: SettingField) -> click.Option:
     if setting.form == "choice":
         kind = click.Choice(setting.choices)
     elif setting.several:
-        kind = Numbers(setting.type, setting.needed, setting.empty_words)
+        kind = Numbers(setting.type, setting.is_required, setting.empty_words)
     elif setting.optional and setting.type in (int, float):
         kind = OrNone(setting.type, setting.empty_words)
     metavar = setting.noun.removeprefix("run:").upper() or None
@@ -480,7 +480,7 @@ def make_option(setting: SettingField) -> click.Option:
 
 def format_default(setting: SettingField) -> str:
     """Return `[required]` or `[default: …]`; empty without a default, which the setting's text explains."""
-    if setting.needed:
+    if setting.is_required:
         return "  [required]"
     if setting.shown_default in ("", "none", "all"):
         return ""

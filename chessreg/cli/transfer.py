@@ -214,7 +214,7 @@ def merge(home: Home, other: str, dry_run: bool) -> None:
         session = home.session()  # raises NotFoundError if the registry does not exist
         print_preview(home, merging.preview_merge(session.database, session.store, other))
         return
-    session = home.adding(check=lambda: merging.check_merge_source(other))
+    session = home.open_for_adding(check=lambda: merging.check_merge_source(other))
     report = merging.merge_source(session.database, session.store, other)
     if home.json:
         print_output(home, report.as_dict())

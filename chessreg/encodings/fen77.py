@@ -231,25 +231,25 @@ class FenCharacters:
         for run, ones in _RUNS:
             heads = heads.replace(run, ones)
         if len(heads) != 72 * len(fens):
-            raise self._refusal(fens)
+            raise self._make_fen_error(fens)
         ranks = np.frombuffer(heads.translate(_OF_BYTE), np.uint8).reshape(-1, 8, 9)
         borders = ranks[:, :, 8]
         if (borders[:, :7] != _SLASH).any() or (borders[:, 7] != _END).any():
-            raise self._refusal(fens)
+            raise self._make_fen_error(fens)
         squares = ranks[:, :, :8].reshape(-1, 64)
         if squares.max(initial=0) >= self.size:
-            raise self._refusal(fens)
+            raise self._make_fen_error(fens)
         try:
             tails = b"".join([self._tails[tail] for _, _, tail in parts])
         except KeyError:
-            raise self._refusal(fens) from None
+            raise self._make_fen_error(fens) from None
         rest = np.frombuffer(tails, np.uint8).reshape(-1, 15)
         out[:, 0] = rest[:, 0]
         out[:, 1:65] = squares
         out[:, 65:] = rest[:, 1:13]
         ply[:] = rest[:, 13:].copy().view("<u2")[:, 0]
 
-    def _refusal(self, fens: Sequence[str]) -> FenError:
+    def _make_fen_error(self, fens: Sequence[str]) -> FenError:
         """Return the error of the first invalid FEN."""
         for fen in fens:
             fields = fen.split(" ")
@@ -330,10 +330,10 @@ class Fen77(FenCharacters):
     def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
         number = self.action_ids.get(move.uci())
         if number is None:
-            raise self._no_action(move.uci())
+            raise self._make_action_error(move.uci())
         return (number,)
 
-    def _no_action(self, uci: str) -> BadInputError:
+    def _make_action_error(self, uci: str) -> BadInputError:
         """Return the error for a UCI move that is not one of the actions."""
         return BadInputError(f"{uci} is not one of the {self.answer_size:,} actions of {self.name}")
 

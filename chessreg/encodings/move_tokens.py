@@ -82,7 +82,7 @@ class Spelling:
         return self.notation == "san" or "{piece}" in self.pattern or "{letter}" in self.pattern
 
     @property
-    def most_tokens(self) -> int:
+    def max_tokens(self) -> int:
         """The maximum number of tokens of a move."""
         return len(self.pattern.removeprefix(LOWER_COLOR).split(" ")) + self.promotion.startswith(" ")
 
@@ -165,7 +165,7 @@ class MoveTokens:
         self._unknown = self._id.get(self.special.get("unk", ""))
         self.boundary_ids = frozenset(self._id[self.special[name]] for name in self.special if name != "unk")
         self.notation: Notation = spelling.notation
-        self.max_move_tokens = spelling.most_tokens
+        self.max_move_tokens = spelling.max_tokens
         self.name = f"{PREFIX}{self.digest[:12]}"
 
     @property
@@ -242,14 +242,14 @@ class MoveTokens:
         """Return the beginnings of moves that are not the whole move."""
         return frozenset(ids[:stop] for ids in self._moves for stop in range(1, len(ids)))
 
-    def _ids(self, board: chess.Board, move: chess.Move) -> tuple[int, ...] | None:
+    def _find_move_ids(self, board: chess.Board, move: chess.Move) -> tuple[int, ...] | None:
         """Return the tokens of a move, None if the vocabulary cannot write it."""
         texts = self.spelling.write(board, move)
         return tuple(self._id[text] for text in texts) if all(text in self._id for text in texts) else None
 
-    def _written(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
+    def _encode_move(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
         """Return the tokens of a move, or the unknown token. Raises BadInputError without one."""
-        ids = self._ids(board, move)
+        ids = self._find_move_ids(board, move)
         if ids is not None:
             return ids
         if self._unknown is None:
@@ -306,17 +306,17 @@ class MoveTokens:
 
     def games(self, games: Games, places: Sequence[int] | np.ndarray) -> Tokens:
         """Encode whole games, without a token that ends them; ids are int32."""
-        return Tokens.from_items([self._game(unpack_moves(packed)) for packed in games.moves(places)])
+        return Tokens.from_items([self._encode_game(unpack_moves(packed)) for packed in games.moves(places)])
 
-    def _game(self, moves: Sequence[chess.Move]) -> np.ndarray:
+    def _encode_game(self, moves: Sequence[chess.Move]) -> np.ndarray:
         board, ids = chess.Board(), [self._bos]
         for ply, move in enumerate(moves):
             if self.spelling.needs_board:
-                ids.extend(self._written(board, move))
+                ids.extend(self._encode_move(board, move))
                 board.push(move)
             else:
                 board.turn = ply % 2 == 0
-                ids.extend(self._written(board, move))
+                ids.extend(self._encode_move(board, move))
         return np.array(ids, np.int32)
 
     def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:
@@ -349,17 +349,17 @@ class MoveTokens:
     def prompt(self, at: chess.Board | Sequence[str]) -> tuple[int, ...]:
         board = resolve_board(at)
         check_whole_game(board, self.name)
-        return tuple(self._game(board.move_stack).tolist())
+        return tuple(self._encode_game(board.move_stack).tolist())
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
     def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
         """Return {legal move: its tokens}, without the moves that the vocabulary cannot write."""
-        written = ((move, self._ids(board, move)) for move in board.legal_moves)
+        written = ((move, self._find_move_ids(board, move)) for move in board.legal_moves)
         return {move: ids for move, ids in written if ids is not None}
 
     def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
-        ids = self._ids(board, move)
+        ids = self._find_move_ids(board, move)
         if ids is None:
             raise BadInputError(f"the vocabulary of {self.name} has no tokens for the move {move.uci()}")
         return ids
@@ -495,7 +495,7 @@ def find_move_tokens(
     if special.get("bos") is None:
         raise BadInputError("no known token begins a game", "name it as bos_token in tokenizer_config.json")
     made = MoveTokens(vocabulary, best, special)
-    if best.most_tokens > 1 and (joined := made.find_joined_token()) is not None:
+    if best.max_tokens > 1 and (joined := made.find_joined_token()) is not None:
         raise BadInputError(f"its token {joined[:40]!r} joins several tokens of a move")
     return made
 

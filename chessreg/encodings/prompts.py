@@ -132,7 +132,7 @@ class PretrainedTokenizer:
         self.bos, self.pad, self.end = ids["bos"], ids["pad"], int(ids["end"])  # type: ignore[arg-type]
         with path.open("rb") as file:
             self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        inside = self._behind("a")
+        inside = self._encode_after("a")
         self._begins_apart = inside is not None and inside != self.encode("a")
 
     @classmethod
@@ -186,14 +186,14 @@ class PretrainedTokenizer:
         """
         if not self._begins_apart or not text:
             return self.encode(text)
-        ids = self._behind(text)
+        ids = self._encode_after(text)
         if ids is None:
             raise BadInputError(
                 f"the tokenizer has no tokens for {text[:40]!a} inside a prompt", "use another tokenizer or template"
             )
         return ids
 
-    def _behind(self, text: str) -> list[int] | None:
+    def _encode_after(self, text: str) -> list[int] | None:
         """Return the tokens of a text after another one, found by their offsets; None if a token spans both texts."""
         for before in TEXTS_BEFORE:
             try:
@@ -345,7 +345,7 @@ class PromptEncoding:
         self._separator = vocabulary.encode_inside(", ")
         alphabet = "".join(self._fen.vocabulary) + ("/ -" if self.settings.layout != "ruoss77" else "")
         alphabet += "abcdefgh12345678qrbn" if self.settings.notation == "uci" else "abcdefgh12345678NBRQKOx+#=-"
-        self._characters = {character: self._character(character) for character in dict.fromkeys(alphabet)}
+        self._characters = {character: self._find_character_token(character) for character in dict.fromkeys(alphabet)}
         self._table = np.array([self._characters[c] for c in self._fen.vocabulary], np.int32)
         self._check_words()
 
@@ -383,7 +383,7 @@ class PromptEncoding:
         record = {**asdict(self.settings), "template": self.settings.text, "special": self._words.special}
         (folder / PROMPT_FILE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
-    def _character(self, character: str) -> int:
+    def _find_character_token(self, character: str) -> int:
         """Return the token that is exactly this character. Raises BadInputError without one."""
         number = self._words.character(character)
         if number is None:
@@ -398,8 +398,8 @@ class PromptEncoding:
         board = chess.Board()
         ids = self.boards([board]).ids.tolist()
         read = self._words.decode(ids[self._words.bos is not None :])
-        position = "".join(self._shown(self._fen.boards([board]).ids))
-        moves = ", ".join(self._texts(board).values())
+        position = "".join(self._format_position(self._fen.boards([board]).ids))
+        moves = ", ".join(self._list_move_texts(board).values())
         moves += ", " * self.settings.last_separator
         text = self.settings.text.replace("{FEN}", position).replace("{LM}", moves).removesuffix("{BM}")
         if read != text:
@@ -419,7 +419,7 @@ class PromptEncoding:
 
     # -- positions ------------------------------------------------------------------------------------------------
 
-    def _shown(self, ids: np.ndarray) -> str:
+    def _format_position(self, ids: np.ndarray) -> str:
         """Return the text of one board's position, given its 77 ids."""
         blanked = self.settings.counters == "blanked"
         characters = [self._fen.vocabulary[number] for number in ids.tolist()]
@@ -429,20 +429,20 @@ class PromptEncoding:
         side, castling, en_passant, *counters = self._fen.decode(ids).split(" ")[1:]
         return " ".join((ranks, side, castling, en_passant, *((".", ".") if blanked else counters)))
 
-    def _position(self, ids: np.ndarray) -> np.ndarray:
+    def _encode_position(self, ids: np.ndarray) -> np.ndarray:
         """Return the tokens of one board's position, given its 77 ids: int32 [length]."""
-        return np.array([self._characters[character] for character in self._shown(ids)], np.int32)
+        return np.array([self._characters[character] for character in self._format_position(ids)], np.int32)
 
-    def _legal_moves(self, board: chess.Board) -> list[int]:
+    def _encode_legal_moves(self, board: chess.Board) -> list[int]:
         """Return the tokens of the list of legal moves, in python-chess's order."""
         ids: list[int] = []
-        for number, text in enumerate(self._texts(board).values()):
-            ids += [*(self._separator if number else ()), *self._written(text)]
+        for number, text in enumerate(self._list_move_texts(board).values()):
+            ids += [*(self._separator if number else ()), *self._encode_move_text(text)]
         return ids + self._separator * (self.settings.last_separator and bool(ids))
 
-    def _tokens(self, position: np.ndarray, board: chess.Board | None) -> np.ndarray:
+    def _build_prompt(self, position: np.ndarray, board: chess.Board | None) -> np.ndarray:
         """Return the prompt int32 [length] around a position's tokens, with the legal moves of `board` if given."""
-        listed = self._legal_moves(board) if board is not None else []
+        listed = self._encode_legal_moves(board) if board is not None else []
         ids = np.concatenate([self._before, position, np.array([*self._between, *listed, *self._behind], np.int32)])
         return ids.astype(np.int32, copy=False)
 
@@ -475,20 +475,20 @@ class PromptEncoding:
         boards = None
         if self.settings.legal_list:
             boards = (board for packed in games.moves(places) for board in replay_boards(packed))
-        return self._prompts(self._fen.games(games, places), boards)
+        return self._build_prompts(self._fen.games(games, places), boards)
 
     def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:
         fens = self._fen.boards(boards)
         if not self.settings.legal_list:
-            return self._prompts(fens, None)
-        return self._prompts(fens, (chess.Board(one) if isinstance(one, str) else one for one in boards))
+            return self._build_prompts(fens, None)
+        return self._build_prompts(fens, (chess.Board(one) if isinstance(one, str) else one for one in boards))
 
-    def _prompts(self, fens: Tokens, boards: Iterable[chess.Board] | None) -> Tokens:
+    def _build_prompts(self, fens: Tokens, boards: Iterable[chess.Board] | None) -> Tokens:
         """Return the prompts of positions that are encoded as fen-77; `boards` are needed if the template lists legal
         moves."""
         every = fens.ids.reshape(-1, FEN77_TOKENS)
         if boards is None and self.settings.layout == "ruoss77" and len(every):
-            first = self._tokens(self._position(every[0]), None)
+            first = self._build_prompt(self._encode_position(every[0]), None)
             ids = np.tile(first, (len(every), 1))
             width = 71 if self.settings.counters == "blanked" else FEN77_TOKENS
             start = len(self._before)
@@ -496,7 +496,10 @@ class PromptEncoding:
             items, lengths = ids.reshape(-1), np.full(len(every), len(first))
         else:
             boards_or_none = [None] * len(every) if boards is None else boards
-            made = [self._tokens(self._position(one), board) for one, board in zip(every, boards_or_none, strict=True)]
+            made = [
+                self._build_prompt(self._encode_position(one), board)
+                for one, board in zip(every, boards_or_none, strict=True)
+            ]
             items = np.concatenate(made) if made else np.zeros(0, np.int32)
             lengths = np.fromiter(map(len, made), np.int64, len(made))
         laid = Tokens.from_lengths(items, lengths)
@@ -531,23 +534,26 @@ class PromptEncoding:
 
     # -- moves ----------------------------------------------------------------------------------------------------
 
-    def _texts(self, board: chess.Board) -> dict[chess.Move, str]:
+    def _list_move_texts(self, board: chess.Board) -> dict[chess.Move, str]:
         """Return {legal move: its text}, in python-chess's order."""
         if self.settings.notation == "uci":
             return {move: move.uci() for move in board.legal_moves}
         return {move: board.san(move) for move in board.legal_moves}
 
-    def _written(self, text: str) -> tuple[int, ...]:
+    def _encode_move_text(self, text: str) -> tuple[int, ...]:
         """Return the tokens of a move's text, one per character."""
         return tuple(self._characters[character] for character in text)
 
     def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
-        return {move: (*self._written(text), self._words.end) for move, text in self._texts(board).items()}
+        return {
+            move: (*self._encode_move_text(text), self._words.end)
+            for move, text in self._list_move_texts(board).items()
+        }
 
     def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
         """Return the tokens of the move's characters and the token that ends the text."""
         text = move.uci() if self.settings.notation == "uci" else board.san(move)
-        return (*self._written(text), self._words.end)
+        return (*self._encode_move_text(text), self._words.end)
 
     def origin_of(self, number: int) -> int | None:
         return None

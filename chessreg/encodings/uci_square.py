@@ -178,9 +178,9 @@ class UciSquare:
         return " ".join(texts)
 
     def games(self, games: Games, places: Sequence[int] | np.ndarray) -> Tokens:
-        return self.packed(games.moves(places))
+        return self.encode_packed(games.moves(places))
 
-    def packed(self, games: Sequence[bytes]) -> Tokens:
+    def encode_packed(self, games: Sequence[bytes]) -> Tokens:
         """Encode whole games from packed moves; ids are uint8: `<s>`, the moves, then the closing tokens."""
         plies = np.fromiter(map(len, games), np.int64, len(games)) // 2
         codes = np.frombuffer(b"".join(games), "<u2")
@@ -219,18 +219,18 @@ class UciSquare:
     def prompt(self, at: chess.Board | Sequence[str]) -> tuple[int, ...]:
         board = resolve_board(at)
         check_whole_game(board, self.name)
-        return (self._bos, *(number for move in board.move_stack for number in self._written(move)))
+        return (self._bos, *(number for move in board.move_stack for number in self._encode_move(move)))
 
-    def _written(self, move: chess.Move) -> tuple[int, ...]:
+    def _encode_move(self, move: chess.Move) -> tuple[int, ...]:
         """Return the two or three tokens of a move."""
         squares = int(self._squares[move.from_square]), int(self._squares[move.to_square])
         return (*squares, int(self._promotions[move.promotion])) if move.promotion else squares
 
     def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
-        return {move: self._written(move) for move in board.legal_moves}
+        return {move: self._encode_move(move) for move in board.legal_moves}
 
     def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
-        return self._written(move)
+        return self._encode_move(move)
 
     def origin_of(self, number: int) -> int | None:
         return self._square_of.get(number)
@@ -242,7 +242,7 @@ class UciSquare:
         return tuple(sorted(move.uci() for move in board.legal_moves))
 
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
-        return tuple(self._written(chess.Move.from_uci(text)) for text in self.accepted_texts(board))
+        return tuple(self._encode_move(chess.Move.from_uci(text)) for text in self.accepted_texts(board))
 
     @cached_property
     def forms(self) -> tuple[Form, ...]:

@@ -89,9 +89,13 @@ class Entity:
     def overview(self, sql: SqlSession) -> list[Row]:
         """Return one row per thing, with its annotations."""
         rows = self.rows(sql)
-        return add_annotations(sql, [self.one(part) for part in group_by_run(rows).values()]) if self.of_run else rows
+        return (
+            add_annotations(sql, [self.summarize_rows(part) for part in group_by_run(rows).values()])
+            if self.of_run
+            else rows
+        )
 
-    def one(self, rows: list[Row]) -> Row:
+    def summarize_rows(self, rows: list[Row]) -> Row:
         """Return one row that summarizes `rows`, the rows that one run made."""
         return {**rows[0], "layers": len({row.get("layer") for row in rows})}
 
@@ -100,7 +104,7 @@ class Entity:
     def show(self, session: Session, reference: str, **options: Any) -> ShowOutput:
         """Return the output of `chessreg NOUN show`. `options` are the values of `show_options`."""
         with session.database.read() as sql:
-            row = self.chosen(self.rows(sql, reference), reference, options.get("layer"))
+            row = self.choose_row(self.rows(sql, reference), reference, options.get("layer"))
         return self.make_output(row)
 
     def make_output(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> ShowOutput:
@@ -113,7 +117,7 @@ class Entity:
         fields = {name: known[name].heading if name in known else name.replace("_", " ") for name in row}
         return ShowOutput(row, {n: h for n, h in fields.items() if n not in self.hidden}, read_as, lines, remarks)
 
-    def chosen(self, rows: list[Row], reference: str, layer: int | None) -> Row:
+    def choose_row(self, rows: list[Row], reference: str, layer: int | None) -> Row:
         """Return the row of `layer`, or the only row if `layer` is None.
 
         Raises NotFoundError if the layer does not exist, BadInputError if the choice is ambiguous. Both list the
@@ -143,7 +147,7 @@ class Entity:
         summary = " · ".join(filter(None, [self.plural if self.several else self.noun, name]))
         return Thing(summary, annotations, [*parts, list_facts(rows[0], self.measured)])
 
-    def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
+    def describe_origin(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         """Return the command that recreates a thing that no run made, and a remark on it, for `reproduce`."""
         return "", f"{self.noun} {row.id.hex[-6:]}"
 
@@ -153,7 +157,7 @@ class Entity:
         """
         return []
 
-    def afterwards(self, sql: SqlSession, row: Any) -> list[str]:
+    def list_following_commands(self, sql: SqlSession, row: Any) -> list[str]:
         """Return the commands that recreate the parts and names of the thing that later commands use."""
         return []
 

@@ -124,7 +124,7 @@ class Caches(Entity):
             for rows in map(join_groups, caches)
         ]
 
-    def one(self, rows: list[Row]) -> Row:
+    def summarize_rows(self, rows: list[Row]) -> Row:
         return {**rows[0], "layers": len(rows[0]["hook_points"])}
 
     def make_output(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> ShowOutput:

@@ -102,7 +102,7 @@ class Checkpoints(Entity):
             " · ".join(filter(None, parts)), format_annotations(row), [list_facts({**row, **more}, self.measured)]
         )
 
-    def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
+    def describe_origin(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         if row.source_format == "random-init" and row.parent_id:
             parent = names.read_name(sql, "checkpoint", row.parent_id) or row.parent_id.hex[-6:]
             return f"chessreg checkpoint twin {shlex.quote(parent)} --seed {int(row.detail.get('seed', 0))}", ""

@@ -154,7 +154,7 @@ class Datasets(Entity):
                         f"{verification.replayed:,} replayed",
                         verification.problems)  # fmt: skip
 
-    def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
+    def describe_origin(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         from chessreg.games.datasets.game_filter import GameFilter
 
         remark, report = f"content {row.identity[:12]}", row.report
@@ -184,7 +184,7 @@ class Datasets(Entity):
             (name, digest) for name, digest in sources if name != SAMPLE_GAMES or digest not in list_bundled_digests()
         ]
 
-    def afterwards(self, sql: SqlSession, row: Any) -> list[str]:
+    def list_following_commands(self, sql: SqlSession, row: Any) -> list[str]:
         name = names.read_name(sql, "dataset", row.id) or row.id.hex[-6:]
         splits = sql.scalars(select(tables.Split).where(tables.Split.dataset_id == row.id))
         commands = []

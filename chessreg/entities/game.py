@@ -68,7 +68,7 @@ class StoredGame:
         return both if self.match.color == "white" else both[::-1]
 
     @property
-    def assisted(self) -> list[int]:
+    def assisted_plies(self) -> list[int]:
         """Return the plies that Stockfish played for the model: the model's turns without a try."""
         game, other = self.game, self.match.color == "black"
         if (self.match.detail or {}).get("assist", "none") == "none":
@@ -96,8 +96,8 @@ class StoredGame:
         }
         if match.move_limit is not None:
             headers["MoveLimit"] = str(match.move_limit)
-        if self.assisted:
-            headers["AssistedPlies"] = " ".join(map(str, self.assisted))
+        if self.assisted_plies:
+            headers["AssistedPlies"] = " ".join(map(str, self.assisted_plies))
         if match.checkpoint_id is not None:
             headers["Checkpoint"] = match.checkpoint_id.hex
         if self.engine is not None and self.engine.binary_sha256:
@@ -131,7 +131,7 @@ class StoredGame:
         )
         for ply in range(1, min(game.opening_plies, len(views) - 1) + 1):
             views[ply] = views[ply].with_marks({}, ["opening"])
-        for ply in self.assisted:
+        for ply in self.assisted_plies:
             views[ply + 1] = views[ply + 1].with_marks({}, ["Stockfish moved for the model"])
         for ply, texts in self.illegal.items():
             place = min(ply + 1, len(views) - 1)

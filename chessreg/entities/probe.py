@@ -76,7 +76,7 @@ class Probes(Entity):
             row |= {"validation_accuracy": validation.get(unit), "test_accuracy": test.get(unit)}
         return add_model_names(rows)
 
-    def one(self, rows: list[Row]) -> Row:
+    def summarize_rows(self, rows: list[Row]) -> Row:
         """Return the row of the layer with the highest validation accuracy."""
         best = self.best(rows)
         return {**best, "layers": len(rows), "best_layer": best["layer"] if len(rows) > 1 else None}
@@ -86,7 +86,7 @@ class Probes(Entity):
 
     def show(self, session: Session, reference: str, **options: Any) -> ShowOutput:
         with session.database.read() as sql:
-            row = self.chosen(self.rows(sql, reference), reference, options.get("layer"))
+            row = self.choose_row(self.rows(sql, reference), reference, options.get("layer"))
         square, remarks = options.get("square"), []
         try:
             row["norms"], row["cosines"] = compute_norms_and_cosines(session.inputs, row, square)

@@ -58,7 +58,7 @@ class ColumnDifference:
             self.relative = max(by / max(abs(one), abs(other), 1e-300), self.relative or 0.0)
         self.first = self.first or f"{place}: {format_difference(then, now)}"
 
-    def written(self) -> str:
+    def describe(self) -> str:
         """Return the difference as text.
 
         For example `3 rows, by at most 2.2e-16 (1e-15 of the value); first score unit 0 test 3: 17 then, 18 now`.
@@ -181,10 +181,10 @@ def build_step(session: Session, node: lineage.Node, name: str | None) -> dict[s
     row = session.get(noun.table, UUID(hex=node.id))
     if row is None:
         return {"command": f"# {node.noun} {node.id[-6:]} is not in this registry", "files": [], "afterwards": []}
-    line, remark = noun.made_by(session, row)
+    line, remark = noun.describe_origin(session, row)
     named = f" --name {shlex.quote(name)}" if name and line else ""
     files = [{"name": file, "sha256": digest} for file, digest in noun.files(session, row)]
-    afterwards = [make_visible(command) for command in noun.afterwards(session, row)]
+    afterwards = [make_visible(command) for command in noun.list_following_commands(session, row)]
     command = make_visible(f"{line}{named}{'  # ' + remark if remark else ''}".strip())
     return {"command": command, "files": files, "afterwards": afterwards}
 

@@ -88,14 +88,14 @@ class Runs(Entity):
         given = [name for name in str(options.get("file_names") or options.get("file_name") or "").split(", ") if name]
         return list(zip(given if len(given) == len(references) else [""] * len(references), references, strict=True))
 
-    def afterwards(self, sql: SqlSession, row: Any) -> list[str]:
+    def list_following_commands(self, sql: SqlSession, row: Any) -> list[str]:
         made = select(tables.Output.digest).where(tables.Output.run_id == row.id)
         ids = sql.scalars(select(tables.Checkpoint.id).where(tables.Checkpoint.artifact.in_(made)))
         named = [names.read_name(sql, "checkpoint", id) for id in ids]
         run = names.read_name(sql, "run", row.id) or row.id.hex[-6:]
         return [f"chessreg checkpoint name {shlex.quote(run)} {shlex.quote(name)}" for name in named if name]
 
-    def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
+    def describe_origin(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         options = "".join(format_option(sql, key, row.spec) for key in row.explicit)
         source = sql.get_one(tables.KindRecord, (row.kind, row.version)).source
         return f"chessreg run {shlex.quote(source if '.py:' in source else row.kind)}{options}", ""

@@ -104,7 +104,7 @@ class Saes(Entity):
         for name in ("hook_point", "expansion"):
             if (value := options.get(name)) is not None:
                 rows = [row for row in rows if row[name] == value] or rows
-        row = self.chosen(rows, reference, options.get("layer"))
+        row = self.choose_row(rows, reference, options.get("layer"))
         details = ("tokens", "train_games", "heldout_games", "l1_coefficient", "sites", "scale")
         row |= {name: row["detail"][name] for name in details if name in row["detail"]}
         printed = self.make_output(row)

@@ -146,7 +146,7 @@ class Vectors(Entity):
             row |= {name: extra.get(name) for name in ("norm_high", "norm_low")}
         return rows
 
-    def one(self, rows: list[Row]) -> Row:
+    def summarize_rows(self, rows: list[Row]) -> Row:
         """Return the row of the first layer, with the smallest and largest norm over all layers."""
         norms = [row["norm"] for row in rows]
         least, most = f"{min(norms):.4g}", f"{max(norms):.4g}"
@@ -162,7 +162,7 @@ class Vectors(Entity):
             if not both:
                 raise BadInputError(f"{reference} and {against} have no layer in common", "chessreg vector list")
             return ShowOutput([{"layer": number, "cosine": value} for number, value in both.items()])
-        row, remarks = self.chosen(rows, reference, options.get("layer")), []
+        row, remarks = self.choose_row(rows, reference, options.get("layer")), []
         try:
             row["cosines"] = list_cosines(inputs, mine, row["layer"])
         except NotFoundError as error:

@@ -51,7 +51,7 @@ def annotate_games(
 def describe_turns(player: LabPlayer, stored: StoredGame) -> dict[int, str]:
     """Return a comment for each ply (0-based) that the model played."""
     board, comments = chess.Board(), dict[int, str]()
-    color, assisted = chess.WHITE if stored.match.color == "white" else chess.BLACK, set(stored.assisted)
+    color, assisted = chess.WHITE if stored.match.color == "white" else chess.BLACK, set(stored.assisted_plies)
     for ply, text in enumerate(stored.moves):
         move = chess.Move.from_uci(text)
         if board.turn == color and ply >= stored.game.opening_plies and ply not in assisted:

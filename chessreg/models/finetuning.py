@@ -383,7 +383,7 @@ class Finetuner(Trainer):
         self.source = source
         super().__init__(config, corpus, folder, options)  # type: ignore[arg-type]
 
-    def initial(self) -> TunedModel:
+    def make_initial_model(self) -> TunedModel:
         if self.source is None:
             hf = make_language_model(self.config)
         else:
@@ -411,7 +411,7 @@ class Finetuner(Trainer):
         if unknown or set(self.select_weights()) & set(missing):
             raise ValueError(f"{self.state_path} holds the weights of another model")
 
-    def extra_arguments(self) -> dict[str, Any]:
+    def list_extra_arguments(self) -> dict[str, Any]:
         return {"source": self.source}
 
     def list_blocks(self) -> list[nn.Module]:

@@ -48,7 +48,7 @@ class GatedSae(SparseAutoencoder):
     subtracts_bias: bool = True
 
     @classmethod
-    def initial(cls, d_model: int, features: int, seed: int, scale: float = 1.0, device: str = "cpu") -> GatedSae:
+    def make_initial(cls, d_model: int, features: int, seed: int, scale: float = 1.0, device: str = "cpu") -> GatedSae:
         """Return an autoencoder with random unit columns, equal gate directions and zero biases.
 
         The weights are float32 and depend on `seed` alone. `scale` is the factor on residuals before encoding.

@@ -125,7 +125,7 @@ class LanguageModel:
         """
         tokens = to_batch(tokens)
         self._check(tokens)
-        with apply_edits(self.network, self._masked(edits, tokens, lengths)):
+        with apply_edits(self.network, self._build_token_masks(edits, tokens, lengths)):
             logits: Tensor = self.network(tokens.to(self.device))
         return logits
 
@@ -140,7 +140,7 @@ class LanguageModel:
         """
         self._check(tokens)
         tokens = tokens.to(self.device)
-        with apply_edits(self.network, self._masked(edits, tokens, None)):
+        with apply_edits(self.network, self._build_token_masks(edits, tokens, None)):
             read = tokens if actions is None else torch.cat([tokens, actions.to(self.device)[:, None]], 1)
             return torch.log_softmax(self.network(read)[:, 0].float(), -1)
 
@@ -161,11 +161,11 @@ class LanguageModel:
         restricts the result to [layers, batch, n, d_model]. Padding on the right is harmless if attention is causal.
         Edits are applied first, so their own layer is edited in the result. Raises NotFoundError for an unknown layer.
         """
-        wanted = [format_hook_point(self._layer(layer)) for layer in layers]
-        return self._seen(tokens, wanted, positions, edits, lengths)
+        wanted = [format_hook_point(self._check_layer(layer)) for layer in layers]
+        return self._read_hook_points(tokens, wanted, positions, edits, lengths)
 
     @torch.inference_mode()
-    def _seen(
+    def _read_hook_points(
         self,
         tokens: Tensor,
         wanted: Sequence[str],
@@ -187,8 +187,8 @@ class LanguageModel:
 
         if wanted:
             with (
-                apply_edits(self.network, self._masked(edits, tokens, lengths)),
-                self.watching(set(wanted), keep, True),
+                apply_edits(self.network, self._build_token_masks(edits, tokens, lengths)),
+                self.watch_hook_points(set(wanted), keep, True),
             ):
                 self.network.hidden(tokens.to(self.device))
         return out
@@ -228,7 +228,7 @@ class LanguageModel:
         tokens = to_batch(tokens)
         names = list(dict.fromkeys(hook_points))
         if self.network.hook_points.keys() >= set(names):
-            return dict(zip(names, self._seen(tokens, names), strict=True))
+            return dict(zip(names, self._read_hook_points(tokens, names), strict=True))
         with torch.inference_mode():
             _, cache = self.bridge(hook_points).run_with_cache(tokens.to(self.device), names_filter=list(hook_points))
         return {name: cache[name] for name in hook_points}  # the cache also has aliases of a hook
@@ -258,12 +258,14 @@ class LanguageModel:
 
         block = points[last]
         ended = block.register_forward_pre_hook(end) if hasattr(block, "at_places") else nullcontext()
-        with ended, self.watching(set(hook_points), keep, leave=True):
+        with ended, self.watch_hook_points(set(hook_points), keep, leave=True):
             self.network.hidden(tokens.to(self.device))
         return picked
 
     @contextmanager
-    def watching(self, names: set[str], keep: Callable[[str, Tensor], None], leave: bool = False) -> Iterator[None]:
+    def watch_hook_points(
+        self, names: set[str], keep: Callable[[str, Tensor], None], leave: bool = False
+    ) -> Iterator[None]:
         """Pass the activation at each of these hook points to `keep`.
 
         With `leave`, the forward pass and the `with` block end after the last hook point.
@@ -288,7 +290,7 @@ class LanguageModel:
             for handle in handles:
                 handle.remove()
 
-    def _masked(
+    def _build_token_masks(
         self, edits: Sequence[ResidualEdit], tokens: Tensor, lengths: Tensor | None
     ) -> list[tuple[ResidualEdit, Tensor | None]]:
         """Return each edit with its token mask in this batch."""
@@ -305,7 +307,7 @@ class LanguageModel:
             masked.append((edit, mask.to(self.device)))
         return masked
 
-    def _layer(self, layer: int) -> int:
+    def _check_layer(self, layer: int) -> int:
         """Return a layer. Raises NotFoundError if the model does not have it."""
         if not 0 <= layer < self.n_layers:
             raise NotFoundError(f"{self.name} has no layer {layer}: its layers are 0 to {self.n_layers - 1}")

@@ -170,7 +170,7 @@ def run_ranks(leader: Leader, devices: int) -> Iterator[None]:
             ranks = Ranks(0, devices, store)
             join_group(ranks, leader.device)
             leader.connect(ranks)
-            with ending(ranks):
+            with end_followers(ranks):
                 yield
         except LostProcessError as error:
             if reason := find_reason(followers):
@@ -183,7 +183,7 @@ def run_ranks(leader: Leader, devices: int) -> Iterator[None]:
 
 
 @contextmanager
-def ending(ranks: Ranks) -> Iterator[None]:
+def end_followers(ranks: Ranks) -> Iterator[None]:
     """Signal the other processes to end after the block, except if one of them is lost."""
     try:
         yield
@@ -317,7 +317,7 @@ def lead_torchrun_group(leader: Leader) -> Iterator[None]:
                 store.wait([ready_key(other) for other in range(1, size)], READY_TIMEOUT)
             join_group(ranks, leader.device)
             leader.connect(ranks)
-            with ending(ranks):
+            with end_followers(ranks):
                 yield
         finally:
             if dist.is_initialized():

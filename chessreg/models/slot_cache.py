@@ -71,8 +71,8 @@ class SlotLayer:
         """Write a pass's keys and values, and return those it attends to: its own, or all in the cache."""
         slots = self.slots
         assert slots is not None
-        kept_keys = self.keys = self._grown(self.keys, keys, slots.width)
-        kept_values = self.values = self._grown(self.values, values, slots.width)
+        kept_keys = self.keys = self._grow_columns(self.keys, keys, slots.width)
+        kept_values = self.values = self._grow_columns(self.values, values, slots.width)
         rows = torch.arange(self.row_count, device=keys.device) if slots.rows is None else slots.rows
         kept_keys[rows[:, None], :, slots.columns] = keys.transpose(1, 2)
         kept_values[rows[:, None], :, slots.columns] = values.transpose(1, 2)
@@ -99,7 +99,7 @@ class SlotLayer:
             other.keys, other.values = self.keys.clone(), self.values.clone()
         return other
 
-    def _grown(self, kept: Tensor | None, new: Tensor, width: int) -> Tensor:
+    def _grow_columns(self, kept: Tensor | None, new: Tensor, width: int) -> Tensor:
         """Return `kept` with at least `width` columns."""
         if kept is None:
             kept = new.new_zeros(self.row_count, new.shape[1], 0, new.shape[3])

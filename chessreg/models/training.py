@@ -260,7 +260,7 @@ class Trainer:
         self.ranks: Ranks | None = None
         self.is_sharded = False
         torch.manual_seed(config.drawn_by)
-        self.model = self.initial().to(self.load_device)
+        self.model = self.make_initial_model().to(self.load_device)
         if self.options.activation_checkpointing:
             self.checkpoint_activations()
         self.optimizers = make_optimizers(self.model, config)
@@ -283,7 +283,7 @@ class Trainer:
         """The device of a new model: the CPU until it is sharded, because a GPU may be too small for the whole."""
         return "cpu" if self.options.fsdp else self.options.device
 
-    def initial(self) -> Any:
+    def make_initial_model(self) -> Any:
         """Return the initial model; random draws come from torch's generator."""
         return make_initial_model(self.config, self.corpus.vocab_size)
 
@@ -338,9 +338,9 @@ class Trainer:
     def make_follower(self) -> Callable[[int, str], Callable[[Ranks], None]]:
         """Return the function that makes another process follow this training (ranks.py)."""
         arguments = (self.config, self.corpus, self.folder)
-        return functools.partial(build_follower, type(self), arguments, self.options, self.extra_arguments())
+        return functools.partial(build_follower, type(self), arguments, self.options, self.list_extra_arguments())
 
-    def extra_arguments(self) -> dict[str, Any]:
+    def list_extra_arguments(self) -> dict[str, Any]:
         """Return the arguments that a subclass's constructor has in addition."""
         return {}
 
@@ -363,7 +363,7 @@ class Trainer:
     def build_whole_model(self) -> Any:
         """Return a copy of a sharded model that is not sharded, on the CPU."""
         with torch.random.fork_rng(devices=[]):
-            whole = self.initial()
+            whole = self.make_initial_model()
         whole.load_state_dict(self.weights(), strict=False)  # the others are not trained
         return whole
 
@@ -382,7 +382,7 @@ class Trainer:
             epoch, position = epoch + 1, 0
 
     @contextmanager
-    def prefetching(self) -> Iterator[None]:
+    def prefetch_batches(self) -> Iterator[None]:
         """Prepare batches in a thread during the block."""
         if not self.prefetched_batches:
             yield
@@ -536,7 +536,7 @@ class Trainer:
             GATHER_OPTIMIZERS: self.optimizer_states,
             RUN_FORWARD: self.run_idle_forward,
         }
-        with self.prefetching():
+        with self.prefetch_batches():
             while (command := ranks.receive()) != END:
                 actions[command]()
 
@@ -546,7 +546,7 @@ class Trainer:
         self.compute_summed_loss(self.model, *self.idle_portion)
 
     @contextmanager
-    def commanding_forwards(self) -> Iterator[None]:
+    def command_forwards(self) -> Iterator[None]:
         """Let the other processes of a sharded model take part in each forward pass inside the block."""
         if not self.is_sharded:
             yield
@@ -576,7 +576,7 @@ class Trainer:
         held-out loss and the result of `measure` for a copy of the model.
         """
         with explain_lost_collective(self.options.devices):
-            with self.prefetching():
+            with self.prefetch_batches():
                 self._run(on_point, heldout, heldout_steps, should_stop, measure)
             self.save()
             if self.is_sharded:
@@ -605,7 +605,7 @@ class Trainer:
                 held: tuple[float | None, float | None] = (None, None)
                 more: Mapping[str, float] = {}
                 if self.step % heldout_steps == 0 or last:
-                    with self.commanding_forwards():
+                    with self.command_forwards():
                         held = self.measure_heldout(heldout) if heldout is not None else held
                     more = measure(self.copy_trained()) if measure is not None else more
                 rate = (self.tokens_seen - tokens) / (now - clock)

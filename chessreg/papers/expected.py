@@ -86,12 +86,12 @@ def judge_expectation(work: Work, expectation: Expectation) -> list[tuple[Findin
 
     Without a run or a row there is one entry without a finding.
     """
-    runs = work.runs_of(expectation.steps)
+    runs = work.list_run_ids(expectation.steps)
     if not runs:
         return [(None, "")]
     rows = work.session.query(expectation.query, run=tuple(runs)).rows
-    command = f'chessreg query "{expectation.query}" {work.runs_option(expectation.steps)}'
-    findings = expectation.judge(rows, work.made)
+    command = f'chessreg query "{expectation.query}" {work.format_runs_option(expectation.steps)}'
+    findings = expectation.judge(rows, work.complete_steps)
     return [(finding, f"{command} --rows {finding.row}") for finding in findings] or [(None, "")]
 
 

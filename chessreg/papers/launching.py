@@ -64,7 +64,7 @@ class PaperLauncher:
         if orders:
             _, planned = launch_orders(orders, session.database, session.store)
             self.on_launch(sum(each.status == "queued" for each in planned))
-        return work.over
+        return work.is_finished
 
     def orders(self) -> list[Order]:
         """Return the runs to launch now, whose settings are known. Steps that are not runs are done meanwhile."""
@@ -79,7 +79,7 @@ class PaperLauncher:
             if step.name in self.coming and not self.complete(step.name):
                 continue
             if step.needs <= work.references.keys():
-                planned = work.planned(step)
+                planned = work.plan_step(step)
                 work.mark_if_complete(planned)
                 if planned.done:
                     self.coming.pop(step.name, None)
@@ -87,7 +87,7 @@ class PaperLauncher:
                 if step.kind in PREPARATIONS:
                     work.one(step, self.on_progress)
                     continue
-            if self.known(step):
+            if self.has_known_settings(step):
                 kind, spec = work.spec(step, work.references | self.coming)
                 self.coming[step.name] = f"run:{resolve_and_hash(kind, spec, work.session.inputs)[1]}"
                 orders.append(
@@ -95,7 +95,7 @@ class PaperLauncher:
                 )
         return orders
 
-    def known(self, step: Step) -> bool:
+    def has_known_settings(self, step: Step) -> bool:
         """Return whether the step's settings are known: its dependencies are complete, or it uses only their names."""
         made = self.work.references.keys()
         if step.kind in PREPARATIONS or callable(step.settings) or step.optional:

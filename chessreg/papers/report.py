@@ -57,7 +57,7 @@ def write_report(work: Work, folder: Path) -> list[ReportEntry]:
 
 def has_complete_run(work: Work, sheet: Sheet) -> bool:
     """Return whether any run of a sheet is complete."""
-    return bool(work.runs_of(sheet.steps)) if sheet.steps else work.has(sheet.choices)
+    return bool(work.list_run_ids(sheet.steps)) if sheet.steps else work.has(sheet.choices)
 
 
 def write_sheet(work: Work, sheet: Sheet, scoring: str, folder: Path) -> ReportEntry:
@@ -105,7 +105,7 @@ def draw_picture(work: Work, picture: Picture, folder: Path) -> ReportEntry:
     """Draw one picture, or report the reason why it cannot be drawn."""
     file = f"{picture.file}.svg"
     try:
-        again = picture.draw(work.made, folder / file)
+        again = picture.draw(work.complete_steps, folder / file)
     except ChessregError as error:
         return ReportEntry(picture.title, None, (), "", (f"not drawn: {error.message}",))
     return ReportEntry(picture.title, None, (file,), again)
@@ -116,7 +116,7 @@ def build_sheet_scope(work: Work, sheet: Sheet) -> Scope:
     if sheet.of_model:
         return Scope(checkpoint=(work.request.checkpoint,), where=sheet.where)
     if sheet.steps:
-        return Scope(run=tuple(work.runs_of(sheet.steps)), where=sheet.where)
+        return Scope(run=tuple(work.list_run_ids(sheet.steps)), where=sheet.where)
     return Scope(tag=(work.tag_of(sheet.choices),), where=sheet.where)
 
 
@@ -168,7 +168,7 @@ def format_sheet_command(work: Work, sheet: Sheet, scoring: str) -> str:
     policy = f" --scoring {scoring}" if scoring != "paper" else ""
     narrow = f"--checkpoint {work.request.checkpoint}" if sheet.of_model else f"--tag {work.tag_of(sheet.choices)}"
     if sheet.steps:
-        narrow = work.runs_option(sheet.steps)
+        narrow = work.format_runs_option(sheet.steps)
     return f'chessreg query "{sheet.query}" {narrow}{where}{policy}'
 
 
@@ -264,7 +264,9 @@ def format_index(work: Work, made: Sequence[ReportEntry]) -> str:
         if step.name in work.refused:
             serves = f"{serves}: {escape_markdown(work.refused[step.name])}"
         run = (
-            work.made.run_id(step.name)[-6:] if reference.startswith("run:") else reference.removeprefix("sha256:")[:12]
+            work.complete_steps.run_id(step.name)[-6:]
+            if reference.startswith("run:")
+            else reference.removeprefix("sha256:")[:12]
         )
         state = "refused" if step.name in work.refused else "not done"
         lines.append(f"| {step.name} | {step.kind} | {run or state} | {serves} |")

@@ -109,7 +109,7 @@ class Work:
         return f"{self.tag}-choice" if choice else self.tag
 
     @property
-    def made(self) -> CompleteSteps:
+    def complete_steps(self) -> CompleteSteps:
         return self.with_references(self.references)
 
     def with_references(self, references: dict[str, str]) -> CompleteSteps:
@@ -141,7 +141,7 @@ class Work:
         ingest_fragments(self.session.database, self.session.store)
         self.forget()
         shares = compute_game_shares(count_available_games(self.session, self.every), self.every)
-        return [scale_step_plan(self.planned(step), shares[step.name]) for step in self.steps]
+        return [scale_step_plan(self.plan_step(step), shares[step.name]) for step in self.steps]
 
     def step(self, name: str) -> Step:
         return next(step for step in self.steps if step.name == name)
@@ -153,16 +153,16 @@ class Work:
         self._foreseen = None
 
     @property
-    def over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether every step is complete, unneeded or refused."""
         return len(self.references) + len(self.refused) == len(self.steps)
 
     @property
     def unneeded(self) -> frozenset[str]:
         """The missing scratch steps on which no unfinished step depends, directly or indirectly."""
-        return self._seen()[1]
+        return self._find_complete_steps()[1]
 
-    def _seen(self) -> tuple[dict[str, str], frozenset[str]]:
+    def _find_complete_steps(self) -> tuple[dict[str, str], frozenset[str]]:
         """References of complete steps and of the scratch steps that they depend on, and the names of unneeded steps.
 
         Computed once after `forget`. A step counts as complete even if its scratch steps are missing.
@@ -209,16 +209,16 @@ class Work:
         self.forget()
         for step in self.steps:
             with suppress(ChessregError):
-                self.mark_if_complete(self.planned(step))
+                self.mark_if_complete(self.plan_step(step))
 
-    def runs_of(self, patterns: Sequence[str]) -> list[str]:
+    def list_run_ids(self, patterns: Sequence[str]) -> list[str]:
         """Return the ids (hex) of the runs of complete steps with these names; `*` matches any text."""
         wanted = [s for s in self.steps if s.name in self.references and s.kind not in PREPARATIONS]
-        return [self.made.run_id(step.name) for step in wanted if is_any_match(step.name, patterns)]
+        return [self.complete_steps.run_id(step.name) for step in wanted if is_any_match(step.name, patterns)]
 
-    def runs_option(self, patterns: Sequence[str]) -> str:
+    def format_runs_option(self, patterns: Sequence[str]) -> str:
         """Return the options of `chessreg query` that select these runs."""
-        return " ".join(f"--run {run[-6:]}" for run in self.runs_of(patterns))
+        return " ".join(f"--run {run[-6:]}" for run in self.list_run_ids(patterns))
 
     def mark_if_complete(self, planned: StepPlan) -> None:
         if planned.state == "complete" and planned.step.kind not in PREPARATIONS:
@@ -231,10 +231,10 @@ class Work:
             for s in self.steps
         )
 
-    def planned(self, step: Step) -> StepPlan:
+    def plan_step(self, step: Step) -> StepPlan:
         """Return the plan of one step, given the steps before it. Records the reference of a complete step."""
         if not step.needs <= self.references.keys():
-            reference = None if step.scratch else self._seen()[0].get(step.name)
+            reference = None if step.scratch else self._find_complete_steps()[0].get(step.name)
             if reference is not None:
                 run = None if step.kind in PREPARATIONS else self.run_of(reference)
                 self.references[step.name] = reference
@@ -283,7 +283,7 @@ class Work:
         """
         self.forget()
         for number, step in enumerate(self.steps, 1):
-            planned = self.planned(step)
+            planned = self.plan_step(step)
             on_step(number, planned)
             self.mark_if_complete(planned)
             if planned.done:
@@ -317,7 +317,7 @@ class Work:
 
     def mark(self, step: Step) -> None:
         """Tag the run of a complete step as one of this paper, unless it has the tag."""
-        run_id, tag = UUID(self.made.run_id(step.name)), self.tag_of(step.choice)
+        run_id, tag = UUID(self.complete_steps.run_id(step.name)), self.tag_of(step.choice)
         with self.session.database.read() as sql:
             known = select(CURRENT_ANNOTATIONS.c.value).where(
                 CURRENT_ANNOTATIONS.c.noun == "run",

@@ -59,10 +59,12 @@ def run_query(
         answer.made[entry.title] = add_statistics(entry, answer["table"], answer.tables.get("clusters"))
     table = answer.made[entry.title]
     if question.result_where:
-        table = engine.over(table, f"SELECT * FROM result WHERE {question.result_where} ORDER BY cell", timeout)
+        table = engine.query_arrow_table(
+            table, f"SELECT * FROM result WHERE {question.result_where} ORDER BY cell", timeout
+        )
     if sort:
         order = build_order_sql(sort, [name for name in table.column_names if name != "cell"])
-        table = engine.over(table, f"SELECT * FROM result ORDER BY {order}, cell", timeout)
+        table = engine.query_arrow_table(table, f"SELECT * FROM result ORDER BY {order}, cell", timeout)
     meta = answer_metadata(engine, answer, table.num_rows, entry.digest, question.meta)
     skipped = "" if table.num_rows else explain_no_rows(question, timeout)
     notes = [*list_warnings(table), *list_remarks(entry, table.num_rows, answer["left out"], scope, skipped)]
@@ -142,7 +144,7 @@ def load_kind_views(database: Database, engine: QueryEngine, entry: Entry) -> No
 
     file = find_kind_file(entry.path)
     if file is not None and can_load(file):
-        engine.beside(file)
+        engine.add_kind_views(file)
     elif file is not None and file not in list_recorded_kind_files(database):
         read_trusted_file(file)
 
@@ -173,7 +175,7 @@ def query_plot_rows(
     The notes name rows by the plot's labels, and count the rows that are not drawn.
     """
     result = run_query(database, entry, scope, scoring=scoring)
-    table = open_shared_engine(database).over(result.table, f"SELECT * FROM result WHERE {plot.where}")
+    table = open_shared_engine(database).query_arrow_table(result.table, f"SELECT * FROM result WHERE {plot.where}")
     about_rows = set(list_warnings(result.table))
     notes = [note for note in result.notes if note not in about_rows]
     if len(result) and not table.num_rows:

@@ -294,13 +294,13 @@ def _representable_numbers(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArra
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     if any(isinstance(value, float) and abs(value) >= 2**53 for value in values):  # DuckDB 1 loses the digits
         return column
-    whole = [None if value is None else _whole_number(value, kind) for value in values]
+    whole = [None if value is None else _convert_whole_number(value, kind) for value in values]
     if all(value is None or -(2**63) <= value < 2**63 for value in whole):
         return pa.array(whole, pa.int64())
     return pa.array([None if value is None else str(value) for value in whole], pa.string())
 
 
-def _whole_number(value: Any, kind: str) -> int:
+def _convert_whole_number(value: Any, kind: str) -> int:
     """Return a whole number of this DuckDB type. Arrow has no unsigned 128-bit type and gives the upper half as
     negative."""
     number = int(value)
@@ -341,18 +341,18 @@ def _representable_nested(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray
             return convert_to_arrow(connection.from_arrow(pa.table({"c": column})).project("c::VARCHAR AS c")).column(0)
     if "HUGEINT" not in kind:
         return column
-    whole = [_whole_inside(value, kind) for value in values]
+    whole = [_convert_whole_numbers(value, kind) for value in values]
     try:
         return pa.array(whole)
     except (ArithmeticError, pa.ArrowException):
         return pa.array([None if value is None else str(value) for value in whole], pa.string())
 
 
-def _whole_inside(value: Any, kind: str) -> Any:
+def _convert_whole_numbers(value: Any, kind: str) -> Any:
     from decimal import Decimal
 
     if isinstance(value, dict):
-        return {key: _whole_inside(each, kind) for key, each in value.items()}
+        return {key: _convert_whole_numbers(each, kind) for key, each in value.items()}
     if isinstance(value, list):
-        return [_whole_inside(each, kind) for each in value]
-    return _whole_number(value, kind) if isinstance(value, Decimal) and value == int(value) else value
+        return [_convert_whole_numbers(each, kind) for each in value]
+    return _convert_whole_number(value, kind) if isinstance(value, Decimal) and value == int(value) else value

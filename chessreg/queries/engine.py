@@ -164,7 +164,7 @@ class QueryEngine:
                 return error.message
             return ""
 
-    def over(self, table: pa.Table, sql: str, timeout: float | None = None) -> pa.Table:
+    def query_arrow_table(self, table: pa.Table, sql: str, timeout: float | None = None) -> pa.Table:
         """Return the rows of a SELECT over one Arrow table, named `result` in the statement."""
         with self._lock:
             self.refresh()
@@ -181,7 +181,7 @@ class QueryEngine:
             self.refresh()
             return self._load(frozenset(), duck.compute_deadline(None)).cursor()
 
-    def described(self) -> dict[str, list[str]]:
+    def list_columns(self) -> dict[str, list[str]]:
         """Return the columns of every table and view that a query may name."""
         with self._lock:
             self.refresh()
@@ -270,7 +270,7 @@ class QueryEngine:
                         rows += session.execute(recorded.where(Kind.name == name, Kind.version == version)).all()
         return sorted((views.parse_kind_record(*row) for row in rows), key=lambda row: row[:2])
 
-    def beside(self, file: Path) -> None:
+    def add_kind_views(self, file: Path) -> None:
         """Add the views of a kind's file, even if the kind never ran here."""
         with self._lock:
             if file not in (self._files or ()):
@@ -344,10 +344,10 @@ class QueryEngine:
             self._forget()
         missing = wanted - self._read.keys()
         if missing or self._data is None:
-            tables, version, found = self._fetched(missing, until)
+            tables, version, found = self._fetch_tables(missing, until)
             if version != self.version and self._data is not None:
                 self._forget()
-                tables, version, found = self._fetched(wanted, until)
+                tables, version, found = self._fetch_tables(wanted, until)
             self._read |= tables
             self.version, self._mirror = version, found
             of_tables = found.files.values() if found else ()
@@ -365,7 +365,7 @@ class QueryEngine:
                 self._all_listed = True
         return self._data
 
-    def _fetched(self, names: Set[str], until: float) -> tuple[dict[str, pa.Table], str, mirror.Mirror | None]:
+    def _fetch_tables(self, names: Set[str], until: float) -> tuple[dict[str, pa.Table], str, mirror.Mirror | None]:
         """Return these tables without the mirrored rows, the data version, and the mirror."""
         import duckdb
 
@@ -451,7 +451,7 @@ class QueryEngine:
         columns = ", ".join(f'"{name}"' for name in types)
         of_kind = f" WHERE run_id IN (SELECT id FROM run WHERE kind = {duck.quote_text(kind)})" if kind else ""
         parts = [f"SELECT {columns} FROM ({views.build_typed_rows_sql(table, self.database.dialect, extras)}){of_kind}"]
-        for each, paths in sorted(self._mirror.by_kind(table).items()) if self._mirror else ():
+        for each, paths in sorted(self._mirror.group_by_kind(table).items()) if self._mirror else ():
             if kind in (None, each):
                 parts.append(mirror.build_parquet_select(f"SELECT {columns}", paths))
         return " UNION ALL ".join(parts)

@@ -37,14 +37,14 @@ class MatchCounts:
             raise BadInputError("the counts must be whole numbers, at least 0 and not all 0")
 
     @property
-    def in_pairs(self) -> bool:
+    def is_paired(self) -> bool:
         """Whether the counts are of pairs."""
         return len(self.counts) == len(COLOR_PAIR_VALUES)
 
     @property
     def values(self) -> Sequence[float]:
         """The points per game less ½ of each outcome."""
-        return COLOR_PAIR_VALUES if self.in_pairs else GAME_VALUES
+        return COLOR_PAIR_VALUES if self.is_paired else GAME_VALUES
 
     @property
     def number(self) -> int:
@@ -54,7 +54,7 @@ class MatchCounts:
     @property
     def games(self) -> int:
         """The number of games."""
-        return self.number * (2 if self.in_pairs else 1)
+        return self.number * (2 if self.is_paired else 1)
 
     @property
     def mean(self) -> float:
@@ -81,12 +81,12 @@ class MatchCounts:
         """Return the Elo difference to the opponent; only a bound if all games were lost or won."""
         return estimate_elo(self.score())
 
-    def normalized_elo(self) -> float | None:
+    def compute_normalized_elo(self) -> float | None:
         """Return the mean in standard deviations of one game, in Elo; None if the results do not vary.
 
         Unlike Elo, it does not depend on the share of draws. Source: M. Van den Bergh, "Normalized Elo".
         """
-        deviation = self.deviation * (math.sqrt(2) if self.in_pairs else 1)
+        deviation = self.deviation * (math.sqrt(2) if self.is_paired else 1)
         return None if not deviation else NORMALIZED_ELO * self.mean / deviation
 
     def superiority(self) -> float | None:

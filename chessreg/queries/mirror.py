@@ -70,7 +70,7 @@ class Mirror:
         parts = FILE_NAME.fullmatch(name)
         return parts is not None and parts[2] in self.runs and self.path(parts[1], parts[2]).name == name
 
-    def by_kind(self, table: str) -> dict[str, list[Path]]:
+    def group_by_kind(self, table: str) -> dict[str, list[Path]]:
         """Return the files of a table by the kind of their runs."""
         found: dict[str, list[Path]] = {}
         for run, path in self.files.get(table, {}).items():

@@ -32,24 +32,26 @@ class Moments(NamedTuple):
         n = len(values)
         if n < 2:
             return cls(n, float(values.mean()) if n else math.nan, math.nan)
-        return cls(n, float(values.mean()), _without_rounding(float(values.var(ddof=1)), float((values**2).mean())))
+        return cls(n, float(values.mean()), _clip_rounding_error(float(values.var(ddof=1)), float((values**2).mean())))
 
     @classmethod
-    def summed(cls, total: float, squares: float, n: float) -> Moments:
+    def from_sums(cls, total: float, squares: float, n: float) -> Moments:
         """Return the moments of n values with this sum and this sum of squares."""
         if n < 2:
             return cls(n, total / n if n else math.nan, math.nan)
         mean = total / n
-        return cls(n, mean, _without_rounding((squares - n * mean * mean) / (n - 1), squares / n))
+        return cls(n, mean, _clip_rounding_error((squares - n * mean * mean) / (n - 1), squares / n))
 
     @classmethod
-    def of_clusters(cls, clusters: Clusters, total: str, squares: str, n: str) -> Moments:
+    def from_clusters(cls, clusters: Clusters, total: str, squares: str, n: str) -> Moments:
         """Return the moments of all values of the clusters that have these three counts."""
         own = clusters.of(total, squares, n)
-        return cls.summed(own.total(total), own.total(squares), own.total(n)) if own.number else cls.summed(0, 0, 0)
+        return (
+            cls.from_sums(own.total(total), own.total(squares), own.total(n)) if own.number else cls.from_sums(0, 0, 0)
+        )
 
 
-def _without_rounding(variance: float, mean_square: float) -> float:
+def _clip_rounding_error(variance: float, mean_square: float) -> float:
     """Return the variance, 0 if it is only rounding error."""
     return variance if variance > ROUNDING_SHARE * mean_square else 0.0
 
@@ -183,7 +185,7 @@ def compute_welch_log10_p(clusters: Clusters, total: str, squares: str, n: str, 
     `total`, `squares` and `n` name the counts with the sum, the sum of squares and the number of our values. `base`
     names the same three counts of the baseline's.
     """
-    test = run_welch_test(Moments.of_clusters(clusters, total, squares, n), Moments.of_clusters(clusters, *base))
+    test = run_welch_test(Moments.from_clusters(clusters, total, squares, n), Moments.from_clusters(clusters, *base))
     return test.log10_p if test else None
 
 
@@ -192,10 +194,10 @@ def compute_paired_log10_p(clusters: Clusters, total: str, squares: str, n: str)
 
     `total`, `squares` and `n` name the counts with the sum, the sum of squares and the number of the differences.
     """
-    test = run_paired_test(Moments.of_clusters(clusters, total, squares, n))
+    test = run_paired_test(Moments.from_clusters(clusters, total, squares, n))
     return test.log10_p if test else None
 
 
 def compute_cohens_d_of_clusters(clusters: Clusters, total: str, squares: str, n: str, *base: str) -> float | None:
     """Return Cohen's d, or None if nothing varies. The arguments are those of `compute_welch_log10_p`."""
-    return compute_cohens_d(Moments.of_clusters(clusters, total, squares, n), Moments.of_clusters(clusters, *base))
+    return compute_cohens_d(Moments.from_clusters(clusters, total, squares, n), Moments.from_clusters(clusters, *base))

@@ -190,7 +190,7 @@ def _resample_blocks(width: int) -> Iterator[tuple[int, int]]:
 
 
 @lru_cache(maxsize=2)
-def _shared_draws(number: int, role: str) -> np.ndarray:
+def _draw_shared_counts(number: int, role: str) -> np.ndarray:
     """Return how often each of `number` clusters is drawn in each resample, uint8 [resample, cluster]."""
     random = generator(Stream.STATISTICS_BOOTSTRAP, number, role)
     drawn = np.empty((RESAMPLES, number), np.uint8)
@@ -223,7 +223,7 @@ def _sum_shared_resamples(parts: Sequence[Clusters]) -> Iterator[np.ndarray]:
     tables = [np.repeat(part.table, part.weights, axis=1) for part in parts]
     means = [table.mean(axis=1, keepdims=True) for table in tables]
     spread = np.concatenate([(t - mean).astype(np.float32) for t, mean in zip(tables, means, strict=True)]).T
-    draws = _shared_draws(len(spread), parts[0].role)
+    draws = _draw_shared_counts(len(spread), parts[0].role)
     sums = np.concatenate(
         [draws[start:stop].astype(np.float32) @ spread for start, stop in _resample_blocks(len(spread))]
     )
@@ -269,7 +269,7 @@ def estimate_rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
         return Estimate(0.0, None, compute_one_sided_bound(number))
     if value >= 1:
         return Estimate(1.0, 1 - compute_one_sided_bound(number), None)
-    resamples = _resampled_ratios(clusters, hits, trials)
+    resamples = _resample_ratios(clusters, hits, trials)
     low, high = _central_interval(resamples)
     if low == high:
         low, high = compute_wilson_interval(value, number)
@@ -289,7 +289,7 @@ def estimate_rate_difference(clusters: Clusters, hits: str, trials: str, base_hi
     if not pairs.number or not pairs.total(trials) or not pairs.total(base_trials):
         return UNKNOWN
     value = pairs.total(hits) / pairs.total(trials) - pairs.total(base_hits) / pairs.total(base_trials)
-    resamples = _resampled_ratios(pairs, hits, trials) - _resampled_ratios(
+    resamples = _resample_ratios(pairs, hits, trials) - _resample_ratios(
         pairs, base_hits, base_trials, Stream.STATISTICS_BASE
     )
     low, high = _central_interval(resamples)
@@ -309,7 +309,7 @@ def estimate_independent_difference(ours: Clusters, base: Clusters, hits: str, t
     if not all(side.number and side.total(trials) for side in (ours, base)):
         return UNKNOWN
     value = ours.total(hits) / ours.total(trials) - base.total(hits) / base.total(trials)
-    low, high = _central_interval(_resampled_ratios(ours, hits, trials) - _resampled_ratios(base, hits, trials))
+    low, high = _central_interval(_resample_ratios(ours, hits, trials) - _resample_ratios(base, hits, trials))
     if low == high:  # neither side varies: use the bound from the number of clusters
         bound = compute_one_sided_bound(min(ours.number, base.number))
         low, high = max(-1.0, value - bound), min(1.0, value + bound)
@@ -324,7 +324,7 @@ def estimate_mean(clusters: Clusters, total: str, trials: str) -> Estimate:
     clusters = clusters.of(total, trials)
     if not clusters.number or not clusters.total(trials):
         return UNKNOWN
-    low, high = _interval(clusters, _resampled_ratios(clusters, total, trials))
+    low, high = _interval(clusters, _resample_ratios(clusters, total, trials))
     return Estimate(clusters.total(total) / clusters.total(trials), low, high)
 
 
@@ -346,8 +346,8 @@ def estimate_mean_difference(
     value = pairs.total(total) / pairs.total(trials) - pairs.total(base_total) / pairs.total(base_trials)
     low, high = _interval(
         pairs,
-        _resampled_ratios(pairs, total, trials)
-        - _resampled_ratios(pairs, base_total, base_trials, Stream.STATISTICS_BASE),
+        _resample_ratios(pairs, total, trials)
+        - _resample_ratios(pairs, base_total, base_trials, Stream.STATISTICS_BASE),
     )
     return Estimate(value, low, high)
 
@@ -364,12 +364,14 @@ def estimate_median(clusters: Clusters, value: str) -> Estimate:
     random = generator(Stream.STATISTICS_BOOTSTRAP, clusters.key)
     medians = np.empty(RESAMPLES)
     for start, stop in _resample_blocks(len(values)):
-        medians[start:stop] = _weighted_medians(values, random.multinomial(number, weights / number, size=stop - start))
+        medians[start:stop] = _compute_weighted_medians(
+            values, random.multinomial(number, weights / number, size=stop - start)
+        )
     low, high = _interval(clusters, medians)
-    return Estimate(float(_weighted_medians(values, weights[None])[0]), low, high)
+    return Estimate(float(_compute_weighted_medians(values, weights[None])[0]), low, high)
 
 
-def _weighted_medians(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _compute_weighted_medians(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the medians of ascending `values` float64 [n], weighted by each row of `weights` int64 [row, n]."""
     upto = weights.cumsum(axis=1)
     number = upto[:, -1:]
@@ -413,8 +415,8 @@ def estimate_elo_difference(clusters: Clusters, points: str, games: str, base_po
         return UNKNOWN
     if 0 < ours.value < 1 and 0 < base.value < 1:
         both = [
-            _resampled_ratios(pairs, points, games),
-            _resampled_ratios(pairs, base_points, base_games, Stream.STATISTICS_BASE),
+            _resample_ratios(pairs, points, games),
+            _resample_ratios(pairs, base_points, base_games, Stream.STATISTICS_BASE),
         ]
         trials = [
             np.maximum(pairs.resample(name, side=side)[0], 1)
@@ -437,7 +439,7 @@ def estimate_elo_difference(clusters: Clusters, points: str, games: str, base_po
     return Estimate(None, low_end, high_end)
 
 
-def _resampled_ratios(clusters: Clusters, hits: str, trials: str, side: str = "") -> np.ndarray:
+def _resample_ratios(clusters: Clusters, hits: str, trials: str, side: str = "") -> np.ndarray:
     top, bottom = clusters.resample(hits, trials, side=side)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios: np.ndarray = top / bottom

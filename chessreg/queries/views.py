@@ -100,7 +100,7 @@ def read_handy_views() -> Mapping[str, str]:
     for part in text.split("\n-- view: ")[1:]:
         name, _, body = part.partition("\n")
         views[name.strip()] = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()
-    return MappingProxyType({name: views[name] for name in _in_order(views)})
+    return MappingProxyType({name: views[name] for name in _sort_views(views)})
 
 
 READER_VIEWS = MappingProxyType({
@@ -181,7 +181,7 @@ def find_named(statements: Iterable[str], texts: Mapping[str, str], *, loosely: 
     return frozenset(named)
 
 
-def _in_order(views: Mapping[str, str]) -> list[str]:
+def _sort_views(views: Mapping[str, str]) -> list[str]:
     order: list[str] = []
 
     def place(name: str) -> None:
@@ -328,19 +328,19 @@ def _result_view(kind: str, table: str, fields: Mapping[str, ExtraType], extras:
     own = [name for name in list_table_columns(table) if name != DETAIL]
     parts = [f'f."{name}"' for name in own]
     parts += [f'r."{name}" AS "{name}"' for name in RUN_COLUMNS if name not in own]
-    parts += _typed_fields(f"f.{DETAIL}", fields, {*own, *RUN_COLUMNS}, DETAIL, extras)
+    parts += _list_typed_fields(f"f.{DETAIL}", fields, {*own, *RUN_COLUMNS}, DETAIL, extras)
     joined = "result_rows AS f JOIN runs AS r ON r.run_id = f.run_id"
     return f"SELECT {', '.join(parts)} FROM {joined} WHERE r.kind = {quote_text(kind)}"
 
 
 def _run_view(kind: str, settings: Mapping[str, ExtraType]) -> str:
-    parts = [f'r."{name}"' for name in RUN_VIEW_COLUMNS] + _typed_fields(
+    parts = [f'r."{name}"' for name in RUN_VIEW_COLUMNS] + _list_typed_fields(
         "r.spec", settings, set(RUN_VIEW_COLUMNS), "spec"
     )
     return f"SELECT {', '.join(parts)} FROM runs AS r WHERE r.kind = {quote_text(kind)}"
 
 
-def _typed_fields(
+def _list_typed_fields(
     source: str,
     fields: Mapping[str, ExtraType],
     taken: Collection[str],

@@ -142,7 +142,7 @@ class Database:
         cannot be written, SQLAlchemy's IntegrityError for a violated constraint, and BadInputError for a value such as
         NaN.
         """
-        if (rehearsed := self._rehearsed()) is not None:
+        if (rehearsed := self._get_rehearsed_session()) is not None:
             with rehearsed.begin_nested():  # an error rolls back only this block
                 yield rehearsed
             return
@@ -158,7 +158,7 @@ class Database:
     def _writing(self) -> Iterator[Session]:
         """Yield a session of the writing engine. Its transaction is rolled back unless the block commits it."""
         if self.read_only:
-            raise RegistryError(f"the registry {self.place.masked} was opened for reading only")
+            raise RegistryError(f"the registry {self.place.masked_location} was opened for reading only")
         self._after_fork()
         if getattr(self._thread, "writing", False):
             raise RuntimeError("write() inside write() would wait for itself forever")
@@ -178,7 +178,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """Run the block in a read-only transaction that sees a single state of the registry."""
-        if (rehearsed := self._rehearsed()) is not None:
+        if (rehearsed := self._get_rehearsed_session()) is not None:
             yield rehearsed
             return
         self._after_fork()
@@ -205,7 +205,7 @@ class Database:
             finally:
                 self._thread.rehearsed = None
 
-    def _rehearsed(self) -> Session | None:
+    def _get_rehearsed_session(self) -> Session | None:
         session: Session | None = getattr(self._thread, "rehearsed", None)
         return session
 
@@ -268,7 +268,7 @@ class Database:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Database({self.place.masked})"
+        return f"Database({self.place.masked_location})"
 
     def _after_fork(self) -> None:
         """Discard connections inherited from the parent process: a child must not use them."""

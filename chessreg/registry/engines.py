@@ -136,8 +136,8 @@ def to_chessreg_error(place: RegistryPlace, error: BaseException) -> ChessregErr
         text = "database or disk is full"
     for pattern, kind, reason, hint in DRIVER_ERRORS:
         if re.search(pattern, text, re.IGNORECASE):
-            return kind(f"the registry {place.masked} {reason}", hint)
-    return RegistryError(f"the registry {place.masked}: {mask(text.splitlines()[0])}")
+            return kind(f"the registry {place.masked_location} {reason}", hint)
+    return RegistryError(f"the registry {place.masked_location}: {mask(text.splitlines()[0])}")
 
 
 SMALLEST_PAGE_BYTES = 512  # of SQLite; a non-empty database has at least one page
@@ -243,7 +243,7 @@ def make_sqlalchemy_url(place: RegistryPlace) -> URL:
     try:
         return make_url(place.reference)
     except (ArgumentError, ValueError) as error:
-        message, hint = f"{place.masked} is not a URL", "for example postgresql://user@host:5432/database"
+        message, hint = f"{place.masked_location} is not a URL", "for example postgresql://user@host:5432/database"
         raise BadInputError(message, hint) from error
 
 

@@ -82,11 +82,11 @@ class Lease:
                 return
             raise RegistryError(
                 f"the registry {self.registry} is on a network file system and is being written by "
-                f"{self.described()}; until it ends, this process can only read",
+                f"{self.describe_holder()}; until it ends, this process can only read",
                 f"stop that process; if it has ended, remove {self.file}",
             )
 
-    def described(self) -> str:
+    def describe_holder(self) -> str:
         """Return the holder in words, for messages."""
         holder = self.holder() or {}
         return f"process {holder.get('pid', '?')} on {holder.get('host', '?')} since {holder.get('since', '?')}"

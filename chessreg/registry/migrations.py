@@ -147,23 +147,23 @@ def read_engine_schema_status(engine: Engine, place: RegistryPlace) -> SchemaSta
 def require_schema(schema: SchemaStatus, place: RegistryPlace) -> None:
     """Raise SchemaError or NotFoundError, with the command that fixes it, unless the schema is the current one."""
     if schema.state == "empty":
-        raise NotFoundError(f"{place.masked} does not contain a registry yet", "chessreg init")
+        raise NotFoundError(f"{place.masked_location} does not contain a registry yet", "chessreg init")
     if schema.state == "foreign":
         raise SchemaError(
-            f"{place.masked} contains another program's tables",
+            f"{place.masked_location} contains another program's tables",
             "use a separate database, or add chessreg's tables to this one with `chessreg db upgrade --shared`",
         )
     if schema.state == "behind":
         raise SchemaError(
-            f"the registry {place.masked} has schema {schema.current}; this chessreg needs {schema.head}",
+            f"the registry {place.masked_location} has schema {schema.current}; this chessreg needs {schema.head}",
             "chessreg db upgrade"
             if place == resolve_place(None)
-            else f"chessreg --registry {shlex.quote(place.masked)} db upgrade",
+            else f"chessreg --registry {shlex.quote(place.masked_location)} db upgrade",
         )
     if schema.state == "unknown":
         raise SchemaError(
-            f"the registry {place.masked} has schema {schema.current}, which this chessreg (schema {schema.head}) "
-            "cannot read: a newer chessreg wrote it, or one from before the first release",
+            f"the registry {place.masked_location} has schema {schema.current}, which this chessreg "
+            f"(schema {schema.head}) cannot read: a newer chessreg wrote it, or one from before the first release",
             "pip install -U chessreg, or make a new registry with chessreg init",
         )
 
@@ -238,7 +238,7 @@ def _run_migrations(engine: Engine, place: RegistryPlace, saved: Path | None) ->
             if type(error).__module__.startswith("sqlalchemy"):
                 raise  # converted by `convert_database_errors`
             hint = f"nothing was changed; a copy from before is {saved}" if saved else "nothing was changed"
-            raise SchemaError(f"the schema of {place.masked} could not be upgraded: {error}", hint) from error
+            raise SchemaError(f"the schema of {place.masked_location} could not be upgraded: {error}", hint) from error
 
 
 def back_up_registry(url: str | Path | RegistryPlace | None = None, target: Path | None = None) -> Path:
@@ -290,7 +290,7 @@ def _copy_sqlite(place: RegistryPlace, target: Path) -> None:
             finally:
                 engine.dispose()
     except sqlite.dbapi.Error as error:
-        message = f"cannot back up {place.masked} to {target.parent}: {describe_os_error(error)}"
+        message = f"cannot back up {place.masked_location} to {target.parent}: {describe_os_error(error)}"
         raise RegistryError(message, "choose a file with --to") from error
     with target.open("rb+") as file:
         os.fsync(file.fileno())
@@ -322,7 +322,7 @@ def _dump_postgresql(place: RegistryPlace, target: Path) -> None:
     if done.returncode:
         reason = mask(done.stderr.strip().splitlines()[-1]) if done.stderr.strip() else f"exit code {done.returncode}"
         hint = "install the postgresql-client of the server's version" if "mismatch" in done.stderr else ""
-        raise RegistryError(f"pg_dump could not back up {place.masked}: {reason}", hint)
+        raise RegistryError(f"pg_dump could not back up {place.masked_location}: {reason}", hint)
 
 
 def _make_registry_folder(path: Path) -> None:

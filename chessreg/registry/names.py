@@ -86,7 +86,7 @@ def get_id_column(table: Any) -> Any:
     return table.run_id if is_keyed_by_run(table) else table.id
 
 
-def without_index(column: Any) -> ColumnElement[Any]:
+def disable_index(column: Any) -> ColumnElement[Any]:
     """Return `column` as an expression that SQLite does not look up by index.
 
     Many runs share a tag, while one run has few annotations, so another index is faster.
@@ -102,8 +102,8 @@ def is_current() -> tuple[ColumnElement[bool], ...]:
     same = (
         later.noun == annotation.noun,
         later.target == annotation.target,
-        without_index(later.word) == annotation.word,
-        without_index(later.value) == annotation.value,
+        disable_index(later.word) == annotation.word,
+        disable_index(later.value) == annotation.value,
     )
     return not_(annotation.withdrawn), not_(exists().where(*same, newer))
 
@@ -157,7 +157,7 @@ def _append_annotation(
 ) -> None:
     """Append a row to the log, with a time later than all earlier rows of the same entity and word."""
     log, now = tables.Annotation, get_utc_now()
-    same = log.noun == noun, log.target == target, without_index(log.word) == word
+    same = log.noun == noun, log.target == target, disable_index(log.word) == word
     newest = session.scalar(select(func.max(log.at)).where(*same))
     row = tables.Annotation(
         id=make_id(),
@@ -176,7 +176,7 @@ def _append_annotation(
 def _read_annotation_values(session: Session, noun: str, target: str, word: tables.AnnotationWord) -> list[str]:
     log = tables.Annotation
     query = select(log.value).where(
-        log.noun == noun, log.target == target, without_index(log.word) == word, *is_current()
+        log.noun == noun, log.target == target, disable_index(log.word) == word, *is_current()
     )
     return list(session.scalars(query.order_by(log.at.desc(), log.value)))
 
@@ -242,7 +242,7 @@ def read_names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID
 def _iter_names(session: Session, noun: str, targets: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """Yield (target, name, host) for the given entities, the newest name of each last."""
     log = tables.Annotation
-    named = log.noun == noun, without_index(log.word) == tables.AnnotationWord.NAME
+    named = log.noun == noun, disable_index(log.word) == tables.AnnotationWord.NAME
     query = select(log.target, log.value, log.host).where(*named, *is_current()).order_by(log.at, log.value)
     yield from select_by_keys(session, query, log.target, targets)
 

@@ -45,7 +45,7 @@ class RegistryPlace:
         return self.path is not None and sqlite.find_network_file_system(self.path) is not None
 
     @property
-    def masked(self) -> str:
+    def masked_location(self) -> str:
         """The path, or the URL with its password masked, for messages."""
         if self.path is not None:
             return str(self.path)
@@ -54,7 +54,7 @@ class RegistryPlace:
         return mask(self.reference)
 
     def __repr__(self) -> str:
-        return f"Place({self.masked})"
+        return f"Place({self.masked_location})"
 
 
 def resolve_place(reference: str | Path | RegistryPlace | None = None) -> RegistryPlace:

@@ -38,7 +38,7 @@ from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError
 from chessreg.registry import lineage, read, tables, words
-from chessreg.registry.names import is_current, without_index
+from chessreg.registry.names import disable_index, is_current
 from chessreg.registry.run_state import END, ENDS, FAILURES, STATE, STATES, UNITS_DONE
 from chessreg.registry.words import COMPARISONS, TRUTH_WORDS
 
@@ -233,7 +233,7 @@ def match_pattern(session: Session, field: str, pattern: str) -> ColumnElement[b
             else ()
         )
         wanted = list(itertools.compress(every, fit))
-        return without_index(run.kind).in_(wanted) if wanted else false()  # the index would not return them by time
+        return disable_index(run.kind).in_(wanted) if wanted else false()  # the index would not return them by time
     if field in ("machine", "host"):
         there = session.scalars(select(machine.id).where(match_like(session, machine.host, pattern))).all()
         return exists().where(attempt.run_id == run.id, attempt.machine_id.in_(there)) if there else false()
@@ -305,7 +305,7 @@ def match_annotation(session: Session, word: str, pattern: str | None) -> Column
     few = session.scalars(select_annotated_targets(word).where(fits).limit(MAX_LISTED_RUNS + 1)).all()
     if len(few) <= MAX_LISTED_RUNS:
         return run.id.in_({UUID(hex=target) for target in few}) if few else false()
-    its = annotation.noun == "run", annotation.target == run_id_hex(session), without_index(annotation.word) == word
+    its = annotation.noun == "run", annotation.target == run_id_hex(session), disable_index(annotation.word) == word
     return exists().where(*its, fits, *is_current()).correlate(run)
 
 
@@ -382,7 +382,7 @@ def sort_value(session: Session, key: str) -> ColumnElement[Any]:
         of_run = (
             annotation.noun == "run",
             annotation.target == run_id_hex(session),
-            without_index(annotation.word) == word,
+            disable_index(annotation.word) == word,
         )
         return select(func.min(annotation.value)).where(*of_run, *is_current()).correlate(run).scalar_subquery()
     mine = attempt.run_id == run.id

@@ -201,7 +201,7 @@ class SettingField:
         return "--" + self.path.replace("_", "-")
 
     @property
-    def needed(self) -> bool:
+    def is_required(self) -> bool:
         """Whether the setting is required."""
         return self.default is PydanticUndefined
 
@@ -211,14 +211,14 @@ class SettingField:
         return self.form in ("list", "references")
 
     @property
-    def picked(self) -> bool:
+    def is_reference(self) -> bool:
         """Whether the user can choose the value from a list of entities."""
         return bool(self.noun) and self.noun not in FILE_NOUNS
 
     @property
     def shown_default(self) -> str:
         """The default as text, empty for a required setting."""
-        return "" if self.needed else "all" if self.means_all(self.default) else format_value(self.default)
+        return "" if self.is_required else "all" if self.means_all(self.default) else format_value(self.default)
 
     @property
     def empty_words(self) -> tuple[str, ...]:
@@ -246,7 +246,7 @@ class SettingField:
         if self.form == "list":
             return () if text.lower() in self.empty_words else parse_list(text, self.type)
         if not text and self.noun:
-            raise ValueError("it is required" if self.needed else "a name or an id")
+            raise ValueError("it is required" if self.is_required else "a name or an id")
         return text
 
 
@@ -264,7 +264,7 @@ def describe_settings(model: Any) -> tuple[SettingField, ...]:
     ):
         first = found.setdefault(each.path, each)
         choices = tuple(dict.fromkeys((*first.choices, *each.choices)))
-        default = each.default if first.needed else first.default
+        default = each.default if first.is_required else first.default
         found[each.path] = replace(first, choices=choices, default=default, optional=first.optional or each.optional)
     return tuple(found.values())
 
@@ -280,7 +280,7 @@ def list_visible_settings(model: Any, value: str | None) -> tuple[SettingField, 
     chosen = [known[value]] if value in known else list(list_variant_models(model))
     first, *others = (_describe_class(variant) for variant in chosen)
     alike = (each for each in first if each.path != tag and all(each in other for other in others))
-    return (describe_tag(model, chosen), *sorted(alike, key=lambda each: not each.needed))
+    return (describe_tag(model, chosen), *sorted(alike, key=lambda each: not each.is_required))
 
 
 @cache

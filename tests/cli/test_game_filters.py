@@ -142,7 +142,7 @@ def test_filters_are_typed_recorded_and_part_of_the_identity(here: Any, source: 
     place = here.folder / ".chessreg"
     with open_session(str(place / "registry.db"), place / "store") as session, session.database.read() as sql:
         row = sql.get_one(tables.Dataset, UUID(made["id"]))
-        assert Datasets().made_by(sql, row)[0] == (
+        assert Datasets().describe_origin(sql, row)[0] == (
             "chessreg dataset add games.pgn.zst --time-control blitz,bullet --rated --min-rating 700 "
             "--max-rating-difference 2300"
         )

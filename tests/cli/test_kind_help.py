@@ -30,7 +30,7 @@ def test_help_of_a_kind_shows_the_required_settings_and_at_most_ten_others(here:
     settings = list_visible_settings(kind.spec, value)
     of_short = {setting.path for setting in settings if re.search(rf"^  {setting.flag}[ ,/]", short, re.MULTILINE)}
     of_whole = {setting.path for setting in settings if re.search(rf"^  {setting.flag}[ ,/]", whole, re.MULTILINE)}
-    required = {setting.path for setting in settings if setting.needed}
+    required = {setting.path for setting in settings if setting.is_required}
     assert of_whole == {setting.path for setting in settings}
     assert required <= of_short
     assert len(of_short - required) <= MAIN_SETTINGS
@@ -78,7 +78,7 @@ def test_help_fits_100_columns_and_names_no_empty_default_or_document_outside_th
     wrong = []
     for path, context in every.items():
         context.meta["chessreg.help_all"] = True
-        if hasattr(context.command, "typed_tag"):
+        if hasattr(context.command, "find_typed_tag"):
             context.command.typed = []
         text = context.command.get_help(context)
         shown = " ".join(text.split())

@@ -203,7 +203,7 @@ def test_a_tokenizer_that_puts_a_space_before_every_text_writes_prompts_as_they_
         one = PromptEncoding(words, PromptSettings(template, layout=layout, notation="san", last_separator=True))
         ids = one.boards([board]).ids.tolist()
         moves = "".join(f"{board.san(move)}, " for move in board.legal_moves)
-        position = one._shown(one._fen.boards([board]).ids)
+        position = one._format_position(one._fen.boards([board]).ids)
         text = TEMPLATES[template].replace("{FEN}", position).replace("{LM}", moves).removesuffix("{BM}")
         assert words.decode(ids[1:]) == text, template
         assert one.decode(ids) == board.fen()

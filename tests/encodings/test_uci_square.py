@@ -81,7 +81,7 @@ def test_a_game_has_one_token_two_a_ply_and_one_a_promotion(dataset: Games) -> N
 )
 def test_golden_phases_and_labels(alignment: str, plies: list[int]) -> None:
     """Specification 1.3: bos, e2, e4, e7, e5, g1."""
-    tokens = davis.packed([pack_moves(played("e2e4 e7e5 g1f3").move_stack)])
+    tokens = davis.encode_packed([pack_moves(played("e2e4 e7e5 g1f3").move_stack)])
     found = davis.sites("all", tokens, alignment)  # type: ignore[arg-type]
     assert found.phase.tolist()[:6] == [5, 0, 1, 2, 3, 0]
     assert found.ply.tolist()[:6] == plies
@@ -90,7 +90,7 @@ def test_golden_phases_and_labels(alignment: str, plies: list[int]) -> None:
 
 def test_a_promotion_completes_the_move_and_does_not_advance_the_cycle() -> None:
     game = played("e2e4 d7d5 e4d5 e7e6 d5e6 d8g5 e6e7 g5f6 e7f8q e8f8")
-    tokens = davis.packed([pack_moves(game.move_stack)])
+    tokens = davis.encode_packed([pack_moves(game.move_stack)])
     ids = tokens.ids.tolist()
     place = ids.index(68)
     after, before = (davis.sites("all", tokens, alignment) for alignment in ("post-ply", "pre-ply"))
@@ -113,7 +113,7 @@ def test_sites_by_name_are_what_the_tokens_are(name: str) -> None:
         if move.promotion:
             expected["promotions"].append(place + 2)
         place += 3 if move.promotion else 2
-    tokens = davis.packed([pack_moves(boards(name)[-1].move_stack)])
+    tokens = davis.encode_packed([pack_moves(boards(name)[-1].move_stack)])
     for site in ("white-origins", "black-origins", "white-destinations", "black-destinations", "promotions"):
         assert davis.sites(site, tokens).token.tolist() == expected[site]
     for number, site in enumerate(("white-origins", "white-destinations", "black-origins", "black-destinations")):
@@ -129,7 +129,7 @@ def test_golden_grid_of_edits(move: int, dataset: Games) -> None:
     plies = move - 1
     game = next(name for name in GAMES if len(GAMES[name].split()) >= plies + 6)
     prompt = davis.prompt(GAMES[game].split()[:plies])
-    tokens = davis.packed([pack_moves(boards(game)[plies].move_stack)])
+    tokens = davis.encode_packed([pack_moves(boards(game)[plies].move_stack)])
     assert len(prompt) - 1 == 2 * plies
     phase = davis.sites("last", tokens).phase[0]
     assert phase == (BLACK_DESTINATION if plies % 2 == 0 else WHITE_DESTINATION)
@@ -170,7 +170,7 @@ def test_a_move_ends_by_itself() -> None:
 def test_a_million_plies_take_a_moment() -> None:
     packed = [pack_moves(boards("three queens, long disambiguation")[-1].move_stack)] * 6400
     began = time.process_time()
-    tokens = davis.packed(packed)
+    tokens = davis.encode_packed(packed)
     assert len(tokens.ids) > 2_000_000
     assert time.process_time() - began < 3  # a fifth of a second where nothing else runs
     assert tokens.item(0).tolist() == tokens.item(6399).tolist()

@@ -239,7 +239,7 @@ def test_the_command_that_makes_a_dataset_names_its_files_and_filters(place: Any
         ),
     ):
         with database.read() as session:
-            assert Datasets().made_by(session, session.get_one(tables.Dataset, added.id))[0] == command
+            assert Datasets().describe_origin(session, session.get_one(tables.Dataset, added.id))[0] == command
 
 
 @pytest.mark.parametrize("broken", ["missing", "empty", "not a pgn", "cut off"])

@@ -254,7 +254,7 @@ def test_a_promotion_is_due_and_what_comes_after_it_is_counted_apart(session: An
     board = chess.Board()
     for uci in PROMOTES.split():
         board.push_uci(uci)
-    tokens = davis.packed([pack_moves(board.move_stack)])
+    tokens = davis.encode_packed([pack_moves(board.move_stack)])
     ids = tokens.item(0)
     place = ids.tolist().index(68) - 1  # the destination, after which the letter is due
     for predicted, legal in ((68, True), (71, True), (16, False)):

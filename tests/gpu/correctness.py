@@ -135,7 +135,7 @@ def compare_sae_step(context: Context, dtype: str) -> dict[str, Any]:
     results = []
     precision: Precision = "bfloat16" if dtype == "bfloat16" else "float32"
     for device, dtype_of_sums in ((torch.device("cpu"), torch.float64), (context.device, torch.float32)):
-        initial = GatedSae.initial(width, features, seed=0, device=str(device))
+        initial = GatedSae.make_initial(width, features, seed=0, device=str(device))
         sae = replace(initial, **{name: value.to(dtype_of_sums) for name, value in initial.parameters().items()})
         gradient = {name: torch.empty_like(value) for name, value in sae.parameters().items()}
         adam = Adam(sae.parameters(), 0.9, 0.999)

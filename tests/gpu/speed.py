@@ -137,7 +137,7 @@ class Autoencoder:
     """An autoencoder on the device, with its training step."""
 
     def __init__(self, context: Context, width: int, features: int) -> None:
-        self.sae = GatedSae.initial(width, features, seed=0, device=str(context.device))
+        self.sae = GatedSae.make_initial(width, features, seed=0, device=str(context.device))
         self.adam = Adam(self.sae.parameters(), 0.9, 0.999)
         self.gradient = {name: torch.empty_like(value) for name, value in self.sae.parameters().items()}
 

@@ -21,7 +21,7 @@ CLOSE = 1e-4
 @pytest.fixture(params=[False, True], ids=["rectangles", "packed"], autouse=True)
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both kinds of passes: the cost alone determines the choice."""
-    monkeypatch.setattr(DecodingSession, "_packs", lambda self, rows, counts, history: request.param and history)
+    monkeypatch.setattr(DecodingSession, "_should_pack", lambda self, rows, counts, history: request.param and history)
 
 
 def random_rows(seed: int, lengths: list[int]) -> list[list[int]]:
@@ -168,13 +168,13 @@ def test_the_cheaper_way_is_taken(tiny: LanguageModel, monkeypatch: pytest.Monke
     monkeypatch.undo()
     session = DecodingSession(tiny, 4)
     session.feed(random_rows(0, [3, 4, 3, 60]))
-    assert not session._packs([0, 1, 2, 3], [1] * 4, history=False)
-    assert not session._packs([0, 1, 2, 3], [1] * 4, history=True)  # a call for each costs more than it saves
-    assert session._packs([0, 1, 2, 3], [1, 1, 1, 9], history=True)  # padding would cost more
+    assert not session._should_pack([0, 1, 2, 3], [1] * 4, history=False)
+    assert not session._should_pack([0, 1, 2, 3], [1] * 4, history=True)  # a call for each costs more than it saves
+    assert session._should_pack([0, 1, 2, 3], [1, 1, 1, 9], history=True)  # padding would cost more
     session = DecodingSession(tiny, 8)
     session.tokens = [[1] * 900] + [[1] * 90 for _ in range(7)]
-    assert session._packs(list(range(8)), [1] * 8, history=True)
-    assert session._packs([2], [1], history=True)
+    assert session._should_pack(list(range(8)), [1] * 8, history=True)
+    assert session._should_pack([2], [1], history=True)
 
 
 def test_sessions_refuse_what_does_not_fit(tiny: LanguageModel) -> None:

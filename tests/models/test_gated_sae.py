@@ -23,7 +23,7 @@ from chessreg.models.gated_sae import (
 
 
 def random_sae(dtype: torch.dtype = torch.float64) -> GatedSae:
-    made, drawn = GatedSae.initial(8, 24, seed=1), torch.Generator().manual_seed(2)
+    made, drawn = GatedSae.make_initial(8, 24, seed=1), torch.Generator().manual_seed(2)
     parameters = {
         name: (value + 0.1 * torch.randn(value.shape, generator=drawn)).to(dtype)
         for name, value in made.parameters().items()
@@ -162,7 +162,7 @@ def test_a_compiled_step_is_the_same_and_is_not_compiled_again_for_every_coeffic
     )
     x, made = torch.randn(60, 8, generator=torch.Generator().manual_seed(0)), []
     for compiled in (False, True):
-        sae = GatedSae.initial(8, 16, 0)
+        sae = GatedSae.make_initial(8, 16, 0)
         adam, gradient = (
             Adam(sae.parameters(), 0.9, 0.999),
             {n: torch.empty_like(v) for n, v in sae.parameters().items()},

@@ -39,7 +39,7 @@ def boards_and_prompts(pgn: Encoding) -> tuple[list[chess.Board], list[list[int]
 @pytest.fixture(params=[False, True], ids=["rectangles", "packed"], autouse=True)
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both kinds of passes: the cost alone determines the choice."""
-    monkeypatch.setattr(DecodingSession, "_packs", lambda self, rows, counts, history: request.param and history)
+    monkeypatch.setattr(DecodingSession, "_should_pack", lambda self, rows, counts, history: request.param and history)
 
 
 def forced(model: LanguageModel, prompt: list[int], ids: list[int], edits: list[ResidualEdit]) -> float:

@@ -61,7 +61,7 @@ def edits_of(model: LanguageModel, layers: tuple[int, ...], scale: float = 0.5) 
 def test_edits_of_many_tokens_equal_full_passes(
     squares: LanguageModel, layers: tuple[int, ...], packs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DecodingSession, "_packs", lambda self, rows, counts, history: packs and history)
+    monkeypatch.setattr(DecodingSession, "_should_pack", lambda self, rows, counts, history: packs and history)
     tokens = NextTokens(squares, ROWS, SITES, range(LAYERS))
     clean = torch.stack([
         squares.logits(torch.tensor([ROWS[row][: token + 1]]))[0, -1].log_softmax(-1) for row, token in SITES

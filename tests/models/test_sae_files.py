@@ -84,7 +84,7 @@ def test_an_sae_of_dictionary_learning_comes_back_bit_for_bit(name: str, tmp_pat
 
 def test_the_scale_of_a_trained_sae_is_multiplied_into_the_weights(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(5)
-    one = GatedSae.initial(16, 32, seed=1, scale=0.37)
+    one = GatedSae.make_initial(16, 32, seed=1, scale=0.37)
     parameters = {
         name: value + 0.1 * torch.randn(value.shape, generator=generator) for name, value in one.parameters().items()
     }

@@ -363,7 +363,7 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table_and_
         assert len(before) >= 12
         assert before.items() <= work.references.items()
         assert {name.split("-")[2] for name in work.refused} == {"4"}  # promotions: a handful of positions
-        assert work.over
+        assert work.is_finished
         written = write_report(work, tmp_path / "tables")
     assert [each.title for each in written] == [
         *(sheet.title for sheet in work.paper.sheets), *(picture.title for picture in work.paper.pictures),

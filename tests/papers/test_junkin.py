@@ -409,7 +409,7 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table(tmp_
         assert not work.do()
         assert len(before) >= 4
         assert before.items() <= work.references.items()
-        assert work.over
+        assert work.is_finished
         written = write_report(work, tmp_path / "tables")
     assert [each.title for each in written] == [*(sheet.title for sheet in work.paper.sheets), RESULT_TITLE]
     assert all(each.files for each in written)

@@ -200,7 +200,7 @@ def test_a_picture_is_drawn_once_its_steps_are_complete_and_says_why_when_it_can
     assert [(each.title, each.rows, each.files) for each in made[1:]] == [
         ("Figure 1", None, ("figure-1.svg",)), ("Figure 5", None, ()),
     ]  # fmt: skip
-    assert (tmp_path / "after" / "figure-1.svg").read_text() == drawing.made.run_id("a")
+    assert (tmp_path / "after" / "figure-1.svg").read_text() == drawing.complete_steps.run_id("a")
     text = (tmp_path / "after" / "index.md").read_text()
     assert "[figure-1.svg](figure-1.svg)\n\n    chessreg board a\n" in text
     assert "## Figure 5\n\n- not drawn: no state has a piece\n" in text
@@ -238,7 +238,7 @@ def test_a_paper_goes_on_without_an_optional_step_that_is_refused(picky, work, s
     whole, seen = Work(session, picky, work.request), {}
     assert not whole.do(lambda number, planned: seen.update({planned.step.name: (planned.state, planned.why)}))
     assert seen["refused"] == ("refused", "9 positions are too many")
-    assert whole.over
+    assert whole.is_finished
     assert whole.references.keys() == {"a", "b", "best", "slow"}
     assert sum_step_plans(whole.plan())["rows"] == {}
     write_report(whole, tmp_path)
@@ -254,7 +254,7 @@ def test_a_sheet_may_be_of_some_steps(work, session, tmp_path):
     part.do()
     made = write_report(part, tmp_path)
     assert [each.files[0] for each in made] == ["a.md"]
-    assert made[0].command == f'chessreg query "probe accuracy by layer" --run {part.made.run_id("a")[-6:]}'
+    assert made[0].command == f'chessreg query "probe accuracy by layer" --run {part.complete_steps.run_id("a")[-6:]}'
 
 
 def test_what_is_expected_is_held_against_the_rows(work, session, tmp_path):
@@ -286,7 +286,7 @@ def test_what_is_expected_is_held_against_the_rows(work, session, tmp_path):
     with patch.object(type(session), "query", lambda self, title, **scope: SimpleNamespace(rows=rows)):
         made = expected.write_reference_result(whole, tmp_path)
     lines = list(csv.DictReader((tmp_path / "reference-result.csv").open()))
-    run = whole.made.run_id("a")[-6:]
+    run = whole.complete_steps.run_id("a")[-6:]
     assert [(line["quantity"], line["ours"], line["outcome"]) for line in lines] == [
         ("checks", "50", "met"), ("checks", "", "missed"), ("checks", "90", "missed"), ("nothing", "", "not run"),
     ]  # fmt: skip

@@ -35,7 +35,7 @@ def test_elo_and_its_interval_follow_from_the_normal_mean_of_the_results():
     )
     elo = match.elo()
     assert [score_of_elo(value) for value in elo] == pytest.approx(list(score))
-    assert match.normalized_elo() == pytest.approx((results.mean() - 0.5) / results.std() * 347.4356, rel=1e-4)
+    assert match.compute_normalized_elo() == pytest.approx((results.mean() - 0.5) / results.std() * 347.4356, rel=1e-4)
 
 
 def test_pairs_of_independent_games_have_the_interval_of_games():
@@ -44,7 +44,7 @@ def test_pairs_of_independent_games_have_the_interval_of_games():
     paired, single = MatchCounts(tuple(pairs.round().astype(int))), MatchCounts((8000, 4000, 8000))
     assert paired.games == single.games == 20_000
     assert paired.score() == pytest.approx(single.score())
-    assert paired.normalized_elo() == pytest.approx(single.normalized_elo())
+    assert paired.compute_normalized_elo() == pytest.approx(single.compute_normalized_elo())
     # With the same score, pairs that always split have a smaller variance.
     assert MatchCounts((0, 10, 9980, 10, 0)).deviation < paired.deviation
 
@@ -54,7 +54,7 @@ def test_only_a_bound_is_known_if_all_games_ended_alike(counts, side):
     elo = MatchCounts(counts).elo()
     assert elo.value is None
     assert getattr(elo, side) is not None
-    assert MatchCounts(counts).normalized_elo() is None
+    assert MatchCounts(counts).compute_normalized_elo() is None
     assert MatchCounts(counts).superiority() is None
 
 

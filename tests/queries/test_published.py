@@ -100,7 +100,7 @@ def test_every_condition_of_the_papers_binds_to_its_query_and_the_runs_behind_it
         known = [value for value in list_published_values() if value.query == query and not value.lost]
         conditions = {"place"} | {has_part(value) for value in known}
         conditions |= {sql for v in known for each in (*v.conditions, *v.alike) for sql in (each.holds, each.otherwise)}
-        assert engine.over(ours, f"SELECT {', '.join(sorted(conditions))} FROM result").num_rows == 0
+        assert engine.query_arrow_table(ours, f"SELECT {', '.join(sorted(conditions))} FROM result").num_rows == 0
 
 
 def test_an_empty_registry_shows_the_papers_numbers_alone(database):
@@ -425,7 +425,11 @@ def test_a_row_that_lacks_what_a_reason_names_is_not_comparable_all_the_same(dat
     condition = RowCondition("layers = 12", "'layers ' || layers || ', the paper''s 12'")
     value = replace(list_published_values()[0], role="true", measure="mean", conditions=(condition,), alike=())
     ours = pa.table({"place": [0, 1, 2], "mean": [0.5] * 3, "checkpoint": ["m"] * 3, "layers": [12, 8, None]})
-    rows = open_shared_engine(database).over(ours, select_matching_rows(0, value, ours) + " ORDER BY place").to_pylist()
+    rows = (
+        open_shared_engine(database)
+        .query_arrow_table(ours, select_matching_rows(0, value, ours) + " ORDER BY place")
+        .to_pylist()
+    )
     assert [row["reasons"] for row in rows] == [
         "", "layers 8, the paper's 12", "not known here: what the paper's number depends on",
     ]  # fmt: skip

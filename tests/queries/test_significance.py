@@ -79,7 +79,7 @@ def test_what_does_not_vary_or_is_alone_has_no_test():
     assert run_welch_test(flat, flat) is run_paired_test(flat) is significance.compute_cohens_d(flat, flat) is None
     assert run_welch_test(some, Moments.of(np.array([1.0]))) is run_welch_test(Moments.of(np.array([])), some) is None
     assert run_welch_test(some, flat).log10_p < 0.001
-    assert Moments.summed(9 * 0.997, 9 * 0.997**2, 9).variance == 0
+    assert Moments.from_sums(9 * 0.997, 9 * 0.997**2, 9).variance == 0
 
 
 def test_holm_is_a_running_maximum_and_leaves_out_what_is_missing():

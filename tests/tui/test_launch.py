@@ -40,7 +40,7 @@ def test_every_kind_has_a_form_with_every_setting_at_its_default(name: str) -> N
     found = load_kinds()[name]
     form = Form(found, name)
     checked = form.check()
-    needed = {tag} if (tag := tag_of(found.spec)) else {one.key for one in form.fields if one.needed}
+    needed = {tag} if (tag := tag_of(found.spec)) else {one.key for one in form.fields if one.is_required}
     assert {key for key in checked.errors if checked.errors[key] == "it is required"} == needed
     assert set(checked.errors) == needed
     assert bool(checked.general) == (name in SEVERAL)
@@ -59,7 +59,7 @@ def test_a_variant_has_a_form_with_its_settings_alone(name: str, variant: str) -
     model = list_variants(found.spec)[variant]
     shown = {one.path.partition(".")[0] for one in form.fields if one.part == "spec"}
     assert shown == set(model.model_fields)
-    needed = {one.key for one in form.fields if one.needed} - {tag_of(found.spec)}
+    needed = {one.key for one in form.fields if one.is_required} - {tag_of(found.spec)}
     assert set(form.check().errors) == needed
 
 

@@ -197,7 +197,7 @@ class Form:
             return "changed" if differs else "given"
         if key in self.filled:
             return "preset"
-        return "required" if self.by_key[key].needed else "default"
+        return "required" if self.by_key[key].is_required else "default"
 
     # -- sweeps ---------------------------------------------------------------------------------------------------
 

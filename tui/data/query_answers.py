@@ -440,7 +440,7 @@ def list_sql_names(session: Session) -> Names:
     """Return every table and view that a SELECT can use, with its columns."""
     from chessreg.queries.engine import open_shared_engine
 
-    return open_shared_engine(session.database).described()
+    return open_shared_engine(session.database).list_columns()
 
 
 def format_row_counts(session: Session) -> dict[str, str]:

@@ -299,10 +299,10 @@ class FormScreen(AppScreen):
         """Move to the first required setting and, if `asks`, open its picker or take the run of the page for it."""
         row = next((row for row in self.rows if self.form.source(row.field.key) == "required"), None)
         if row is None and asks:
-            row = next((row for row in self.find_rows_of_general_errors() if row.field.picked), None)
+            row = next((row for row in self.find_rows_of_general_errors() if row.field.is_reference), None)
         if row is not None:
             self.go(self.rows, self.rows.index(row))
-            if asks and row.field.picked:
+            if asks and row.field.is_reference:
                 if (name := self.take_run_on_page(row.field)) is not None:
                     self.picked(row.field, name)
                 else:
@@ -493,7 +493,7 @@ class FormScreen(AppScreen):
         """Open the picker, select the next choice, or edit the text, depending on the field."""
         if (row := self.row) is None:
             return
-        if row.field.picked:
+        if row.field.is_reference:
             self.pick(row.field)
         elif row.field.choices or row.field.key == "launch.on":
             self.action_turn("1")
@@ -665,7 +665,7 @@ class FormScreen(AppScreen):
             self.action_wrong()
             if self.checked.errors:
                 self.notify("the form is not complete", severity="warning")
-            elif self.row is not None and self.row.field.picked:
+            elif self.row is not None and self.row.field.is_reference:
                 self.pick(self.row.field)
         elif (runs := len(self.form.cells())) > MAX_UNCONFIRMED_RUNS:
             self.app.push_screen(Confirm(f"Launch {runs} runs?"), self.launch_if)

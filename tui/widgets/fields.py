@@ -247,7 +247,7 @@ def format_field_help(field: Field, error: str) -> Text:
     if error:
         text.append(f"  ! {error}", style="bold")
     text.append(f"\n{field.text}")
-    if not field.needed:
+    if not field.is_required:
         text.append(f" (default: {field.shown_default or 'none'})", style="dim")
     return text
 

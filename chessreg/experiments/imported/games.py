@@ -160,7 +160,7 @@ def build_imported_columns(game: ForeignGame, arm: Arm, spec: ImportedGamesSpec)
         "turns": turns,
         "first_try_legal": first,
         "tries": None if tries is None else np.array(tries, np.uint8).tobytes(),
-        "moves": game.packed,
+        "moves": game.packed_moves,
         "seconds": game.seconds,
     }
 

@@ -100,7 +100,7 @@ def compute_mean_residuals(model: LanguageModel, origin: SaeOrigin) -> dict[str,
         lengths = np.minimum(np.diff(encoded.tokens.offsets)[items], model.block_size)
         tokens = torch.from_numpy(encoded.pad_tokens(items, int(lengths.max())))
         row, sites = encoded.find_item_sites(items)
-        with torch.inference_mode(), model.watching(set(origin.points), seen.__setitem__):
+        with torch.inference_mode(), model.watch_hook_points(set(origin.points), seen.__setitem__):
             model.logits(tokens)
         for point, residual in seen.items():
             sums[point] += residual[torch.from_numpy(row), torch.from_numpy(encoded.sites.token[sites])].double().sum(0)

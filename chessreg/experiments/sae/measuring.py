@@ -162,7 +162,9 @@ def measure_batch(
     row_at, token_at = torch.from_numpy(row).to(model.device), torch.from_numpy(encoded.sites.token[sites])
     token_at = token_at.to(model.device)
     seen: dict[str, Tensor] = {}
-    with model.watching({point for point, _ in saes.values()}, lambda name, residual: seen.__setitem__(name, residual)):
+    with model.watch_hook_points(
+        {point for point, _ in saes.values()}, lambda name, residual: seen.__setitem__(name, residual)
+    ):
         logits = model.logits(tokens)
     where = np.stack([origin.held_places[of_site], encoded.sites.token[sites], encoded.sites.ply[sites]])
     starts = np.searchsorted(row, np.arange(len(items)))

@@ -51,7 +51,7 @@ class SaeTrainer:
     def begin(self) -> None:
         """Initialize the parameters, at the start of a stage."""
         self.step = self.tokens = 0
-        self.sae = GatedSae.initial(self.d_model, self.features, self.spec.seed, self.scale, self.device)
+        self.sae = GatedSae.make_initial(self.d_model, self.features, self.spec.seed, self.scale, self.device)
         if self.spec.centre:
             self.sae.b_dec.copy_(self.mean * self.scale)
         self.adam = Adam(self.sae.parameters(), self.spec.beta1, self.spec.beta2)

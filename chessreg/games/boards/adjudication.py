@@ -86,7 +86,7 @@ def make_loss(color: chess.Color, termination: Termination) -> GameEnd:
     return GameEnd(termination, "0-1" if color == chess.WHITE else "1-0")
 
 
-def _result_score(color: chess.Color, result: str) -> float:
+def _compute_result_score(color: chess.Color, result: str) -> float:
     """Return the score of a decided game for `color`. Raises BadInputError for an invalid result."""
     try:
         white = {"1-0": 1.0, "0-1": 0.0, "1/2-1/2": 0.5}[result]
@@ -97,7 +97,7 @@ def _result_score(color: chess.Color, result: str) -> float:
 
 def _score_paper(color: chess.Color, result: str, cp: int | None) -> float | None:
     if result != "*":
-        return _result_score(color, result)
+        return _compute_result_score(color, result)
     if cp is None:
         return None
     own = cp if color == chess.WHITE else -cp
@@ -108,7 +108,7 @@ def _score_author_2024(color: chess.Color, result: str, cp: int | None) -> float
     if result == "1/2-1/2":
         return None  # pd.to_numeric turned the string "1/2" into NaN, so the game left the mean
     if result != "*":
-        return _result_score(color, result)
+        return _compute_result_score(color, result)
     if cp is None:
         return None
     own = cp if color == chess.WHITE else -cp

@@ -60,20 +60,20 @@ def build_tables() -> AttackTables:
     return AttackTables(attacks, direction.reshape(-1), between.reshape(-1), ray.reshape(-1))
 
 
-def _log2(power_of_two: np.ndarray) -> np.ndarray:
+def _compute_log2(power_of_two: np.ndarray) -> np.ndarray:
     """Return log2 of exact powers of two, uint64 [n] -> int64 [n], from the exponent of the float."""
     return (power_of_two.astype(np.float64).view(np.int64) >> 52) - 1023
 
 
 def find_lowest_bit(bits: np.ndarray) -> np.ndarray:
     """Return the number of the lowest set bit, uint64 [n] of non-zero words -> int64 [n]."""
-    return _log2(bits & (~bits + np.uint64(1)))
+    return _compute_log2(bits & (~bits + np.uint64(1)))
 
 
 def find_highest_bit(bits: np.ndarray) -> np.ndarray:
     """Return the number of the highest set bit, uint64 [n] of non-zero words -> int64 [n]."""
     # Clearing the bit below the top one keeps the conversion from rounding up to the next power of two.
-    return _log2(bits & ~(bits >> np.uint64(1)))
+    return _compute_log2(bits & ~(bits >> np.uint64(1)))
 
 
 def get_square_bit(squares: np.ndarray) -> np.ndarray:

@@ -52,10 +52,10 @@ def compute_fen_fields(packed: Sequence[bytes]) -> FenFields:
     for bit, squares in enumerate(_CASTLING_SQUARES):
         touched = np.zeros(len(boards), bool)
         touched[after] = np.isin(origin, squares) | np.isin(target, squares)
-        castling[_plies_since(touched, ply) <= ply] &= np.uint8(15 ^ 1 << bit)
+        castling[_count_plies_since(touched, ply) <= ply] &= np.uint8(15 ^ 1 << bit)
     reset = np.zeros(len(boards), bool)
     reset[after] = pawn | capture
-    since = _plies_since(reset, ply)
+    since = _count_plies_since(reset, ply)
     return FenFields(
         boards,
         ply,
@@ -67,7 +67,7 @@ def compute_fen_fields(packed: Sequence[bytes]) -> FenFields:
     )
 
 
-def _plies_since(event: np.ndarray, ply: np.ndarray) -> np.ndarray:
+def _count_plies_since(event: np.ndarray, ply: np.ndarray) -> np.ndarray:
     """Return the plies since the last event of the same game, int64 [n]; more than `ply` if no event has happened."""
     index = np.arange(len(event))
     return index - np.maximum.accumulate(np.where(event, index, -1)) if len(event) else index

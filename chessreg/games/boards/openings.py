@@ -78,7 +78,7 @@ class Book:
         board, sans = chess.Board(), []
         line = self.lines[number]
         if self.positions:
-            for move in self._to_position(line, number):
+            for move in self._find_moves_to(line, number):
                 sans.append(board.san_and_push(move))
             return tuple(move.uci() for move in board.move_stack), tuple(sans)
         for token in _split_tokens(line.text):
@@ -101,7 +101,7 @@ class Book:
         for number in range(1 if self.positions else min(len(self.lines), CHECKED_LINES)):
             self.moves(number)
 
-    def _to_position(self, line: BookLine, number: int) -> list[chess.Move]:
+    def _find_moves_to(self, line: BookLine, number: int) -> list[chess.Move]:
         """Return the moves of a shortest game to an EPD position. Raises BadInputError for an unusable position."""
         try:
             target = chess.Board(line.text)

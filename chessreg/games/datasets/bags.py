@@ -249,9 +249,9 @@ class Bag:
             coding = made.coding
             number += len(made)
             yield made
-        self._unchanged()
+        self._check_unchanged()
 
-    def _unchanged(self) -> None:
+    def _check_unchanged(self) -> None:
         """Raise BagError if the file changed since it was opened."""
         now = self.path.stat()
         if (now.st_size, now.st_mtime_ns) != (self._stat.st_size, self._stat.st_mtime_ns):
@@ -284,10 +284,10 @@ class Bag:
                     raise self._error("it was cut off while it was read", first)
                 bounds = limits - limits[0]
                 if self.packed:
-                    text, bounds = self._unpacked(text, bounds.tolist(), first)
+                    text, bounds = self._decompress_frames(text, bounds.tolist(), first)
                 yield text, bounds[:-1], bounds[1:]
 
-    def _unpacked(self, text: bytes, bounds: list[int], first: int) -> tuple[bytes, np.ndarray]:
+    def _decompress_frames(self, text: bytes, bounds: list[int], first: int) -> tuple[bytes, np.ndarray]:
         """Decompress zstd frames; return their bytes concatenated, and the bounds int64 [records + 1]."""
         import zstandard
 

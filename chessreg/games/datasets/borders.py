@@ -215,10 +215,10 @@ def iterate_games(block: bytes, first_line: int) -> Iterator[RawGame]:
             if _is_continuation(game.moves[-1], moves):
                 game.moves.append(text)
                 continue
-            yield game.whole()
+            yield game.build_raw_game()
         game = _OpenGame([tags], [moves], line) if tags.strip() or _skip_comments(moves).strip() else None
     if game is not None:
-        yield game.whole()
+        yield game.build_raw_game()
 
 
 @dataclass(slots=True)
@@ -242,7 +242,7 @@ class _OpenGame:
         self.names |= new
         return True
 
-    def whole(self) -> RawGame:
+    def build_raw_game(self) -> RawGame:
         return RawGame("".join(self.tags), "".join(self.moves), self.line)
 
 

@@ -95,13 +95,18 @@ class GameFilter:
                 words += [f"--{name.replace('_', '-')}", text]
         return words
 
-    def reason(self, tags: Mapping[str, str]) -> str | None:
+    def find_rejection(self, tags: Mapping[str, str]) -> str | None:
         """Return why a game with these tags is rejected, or None."""
         if self is EVERY_GAME:
             return None
-        return self._time_control(tags) or self._rated(tags) or self._rating(tags) or self._termination(tags)
+        return (
+            self._reject_by_time_control(tags)
+            or self._reject_by_rated(tags)
+            or self._reject_by_rating(tags)
+            or self._reject_by_termination(tags)
+        )
 
-    def _time_control(self, tags: Mapping[str, str]) -> str | None:
+    def _reject_by_time_control(self, tags: Mapping[str, str]) -> str | None:
         if not self.time_control:
             return None
         text = tags.get("TimeControl", "")
@@ -110,7 +115,7 @@ class GameFilter:
             return "time control unknown"
         return None if {time_class, parse_clock(text)} & {*self.time_control} else f"not {', '.join(self.time_control)}"
 
-    def _rated(self, tags: Mapping[str, str]) -> str | None:
+    def _reject_by_rated(self, tags: Mapping[str, str]) -> str | None:
         if self.rated is None:
             return None
         word, wanted = tags.get("Event", "").lower().partition(" ")[0], "rated" if self.rated else "casual"
@@ -118,7 +123,7 @@ class GameFilter:
             return "rated or casual unknown"
         return None if word == wanted else word
 
-    def _rating(self, tags: Mapping[str, str]) -> str | None:
+    def _reject_by_rating(self, tags: Mapping[str, str]) -> str | None:
         low, high, difference = self.min_rating, self.max_rating, self.max_rating_difference
         if low is high is difference is None:
             return None
@@ -132,7 +137,7 @@ class GameFilter:
         apart = difference is not None and abs(white - black) > difference
         return f"ratings more than {difference} apart" if apart else None
 
-    def _termination(self, tags: Mapping[str, str]) -> str | None:
+    def _reject_by_termination(self, tags: Mapping[str, str]) -> str | None:
         if not self.termination or tags.get("Termination", "").strip().lower() in self.termination:
             return None
         return f"termination not {', '.join(self.termination)}"

@@ -73,7 +73,7 @@ class GamePositions:
 
         return find_move_targets(self.texts())[self.at]
 
-    def earlier(self, plies: int) -> np.ndarray:
+    def read_earlier_boards(self, plies: int) -> np.ndarray:
         """Return the boards `plies` plies earlier, int8 [n, 64]; empty boards before the start of the game."""
         there = self.ply >= plies
         return np.where(there[:, None], self._boards[np.where(there, self.at - plies, self.at)], np.int8(0))
@@ -97,7 +97,7 @@ class DatasetPositions(GamePositions):
                 bits[row] |= np.uint64(1 << move.to_square)
         return bits
 
-    def earlier(self, plies: int) -> np.ndarray:
+    def read_earlier_boards(self, plies: int) -> np.ndarray:
         raise BadInputError(f"a dataset of positions has no boards {plies} plies earlier", "give a cache of games")
 
 
@@ -207,7 +207,7 @@ def classify_pins(positions: GamePositions) -> np.ndarray:
 
 def classify_previous_pieces(positions: GamePositions) -> np.ndarray:
     """Return the classes of `piece` 25 plies earlier; empty before the start of the game."""
-    return classify_pieces(positions.earlier(PREVIOUS_PLIES))
+    return classify_pieces(positions.read_earlier_boards(PREVIOUS_PLIES))
 
 
 def draw_random_classes(positions: GamePositions) -> np.ndarray:

@@ -343,7 +343,7 @@ def _read_lines(source: GameSource) -> Iterator[str]:
     """Yield the text of a source line by line, without a byte order mark. Raises BadInputError for a line that is too
     long."""
     left, mark = b"", b"\xef\xbb\xbf"
-    for chunk in source._decoded():
+    for chunk in source._iterate_decoded():
         whole, newline, left = (left + chunk).removeprefix(mark).rpartition(b"\n")
         mark = b""
         if len(left) > _MAX_LINE_BYTES:

@@ -154,7 +154,7 @@ def read_block(
             tally.skip(NO_MOVES)
         elif len(played[number][0]) < 2 * min_plies:
             tally.skip(f"fewer than {min_plies} plies")
-        elif reason := wanted.reason(game.tags):  # a second game in one movetext, without tags
+        elif reason := wanted.find_rejection(game.tags):  # a second game in one movetext, without tags
             tally.skip(reason)
         else:
             kept.append(number)
@@ -187,7 +187,7 @@ def _collect_games(raws: Iterable[RawGame], tally: Tally, wanted: GameFilter) ->
             if nothing and not raw.tags.strip() and cleaned.result is None:
                 continue  # remarks before the first game
             empty = "cut before its second word" if raw.cut else NO_MOVES
-            reason = explain_nonstandard(mine) or (empty if nothing else None) or wanted.reason(mine)
+            reason = explain_nonstandard(mine) or (empty if nothing else None) or wanted.find_rejection(mine)
             if reason:
                 tally.skip(reason)
             else:

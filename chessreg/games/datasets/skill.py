@@ -181,7 +181,7 @@ class SkillClasses:
     report: SkillReport
 
     @property
-    def kept(self) -> np.ndarray:
+    def classified(self) -> np.ndarray:
         """Indices of the classified games, int64, ascending."""
         return np.flatnonzero(self.classes >= 0)
 
@@ -190,7 +190,7 @@ class SkillClasses:
 
         Karvonen's paper says 2,000 games of each class; his code uses the first 2,000 in total (`caa.py`).
         """
-        chosen = self.kept[:total]
+        chosen = self.classified[:total]
         if per_class is None:
             return chosen
         classes = self.classes[chosen]

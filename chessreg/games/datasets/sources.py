@@ -153,7 +153,7 @@ class GameSource:
                     self._digest.update(data)
             yield path
 
-    def _unzipped(self) -> Iterator[bytes]:
+    def _iterate_zip_content(self) -> Iterator[bytes]:
         """Yield the text of the archive's only file."""
         done = 0
         try:
@@ -173,7 +173,7 @@ class GameSource:
     def _text(self) -> Iterator[bytes]:
         """Yield the decoded bytes with `\\n` as the only line end and without byte order marks."""
         held = b""
-        for chunk in self._decoded():
+        for chunk in self._iterate_decoded():
             data = held + chunk
             cut = len(data) - (
                 2 if data.endswith(_BYTE_ORDER_MARK[:2]) else data.endswith((b"\r", _BYTE_ORDER_MARK[:1]))
@@ -182,16 +182,16 @@ class GameSource:
             yield _normalize_line_ends(data[:cut])
         yield _normalize_line_ends(held)
 
-    def _decoded(self) -> Iterator[bytes]:
+    def _iterate_decoded(self) -> Iterator[bytes]:
         """Yield the unpacked bytes of the file. Raises BrokenStreamError, and BadInputError for an archive inside."""
         begun = False
-        for chunk in self._unzipped() if self.packing == "zip" else self._unpacked():
+        for chunk in self._iterate_zip_content() if self.packing == "zip" else self._iterate_decompressed():
             if not begun and self.packing:
                 _refuse_archive(self.path, chunk)
                 begun = True
             yield chunk
 
-    def _unpacked(self) -> Iterator[bytes]:
+    def _iterate_decompressed(self) -> Iterator[bytes]:
         """Yield the decompressed bytes of a file that is not a zip. Raises BrokenStreamError."""
         with self.path.open("rb") as file:
             if not self.packing:

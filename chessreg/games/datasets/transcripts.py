@@ -102,7 +102,7 @@ class TranscriptSource(GameSource):
         `GameSource.blocks` does."""
         buffer, header, full = bytearray(), True, BLOCK_BYTES
         try:
-            for chunk in self._decoded():
+            for chunk in self._iterate_decoded():
                 buffer += chunk
                 if header and b"\n" in buffer:
                     del buffer[: buffer.index(b"\n") + 1]
@@ -261,7 +261,7 @@ def read_head(source: GameSource) -> bytes:
     """Return the first text of a source, without a byte order mark; less if the stream breaks."""
     head = bytearray()
     try:
-        for chunk in source._decoded():
+        for chunk in source._iterate_decoded():
             head += chunk
             if len(head) >= _SAMPLE_BYTES:
                 break

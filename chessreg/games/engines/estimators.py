@@ -57,7 +57,7 @@ class PairCounts:
         """The number of samples, including the observed games."""
         return len(self.results)
 
-    def against_anchors(self, player: int) -> tuple[np.ndarray, np.ndarray]:
+    def select_anchored_opponents(self, player: int) -> tuple[np.ndarray, np.ndarray]:
         """Return a player's anchored opponents: (ratings float64 [opponent], results float64 [sample, opponent, 3], own
         wins first)."""
         ratings, results = [], []
@@ -207,7 +207,7 @@ def _find_opponents(counts: PairCounts, ratings: np.ndarray, player: int, joint:
     They are the anchored opponents or, for a joint estimate, all with a finite rating.
     """
     if not joint:
-        rated, results = counts.against_anchors(player)
+        rated, results = counts.select_anchored_opponents(player)
         return rated, results[0].sum(axis=1)
     opponent_ratings, games = [], []
     for (a, b), played in zip(counts.pairs.tolist(), counts.results[0], strict=True):
@@ -247,7 +247,7 @@ def rate_anchored_ml(counts: PairCounts, options: Options) -> np.ndarray:
     """
     solved = make_ratings(counts)
     for player in list_unanchored(counts):
-        ratings, results = counts.against_anchors(player)
+        ratings, results = counts.select_anchored_opponents(player)
         if len(ratings):
             games = results.sum(axis=2)
             solved[:, player] = solve_rating(
@@ -281,7 +281,7 @@ def rate_junkin_batched(counts: PairCounts, options: Options) -> np.ndarray:
     """
     last = make_ratings(counts)
     for player in list_unanchored(counts):
-        ratings, results = counts.against_anchors(player)
+        ratings, results = counts.select_anchored_opponents(player)
         rating = np.full(counts.samples, options.start)
         for opponent in np.argsort(ratings, kind="stable"):
             games = results[:, opponent].sum(axis=1)
@@ -298,7 +298,7 @@ def rate_sequential(counts: PairCounts, options: Options) -> np.ndarray:
     variance."""
     last = make_ratings(counts)
     for player in list_unanchored(counts):
-        ratings, results = counts.against_anchors(player)
+        ratings, results = counts.select_anchored_opponents(player)
         if not len(ratings):
             continue
         values = np.array([1.0, options.draw_weight, 0.0])

@@ -166,7 +166,7 @@ class UciProcess:
             while data:
                 data = data[os.write(self._in, data) :]
         except (OSError, ValueError) as error:
-            raise self._died("ended") from error
+            raise self._make_exit_error("ended") from error
 
     def _read_until(self, word: bytes, timeout: float) -> bytes:
         """Return the output up to and including the line that starts with `word`."""
@@ -179,18 +179,18 @@ class UciProcess:
                 return output
             scanned = max(0, len(self._buffer) - len(word) - 1) if at < 0 else at
             if not self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise self._died(f"gave no answer for {timeout:.0f} s")
+                raise self._make_exit_error(f"gave no answer for {timeout:.0f} s")
             try:
                 chunk = os.read(self._out, 1 << 16)
             except OSError as error:
-                raise self._died("ended") from error
+                raise self._make_exit_error("ended") from error
             if not chunk:
-                raise self._died("ended")
+                raise self._make_exit_error("ended")
             if len(self._buffer) > MAX_OUTPUT_BYTES:
                 raise EngineAnswerError(f"engine {self.name} wrote {MAX_OUTPUT_BYTES >> 20} MiB without an answer")
             self._buffer += chunk
 
-    def _died(self, what: str) -> EngineDiedError:
+    def _make_exit_error(self, what: str) -> EngineDiedError:
         """Return an EngineDiedError with the process's exit status or signal."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.2 if what == "ended" else 0)

@@ -189,7 +189,7 @@ class ForeignGame:
     oddities: list[Oddity] = field(default_factory=list)
 
     @property
-    def packed(self) -> bytes:
+    def packed_moves(self) -> bytes:
         return pack_moves(self.moves)
 
     def side(self, color: chess.Color) -> MatchPlayer:
@@ -296,7 +296,7 @@ def note_duplicates(games: Iterable[ForeignGame]) -> None:
     seen: dict[tuple[str, str, bytes], int] = {}
     ids: dict[str, int] = {}
     for game in games:
-        key = (game.white.text, game.black.text, game.packed)
+        key = (game.white.text, game.black.text, game.packed_moves)
         if key in seen:
             game.odd("moves of an earlier game", f"the same moves as row {seen[key]}")
         seen.setdefault(key, game.row)

@@ -160,7 +160,7 @@ class CausalDecoder(Network):
         """Return the token embedding and the final norm."""
 
     @abstractmethod
-    def embedded(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+    def compute_embeddings(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
         """Return the residual stream [batch, length, d_model] before the first block."""
 
     def block_arguments(self, tokens: Tensor, positions: Tensor | None, dtype: torch.dtype) -> tuple[Any, ...]:
@@ -180,7 +180,7 @@ class CausalDecoder(Network):
         mask: Tensor | None = None,
         after: tuple[int, Tensor] | None = None,
     ) -> Tensor:
-        layer, residual = (-1, self.begin(self.embedded(tokens, positions))) if after is None else after
+        layer, residual = (-1, self.begin(self.compute_embeddings(tokens, positions))) if after is None else after
         arguments = self.block_arguments(tokens, positions, residual.dtype)
         for block in self.blocks[layer + 1 :]:
             residual = block(residual, *arguments, cache, mask)

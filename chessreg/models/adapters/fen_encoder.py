@@ -69,15 +69,15 @@ class FenEncoder(PositionModel):
         self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None, mask: Tensor | None = None
     ) -> Tensor:
         residual = self.through(tokens, self.n_layer)
-        hidden: Tensor = self.normalised.at(self.ln_f(residual))[:, 1:]
+        hidden: Tensor = self.normalised.run_hooks(self.ln_f(residual))[:, 1:]
         return hidden
 
     def through(self, tokens: Tensor, layers: int) -> Tensor:
         """Return the residual stream [batch, 78, d_model] after `layers` blocks."""
         if tokens.shape[1] != TOKENS:
             raise BadInputError(f"a FEN encoder reads {TOKENS} tokens, not {tokens.shape[1]}", "encode with fen-77")
-        embedded = self.embedded.at(self.wte(F.pad(tokens, (1, 0), value=self.first)))
-        residual = self.begin.at(F.dropout(embedded + self.wpe.weight, self.config.dropout, self.training))
+        embedded = self.embedded.run_hooks(self.wte(F.pad(tokens, (1, 0), value=self.first)))
+        residual = self.begin.run_hooks(F.dropout(embedded + self.wpe.weight, self.config.dropout, self.training))
         for block, point in zip(self.h[:layers], self.after, strict=False):
             residual = point.at(block(residual))  # type: ignore[operator]
         return residual

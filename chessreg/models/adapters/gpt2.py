@@ -109,13 +109,13 @@ class GPT2Attention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, config.bias)
 
     def forward(self, x: Tensor, cache: SlotCache | None, mask: Tensor | None) -> Tensor:
-        return self.out(self.mixed(x, cache, mask))
+        return self.out(self.mix_values(x, cache, mask))
 
     def out(self, mixed: Tensor) -> Tensor:
         """Return the part added to the residual stream, given the mixed values [..., d] of the heads."""
         return F.dropout(self.c_proj(mixed), self.dropout, self.training)
 
-    def mixed(self, x: Tensor, cache: SlotCache | None = None, mask: Tensor | None = None) -> Tensor:
+    def mix_values(self, x: Tensor, cache: SlotCache | None = None, mask: Tensor | None = None) -> Tensor:
         """Return the mixed values of the heads, concatenated: [batch, length, d]."""
         batch, length, d = x.shape
         parts = self.c_attn(x).view(batch, length, 3, self.n_head, d // self.n_head)
@@ -145,7 +145,7 @@ class GPT2Attention(nn.Module):
         counts, order = row.bincount(minlength=len(x)), row.argsort(stable=True)
         most, length = int(counts.max()), x.shape[1]
         if 2 * most > length:  # the causal kernel skips half of the work
-            return self.out(self.mixed(x)[row, token])
+            return self.out(self.mix_values(x)[row, token])
         place = torch.empty_like(row)
         place[order] = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row[order]]
         at = token.new_zeros(len(x), most)
@@ -233,7 +233,7 @@ class GPT2(CausalDecoder):
     def ends(self) -> tuple[nn.Module, nn.Module]:
         return self.wte, self.ln_f
 
-    def embedded(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+    def compute_embeddings(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
         where = self.wpe.weight[: tokens.shape[1]] if positions is None else self.wpe(positions)
         return F.dropout(self.wte(tokens) + where, self.config.dropout, self.training)
 

@@ -125,7 +125,7 @@ class Llama(CausalDecoder):
     def ends(self) -> tuple[nn.Module, nn.Module]:
         return self.embed_tokens, self.final
 
-    def embedded(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+    def compute_embeddings(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
         embedding: Tensor = self.embed_tokens(tokens)
         return embedding
 

@@ -23,7 +23,7 @@ TOKENS, CHARACTERS, ACTIONS = 77, 31, 1968
 class CharacterHook(nn.Identity):
     """A hook point whose output is the residual stream of the 77 characters."""
 
-    def at(self, residual: Tensor) -> Tensor:
+    def run_hooks(self, residual: Tensor) -> Tensor:
         """Pass the residual stream [batch, 78 or more, d_model] through the hooks. Without hooks nothing is copied."""
         if not self._forward_hooks:
             return residual

@@ -170,11 +170,11 @@ class SearchlessChess(PositionModel):
             raise BadInputError(
                 f"a {self.architecture} model reads {TOKENS} tokens, not {tokens.shape[1]}", "encode with fen-77"
             )
-        embedded = self.embedded.at(self.embed(whole) * math.sqrt(self.d_model))
-        residual = self.begin.at(embedded + self.places(whole.shape[1]).to(embedded))
+        embedded = self.embedded.run_hooks(self.embed(whole) * math.sqrt(self.d_model))
+        residual = self.begin.run_hooks(embedded + self.places(whole.shape[1]).to(embedded))
         for block, point in zip(self.h, self.after, strict=True):
             residual = point.at(block(residual))  # type: ignore[operator]
-        return self.normalised.at(self.ln_f(residual))
+        return self.normalised.run_hooks(self.ln_f(residual))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits [batch, 1, 1968], or [batch, 1, buckets] of the return; `tokens` as in `read`."""

@@ -95,10 +95,14 @@ class NextTokens:
         order = moved[np.argsort(self.row[which[moved]], kind="stable")]
         for part in split_passes(self.row[which[order]]):
             chosen = order[part]
-            logprobs[torch.from_numpy(chosen).to(logprobs.device)] = self._edited(chosen, which[chosen], edits, first)
+            logprobs[torch.from_numpy(chosen).to(logprobs.device)] = self._compute_edited(
+                chosen, which[chosen], edits, first
+            )
         return logprobs
 
-    def _edited(self, owners: np.ndarray, sites: np.ndarray, edits: Sequence[ResidualEdit], first: int) -> Tensor:
+    def _compute_edited(
+        self, owners: np.ndarray, sites: np.ndarray, edits: Sequence[ResidualEdit], first: int
+    ) -> Tensor:
         """Return log-probabilities float32 [n, outputs] of one pass over these edited tokens; `first` is the first
         edited layer."""
         session = self._session

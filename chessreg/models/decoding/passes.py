@@ -96,18 +96,18 @@ def run_rectangular_pass(
     shape, at = (len(new.rows), width), (new.place, new.offset)
     columns = new.first[:, None] + np.arange(width)
 
-    def padded(values: np.ndarray, padding: np.ndarray) -> np.ndarray:
+    def pad_rows(values: np.ndarray, padding: np.ndarray) -> np.ndarray:
         padding[at] = values
         return padding
 
-    ids, positions = padded(new.ids, np.zeros(shape, np.int64)), padded(new.positions, columns.copy())
-    masks = [None if m is None else torch.from_numpy(padded(m, np.zeros(shape, bool))) for m in new.masks]
+    ids, positions = pad_rows(new.ids, np.zeros(shape, np.int64)), pad_rows(new.positions, columns.copy())
+    masks = [None if m is None else torch.from_numpy(pad_rows(m, np.zeros(shape, bool))) for m in new.masks]
     whole = new.rows == list(range(cache.row_count))
     rows = None if whole else torch.tensor(new.rows, device=device)
     there = torch.from_numpy(columns).to(device)
     cache.place(CacheSlots(rows, there, int(columns.max()) + 1, new.fresh))
     if new.owners is not None:
-        owners = torch.from_numpy(padded(new.owners, np.zeros(shape, np.int64)))
+        owners = torch.from_numpy(pad_rows(new.owners, np.zeros(shape, np.int64)))
         chosen = [edit.take(owners) if edit.per_row else edit for edit in edits]
     else:
         chosen = [edit.take(torch.tensor(new.rows)) if edit.per_row and not whole else edit for edit in edits]
@@ -159,7 +159,7 @@ def _run_network(
     with ExitStack() as stack:
         stack.enter_context(apply_edits(model.network, edits))
         if watched:
-            stack.enter_context(model.watching(watched, keep))
+            stack.enter_context(model.watch_hook_points(watched, keep))
         tokens, places = torch.from_numpy(ids).to(model.device), torch.from_numpy(positions).to(model.device)
         if after is None:
             return model.network.hidden(tokens, places, cache, mask)

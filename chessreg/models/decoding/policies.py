@@ -200,7 +200,7 @@ class RetryPolicy:
         session.extend(new)
         for i, draft in enumerate(drafts):
             if draft.turn.prompt is not None:
-                made[i] = self._cropped(session, encoding, draft)
+                made[i] = self._choose_from_cropped_prompt(session, encoding, draft)
         return [made.get(i) for i in range(len(drafts))]
 
     def _draw(self, session: DecodingSession, drafts: list[Draft]) -> list[int]:
@@ -223,7 +223,7 @@ class RetryPolicy:
         draft.illegal.append(text)
         return MoveChoice(None, tuple(draft.illegal), ids=ids) if len(draft.illegal) == len(self.temperatures) else None
 
-    def _cropped(self, session: DecodingSession, encoding: Encoding, draft: Draft) -> MoveChoice:
+    def _choose_from_cropped_prompt(self, session: DecodingSession, encoding: Encoding, draft: Draft) -> MoveChoice:
         """Return the choice of a turn whose prompt does not fit the session, running all tries."""
         limit = self.move_tokens or encoding.max_move_tokens
         choice = None

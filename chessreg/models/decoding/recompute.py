@@ -122,5 +122,5 @@ def _run_batch(
     with ExitStack() as stack:
         stack.enter_context(apply_edits(model.network, masked))
         if watched:
-            stack.enter_context(model.watching(watched, put))
+            stack.enter_context(model.watch_hook_points(watched, put))
         return model.network.hidden(tokens.to(model.device))

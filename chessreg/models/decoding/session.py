@@ -167,7 +167,7 @@ class DecodingSession:
     def refresh(self) -> Tensor:
         """Compute all new tokens and return `logprobs`."""
         counts = [len(tokens) - self.start(row) for row, tokens in enumerate(self.tokens)]
-        for group in self._groups(counts):
+        for group in self._group_new_rows(counts):
             self._advance(group)
         return self.logprobs
 
@@ -200,24 +200,26 @@ class DecodingSession:
         """Return the number of a row's positions whose keys and values later tokens can attend to."""
         return self._clean[row]
 
-    def _groups(self, counts: list[int]) -> list[list[int]]:
+    def _group_new_rows(self, counts: list[int]) -> list[list[int]]:
         """Return the rows with new tokens in groups, one per pass."""
         pending = [r for r, count in enumerate(counts) if count]
         own = [counts[r] for r in pending]
         history = any(self.start(r) for r in pending)
         if not pending:
             return []
-        if max(own) > DECODE_TOKENS or self._packs(pending, own, history):
-            return [[pending[i] for i in group] for group in self.groups(pending, own, PREFILL_TOKENS, history)]
+        if max(own) > DECODE_TOKENS or self._should_pack(pending, own, history):
+            return [[pending[i] for i in group] for group in self.group_rows(pending, own, PREFILL_TOKENS, history)]
         # a pass over all rows reads the cache in place; gathering a subset doubles the cost
         return [list(range(len(counts)))] if 2 * len(pending) > len(counts) else [pending]
 
-    def groups(self, rows: Sequence[int], counts: Sequence[int], limit: int, history: bool = True) -> list[list[int]]:
+    def group_rows(
+        self, rows: Sequence[int], counts: Sequence[int], limit: int, history: bool = True
+    ) -> list[list[int]]:
         """Return the passes in which to compute counts[i] new tokens of rows[i], as lists of indices i.
 
         A pass has at most `limit` tokens, or one row. `history` states whether the rows have earlier tokens.
         """
-        if self._packs(rows, counts, history):
+        if self._should_pack(rows, counts, history):
             return group_by_length(range(len(rows)), counts, limit, packed=True)
         order = sorted(range(len(rows)), key=counts.__getitem__)
         return [sorted(group) for group in group_by_length(order, [counts[i] for i in order], limit)]
@@ -282,7 +284,7 @@ class DecodingSession:
 
         The caller updates the session's state; `keep` receives the residuals [T, d_model] at `watched` hook points.
         """
-        packs = self._packs(new.rows, new.counts.tolist(), not new.fresh)
+        packs = self._should_pack(new.rows, new.counts.tolist(), not new.fresh)
         way: Any = (
             run_packed_pass if packs else run_rectangular_pass if self.model.network.cached else run_recomputed_pass
         )
@@ -295,7 +297,7 @@ class DecodingSession:
         """Whether passes can be packed (only on a CPU). Rows without new tokens then cost nothing."""
         return self.model.device.type == "cpu" and self.model.network.cached
 
-    def _packs(self, rows: Sequence[int], counts: Sequence[int], history: bool) -> bool:
+    def _should_pack(self, rows: Sequence[int], counts: Sequence[int], history: bool) -> bool:
         """Return whether packing is cheaper for a pass with these counts of new tokens; `history`: whether rows have
         earlier ones."""
         if not self.packable or not history:

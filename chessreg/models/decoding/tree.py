@@ -107,7 +107,7 @@ class TokenTree:
         if not pending:
             return
         rows, counts = [self.rows[i] for i in pending], [len(batches[i].tokens) for i in pending]
-        for group in self.session.groups(rows, counts, TREE_TOKENS):
+        for group in self.session.group_rows(rows, counts, TREE_TOKENS):
             chosen = [pending[i] for i in group]
             scores = self._compute(chosen, [batches[i] for i in chosen])
             for i, own in zip(chosen, scores, strict=True):
@@ -124,7 +124,7 @@ class TokenTree:
                 node = prefix[:depth]
                 if node in tree.index:
                     continue
-                above, path = self._seen(place, batch, node[:-1]), [*history, *node]
+                above, path = self._list_attended_columns(place, batch, node[:-1]), [*history, *node]
                 tree.index[node] = len(tree.index)
                 batch.reads.append(len(batch.tokens))
                 attended = self._add(tree, batch, path, above)
@@ -132,14 +132,14 @@ class TokenTree:
                     tree.paths[node] = attended
         return batch
 
-    def _seen(self, place: int, batch: _Batch, node: Prefix) -> list[int]:
+    def _list_attended_columns(self, place: int, batch: _Batch, node: Prefix) -> list[int]:
         """Return the columns that a node's children attend to; under an edit of the last token, feed the node clean
         first."""
         tree, row = self._trees[place], self.rows[place]
         if node not in tree.paths:
             history = self.session.tokens[row]
             if node:
-                above = self._seen(place, batch, node[:-1])
+                above = self._list_attended_columns(place, batch, node[:-1])
                 tree.paths[node] = self._add(tree, batch, [*history, *node], above, clean=True)
             else:
                 root: list[int] = []

@@ -133,7 +133,7 @@ def measure_residual_norms(model: LanguageModel, hook_points: Collection[str]) -
     norms: dict[str, list[torch.Tensor]] = {}
     known = set(hook_points) & model.network.hook_points.keys()
     for text in get_sample(model.encoding).texts[:MIN_GAMES] if known else ():
-        with torch.inference_mode(), model.watching(known, seen.__setitem__):
+        with torch.inference_mode(), model.watch_hook_points(known, seen.__setitem__):
             model.logits(torch.tensor([text[: model.block_size]]))
         for point, residual in seen.items():
             norms.setdefault(point, []).append(residual.float().norm(dim=-1).flatten())

@@ -275,7 +275,7 @@ def _read_scalar(dtype: _Dtype, data: bytes) -> float | int | bool:
     return number
 
 
-def _latin1(text: str, encoding: str) -> bytes:
+def _encode_latin1(text: str, encoding: str) -> bytes:
     """Replaces _codecs.encode, which pickles of bytes call. Raises ValueError for another encoding."""
     if encoding != "latin1":
         raise ValueError(f"bytes are not pickled as {encoding!r}")
@@ -308,7 +308,7 @@ class _Unread:
 
 STAND_INS: dict[str, Any] = {
     "numpy.dtype": _Dtype,
-    "_codecs.encode": _latin1,
+    "_codecs.encode": _encode_latin1,
     "argparse.Namespace": _Settings,
     "numpy.ndarray": _Unread,
     **{f"numpy.{core}.multiarray.scalar": _read_scalar for core in ("core", "_core")},

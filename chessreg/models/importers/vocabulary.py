@@ -93,9 +93,9 @@ class Vocabulary:
     @cached_property
     def ids(self) -> dict[str, int]:
         """The id of each text, with spaces as in a game."""
-        return {self._plain(text): number for number, text in self.texts.items()}
+        return {self._normalize_spaces(text): number for number, text in self.texts.items()}
 
-    def _plain(self, text: str) -> str:
+    def _normalize_spaces(self, text: str) -> str:
         for space in () if self._has_space else SPACES:
             text = text.replace(space, " ")
         return text
@@ -104,7 +104,7 @@ class Vocabulary:
     def _has_space(self) -> bool:
         return " " in self.texts.values()
 
-    def id_of(self, text: str, read: Encoding) -> int | None:
+    def find_id(self, text: str, read: Encoding) -> int | None:
         """Return the id of a token of the encoding, under any of its names; None if the vocabulary lacks it."""
         others = SPECIALS.get(text, ())
         if isinstance(read, UciSquare) and text in "qrbn" and text.upper() not in read.vocabulary:
@@ -119,45 +119,47 @@ class Vocabulary:
         made: dict[str, None] = {}
         for number in range(max(self.texts, default=-1) + 1):
             own = self.texts.get(number, f"<unused-{number}>")
-            plain = self._plain(own).strip() or own
+            plain = self._normalize_spaces(own).strip() or own
             made[next(text for text in (plain, own, f"{own}-{number}") if text not in made)] = None
         return list(made)
 
-    def missing(self, read: Encoding) -> list[str]:
+    def list_missing_tokens(self, read: Encoding) -> list[str]:
         """Return the tokens of the encoding that the vocabulary lacks."""
-        return [text for text in read.vocabulary if self.id_of(text, read) is None]
+        return [text for text in read.vocabulary if self.find_id(text, read) is None]
 
-    def difference(self, read: Encoding) -> str | None:
+    def describe_difference(self, read: Encoding) -> str | None:
         """Return why this is not the encoding's vocabulary, None if it is.
 
         The reason is a missing or repeated token, or a token that joins several of the encoding's and could occur in a
         game.
         """
-        if missing := self.missing(read):
+        if missing := self.list_missing_tokens(read):
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             return f"it has no token {missing[0]!r}{more}"
-        rows = self._rows(read)
-        counts = Counter(map(self._plain, self.texts.values()))
-        if twice := next((self.texts[row] for row in rows if counts[self._plain(self.texts[row])] > 1), None):
+        rows = self._find_rows(read)
+        counts = Counter(map(self._normalize_spaces, self.texts.values()))
+        if twice := next(
+            (self.texts[row] for row in rows if counts[self._normalize_spaces(self.texts[row])] > 1), None
+        ):
             return f"it has the token {twice!r} twice"
         joined = re.compile(f"(?:{'|'.join(map(re.escape, sorted(read.vocabulary, key=len, reverse=True)))}){{2,}}")
-        for text in map(self._plain, self._others(rows)):
+        for text in map(self._normalize_spaces, self._list_other_texts(rows)):
             possible = self.merged is None or text in self.merged
             if possible and text not in RESULTS and joined.fullmatch(text):
                 return f"its token {text[:40]!r} joins several tokens of a game"
         return None
 
-    def rows_of(self, read: Encoding) -> TokenRows:
+    def map_token_rows(self, read: Encoding) -> TokenRows:
         """Return the rows of the tokens of an encoding without a `difference`."""
-        rows, case = self._rows(read), None
+        rows, case = self._find_rows(read), None
         if isinstance(read, UciSquare):
             case = "upper" if self.texts[rows[read.vocabulary.index("q")]].isupper() else "lower"
-        return TokenRows(rows, self.file, tuple(self._others(rows)), promotion_case=case)
+        return TokenRows(rows, self.file, tuple(self._list_other_texts(rows)), promotion_case=case)
 
-    def _rows(self, read: Encoding) -> tuple[int, ...]:
-        return tuple(self.id_of(text, read) or 0 for text in read.vocabulary)
+    def _find_rows(self, read: Encoding) -> tuple[int, ...]:
+        return tuple(self.find_id(text, read) or 0 for text in read.vocabulary)
 
-    def _others(self, rows: Sequence[int]) -> list[str]:
+    def _list_other_texts(self, rows: Sequence[int]) -> list[str]:
         """Return the texts of the other ids."""
         chosen = set(rows)
         return [self.texts[number] for number in sorted(self.texts) if number not in chosen]
@@ -177,14 +179,14 @@ def match_encoding(
     if isinstance(given, MoveTokens):
         return given, TokenRows(tuple(range(given.size)), vocabulary.file)
     known = [get_encoding(name) for name in list_encodings()]
-    fitting = [(one, vocabulary.rows_of(one)) for one in known if vocabulary.difference(one) is None]
+    fitting = [(one, vocabulary.map_token_rows(one)) for one in known if vocabulary.describe_difference(one) is None]
     best = min(fitting, key=lambda fit: (len(fit[1].dropped), fit[1].is_reordered), default=None)
     hint = f"--vocabulary FILE, if {vocabulary.file} belongs to another model"
     if given is not None:
-        if reason := vocabulary.difference(given):
+        if reason := vocabulary.describe_difference(given):
             other = f"--encoding {best[0].name}" if best else hint
             raise BadInputError(f"{vocabulary.file} is not the vocabulary of {given.name}: {reason}", other)
-        return given, vocabulary.rows_of(given)
+        return given, vocabulary.map_token_rows(given)
     if best and not best[1].dropped:
         return best
     texts = vocabulary.list_texts()
@@ -201,10 +203,10 @@ def match_encoding(
     near = known
     if set(chess.SQUARE_NAMES) <= set(vocabulary.ids):
         near = [one for one in known if isinstance(one, UciSquare)]
-    nearest = min(near, key=lambda one: len(vocabulary.missing(one)))
+    nearest = min(near, key=lambda one: len(vocabulary.list_missing_tokens(one)))
     if not_moves.message:
         raise BadInputError(f"{vocabulary.file} is a vocabulary of moves, but {not_moves.message}", not_moves.hint)
-    if 2 * len(vocabulary.missing(nearest)) > nearest.size:
+    if 2 * len(vocabulary.list_missing_tokens(nearest)) > nearest.size:
         examples = " and ".join(repr(text[:20]) for text in [*vocabulary.texts.values()][:2])
         raise BadInputError(
             f"{vocabulary.file} has tokens such as {examples}, which no encoding has: {', '.join(list_encodings())}",
@@ -212,7 +214,7 @@ def match_encoding(
         )
     raise BadInputError(
         f"{vocabulary.file} is not the vocabulary of {nearest.name}, the nearest encoding: "
-        f"{vocabulary.difference(nearest)}",
+        f"{vocabulary.describe_difference(nearest)}",
         f"{hint}; --encoding prompt for a language model",
     )
 

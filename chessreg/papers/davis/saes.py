@@ -69,18 +69,18 @@ def plan_sae_trainings(request: Request, size: DavisSize) -> Iterator[Step]:
                                                                                                            tokens),
         )  # fmt: skip
 
-    def after(layers: Iterable[int]) -> tuple[str, ...]:
+    def format_points(layers: Iterable[int]) -> tuple[str, ...]:
         return tuple(format_hook_point(layer, RESID_POST) for layer in layers)
 
     ends = tuple(point for point in SITES if "*" not in point)
     if size.smaller_everywhere:
-        yield step(ALL_SAES_STEP, (size.expansion, *size.smaller), (*after(range(request.layers)), *ends))
+        yield step(ALL_SAES_STEP, (size.expansion, *size.smaller), (*format_points(range(request.layers)), *ends))
         return
     for name, layers in group_blocks(request, size).items():
-        yield step(f"sae-{name}", (size.expansion,), after(layers))
+        yield step(f"sae-{name}", (size.expansion,), format_points(layers))
     yield step("sae-ends", (size.expansion,), ends)
     for expansion in size.smaller:
-        yield step(f"sae-smaller-{expansion}", (expansion,), after(list_compared_blocks(request, size)))
+        yield step(f"sae-smaller-{expansion}", (expansion,), format_points(list_compared_blocks(request, size)))
 
 
 def count_latent_operations(request: Request, positions: float, expansion: int, learnt: bool = True) -> float:

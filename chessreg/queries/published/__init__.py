@@ -331,11 +331,13 @@ def find_matching_rows(
     if not known or not ours.num_rows:
         return {}
     parts = ", ".join(f'coalesce(bool_or({has_part(value)}), false) AS "{n}"' for n, value in known.items())
-    [played] = engine.over(ours, f"SELECT {parts} FROM result").to_pylist()  # one pass: most values have no match
+    [played] = engine.query_arrow_table(
+        ours, f"SELECT {parts} FROM result"
+    ).to_pylist()  # one pass: most values have no match
     selects = [select_matching_rows(number, value, ours) for number, value in known.items() if played[str(number)]]
     rows_of: dict[int, list[dict[str, Any]]] = {}
     if selects:
-        for row in engine.over(ours, " UNION ALL ".join(selects) + " ORDER BY number, place").to_pylist():
+        for row in engine.query_arrow_table(ours, " UNION ALL ".join(selects) + " ORDER BY number, place").to_pylist():
             rows_of.setdefault(row["number"], []).append(row)
     return rows_of
 

@@ -154,14 +154,14 @@ def parse_paper_run(name: str, entry: Mapping[str, Any]) -> PaperRun:
         key: None if value == "none" and key not in literal else value
         for key, value in entry.get("settings", {}).items()
     }
-    needed = {each.path: "not stated" for each in known if each.needed and each.path in entry.get("free", {})}
+    needed = {each.path: "not stated" for each in known if each.is_required and each.path in entry.get("free", {})}
     spec = build_settings(kind.spec, needed | typed, preset)
     always = {setting: why for setting, why in ALWAYS_FREE.items() if setting not in {*typed, *preset}}
     free, shown = {**always, **entry.get("free", {})}, dict(entry.get("shown", {}))
     for setting in (*free, *shown):
         if setting.partition(".")[0] not in list_setting_names(kind.spec):
             raise ChessregError(f"run {name} lists {setting}, which is not a setting of {kind.name}")
-    defaults = {each.path: each.default for each in known if not each.needed}
+    defaults = {each.path: each.default for each in known if not each.is_required}
     return PaperRun(name, kind.name, kind.version, spec.model_dump(mode="json"), defaults, free, shown)
 
 
@@ -175,7 +175,7 @@ class PaperComparison:
         """Return a text for each setting of `ours` that differs from the paper's, inputs included."""
         if ours.kind != paper.kind:
             return [f"made by {ours.kind}, the paper's number by {paper.kind}"]
-        texts = self.of_settings(ours.settings, paper.settings, paper)
+        texts = self.compare_settings(ours.settings, paper.settings, paper)
         if ours.version != paper.version:
             texts.append(f"made by version {ours.version} of {ours.kind}, described here for {paper.version}")
         return texts
@@ -190,7 +190,7 @@ class PaperComparison:
             if name in paper.free and name not in ALWAYS_FREE
         ]
 
-    def of_settings(
+    def compare_settings(
         self, ours: Mapping[str, Any], wanted: Mapping[str, Any], paper: PaperRun, prefix: str = ""
     ) -> list[str]:
         """Return the differences of (nested) settings. `prefix` is prepended to their dotted names."""
@@ -203,23 +203,23 @@ class PaperComparison:
             default = {} if isinstance(theirs, Mapping) else paper.defaults.get(setting, UNKNOWN)
             mine = ours.get(name, default)  # a run of an earlier version of the kind has fewer settings
             if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
-                texts += self.of_settings(mine, theirs, paper, f"{setting}.")
+                texts += self.compare_settings(mine, theirs, paper, f"{setting}.")
             elif isinstance(mine, Mapping) or isinstance(theirs, Mapping):
                 texts.append(f"{setting} {format_value_phrase(mine)}, the paper's {format_value_phrase(theirs)}")
             else:
-                texts += self.of_setting(setting, mine, theirs)
+                texts += self.compare_setting(setting, mine, theirs)
         return texts
 
-    def of_setting(self, setting: str, ours: Any, wanted: Any) -> list[str]:
+    def compare_setting(self, setting: str, ours: Any, wanted: Any) -> list[str]:
         """Return the differences of one setting, at most one text for a value that is not a run."""
         several = isinstance(wanted, list)
         if is_selector(wanted) or (several and any(map(is_selector, wanted))):
-            return self.of_reference(setting, ours, wanted)
+            return self.compare_references(setting, ours, wanted)
         if is_equal(ours, wanted):
             return []
         return [f"{setting} {format_value_phrase(ours)}, the paper's {format_value_phrase(wanted)}"]
 
-    def of_reference(self, setting: str, ours: Any, wanted: Any) -> list[str]:
+    def compare_references(self, setting: str, ours: Any, wanted: Any) -> list[str]:
         """Return the differences between our inputs and the paper's, as one text each.
 
         `ours` is a reference and `wanted` a selector, or both are lists of them.
@@ -230,9 +230,9 @@ class PaperComparison:
             theirs = theirs * len(mine)
         if len(mine) != len(theirs):
             return [f"{setting}: {len(mine)}, the paper has {len(theirs)}"]
-        return [text for pair in zip(mine, theirs, strict=True) for text in self.of_input(setting, *pair)]
+        return [text for pair in zip(mine, theirs, strict=True) for text in self.compare_input(setting, *pair)]
 
-    def of_input(self, setting: str, ours: str | None, wanted: str) -> list[str]:
+    def compare_input(self, setting: str, ours: str | None, wanted: str) -> list[str]:
         """Return the differences of one input from the paper's, as one text each.
 
         `ours` is our input reference (None: no input). `wanted` is the paper's: one of SELECTORS and a name.

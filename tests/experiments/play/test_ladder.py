@@ -182,19 +182,19 @@ def test_helped_plies_stand_in_rows_boards_and_tables(session, play, stockfish, 
     report = play(ladder=("random",), games=2, policy="legal", opening=f"book:{tmp_path / 'queen.pgn'}", move_limit=3,
                   assist="author", color="both")  # fmt: skip
     helped, alone = read_stored_games(session.database, list_game_keys(session.database, report.run_id))
-    assert helped.assisted == list(range(6, helped.game.plies, 2))  # White is a queen up
-    assert alone.assisted == []
+    assert helped.assisted_plies == list(range(6, helped.game.plies, 2))  # White is a queen up
+    assert alone.assisted_plies == []
     assert helped.game.turns == 0
     assert alone.game.turns == len(alone.game.tries) > 0
-    assert (helped.game.detail["assisted"], alone.game.detail["assisted"]) == (len(helped.assisted), 0)
+    assert (helped.game.detail["assisted"], alone.game.detail["assisted"]) == (len(helped.assisted_plies), 0)
     marked = [ply for ply, view in enumerate(helped.board_views()) if "Stockfish moved for the model" in view.caption]
-    assert marked == [ply + 1 for ply in helped.assisted]
-    assert helped.record().headers["AssistedPlies"] == " ".join(map(str, helped.assisted))
+    assert marked == [ply + 1 for ply in helped.assisted_plies]
+    assert helped.record().headers["AssistedPlies"] == " ".join(map(str, helped.assisted_plies))
     movers = run_sql(session.database, "SELECT unit, mover, count(*) AS n FROM ply GROUP BY ALL").rows
     assert {row["mover"] for row in movers if row["unit"] == 0} == {"opening", "assist", "opponent"}
     assert {row["mover"] for row in movers if row["unit"] == 1} == {"opening", "model", "opponent"}
     [row] = session.query("wins by level").rows
-    assert (row["assist"], row["assisted"], row["rules"]) == ("author", len(helped.assisted), row["rules"])
+    assert (row["assist"], row["assisted"], row["rules"]) == ("author", len(helped.assisted_plies), row["rules"])
     assert "assist author" in row["rules"]
 
 

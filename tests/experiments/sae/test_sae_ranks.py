@@ -75,7 +75,7 @@ def test_the_terms_of_the_processes_add_up_to_the_gradients_of_the_batch(rows: i
     x, terms = torch.randn(rows, 8, generator=torch.Generator().manual_seed(1)), []
     alone = OneOf(0, 1, None)  # type: ignore[arg-type]
     for ranks in [alone, *(OneOf(rank, 3, None) for rank in range(3))]:  # type: ignore[arg-type]
-        sae = GatedSae.initial(8, 16, 0)
+        sae = GatedSae.make_initial(8, 16, 0)
         gradient = {name: torch.empty_like(value) for name, value in sae.parameters().items()}
         train_step(sae, Adam(sae.parameters(), 0.9, 0.999), gradient, x, 0.5, 1e-3, ranks=ranks)
         terms.append(ranks.terms)

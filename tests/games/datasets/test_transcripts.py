@@ -207,14 +207,14 @@ def test_blocks_of_the_file_end_between_records_wherever_they_are_cut(
     path = tmp_path / "games.csv"
     path.write_text(table(rows))
     whole = build_dataset([path], tmp_path / "one")
-    decoded = sources.GameSource._decoded
+    decoded = sources.GameSource._iterate_decoded
 
     def in_bites(self: sources.GameSource) -> Iterator[bytes]:
         for chunk in decoded(self):
             yield from (chunk[start : start + 97] for start in range(0, len(chunk), 97))
 
     monkeypatch.setattr(transcripts, "BLOCK_BYTES", 700)
-    monkeypatch.setattr(sources.GameSource, "_decoded", in_bites)
+    monkeypatch.setattr(sources.GameSource, "_iterate_decoded", in_bites)
     parts = list(TranscriptSource(path).blocks())
     assert len(parts) > 10
     assert b"".join(parts) == path.read_bytes().split(b"\n", 1)[1]
