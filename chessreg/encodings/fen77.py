@@ -321,7 +321,7 @@ class Fen77(FenCharacters):
         actions = self._action_of_code[codes]
         if (actions < 0).any():
             code = int(codes[(actions < 0).argmax()])
-            raise self._no_action(chess.Move(code & 63, code >> 6 & 63, code >> 12 or None).uci())
+            raise self._make_action_error(chess.Move(code & 63, code >> 6 & 63, code >> 12 or None).uci())
         return actions
 
     def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:

@@ -164,7 +164,7 @@ def test_a_file_is_the_same_dataset_wherever_its_bytes_are(
     assert add(session, tmp_path / name, name="near") == AddedDataset(first.id, first.artifact, False)
     with session.database.read() as sql:
         row = sql.get_one(tables.Dataset, first.id)
-        command, _ = load_entity("dataset").made_by(sql, row)
+        command, _ = load_entity("dataset").describe_origin(sql, row)
     assert command == shlex.join(["chessreg", "dataset", "add", f"{web.url}/std/{name}"])
     assert row.source == name
 

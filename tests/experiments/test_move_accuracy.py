@@ -240,7 +240,7 @@ def test_what_is_read_before_a_decision_is_the_prompt_of_the_moves_before_it(ses
     found = load_decisions(session.inputs, *references, "dataset")
     assert found.games is not None
     moves = dict(zip(found.game.tolist(), found.games.moves(found.game), strict=True))  # type: ignore[union-attr]
-    for prompt, game, ply in zip(found.prompts(written), found.game, found.ply, strict=True):  # type: ignore[arg-type]
+    for prompt, game, ply in zip(found.encode_prompts(written), found.game, found.ply, strict=True):  # type: ignore[arg-type]
         board = chess.Board()
         for move in unpack_moves(moves[int(game)])[: int(ply)]:
             board.push(move)
