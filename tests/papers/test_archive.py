@@ -103,7 +103,7 @@ def test_what_is_half_done_goes_on_elsewhere_without_the_scratch_that_nothing_ne
     assert states(elsewhere)["late"] == "complete"
     assert states(elsewhere)["scratch-2"] == "unneeded"
     for name in ("early", "middle"):
-        assert elsewhere.made.run_id(name) == resting.made.run_id(name)
+        assert elsewhere.complete_steps.run_id(name) == resting.complete_steps.run_id(name)
     archive.save_paper(elsewhere, tmp_path / "whole.zip")
     archive.load_paper(resting, tmp_path / "whole.zip")
     assert set(states(resting).values()) == {"complete"}

@@ -44,8 +44,8 @@ def test_a_paper_is_done_by_jobs_and_what_follows_from_results_comes_last(work, 
     assert [p.state for p in work.plan()] == ["complete"] * 4
     done = ended(supervised)
     assert {(str(job.cause), job.executor) for job in done} == {("finished", "local")}
-    assert done[-1].run_id.hex == work.made.run_id("best")
-    assert done[-1].detail["spec"]["seed"] == int(checks(work.made, "b") > checks(work.made, "a"))
+    assert done[-1].run_id.hex == work.complete_steps.run_id("best")
+    assert done[-1].detail["spec"]["seed"] == int(checks(work.complete_steps, "b") > checks(work.complete_steps, "a"))
     again = []
     assert not PaperLauncher(work, "local", again.append).do()
     assert (again, len(jobs(supervised))) == ([], 4)

@@ -119,13 +119,13 @@ def test_settings_may_follow_from_results(work, session, checks):
     work.do()
     with session.database.read() as sql:
         [best] = sql.scalars(select(tables.Run).where(tables.Run.units == 3))
-    assert best.spec["seed"] == int(checks(work.made, "b") > checks(work.made, "a"))
+    assert best.spec["seed"] == int(checks(work.complete_steps, "b") > checks(work.complete_steps, "a"))
 
 
 def test_a_number_of_no_rows_is_none_and_never_0(work):
     statements = ("SELECT avg(correct) AS value FROM score", "SELECT correct AS value FROM score",
                   "SELECT 0 AS value")  # fmt: skip
-    assert [work.made.value(statement) for statement in statements] == [None, None, 0.0]
+    assert [work.complete_steps.value(statement) for statement in statements] == [None, None, 0.0]
 
 
 def test_an_interrupted_paper_goes_on_where_it_stopped(work, session, interrupt_at):
@@ -163,7 +163,7 @@ def test_the_tables_are_written_with_the_commands_that_print_them(work, tmp_path
     page = (tmp_path / "out" / "toy" / "accuracy.md").read_text()
     assert page.startswith("# Table 1: nothing in it\n")
     assert 'chessreg query "probe accuracy by layer" --tag toy-small-abcdef --rows N\n' in page
-    assert f"| best | {work.steps[2].kind} | {work.made.run_id('best')[-6:]} | the table |" in text
+    assert f"| best | {work.steps[2].kind} | {work.complete_steps.run_id('best')[-6:]} | the table |" in text
     assert (tmp_path / "out" / "toy" / "accuracy-published.csv").read_text().count("\n") > 90
 
 
@@ -261,7 +261,7 @@ def test_what_is_expected_is_held_against_the_rows(work, session, tmp_path):
     rows = [{"share": 50.0, "share_low": 40.0, "share_high": 60.0}, {"share": None}, {"share": 90.0}]
 
     def judged(*bounds):
-        return make_column_judge(lambda row, made: True, lambda row: "all", "share", *bounds)(rows, work.made)
+        return make_column_judge(lambda row, made: True, lambda row: "all", "share", *bounds)(rows, work.complete_steps)
 
     found = judged(40.0, 60.0)
     assert [(f.value, f.low, f.high, f.outcome, f.row) for f in found] == [
