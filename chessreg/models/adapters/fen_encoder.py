@@ -79,7 +79,7 @@ class FenEncoder(PositionModel):
         embedded = self.embedded.run_hooks(self.wte(F.pad(tokens, (1, 0), value=self.first)))
         residual = self.begin.run_hooks(F.dropout(embedded + self.wpe.weight, self.config.dropout, self.training))
         for block, point in zip(self.h[:layers], self.after, strict=False):
-            residual = point.at(block(residual))  # type: ignore[operator]
+            residual = point.run_hooks(block(residual))  # type: ignore[operator]
         return residual
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ class Maia2Config:
 class MeanHook(CharacterHook):
     """A hook point whose output is the mean of the patches, at each of the 77 characters."""
 
-    def at(self, residual: Tensor) -> Tensor:
+    def run_hooks(self, residual: Tensor) -> Tensor:
         """Pass the mean of the patches [batch, patches, d_model] through the hooks. Without hooks nothing is
         computed."""
         if not self._forward_hooks:
@@ -208,13 +208,13 @@ class Maia2(PositionModel):
         maps = F.relu(self.stem(build_planes(tokens).to(self.stem.weight.dtype)))
         for block in self.cnn:
             maps = block(maps)
-        embedded = self.embedded.at(self.embed_norm(self.embed(self.to_patches(maps).flatten(2))))
-        residual = self.begin.at(embedded + self.positions.weight)
+        embedded = self.embedded.run_hooks(self.embed_norm(self.embed(self.to_patches(maps).flatten(2))))
+        residual = self.begin.run_hooks(embedded + self.positions.weight)
         categories = [get_rating_category(rating) for rating in (self.config.rating, self.config.opponent_rating)]
         ratings = self.ratings.weight[categories].flatten()
         for block, point in zip(self.h, self.after, strict=True):
-            residual = point.at(block(residual, ratings))  # type: ignore[operator]
-        return self.normalised.at(self.ln_f(residual)).mean(1, keepdim=True)
+            residual = point.run_hooks(block(residual, ratings))  # type: ignore[operator]
+        return self.normalised.run_hooks(self.ln_f(residual)).mean(1, keepdim=True)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.unembed(self.read(tokens))

@@ -173,7 +173,7 @@ class SearchlessChess(PositionModel):
         embedded = self.embedded.run_hooks(self.embed(whole) * math.sqrt(self.d_model))
         residual = self.begin.run_hooks(embedded + self.places(whole.shape[1]).to(embedded))
         for block, point in zip(self.h, self.after, strict=True):
-            residual = point.at(block(residual))  # type: ignore[operator]
+            residual = point.run_hooks(block(residual))  # type: ignore[operator]
         return self.normalised.run_hooks(self.ln_f(residual))
 
     def forward(self, tokens: Tensor) -> Tensor:
