@@ -115,7 +115,7 @@ def test_a_model_of_maia_2_keeps_its_ratings(here: Any, tmp_path: Path) -> None:
     assert "It is untrained or hardly trained" in here.err
     assert "--vocabulary" not in here.err
     with Database.open(tmp_path / ".chessreg" / "registry.db") as database, database.read() as sql:
-        command, _ = load_entity("checkpoint").made_by(sql, sql.query(tables.Checkpoint).one())
+        command, _ = load_entity("checkpoint").describe_origin(sql, sql.query(tables.Checkpoint).one())
     assert command == "chessreg import checkpoint rapid_model.pt --rating 1900 --opponent-rating 1600"
     here("export", "checkpoint", "maia", "out")
     assert here.json("import", "checkpoint", "out")["id"] == made["id"]
