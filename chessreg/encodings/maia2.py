@@ -56,8 +56,8 @@ class Maia2Encoding(FenCharacters):
 
     >>> maia = Maia2Encoding()
     >>> maia.answer(chess.Board(), chess.Move.from_uci("e2e4"))
-    (326,)
-    >>> maia.answer_text((326,))
+    (311,)
+    >>> maia.answer_text((311,))
     'e2e4'
     """
 

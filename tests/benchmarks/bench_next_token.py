@@ -2,14 +2,13 @@
 
     python tests/benchmarks/bench_next_token.py [--games 40] [--plain-games 2] [--layers 8] [--width 192]
 
-Both ways use the same untrained model of UCI squares, random games, the seven prefixes of Davis's code (specification
-6.3), every layer, and three edits of equation 1: of a probe's direction, of a random one, and of the later board's
-residual. The author takes one game, prefix and layer at a time: a clean pass over the longer prefix as far as the
-layer, and one over the prefix for each edit, with a hook on the block. Ours reads a game once and computes only the
-last token above the edited layer, all prefixes, layers and edits together. Both must give the same distributions, to
-1e-4. Goals: 30 times the edits per CPU second, and 60 % of the rate of the bare forward passes of the same tokens.
-`per_600_s`: edits that ten minutes of one core make. CPU seconds of this process count, so other work on the machine
-disturbs little.
+Both ways use the same untrained model of UCI squares, random games, the seven prefixes of Davis's code, every layer,
+and three edits of equation 1: of a probe's direction, of a random one, and of the later board's residual. The author
+takes one game, prefix and layer at a time: a clean pass over the longer prefix as far as the layer, and one over the
+prefix for each edit, with a hook on the block. Ours reads a game once and computes only the last token above the edited
+layer, all prefixes, layers and edits together. Both must give the same distributions, to 1e-4. Goals: 30 times the
+edits per CPU second, and 60 % of the rate of the bare forward passes of the same tokens. `per_600_s`: edits that ten
+minutes of one core make. CPU seconds of this process count, so other work on the machine disturbs little.
 """
 
 from __future__ import annotations

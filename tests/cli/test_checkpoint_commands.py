@@ -30,7 +30,7 @@ torch.set_num_threads(1)  # tiny matrices: a second thread only waits, the longe
 
 
 def nanogpt(path: Path, vocabulary: int = 32, seed: int = 0) -> Path:
-    """A checkpoint as nanoGPT's training script saves one (specification of Karvonen 2024, 2.1)."""
+    """A checkpoint as nanoGPT's training script saves one."""
     generator = torch.Generator().manual_seed(seed)
     d, layers, block = 16, 2, 48
     sizes = {"transformer.wte.weight": (vocabulary, d), "transformer.wpe.weight": (block, d)}

@@ -223,7 +223,7 @@ def test_a_position_without_its_game_is_written_or_refused(one: Encoding) -> Non
 
 
 def test_boards_without_kings_have_answers(one: Encoding) -> None:
-    """Edits take pieces away: python-chess then gives pseudo-legal moves (Davis 6.4)."""
+    """Edits take pieces away: python-chess then gives pseudo-legal moves."""
     board = chess.Board("rnbq1bnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w - - 0 1")
     assert len(one.answers(board)) == 20
     assert one.parse(one.answer_text(one.answer(board, chess.Move.from_uci("g1f3"))), board)

@@ -1,4 +1,4 @@
-"""fen-77 and the 1,968 actions, against the golden vectors of Junkin's specification 8."""
+"""fen-77 and the 1,968 actions, compared with searchless_chess's tokenizer on golden vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PGN characters, against the golden vectors of Karvonen's specification 1.1, 1.2 and 3.2."""
+"""PGN characters, compared with golden vectors of Karvonen's code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts over pretrained tokenizers: templates verbatim, characters alone, room for the answer (Junkin 1.3 to 1.5)."""
+"""Prompts over pretrained tokenizers: templates verbatim, characters alone, room for the answer (Junkin 2025)."""
 
 from __future__ import annotations
 

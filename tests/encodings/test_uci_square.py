@@ -1,4 +1,4 @@
-"""UCI squares, against the golden vectors of Davis's specification 1.1, 1.2, 1.3, 6.3 and 6.4."""
+"""UCI squares, compared with golden vectors of Davis's code and LCB's vocabulary."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_case_of_promotions_does_not_matter_and_unk_is_never_written() -> No
         davis.encode("<unk>")
 
 
-def test_the_vocabularies_are_those_of_the_specification() -> None:
+def test_the_vocabularies_are_those_of_davis_and_lcb() -> None:
     assert (davis.size, lcb.size) == (72, 77)
     assert davis.vocabulary[:5] == ("<pad>", "<s>", "</s>", "<unk>", "a1")
     assert davis.vocabulary[67:] == ("h8", "q", "r", "b", "n")
@@ -80,7 +80,7 @@ def test_a_game_has_one_token_two_a_ply_and_one_a_promotion(dataset: Games) -> N
     [("pre-ply", [0, 0, 0, 1, 1, 2]), ("post-ply", [0, 0, 1, 1, 2, 2])],
 )
 def test_golden_phases_and_labels(alignment: str, plies: list[int]) -> None:
-    """Specification 1.3: bos, e2, e4, e7, e5, g1."""
+    """Davis's phases of the tokens bos, e2, e4, e7, e5, g1."""
     tokens = davis.encode_packed([pack_moves(played("e2e4 e7e5 g1f3").move_stack)])
     found = davis.sites("all", tokens, alignment)  # type: ignore[arg-type]
     assert found.phase.tolist()[:6] == [5, 0, 1, 2, 3, 0]
@@ -125,7 +125,7 @@ def test_sites_by_name_are_what_the_tokens_are(name: str) -> None:
 
 @pytest.mark.parametrize("move", [5, 10, 15, 20, 25, 30, 35])
 def test_golden_grid_of_edits(move: int, dataset: Games) -> None:
-    """Specification 6.3: M, n = M - 1 plies, the last token 2n, its phase by the side to move."""
+    """Davis's grid: M, n = M - 1 plies, the last token 2n, its phase by the side to move."""
     plies = move - 1
     game = next(name for name in GAMES if len(GAMES[name].split()) >= plies + 6)
     prompt = davis.prompt(GAMES[game].split()[:plies])
@@ -137,7 +137,7 @@ def test_golden_grid_of_edits(move: int, dataset: Games) -> None:
 
 
 def test_golden_legal_origins_of_figure_3() -> None:
-    """Specification 6.4: the tokens that begin a legal move on the original, target and future board."""
+    """Davis 2026, section 3.6: the tokens that begin a legal move on the original, target and future board."""
     original = played(FIGURE_3)
     target = original.copy(stack=False)
     target.remove_piece_at(chess.C1)

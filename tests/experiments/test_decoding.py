@@ -119,7 +119,7 @@ def test_both_modes_are_what_the_model_says_step_by_step(world_session: Any, mod
     ],
 )
 def test_a_text_counts_as_it_is(text: str, notation: Any, expected: dict[str, bool], tmp_path: Path) -> None:
-    """valid, legal, first and near of specification 3.1; no blank is taken off."""
+    """The definitions of valid, legal, first and near; blanks are not stripped."""
     from chessreg.encodings.prompts import make_tokenizer
 
     written = PromptEncoding(make_tokenizer(tmp_path, merged=False), PromptSettings(notation=notation))

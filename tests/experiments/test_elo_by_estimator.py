@@ -1,4 +1,4 @@
-"""All estimators side by side, on the author's committed sweeps (Junkin 2025; specification 4.3 and 8)."""
+"""All estimators side by side, on the author's committed sweeps (Junkin 2025)."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def tuner(
 
 
 def test_labels_are_the_answer_and_its_end_alone(words: Any) -> None:
-    """Prompts of unequal length, padded on the right; EOT is supervised, the prompt is not (specification 2.2)."""
+    """Prompts of unequal length, padded on the right; EOT is supervised, the prompt is not."""
     made = corpus(words, template="junkin-1", notation="san")
     [(inputs, labels)] = made.batches([0, 1, 2], 10_000)
     supervised = [row[row != IGNORED_LABEL].tolist() for row in labels]
@@ -220,7 +220,7 @@ def test_lora_is_merged_into_the_checkpoint_and_kept_beside_it(family: str, word
 
 
 def test_what_does_not_fit_is_left_out_and_counted(words: Any, tmp_path: Path) -> None:
-    """The start has twenty legal moves, the others few: the author's code cut the answer off (specification 1.5)."""
+    """The start has twenty legal moves, the others few: the author's code cut the answer off."""
     made = corpus(words, template="junkin-5")
     lengths = [len(row) for row, _ in made.rows([0, 1, 2])]
     short = corpus(words, lengths[0] - 2, template="junkin-5")

@@ -68,7 +68,7 @@ def test_a_class_direction_does_not_know_what_is_added_to_all_classes():
 
 @pytest.mark.slow
 def test_davis_weights_give_the_numbers_measured_on_them(session, shared_data):
-    """Specification 4.5 and its errata."""
+    """Cosines and retrieval of Davis's published probes."""
     for name, part in (("color", "to_color"), ("type", "to_piece"), ("joint", "to_piece_by_color")):
         file = shared_data / "probes" / f"davis-{part}-layer-07-phase-0.safetensors"
         session.run(build_import_spec(ImportedProbe, [file], session.inputs), name=name)

@@ -294,7 +294,7 @@ def test_a_probe_of_centred_residuals_reads_raw_ones_centred(world_session):
     ],
 )
 def test_the_authors_last_batches_are_whole_numbers_of_our_positions(shared_data, stem, total, right):
-    """Specification 11.5: 33 dots a game, and 8 of them from dot 25 on for skill."""
+    """33 dots per game, and 8 of them from dot 25 on for skill."""
     import torch
 
     saved = torch.load(shared_data / "probes" / f"karvonen-tf_lens_{stem}.pth", map_location="cpu", weights_only=True)

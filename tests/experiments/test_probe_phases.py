@@ -51,7 +51,7 @@ def cached(session, name="all"):
 
 
 def test_the_phase_and_the_board_of_a_token_are_those_of_davis_table(session):
-    """Specification 1.3: `<s> e2 e4 e7 e5 g1`."""
+    """Davis's phases of `<s> e2 e4 e7 e5 g1`."""
     cache = cached(session)
     game = int(cache.array.game[0])
     first = np.flatnonzero((cache.array.game == game) & (cache.array.token < 6))

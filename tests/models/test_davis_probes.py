@@ -16,7 +16,7 @@ from chessreg.models.importers.davis_probes import ORDER, get_hook_point, read_d
 from chessreg.models.importers.source import is_safetensors
 from chessreg.registry import tables
 
-AUTHORS = {  # specification 4.1
+AUTHORS = {  # of Davis's code
     "color": ("black", "white", "empty"),
     "type": (*"PNBRQK", "."),
     "piece": (*"pnbrqkPNBRQK", "."),

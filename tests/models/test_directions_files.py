@@ -1,4 +1,4 @@
-"""Saved probes and vectors of every age, read without running anything (specification of Karvonen 2024, 3.9, 5.2)."""
+"""Saved probes and vectors of every age, read without executing code."""
 
 from __future__ import annotations
 

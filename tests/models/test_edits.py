@@ -27,7 +27,7 @@ def ids(pgn: Encoding, text: str = TEXT) -> Tensor:
 
 
 def test_a_bias_and_a_hook_give_equal_logits_at_every_token(tiny: LanguageModel, pgn: Encoding) -> None:
-    """Karvonen specification 7.1: the vector as bias of mlp.c_proj, against the vector added to resid_post."""
+    """As in chess_gpt_eval: the vector as bias of mlp.c_proj, against the vector added to resid_post."""
     settings = [(0, 3.0, "add"), (1, -2.0, "subtract")]
     forms = {
         form: [ResidualEdit(layer, vector(layer, 32), scale, "all", op, form) for layer, scale, op in settings]  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def test_a_bias_cannot_edit_some_positions_or_differ_by_row() -> None:
         ResidualEdit(0, vector(1, 32), form="weights")  # type: ignore[arg-type]
 
 
-def test_segments_are_those_of_the_specification(pgn: Encoding) -> None:
+def test_segments_are_those_of_karvonens_code(pgn: Encoding) -> None:
     """Golden test 2: `;1.e4 c5 2.Nf3 d6 3` has white [[0..4],[8..13],[17,18]] and black [[5,6,7],[14,15,16]]."""
     tokens = pgn.encode(";1.e4 c5 2.Nf3 d6 3")
     white = get_token_mask("white_segments").of(tokens, pgn)
@@ -108,7 +108,7 @@ def test_segments_are_those_of_the_specification(pgn: Encoding) -> None:
 
 @pytest.mark.parametrize("positions", ["last", "all", "white_segments", "black_segments"])
 def test_a_branch_equals_a_full_recompute(tiny: LanguageModel, pgn: Encoding, positions: str) -> None:
-    """Karvonen specification 6.3: every character by a full forward pass in which the edit touches these positions."""
+    """Every character by a full forward pass in which the edit touches these positions."""
     prompts = [pgn.encode(text).tolist() for text in (TEXT, TEXT[:11], TEXT[:25])]
     edits = [
         ResidualEdit(0, vector(1, 3, 32), 2.0, positions),

@@ -37,7 +37,7 @@ def rows(n: int = 300) -> Tensor:
 
 
 def loss_of(p: dict[str, Tensor], x: Tensor, coefficient: float, detached: bool = True) -> Tensor:
-    """The formulas of specification 3.1, word for word."""
+    """The formulas of Rajamanoharan et al. 2024, literally."""
     pi = (x - p["b_dec"]) @ p["W_gate"].T + p["b_gate"]
     w_mag = p["r_mag"].exp()[:, None] * p["W_gate"]
     f = (pi > 0) * torch.relu((x - p["b_dec"]) @ w_mag.T + p["b_mag"])

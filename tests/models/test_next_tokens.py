@@ -74,7 +74,7 @@ def test_edits_of_many_tokens_equal_full_passes(
 
 
 def test_an_edit_has_the_length_of_equation_1(squares: LanguageModel) -> None:
-    """Davis specification 9.3 (c): ‖h̃ - h‖ = α ‖LN(h)‖, for each reference norm."""
+    """Davis 2026, Equation 1: ‖h̃ - h‖ = α ‖LN(h)‖, for each reference norm."""
     tokens = torch.tensor([ROWS[1]])
     for layer in range(LAYERS):
         clean = squares.residuals(tokens, [layer])[0, 0, -1]
@@ -89,7 +89,7 @@ def test_an_edit_has_the_length_of_equation_1(squares: LanguageModel) -> None:
 
 
 def test_an_edit_changes_no_logits_before_its_token(squares: LanguageModel) -> None:
-    """Davis specification 9.3 (b), to the last bit; and the token's own are others."""
+    """Equal to the last bit before the token; the token's own logits differ."""
     tokens, [edit] = torch.tensor([ROWS[1]]), edits_of(squares, (1,))
     clean, edited = squares.logits(tokens), squares.logits(tokens, edits=[edit.take(torch.tensor([0]))])
     assert bool((clean[0, :-1] == edited[0, :-1]).all())
@@ -113,7 +113,7 @@ def test_length_0_is_the_clean_model_bit_for_bit(squares: LanguageModel) -> None
 
 
 def test_without_an_edit_it_is_hugging_faces_pass_of_the_same_weights(squares: LanguageModel, tmp_path: Path) -> None:
-    """Davis specification 9.3 (d)."""
+    """Equal to transformers' GPT2LMHeadModel."""
     from transformers import GPT2LMHeadModel
 
     save_checkpoint(squares.network, tmp_path / "squares", CheckpointInfo.of(squares.network, "uci-square-72"))

@@ -73,8 +73,8 @@ def test_every_step_has_what_it_needs_and_settings_that_its_kind_takes(size, lay
     assert len({step.name for step in steps}) == len(steps)
 
 
-def test_the_paper_size_is_that_of_the_specification():
-    """specs/davis.md: 2 and 4.1 to 4.3 (probes), 3.2 (autoencoders), 6.1 to 6.3 and 6.6 (edits), 7 (Markov)."""
+def test_the_paper_size_is_that_of_the_paper_and_its_code():
+    """Probes, autoencoders, edits and Markov tests at the paper's amounts."""
     steps = planned("paper")
     linear = [
         spec
@@ -121,7 +121,7 @@ def test_the_paper_size_is_that_of_the_specification():
     assert {steps[name][1].scales for name in ("edits-published-code", "edits-paper")} == {(0.5,)}
     assert {str(layer) for layer in range(12)} == set(steps["edits-published-code"][1].layer_sets)
     assert steps["figure-4"][1].board == "d5=. e5=p d7=p e7=."
-    assert len(steps["figure-4"][1].layer_sets) == Made.request.layers  # it is not said which: specification 6.5
+    assert len(steps["figure-4"][1].layer_sets) == Made.request.layers  # the paper does not state which
 
     markov = steps["markov-placement"][1]
     assert (markov.equal, markov.games, markov.resamples) == ("placement", 200_000, 1000)
@@ -212,7 +212,7 @@ def test_a_model_of_other_texts_is_refused_at_once(world_session):
 
 
 def test_other_models_are_rows_of_table_2(world_session, world, capsys):
-    """The paper's own, LCB's and two of PGN text are compared (specification 8)."""
+    """The paper's own, LCB's and two of PGN text are compared."""
     asked = Request("model", "train", "test", 8, 64, "small", beside=("lcb", "pgn"))
     steps = {step.name: step for step in find_paper("davis").steps(asked)}
     own = {step.name for step in find_paper("davis").steps(replace(asked, beside=()))}

@@ -1,5 +1,5 @@
 """The plan of Karvonen's paper against the paper: each value here is typed from its Tables 2, 3, 4, 6, 7 and 8 and from
-Appendices C, D and E, with 0-based layers (specification 2.5)."""
+Appendices C, D and E, with 0-based layers."""
 
 import pytest
 

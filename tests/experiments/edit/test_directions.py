@@ -243,7 +243,7 @@ def test_settings_that_contradict_each_other_are_refused(settings, message):
 
 
 def test_a_change_of_the_board_adds_what_appears_and_takes_off_what_disappears():
-    """Davis 6.2: unit length, the empty class only by its own coefficient; nothing where a class has no direction."""
+    """Unit length, the empty class only by its own coefficient; nothing where a class has no direction."""
     weight = np.random.default_rng(0).standard_normal((8, 64, 13)).astype(np.float32)
     removal = ((12, 7, 6),)
     [vector] = compute_change_directions(weight, [removal], 1.0, 0.0)

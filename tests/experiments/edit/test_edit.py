@@ -253,7 +253,7 @@ def test_the_fixed_guard_asks_the_modified_board():
 
 @pytest.mark.parametrize("positions", ["last", "white-segments"])
 def test_edited_texts_are_those_of_a_full_recompute(edited, world_session, positions):
-    """Specification 6.1 and 6.3: greedy texts, each character by a full pass with the edit at these positions."""
+    """Karvonen 2024, section 4.2: greedy texts, each character by a full pass with the edit at these positions."""
     settings = {
         "token_mask": positions,
         "scale_rule": "single_target",
@@ -382,7 +382,7 @@ def test_each_side_s_characters_are_edited_by_its_own_probe(edited, world_sessio
 
 
 def test_an_imported_probe_edits_as_one_of_ours_and_needs_its_checkpoint(edited, world_session, tmp_path):
-    """Karvonen's layout [modes, d_model, rank, file, class], residuals centred (specification 2.3, 3.9)."""
+    """Karvonen's layout [modes, d_model, rank, file, class], with centred residuals."""
     from chessreg.experiments.imported.specs import ImportedProbeSpec
 
     edited(games=1, per_game=1)  # the checkpoint and its probe are there

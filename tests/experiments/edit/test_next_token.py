@@ -201,7 +201,7 @@ def boards_and_moves(games, item: int):
 
 
 def test_length_0_is_the_clean_row_and_all_else_as_long_as_the_probes_edit(everything):
-    """Specification 9.3 (a) bit for bit, and (c): equal lengths of every kind of edit."""
+    """Length 0 changes no bit, and every kind of edit has equal length."""
     _, by_unit = everything
     kinds = ("edit", "other1", "patch")
     for rows in done(by_unit):
@@ -297,7 +297,7 @@ def squares_spec(session, **settings: Any) -> NextTokenEditSpec:
 
 
 def test_figure_3(squares):
-    """Specification 6.4: the boards of the paper's example, and the squares from which moves begin on each."""
+    """Davis 2026, Figure 3: the boards of the example, and the squares from which moves begin on each."""
     text = "e2e4 e7e6 d2d4 b7b6 a2a3 c8b7 b1c3 g8h6 c1h6 g7h6 f1e2 d8g5 e2g4 h6h5 g1f3 g5g6"
     boards = list(iterate_board_copies([chess.Move.from_uci(word) for word in text.split()]))
     prefix = GamePrefix(State(0, 0, 8, UCI.prompt([]), boards[8]), boards[14])

@@ -241,7 +241,7 @@ def test_aggregates_become_arms_with_their_interventions(session):
         assert sql.get_one(tables.Checkpoint, derive_external_id("sample_8layers")).layers == 8
 
 
-GOLDEN = {  # specification 7.9: wins, draws, losses, score; then the author's own mean, draws dropped
+GOLDEN = {  # by level: wins, draws, losses, score; then the author's own mean, draws dropped
     0: (16, 0, 0, 1.0, 1.0), 1: (13, 0, 2, 0.8667, 0.866667), 2: (10, 0, 5, 0.6667, 0.666667),
     3: (6, 2, 7, 0.4667, 0.461538), 4: (5, 1, 9, 0.3667, 0.357143), 5: (5, 1, 9, 0.3667, 0.357143),
     6: (4, 0, 11, 0.2667, 0.266667), 7: (0, 2, 13, 0.0667, 0.0), 8: (0, 0, 15, 0.0, 0.0), 9: (1, 1, 13, 0.1, 0.071429),
@@ -250,7 +250,7 @@ GOLDEN = {  # specification 7.9: wins, draws, losses, score; then the author's o
 
 @pytest.mark.slow
 def test_the_published_games_have_the_published_scores(session, shared_data):
-    """Golden test 6 of the specification, section 11."""
+    """The published games have the published scores, by level."""
     report = session.run(ImportedGamesSpec(file=str(shared_data / "results" / "chess_gpt_eval-games.csv")))
     name_externals(session.database, report.run_id)
     for scoring, place in (("paper", 3), ("author-2024", 4)):
@@ -272,7 +272,7 @@ def test_the_published_games_have_the_published_scores(session, shared_data):
 
 @pytest.mark.slow
 def test_engine_against_engine_keeps_times_apart(session, shared_data):
-    """Golden test 7: results match, and the cells named in the specification, 7.9."""
+    """Results match the games, and the times of both engines are stored separately."""
     file = shared_data / "results" / "chess_gpt_eval-stockfish-testing.csv"
     session.run(ImportedGamesSpec(file=str(file)))
     score = {(r["checkpoint"], r["opponent"]): (r["n"], round(r["score"], 3)) for r in session.query("elo").rows}

@@ -192,7 +192,7 @@ def test_a_short_context_leaves_out_what_it_cannot_read(games):
 
 @pytest.mark.slow
 def test_the_games_of_a_month_reach_as_many_positions_as_were_counted(shared_data, tmp_path):
-    """Specification, errata: prefixes of plies 6 to 40 of 23,261 games reach 13,531 positions, whole games 52."""
+    """Prefixes of plies 6 to 40 of 23,261 games reach 13,531 positions, whole games 52."""
     build_dataset([shared_data / "games" / "lichess-probe-test.pgn.zst"], tmp_path / "made")
     games = Games(tmp_path / "made")
     spec = spec_of(first_ply=6, last_ply=40, equal="placement", classes=20_000)

@@ -96,7 +96,7 @@ def test_random_sets_keep_sizes_and_phases_and_are_the_same_for_the_same_seed():
 
 @pytest.mark.slow
 def test_p_is_uniform_where_labels_are_shuffled():
-    """Acceptance (g) of the specification: over many seeds each p of chance comes up as often as it says."""
+    """Over many seeds, each p by chance is as frequent as its value."""
     layout = layout_of([3, 2, 4, 2, 3, 2], [0, 0, 0, 1, 1, 1])
     p = []
     for seed in range(300):

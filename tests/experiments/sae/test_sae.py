@@ -145,7 +145,7 @@ def with_references(session: Session, spec: SaeSpec) -> SaeSpec:
 
 
 def test_metrics_are_those_computed_by_hand(opened: Session, streamed: Any) -> None:
-    """Every game on its own, one layer, the definitions of specification 3.3 written out."""
+    """Every game separately, one layer, with the definitions of the metrics written out."""
     spec, layer = SaeSpec(**STREAM, boards=3), 1
     inputs, model = opened.inputs, opened.model("reference")
     resolved = with_references(opened, spec)

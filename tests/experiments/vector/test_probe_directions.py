@@ -104,7 +104,7 @@ def test_what_a_board_direction_cannot_be_made_of_is_refused(world_session):
 
 
 def test_karvonens_saved_skill_probe_gives_the_norm_and_cosine_of_its_classes(shared_data):
-    """Specification 3.9: norms 3.0739 and 2.9832 of the low and the high class, cosine -0.9435, at layer 7 of 8."""
+    """Norms 3.0739 and 2.9832 of the low and the high class, cosine -0.9435, at layer 7 of 8."""
     import torch
 
     from chessreg.runs.fitted import compute_cosine_similarity
@@ -121,7 +121,7 @@ def test_karvonens_saved_skill_probe_gives_the_norm_and_cosine_of_its_classes(sh
 
 
 def test_karvonens_contrastive_vector_is_his_average_high_minus_low(shared_data):
-    """Specification 5.2 and 5.3: norm 10.17241, sides 44.60 and 45.10, all of them sums over eight positions."""
+    """Norm 10.17241, sides 44.60 and 45.10, all of them sums over eight positions."""
     import torch
 
     path = shared_data / "probes" / "karvonen-lichess_train_layer_12_pos_start_25_activations.pt"

@@ -1,4 +1,4 @@
-"""Labels of positions: the golden board of Karvonen's specification 11.2 and the classes of 3.1."""
+"""Labels of positions: a golden board of Karvonen's code, and its classes."""
 
 from __future__ import annotations
 

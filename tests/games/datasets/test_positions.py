@@ -174,7 +174,7 @@ POSITIONS = [
 
 
 def test_chessbench_s_puzzles_are_read(tmp_path: Path) -> None:
-    """Its header and example row (Junkin's specification 5.4); a line with an illegal move is rejected."""
+    """Its header and example row; a line with an illegal move is rejected."""
     fen = "4r1k1/2p1qpp1/3p4/1p1P2PQ/1P5b/3R3P/2PBr3/5RK1 b - - 6 26"
     text = "PuzzleId,Rating,PGN,Solution,FEN,Moves\n" + "".join(
         f'00MTG,669,"1. e4, c5 2. Nf3",Bxf2+ Rxf2 Rxf2 Kxf2,{fen},{line}\n'

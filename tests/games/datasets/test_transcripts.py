@@ -1,4 +1,4 @@
-"""Karvonen's transcript CSVs and 1,024-character blocks as datasets (specification of Karvonen 2024, 1.3 and 1.4)."""
+"""Karvonen's transcript CSVs and 1,024-character blocks as datasets."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def sweep(name: str) -> Pool:
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_junkins_sweeps_have_the_ratings_of_the_specification(name: str) -> None:
+def test_junkins_sweeps_have_the_ratings_of_his_code(name: str) -> None:
     found = [
         estimate_ratings(sweep(name), how, Options(weight), resamples=20)[0].rating
         for how in ("junkin-batched", "anchored-ml")

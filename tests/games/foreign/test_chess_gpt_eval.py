@@ -196,7 +196,7 @@ def test_files_are_known_by_their_content(tmp_path: Path) -> None:
     ),
 )
 def test_every_published_game_replays(shared_data: Path, file: str, games: int, terminations: dict[str, int]) -> None:
-    """Golden tests 6 and 7 of the specification, section 11."""
+    """Every published game is legal, with the recorded number and terminations."""
     read = read_games(shared_data / "results" / file, "chess_gpt_eval")
     assert (read.rows, len(read.games), read.rejected) == (games, games, ())
     report = read.report()
