@@ -482,7 +482,7 @@ def format_default(setting: SettingField) -> str:
     """Return `[required]` or `[default: …]`; empty without a default, which the setting's text explains."""
     if setting.is_required:
         return "  [required]"
-    if setting.shown_default in ("", "none", "all"):
+    if setting.shown_default in ("", "none") or setting.means_all(setting.default):
         return ""
     return f"  [default: {setting.default if isinstance(setting.default, bool) else setting.shown_default}]"
 

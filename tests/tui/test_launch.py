@@ -530,7 +530,7 @@ def test_pickers_offer_the_starred_then_the_complete_then_the_newest(world: Path
         spec = CacheSpec(checkpoint="untrained", dataset="games:test", games=1, max_sites=1)
         session.run(spec, name="newest")
         caches = list_candidates(session, "run:cache")
-        assert [row["value"] for row in caches] == ["cache-test", "cache-fit", "newest"]
+        assert [row["value"] for row in caches] == ["cache-fit", "cache-test", "newest"]
         assert caches[-1]["about"].endswith("of a random-init control")
 
 

@@ -481,11 +481,11 @@ def list_run_candidates(session: Session, sql: SqlSession, kind: str, of_model: 
         )
         rank += OF_MODEL_RANK if row["id"] in of_model else 0
         about = f"{format_star(rank)}{row['kind']} · {row['state']} · {row['done']:,}/{row['units']:,} units"
-        about += " · of a random-init control" if control else ""
         begins = 0.0
         if kind == CACHE and isinstance(reference := row["spec"].get("dataset"), str):
             about += f" · of {format_typed_reference(sql, reference)}"
             begins = find_part_begin(reference)
+        about += " · of a random-init control" if control else ""
         value = row["name"] or row["id"].hex[-6:]
         rows.append({"value": value, "about": about, "at": row["created_at"], "rank": rank, "begins": begins})
     return rows
