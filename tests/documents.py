@@ -79,7 +79,7 @@ def check_command(root: click.Command, shown: Command) -> None:
     """Raise click.UsageError, or a ChessregError for a kind's settings, if a command cannot be parsed.
 
     Nothing is run. An abbreviated command, or a command's name in a sentence, may lack required options. A word in
-    capitals, as in `chessreg run KIND --help`, stands for any.
+    capitals, as in `chessreg run KIND --help`, matches any word.
     """
     rest = [word for word in shown.arguments if word != ELLIPSIS]
     is_whole = len(rest) == len(shown.arguments)

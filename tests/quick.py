@@ -16,6 +16,6 @@ def quick_first(count: int, values: Iterable[Any]) -> list[Any]:
 
 
 def quick_only(quick: Iterable[Any], values: Iterable[Any]) -> list[Any]:
-    """Return the values with those that are not in `quick` marked as slow."""
+    """Return the values, marking those that are not in `quick` as slow."""
     quick = [*quick]
     return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]

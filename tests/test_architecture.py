@@ -1,4 +1,4 @@
-"""The rules of the house, as tests: who may import whom, style, types."""
+"""The rules of the architecture, as tests: allowed imports, style, types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A package or a file of one's own that is broken is named, and everything else works on."""
+"""A broken package or custom file is named, and everything else works."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ IDIOMS = re.compile(
     |\bwhat\b(?=[^.?!]*(\.|;|$))(?![^.!]*\?)                         # a clause as a noun, not a question
     |\b(says?|said)\ (nothing|of\ it|otherwise)\b|\bnothing\ says\b|\bis\ said\ to\b
     |\bfor\ (ever|good)\b|\bto\ (its|their)\ end\b|\bin\ the\ place\ of\b|\bknows\ no\b|\bwants?\b(?!\ to)
+    |\bspecification\ [0-9]                                        # cite the paper or the published code
     |\b(stands?|lies)\ (in|beside|there|for\ all)\b|\bof\ which\ there\b|\bgoes\ (by|with)\b
     """,
     re.IGNORECASE | re.VERBOSE,

@@ -8,8 +8,8 @@ is one pass of the whole text through the network as TransformerLens runs it, wi
 at most seven. Where ours differs: the states of a batch run side by side, the texts of a state share the pass of its
 prompt and keep keys and values, and of no token but the last are logits computed. Both draw with the same numbers, so
 they write the same texts, but where two are all but equally likely. Ours also gives the exact probability of a legal
-move in canonical spelling; with --spellings that of every spelling too. His own loop around the stand-in's network was
-seen to take 322 to 340 ms of CPU for a greedy text after 364 characters, the stand-in 332 to 351.
+move in canonical spelling; with --spellings that of every spelling too. His own loop around the stand-in's network
+takes 322 to 340 ms of CPU for a greedy text after 364 characters, the stand-in 332 to 351.
 
 `forward share` is the time of the model's own forward passes over the time of the batch; the rest is chess, bookkeeping
 and sampling. Goals: 10 times the states per second, and 60 % of the time in forward passes.
@@ -51,7 +51,7 @@ LAYERS, SCALE, AUTHORS_TOKENS = (3, 4, 5, 6), 50.0, 7
 
 
 class Sink:
-    """Stands for a task: keeps the rows instead of writing them."""
+    """Replaces a task: keeps the rows instead of writing them."""
 
     def __init__(self, spec: EditSpec, session: Session, threads: int) -> None:
         self.spec, self.options, self.inputs = spec, EditOptions(threads=threads, device="cpu"), session.inputs

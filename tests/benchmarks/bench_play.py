@@ -13,10 +13,10 @@ differs: many games side by side, engines searching meanwhile,
    per minute are its turns per minute over the arena's turns per game, and `ratios` are those of each round.
    `ratio_by_cpu` is that of our own CPU seconds per game, without the engines', and depends least on other work on the
    machine. `mean_text` are the mean characters of a turn's text, of the arena's turns and of the author's. His own code
-   with this model's weights was seen to take 197 to 208 ms of CPU for a try after 364 characters, the stand-in 192 to
-   203. `share_of_forward_bound` is the time of the model's passes alone, every token of these games and tries computed
-   once, in full batches of 32 rows of one length and with a cache, over the time of the match; that length is the mean
-   at which these games' characters stand. `share_in_passes` is the part of the match spent in passes as they were.
+   with this model's weights takes 197 to 208 ms of CPU for a try after 364 characters, the stand-in 192 to 203.
+   `share_of_forward_bound` is the time of the model's passes alone, every token of these games and tries computed once,
+   in full batches of 32 rows of one length and with a cache, over the time of the match; that length is the mean
+   position of these games' characters. `share_in_passes` is the part of the match spent in passes as they were.
 2. At 100,000 nodes, level 0: the time of the same searches done by the engines alone, on all cores, over the time of
    the match, the median of three rounds. Other work on the machine disturbs this; `share_by_cpu` is then the better
    figure: the share of the match in which an engine process had a search to do, times the engines' part of the CPU.

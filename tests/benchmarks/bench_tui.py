@@ -2,9 +2,9 @@
 
     python tests/benchmarks/bench_tui.py [--runs 100000] [--games 1000000] [--keys 120] [--postgresql] [--json]
 
-Prints the cold start (command to first picture), how long from the key to the first rows of this many runs and of this
+Prints the cold start (command to first picture), the time from the key to the first rows of this many runs and of this
 many games, key to paint (median, 95th percentile) idle and while another process writes 1,000 rows a second, the jump
-to the last run, the memory of the process, and the longest step of the event loop while keys lead through all rooms.
+to the last run, the memory of the process, and the longest step of the event loop while keys lead through all screens.
 Goals: cold start within 0.6 s, a million runs and ten million games within 0.5 s, keys within 0.03 s at the 95th
 percentile, no step above 0.05 s, 200 MB, the first rows of filters and orders of a million games or runs within 0.3 s.
 With --postgresql the registry of many runs is copied into a separate server, from the wheel that the tests use.

@@ -9,8 +9,8 @@ TransformerLens does, which keeps every activation of every layer; of one layer 
 added to its class. He notes that one pass would suffice for all layers, so both are reported: as published, and all
 layers from each pass. Where ours differs: batches of games of like length, nothing kept but the sums of the layers, no
 token run after the last that is read. His stand-in is timed on a part of the games, before, between and after ours, and
-scaled; loading is timed once and added for each layer. His own loop around the stand-in's network was seen to take 62
-to 67 ms of CPU a game, the stand-in 65 to 67.
+scaled; loading is timed once and added for each layer. His own loop around the stand-in's network takes 62 to 67 ms of
+CPU per game, the stand-in 65 to 67.
 
 The bound is the transformer's blocks over the same tokens in the same batches, and nothing else. Goals: at least 8
 times faster than as published; at least 60 % of the speed of bare forward passes.

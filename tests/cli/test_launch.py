@@ -59,11 +59,11 @@ def done(here, reference: str) -> int:
 
 
 def test_a_launch_outlives_its_terminal_and_its_supervisor(here, presence, gated):
-    """Typed in a terminal that is closed; then the supervisor is killed; every result is there once."""
+    """Typed in a terminal that is closed; then the supervisor is killed; every result exists once."""
     command = [sys.executable, "-m", "chessreg.cli", *map(str, gated), "--count", "6", "--shards", "2", "--name", "six"]
     pid, terminal = pty.fork()
     if pid == 0:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup a shell would not hear that its terminal is gone
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would hide from a shell that its terminal has closed
         os.execv("/bin/sh", ["/bin/sh", "-c", '"$@"; echo launched; sleep 600', "sh", *command])
     said = b""
     while b"launched\r\n" not in said:

@@ -1,4 +1,4 @@
-"""The way of a training that was stopped, in commands: pushed on one machine, pulled and gone on with on another."""
+"""Moving a stopped training between machines, in commands: pushed on one machine, pulled and resumed on another."""
 
 import os
 import signal

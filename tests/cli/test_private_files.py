@@ -74,7 +74,7 @@ def test_what_commands_write_is_for_its_user_alone(typed: Any, tmp_path: Path, u
     here = tmp_path / "here"
     typed(umask, "init")
     connection = dbapi.connect(here / ".chessreg" / "registry.db")
-    connection.execute("SELECT count(*) FROM run").fetchone()  # the log and its index are there while one reads
+    connection.execute("SELECT count(*) FROM run").fetchone()  # the log and its index exist while a process reads
     launch = f"launch {TOY}:Toy --positions 3 --name first --device cpu"
     typed(umask, launch, "wait first", "db backup", "query --sql SELECT*FROM(toy) --format csv --output out.csv")
     connection.close()

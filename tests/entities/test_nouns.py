@@ -215,7 +215,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
 @pytest.fixture(scope="module")
 def brought(package: Package) -> dict[str, Any]:
     """The output of chessreg for the noun of a package, command by command. Reading commands run in a new process."""
-    for folder in ("here", "there", "new"):  # made before the package is there
+    for folder in ("here", "there", "new"):  # made before the package is installed
         (package.root / folder).mkdir()
         with open_session(str(package.root / folder / "registry.db"), package.root / folder / "store"):
             pass

@@ -1,4 +1,4 @@
-"""Datasets of files behind addresses: a web server, a bucket, and what goes wrong on the way."""
+"""Datasets of remote files: a web server, a bucket, and failures on the way."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_server_that_stops_to_answer_is_not_a_damaged_file(
     moves = [f"1. e4 e5 2. Nf3 {{{n}}} 1-0" for n in range(20_000)]
     content = "\n\n".join(moves).encode() if name == "games.pgn" else pack_parquet({"movetext": moves})
     web.files[f"/{name}"], web.gone_after = content, len(content) // 2
-    if name == "games.parquet":  # its columns stand at the end
+    if name == "games.parquet":  # its columns are at the end
         monkeypatch.setattr(remote.RemoteFile, "_read_range", fail_after(remote.RemoteFile._read_range, 3))
         web.gone_after = None
     with pytest.raises(BadInputError, match=f"{web.url}/{name} cannot be read: "):

@@ -1,7 +1,7 @@
 """A model that plays: a GPT with weights written by hand, a bigram model of game text.
 
-It writes things like `Nf3 ` and `exd5 `, of which one in six or so is legal: real retries and forfeits, in a fraction
-of a millisecond a token, on every fresh clone.
+It writes texts like `Nf3 ` and `exd5 `, of which about one in six is legal: real retries and forfeits, in a fraction of
+a millisecond per token, in every fresh clone.
 """
 
 from __future__ import annotations

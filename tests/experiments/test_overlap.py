@@ -158,7 +158,7 @@ def test_probe_edit_and_vector_tables_say_what_was_trained_on(world_session):
     assert 0 < test["overlap_probe_games"] <= test["n_games"] == 6  # without the games that the probe held out
     for title in ("probe accuracy by layer", "best probe layers"):
         assert said(title, "of-unknown") == {"model unknown, probe 0"}
-    # This model writes no legal move: the table of edits has no row, but its column is there.
+    # This model writes no legal move: the table of edits has no row, but it has its column.
     edited = "SELECT overlap FROM shared_games JOIN runs USING (run_id) WHERE run = 'edited'"
     assert run_sql(session.database, edited).rows == [{"overlap": "model 3, probe 3"}]
     assert "overlap" in session.query("board intervention legality").columns

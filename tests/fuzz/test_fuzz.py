@@ -1,4 +1,4 @@
-"""Every parser of bytes that others wrote reads an input or refuses it in one line: kept inputs, then new ones.
+"""Every parser of third-party bytes reads an input or refuses it in one line: kept inputs, then new ones.
 
 `python tests/fuzz/suite` tries new inputs; `corpus/TARGET` keeps those that once caused a failure, and some that reach
 lines which others do not.

@@ -269,7 +269,7 @@ def write_greedily(session: DecodingSession, games: TokenFile) -> list[list[int]
 def write_shards(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor], limit: int) -> int:
     """Write a Hugging Face folder whose weights are in files of at most `limit` bytes; returns how many files.
 
-    A new folder is written and takes the place of the old one: whenever the process dies, a whole model is there.
+    A new folder is written and replaces the old one: whenever the process dies, a whole model exists.
     """
     from safetensors.torch import save_file
 

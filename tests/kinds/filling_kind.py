@@ -1,4 +1,4 @@
-"""A kind that writes an array for each unit, on a disk that is full as long as a file is there."""
+"""A kind that writes an array for each unit, on a disk that is full as long as a file exists."""
 
 import resource
 from pathlib import Path

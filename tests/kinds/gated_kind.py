@@ -1,4 +1,4 @@
-"""A kind whose pace a test decides: it stops at a gate until a file is there. Its batch must fit into memory."""
+"""A kind whose pace a test controls: it stops at a gate until a file exists. Its batch must fit into memory."""
 
 import time
 from pathlib import Path

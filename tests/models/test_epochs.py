@@ -162,7 +162,7 @@ def test_the_keyed_order_is_the_same_on_every_machine_and_looks_random(monkeypat
         (order[::2], order[1::2]),
     ):
         assert abs(np.corrcoef(first, second)[0, 1]) < 0.005  # five standard deviations
-    cells = np.bincount(order[:100_000] // 10_000, minlength=100)  # where the first tenth lies
+    cells = np.bincount(order[:100_000] // 10_000, minlength=100)  # the position of the first tenth
     assert ((cells - 1000) ** 2 / 900).sum() < 170  # chi-squared of 99 degrees: 134 at 1 %, for hypergeometric counts
     assert 0 < (order == np.arange(10**6)).sum() + (other == order).sum() < 20
 

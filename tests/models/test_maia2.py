@@ -1,4 +1,4 @@
-"""Maia-2, against what the package maia2 computes (tests/fixtures/maia2)."""
+"""Maia-2, compared with the results of the package maia2 (tests/fixtures/maia2)."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def jobs(session):
 
 
 def ended(session):
-    """The jobs, once the last has ended: a run is complete a moment before its process is gone."""
+    """The jobs, once the last has ended: a run is complete a moment before its process ends."""
     deadline = time.monotonic() + 300
     while any(job.state != JobState.ENDED for job in jobs(session)):
         assert time.monotonic() < deadline

@@ -317,7 +317,7 @@ def test_metrics_are_of_each_phase_and_of_all_together_with_the_controls_of_the_
     ]  # fmt: skip
     first, second, pooled = rows
     assert [round(r["accuracy"], 6) for r in rows] == [87.5, 56.25, 71.875]
-    # Class 0 is right as often as the accuracy says, class 1 always; both are there as often.
+    # Class 0 is right as often as the accuracy states, class 1 always; both are equally frequent.
     assert first["macro_f1"] == first["f1"] == pytest.approx((87.5 + 100) / 2)
     assert pooled["precision"] == pytest.approx((71.875 + 100) / 2)
     assert (first["auc"], second["auc"], pooled["auc"]) == pytest.approx((0.85, 0.35, 0.6))

@@ -209,7 +209,7 @@ def test_a_median_is_of_clusters_and_its_interval_of_resampled_ones():
     )  # between the middle two
     assert stats.estimate_median(clusters(value=[math.nan], weights=[5]), "value") == stats.UNKNOWN
     spread = stats.estimate_median(clusters(value=list(range(101)), weights=[1] * 101), "value")
-    # The median of 101 lies within 1.96 / 2 of the root of 101 places around the middle one.
+    # The median of 101 is within 1.96 / 2 of the root of 101 places around the middle one.
     assert (spread.value, spread.low, spread.high) == (50, pytest.approx(40, abs=2), pytest.approx(60, abs=2))
 
 

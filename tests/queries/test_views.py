@@ -1,4 +1,4 @@
-"""The views: how runs stand, kinds with their own columns, plies out of packed moves, names."""
+"""The views: states of runs, kinds with their own columns, plies from packed moves, names."""
 
 from uuid import UUID
 

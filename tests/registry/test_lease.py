@@ -121,7 +121,7 @@ def test_a_holder_that_was_suspended_while_its_lease_went_to_another_writes_no_m
     os.kill(process.pid, signal.SIGSTOP)
     lease = Lease(sqlite_path)
     with pytest.raises(RegistryError, match=f"remove {lease.file}"):
-        lease.hold()  # a suspended process is not gone
+        lease.hold()  # a suspended process has not ended
     lease.file.unlink()  # as the message says
     lease.hold()
     os.kill(process.pid, signal.SIGCONT)

@@ -25,7 +25,7 @@ def said(session: Session) -> list[tuple[str, str]]:
 
 
 def from_host(session: Session, host: str, target: UUID) -> None:
-    """As if another machine had said it and the two registries were merged."""
+    """As if another machine had set it and the two registries were merged."""
     session.execute(update(tables.Annotation).where(tables.Annotation.target == target.hex).values(host=host))
 
 

@@ -78,7 +78,7 @@ def test_what_needs_all_units_waits_until_the_registry_has_them(session, monkeyp
     taken, began = background.ingest_fragments, []
 
     def full(database, store, on_fragment):
-        if began:  # the run is there; then the disk of the registry is full
+        if began:  # the run exists; then the disk of the registry is full
             raise RegistryError("the registry cannot grow: the disk is full")
         return taken(database, store, on_fragment)
 

@@ -1,4 +1,4 @@
-"""Liveness: promises counted on the watcher's own clock, pids that are used again, a registry that stands still."""
+"""Liveness: promises counted on the watcher's own clock, reused pids, a registry without progress."""
 
 from __future__ import annotations
 

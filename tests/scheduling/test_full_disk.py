@@ -20,7 +20,7 @@ FILLING = f"{Path(__file__).parent.parent / 'kinds' / 'filling_kind.py'}:Filling
 
 @pytest.fixture
 def full(tmp_path: Path) -> Path:
-    """The disk is full as long as this file is there."""
+    """The disk is full as long as this file exists."""
     path = tmp_path / "full"
     path.touch()
     return path

@@ -168,7 +168,7 @@ def test_priority_and_room_decide_the_order_and_what_can_never_have_room_fails(d
 def test_the_next_supervisor_finds_what_the_last_one_left(desk):
     desk.launch(desk.order(count=6, shards=2))
     desk.until(lambda: units_done(desk) == 4)
-    desk.next_supervisor()  # the first is gone: nothing was handed over
+    desk.next_supervisor()  # the first has ended: nothing was handed over
     desk.open_gate()
     desk.finish()
     assert desk.states() == ["finished", "finished"]

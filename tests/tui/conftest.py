@@ -255,7 +255,7 @@ class Driver:
         deadline, pause = time.monotonic() + seconds, 0.02
         while not true():
             assert time.monotonic() < deadline, f"{what} did not come; the screen is\n{self.text}"
-            await asyncio.sleep(pause)  # ever longer: who draws the screen all the time keeps others from their work
+            await asyncio.sleep(pause)  # ever longer: constant drawing slows other processes down
             pause = min(1.3 * pause, 0.25)
             if self.app.is_running:
                 await settled(self.pilot)

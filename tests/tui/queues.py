@@ -31,7 +31,7 @@ GATED = str(Path(__file__).parent.parent / "kinds" / "gated_kind.py")
 
 
 class Queue:
-    """A launch of the toy that has finished, one that failed, and one of two shards that stands at a gate with a reduce
+    """A launch of the toy that has finished, one that failed, and one of two shards that waits at a gate with a reduce
     that waits for it."""
 
     def __init__(self, folder: Path, session: Session) -> None:
@@ -68,7 +68,7 @@ class Queue:
             time.sleep(0.1)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """How the jobs of a launch stand."""
+        """The states of the jobs of a launch."""
         with self.session.database.read() as sql:
             return status.read_job_rows(sql, [job for job in sql.scalars(select(Job)) if job.detail["name"] == name])
 

@@ -112,7 +112,7 @@ async def test_a_game_tells_its_result_and_edit_and_is_found_beside_the_lists_th
 
 
 async def shown(driver: Any) -> BoardPane:
-    """The board of the preview, once it is there."""
+    """The board of the preview, once it is shown."""
     preview = driver.screen.query_one(Preview)
     await driver.once(lambda: [pane for pane in preview.query(BoardPane) if pane.display], "a board")
     await driver.settle()

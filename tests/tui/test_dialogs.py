@@ -58,7 +58,7 @@ async def test_a_name_that_cannot_be_one_stays_in_its_dialog_and_a_taken_one_is_
         await driver.stand_on("toy")
         await driver.press("N")
         with open_session(str(own / "registry.db"), own / "store") as session, session.database.write() as sql:
-            sql.execute(text("UPDATE run SET version = version"))  # who holds the registry keeps no answer waiting
+            sql.execute(text("UPDATE run SET version = version"))  # holding the registry delays no answer
             await driver.type("no/name")
             await driver.press("enter")
             assert typed(driver) == "no/name"

@@ -63,7 +63,7 @@ def test_an_answer_of_the_terminal_is_no_key_and_what_is_typed_meanwhile_is(
     """Over a slow line nothing is answered before the last question: the part that a test can check without a clock."""
     terminal, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", columns * 24 // 80, columns, 10 * columns, 6 * columns))
-    patience = "1" if attributes is None else "60"  # seconds: who answers is not waited for, however busy
+    patience = "1" if attributes is None else "60"  # seconds: no wait for an answering process
     command = [sys.executable, "-c", CODE, patience]
     with subprocess.Popen(command, stdin=side, stdout=side, stderr=side) as process:
         os.close(side)

@@ -117,7 +117,7 @@ async def test_an_edit_is_scrubbed_by_layer_class_and_condition(drive, session: 
         assert screen.state.unit > first
         await driver.press("up")
         assert screen.state.unit == first
-        # the lab takes up the same edit: layers, scale, tokens and condition; an edit of the first board has no moves
+        # the lab opens the same edit: layers, scale, tokens and condition; an edit of the first board has no moves
         await driver.press("down")
         stored, edit = screen.answer, screen.state.edit
         await driver.press("e")

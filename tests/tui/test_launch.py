@@ -171,7 +171,7 @@ async def typed(driver: Any, path: str, text: str) -> None:
 
 
 async def planned(driver: Any) -> str:
-    """The screen, once the plan is there."""
+    """The screen, once the plan is shown."""
     screen = driver.screen
     assert isinstance(screen, FormScreen)
     await driver.once(lambda: not screen.checked.right or screen.outlook is not None)
@@ -335,7 +335,7 @@ async def test_the_form_has_the_settings_of_the_variant_that_is_chosen(drive, tm
         await driver.press("space", "space")  # past searchless-chess
         await driver.once(lambda: "packing" in rows(screen) and screen.row is not None)
         assert screen.command() == "chessreg launch train --architecture gpt2 --block-size 255"
-        await driver.press("p", "p", "p")  # a preset fills the tag in, the typed one stands above it
+        await driver.press("p", "p", "p")  # a preset fills in the tag, and the typed one takes precedence
         assert screen.form.variant == "gpt2"
 
 

@@ -46,7 +46,7 @@ def fill(session: Session, number: int = RUNS) -> list[Any]:
             names.add_annotation(sql, "run", row["id"], "name", f"run-{row['spec']['n']}")
         names.add_annotation(sql, "run", rows[7]["id"], "archive")
         names.add_annotation(sql, "run", rows[8]["id"], "tag", "best")
-        for n, withdrawn in ((9, False), (9, True), (11, False), (11, True), (11, False)):  # said, taken back, said
+        for n, withdrawn in ((9, False), (9, True), (11, False), (11, True), (11, False)):  # set, taken back, set
             names.add_annotation(sql, "run", rows[n]["id"], "tag", "twice", withdrawn=withdrawn)
         sql.execute(
             insert(tables.UnitRange),

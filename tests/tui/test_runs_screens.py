@@ -168,7 +168,7 @@ async def test_columns_alone_are_there_again_too(drive, studied: Path) -> None:
         assert driver.screen.command() == "chessreg runs list --sort 'metric.a; b'"
 
 
-# -- words, in a registry of one's own --------------------------------------------------------------------------------
+# -- words, in a separate registry ------------------------------------------------------------------------------------
 
 
 @pytest.fixture

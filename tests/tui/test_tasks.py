@@ -367,7 +367,7 @@ async def test_the_other_tasks_take_few_keys(
     async with drive(own, size=(120, 40), start="home") as driver:
 
         async def words(press: Keys, text: str) -> None:
-            """Filter the list by these words and stand on its first row."""
+            """Filter the list by these words and select its first row."""
             await press("slash")
             await driver.type(text)
             await press("enter")

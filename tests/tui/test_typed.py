@@ -257,7 +257,7 @@ async def test_esc_leaves_a_dialog_and_the_key_behind_it_is_no_text(drive: Any, 
 
 async def test_alt_and_a_key_that_is_bound_is_that(drive: Any) -> None:
     async with drive(size=(120, 36), keys={"runs.compare": "alt+c"}) as driver:
-        await send(driver, *"tone two", "\x1bb", "X", "\x1b\x7f")  # a word back, and the word that is there away
+        await send(driver, *"tone two", "\x1bb", "X", "\x1b\x7f")  # one word back, and delete the word there
         assert driver.app.screen.query_one(Input).value == "one two"
         await send(driver, "\x1bj")
         assert not isinstance(driver.app.screen, Prompt)

@@ -63,7 +63,7 @@ def parts(url: str) -> tuple[str, str]:
 
 
 async def page(client: aiohttp.ClientSession, url: str) -> str:
-    """The page, once the server is there."""
+    """The page, once the server responds."""
     for _ in range(600):
         try:
             async with client.get(url) as answer:

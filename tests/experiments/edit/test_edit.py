@@ -363,7 +363,7 @@ def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session,
 
 
 def test_each_side_s_characters_are_edited_by_its_own_probe(edited, world_session):
-    plain, _ = edited(games=2, per_game=2, samples=1)  # the checkpoint and its probe are there
+    plain, _ = edited(games=2, per_game=2, samples=1)  # the checkpoint and its probe are in this registry
     session = world_session
     cache = CacheSpec(checkpoint="bigram", dataset="sample:fit", max_sites=10, sites="even-spaces")
     session.run(cache, CacheOptions(threads=1), name="bigram-black")
@@ -385,7 +385,7 @@ def test_an_imported_probe_edits_as_one_of_ours_and_needs_its_checkpoint(edited,
     """Karvonen's layout [modes, d_model, rank, file, class], with centred residuals."""
     from chessreg.experiments.imported.specs import ImportedProbeSpec
 
-    edited(games=1, per_game=1)  # the checkpoint and its probe are there
+    edited(games=1, per_game=1)  # the checkpoint and its probe are in this registry
     weight = torch.from_numpy(world_session.probe("bigram-board", 0).weight).reshape(1, -1, 8, 8, 13).contiguous()
     file = tmp_path / "tf_lens_bigram_chess_piece_probe_layer_0.pth"
     torch.save({"linear_probe": weight, "layer": 0, "indexing_function_name": "find_dots_indices"}, file)

@@ -596,7 +596,7 @@ def test_queries_of_legal_move_mass(squares, everything):
     assert by_type["Probe", 0.0]["gain"] == 0
     strength = [row for row in squares.query("edit strength").rows if UUID(str(row["run_id"])) == report.run_id]
     [shared, *_] = render_result(squares.query("edit strength", run=report.run_id.hex), "table").splitlines()
-    assert "layers [1]" in shared  # a list that every row has stands above the table
+    assert "layers [1]" in shared  # a list that every row has is above the table
     for row in strength:
         halves = {"choose": [], "report": []}
         name = {"Probe": "edit", "Patch": "patch", "Random": "random", "Shuffled": "shuffled", "Probe 1": "other1"}

@@ -1,4 +1,4 @@
-"""The kind `sae`: trained from a cache or a model, measured as by hand, taken up to the last bit, read back."""
+"""The kind `sae`: trained from a cache or a model, measured by hand, resumed to the last bit, read back."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def units(sql: SqlSession, run_id: Any) -> Counter[int]:
 
 
 def rows(this: Round, sql: SqlSession, run_id: Any, done: set[int]) -> None:
-    """The rows of these units are there, once, with the right values, and no others; their attempts are known."""
+    """The rows of these units exist, once, with the right values, and no others; their attempts are known."""
     point, score = tables.MetricPoint.__table__.c, tables.Score.__table__.c
     of_points = select(point.unit, point.name, point.step, point.value, point.attempt_id)
     of_scores = select(score.unit, score.item, score.correct, score.attempt_id)

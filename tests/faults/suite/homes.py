@@ -129,7 +129,7 @@ class Server:
             children = postmaster.children()
             os.kill(postmaster.pid, signal.SIGKILL if way == "postmaster" else signal.SIGQUIT)
             _, left = psutil.wait_procs([postmaster, *children], timeout=10)
-            for process in left:  # shared memory is free when all are gone
+            for process in left:  # shared memory is free when all processes have ended
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
 

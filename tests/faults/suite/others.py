@@ -30,7 +30,7 @@ class Evil(Kind):
 
 
 def hostile_place(this: Round) -> None:
-    """A place gives an artifact whose file lies outside of it; its digest is right. Nothing may be written there."""
+    """A place gives an artifact whose file is outside of it; its digest is right. Nothing may be written there."""
     from chessreg.runs import transfer
     from store.places import open_place
 

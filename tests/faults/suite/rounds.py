@@ -229,7 +229,7 @@ def notes(this: Round, file: Path) -> int:
 
 
 def keeps(this: Round, every: dict[int, Round], acknowledged: list[str]) -> None:
-    """Every row that the registry had acknowledged is there."""
+    """Every row that the registry had acknowledged exists."""
     with this.home.open() as session, session.database.read() as sql:
         run_id = uuid_of_round(this, session.database, session.store)
         log = tables.Annotation
@@ -334,8 +334,8 @@ def on_a_bare_machine(this: Round) -> int:
 
 
 def database(this: Round) -> None:
-    """The database is killed under a run or a launch, up to four times: PostgreSQL's server; of SQLite, another who
-    writes."""
+    """The database is killed under a run or a launch, up to four times: PostgreSQL's server, or another writer of
+    SQLite."""
     launched = bool(this.random.random() < 0.3)
     if launched:
         launch(this, pause=0.02)

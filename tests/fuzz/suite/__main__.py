@@ -1,4 +1,4 @@
-"""Parsers of foreign bytes under changed inputs: each is read or refused in one line, within five seconds and 1 GB.
+"""Parsers of third-party bytes under changed inputs: each is read or refused in one line, within five seconds and 1 GB.
 
 python tests/fuzz/suite --seconds 600                       every target for ten minutes
 python tests/fuzz/suite games sql --seconds 60 --seed 7     two of them

@@ -44,7 +44,7 @@ class World:
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[World]:
-        """An empty folder, gone afterwards."""
+        """An empty folder, removed afterwards."""
         self.folder.mkdir()
         try:
             yield self

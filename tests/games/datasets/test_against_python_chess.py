@@ -381,7 +381,7 @@ INSERTED = [text.encode() for text in (
 
 
 def real_games(longest: int) -> list[bytes]:
-    """Short games that come with chessreg, and Lichess games with evaluations where the shared data is there."""
+    """Short games that come with chessreg, and Lichess games with evaluations if the shared data exist."""
     paths = [Path(str(files("chessreg") / "data" / "sample-games.pgn.zst"))]
     paths += [path for name in ("rapid-evals", "lm") if (path := LICHESS / f"lichess-{name}.pgn.zst").exists()]
     games: list[bytes] = []

@@ -196,7 +196,7 @@ def test_bad_rows_are_rejected_with_their_line_and_empty_ones_skipped(tmp_path: 
     assert games.report.rejected == {"illegal move": 1}
     assert games.report.skipped == {"no moves": 1}
     reject = (tmp_path / "made" / "rejects.tsv").read_text().splitlines()[1].split("\t")
-    assert reject[:4] == ["1", "games.csv", "3", "2"]  # row 1 stands on line 3, below the header
+    assert reject[:4] == ["1", "games.csv", "3", "2"]  # row 1 is on line 3, below the header
     assert games.table(["row"])["row"].to_pylist() == [0, 3, 4]
 
 
