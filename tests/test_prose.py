@@ -11,6 +11,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,11 @@ IDIOMS = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def docstrings(tree: ast.Module) -> Iterator[str]:
@@ -104,14 +110,15 @@ def require_few(words: int, found: list[str]) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_docstrings_and_comments_are_plain(package: str) -> None:
-    files = [path.read_text(encoding="utf-8") for path in sources(package)]
-    texts = [text for file in files for text in (*docstrings(ast.parse(file)), *comments(file))]
+    texts = [
+        text for path in sources(package) for text in (*docstrings(parsed(path)), *comments(path.read_text("utf-8")))
+    ]
     require_few(*count(iter(texts)))
 
 
 def test_help_errors_and_labels_are_plain() -> None:
-    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in sources("chessreg", "store", "tui"))
-    require_few(*count(text for tree in trees for text in messages(tree)))
+    paths = sources("chessreg", "store", "tui")
+    require_few(*count(text for path in paths for text in messages(parsed(path))))
 
 
 @pytest.mark.parametrize("page", PAGES)
