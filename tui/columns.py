@@ -72,8 +72,8 @@ class TableColumn:
 
     @property
     def foldable(self) -> bool:
-        """Whether the column is left out if it is empty or, unless it is a result, the same in all rows."""
-        return bool(self.heading) and not self.stays and self.role != "key"
+        """Whether the column is left out if it is empty or, unless it is a name or a result, the same in all rows."""
+        return bool(self.heading) and not self.stays
 
 
 def find_foldable(
@@ -88,7 +88,7 @@ def find_foldable(
     for column in columns[1:]:
         if rows and column.foldable:
             text = column.of(rows[0])
-            constant = several and len(rows) >= MIN_FOLD_ROWS and column.role != "value"
+            constant = several and len(rows) >= MIN_FOLD_ROWS and column.role not in ("key", "value")
             if (constant or not text) and all(column.of(row) == text for row in rows[1:]):
                 found[column.field] = text
     return found

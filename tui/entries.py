@@ -47,7 +47,9 @@ ENTRIES: tuple[ScreenEntry, ...] = (
 )
 
 
-LATE_MODULES = ("chessreg.queries.ask", "tui.data.palette")  # modules that screens import on first use
+LATE_MODULES = (  # modules that screens import on first use
+    "chessreg.queries.ask", "tui.data.palette", "tui.data.board_views", "chessreg.experiments.edit",
+)  # fmt: skip
 
 
 def warm_up() -> threading.Thread:

@@ -61,7 +61,7 @@ ROWS = [
         ("", "Ann Bee,bob,Cy 1-0"), ("elo>1900", "Ann Bee,bob"), ("white_elo>1900", "bob"), ("elo<=900", "Cy 1-0"),
         ("1-0", "Cy 1-0"), ("!1-0", "Ann Bee,bob"), ('who:"ann b"', "Ann Bee"), ("who:ann bee", "Ann Bee"),
         ("elo>", "Ann Bee,bob,Cy 1-0"), ("!", "Ann Bee,bob,Cy 1-0"), ("share=0.5", "Ann Bee"), ("share>0", "Ann Bee"),
-        ("yes", "Ann Bee"),
+        ("yes", "Ann Bee"), ("white elo>1900", "bob"), ("!White Elo>1900 b", "Ann Bee"),
         ("white:1500", "Ann Bee"), ("name=BOB", "bob"), ("name!=bob", "Ann Bee,Cy 1-0"), ("elo>1900 !bee", "bob"),
         ("%", ""), ("elo>1,900", "Ann Bee,bob"), ("who:é", ""),
     ],

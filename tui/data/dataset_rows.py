@@ -17,7 +17,7 @@ from chessreg.games.datasets.dataset import make_arrow_indices
 from chessreg.registry import names, tables
 from tui.data.pages import PAGE_ROWS, JoinedPages, Pages, Row
 from tui.data.result_rows import DATASET_GAME
-from tui.data.table_filter import View, make_mask, parse_terms, sort_indices
+from tui.data.table_filter import View, make_mask, sort_indices
 
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import DatasetFile
@@ -98,7 +98,7 @@ class DatasetPages:
     def narrow(self, view: View) -> Pages:
         """Filter and sort. Only the needed columns are read. A word without a column skips the move texts, which are
         slow to search; `moves:` searches them."""
-        for term in parse_terms(view.text):
+        for term in view.terms:
             if term.field:
                 view.fields(term.field)  # an unknown one is refused before anything is read
         if not view.sort:
@@ -125,7 +125,7 @@ def find_fitting_places(column: ColumnReader, view: View) -> np.ndarray:
     """Return the places of the matching rows: int64, ascending."""
     brief = replace(view, columns=tuple(c for c in view.columns if c.field != "text"))
     keep = np.ones(len(column.rows), bool)
-    for term in parse_terms(view.text):
+    for term in view.terms:
         keep &= make_mask(view if term.field else brief, column, len(keep), [term])
     return np.flatnonzero(keep)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, func, select
 
-from chessreg.registry import identity, lineage, measures, names, read, run_filter, tables
+from chessreg.registry import identity, lineage, measures, read, run_filter, tables
 from chessreg.registry.states import get_state_word
 from tui import show
 from tui.columns import TableColumn, choose_state_tone, format_state
@@ -298,25 +297,11 @@ def format_headline(sql: Any, run_id: UUID) -> str:
     return "" if answer is None else show.format_result_words(add_intervals(sql, run_id, answer))
 
 
-INPUT_PATTERN = re.compile(r"(run|sha256|dataset):([0-9a-f]{32})[0-9a-f]{32}(.*)", re.DOTALL)
-NOUN_OF = {"run": "run", "sha256": "checkpoint", "dataset": "dataset"}  # by how an input reference begins
-
-
 def name_inputs(sql: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a spec with names in place of the input references that have one."""
-    found = {
-        key: match
-        for key, value in spec.items()
-        if isinstance(value, str) and (match := INPUT_PATTERN.fullmatch(value))
-    }
-    named = dict(spec)
-    for begins, noun in NOUN_OF.items():
-        of_noun = {key: match for key, match in found.items() if match[1] == begins}
-        known = names.read_names_of(sql, noun, [UUID(match[2]) for match in of_noun.values()])
-        for key, match in of_noun.items():
-            if name := known.get(UUID(match[2])):
-                named[key] = f"{name} {match[3]}".rstrip()
-    return named
+    """Return a spec with its input references as a user types them."""
+    from chessreg.entities.run import format_typed_reference
+
+    return {key: format_typed_reference(sql, value) if isinstance(value, str) else value for key, value in spec.items()}
 
 
 def suggest_next_steps(counts: dict[str, int]) -> tuple[str, list[str]]:

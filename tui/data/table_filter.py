@@ -3,8 +3,8 @@
 `column:text` searches one column for a text (a column of numbers: for that number). `=`, `!=`, `<`, `<=`, `>` and `>=`
 compare as numbers if both sides are numbers or texts that start with one, otherwise as texts, ignoring case. A word
 without a column must appear in one of the shown columns. `!` negates a word. A value with spaces needs "double quotes".
-A column is named by its field or its heading, with `_` for spaces. Part of a name selects every column that contains
-it: `elo` selects white_elo and black_elo. All words must match.
+A column is named by its field or its heading, with or without `_` for spaces. Part of a name selects every column that
+contains it: `elo` selects white_elo and black_elo. All words must match.
 
 An empty cell matches no word. `column!=value` equals `!column=value`: it keeps all rows that `=` leaves out, including
 rows with an empty cell.
@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
@@ -90,7 +91,16 @@ class View:
 
     @property
     def active(self) -> bool:
-        return bool(parse_terms(self.text) or self.sort)
+        return bool(self.terms or self.sort)
+
+    @cached_property
+    def terms(self) -> list[Term]:
+        """The words of the filter. Headings of several words, as in `white elo>1900`, name their column."""
+        text = self.text
+        for name in sorted((name for name in list_filter_names(self.columns) if "_" in name), key=len, reverse=True):
+            spaced = re.escape(name).replace("_", "[ _]")
+            text = re.sub(rf"(?<!\S)(!?){spaced}(?=[:=<>]|!=)", rf"\1{name}", text, flags=re.IGNORECASE)
+        return parse_terms(text)
 
     def fields(self, name: str) -> list[str]:
         """Return the fields of the columns called `name`; if there are none, of those with the word `name` in their
@@ -124,7 +134,7 @@ def list_filter_names(columns: Sequence[TableColumn]) -> list[str]:
 def is_row_match(row: Mapping[str, Any], view: View) -> bool:
     """Return whether all words match a row."""
     by_field = {column.field: column for column in view.columns}
-    for term in parse_terms(view.text):
+    for term in view.terms:
         fields = view.fields(term.field) if term.field else list(by_field)
         if any(is_cell_match(by_field[field], row, term) for field in fields) is term.absent:
             return False
@@ -199,7 +209,7 @@ def make_conditions(view: View, expression: Callable[[str], Any], dialect: str) 
     from sqlalchemy import false, not_, or_
 
     found: list[ColumnElement[bool]] = []
-    for term in parse_terms(view.text):
+    for term in view.terms:
         fields = view.fields(term.field) if term.field else [column.field for column in view.columns]
         known = [sql for field in fields if (sql := expression(field)) is not None]
         if term.field and not known:
@@ -323,7 +333,7 @@ def make_mask(view: View, array: Callable[[str], Any], rows: int, words: Sequenc
     import pyarrow.compute as pc
 
     keep = np.ones(rows, bool)
-    for term in parse_terms(view.text) if words is None else words:
+    for term in view.terms if words is None else words:
         fields = view.fields(term.field) if term.field else [column.field for column in view.columns]
         either = np.zeros(rows, bool)
         for field in fields:

@@ -500,9 +500,8 @@ class PartsScreen(AppScreen):
         self.show_part()
 
     def action_pane(self, way: str) -> None:
-        strip = self.query_one(PaneStrip)
-        if strip.names:
-            self.choose_part((strip.place + int(way)) % len(strip.names))
+        if (place := self.query_one(PaneStrip).step(int(way))) is not None:
+            self.choose_part(place)
 
     def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
         self.choose_part(event.place)

@@ -140,9 +140,8 @@ class BoardsScreen(BoardPreviewingScreen):
         return DATASET_GAME_COLUMNS if known else make_result_columns(listed.result_table, listed.rows, with_run=True)
 
     def action_result_table(self, way: str) -> None:
-        strip = self.query_one(PaneStrip)
-        if len(strip.names) > 1:
-            self.choose((strip.place + int(way)) % len(strip.names))
+        if (place := self.query_one(PaneStrip).step(int(way))) is not None:
+            self.choose(place)
 
     def choose(self, place: int) -> None:
         titles = {title: name for name, title in TABLE_TITLES.items()}

@@ -301,7 +301,7 @@ async def preview_job(screen: AppScreen, row: Mapping[str, Any]) -> RowPreview |
         return None
     ended = row.get("cause")
     known = {
-        "state": ended or row["state"],
+        "state": row.get("state") or ended,
         "pace": "" if ended else show.format_job_pace(row),
         "why": row.get("why") or row["message"],
     }

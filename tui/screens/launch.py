@@ -200,15 +200,16 @@ class FormScreen(AppScreen):
     FormScreen #fields { height: 1fr; background: $surface; border: round $edge; }
     FormScreen #fields:focus-within { border: round $accent; }
     FormScreen #fields > .title { height: 1; padding: 0 1; color: $text-accent; background: $panel; text-style: bold; }
-    FormScreen #side { height: 11; background: $surface; padding: 0 1; border: round $edge; }
+    FormScreen #side { height: auto; max-height: 11; background: $surface; padding: 0 1; border: round $edge; }
     FormScreen #fields, FormScreen #side { border-title-color: $foreground; border-title-style: bold; }
     FormScreen #fields:focus-within { border-title-color: $text-accent; }
     FormScreen #about { height: auto; min-height: 2; max-height: 6; }
     FormScreen #plan { height: auto; }
-    FormScreen #side VerticalScroll { height: 1fr; scrollbar-size-vertical: 1; }
+    FormScreen #side VerticalScroll { height: auto; max-height: 7; scrollbar-size-vertical: 1; }
     FormScreen.-wide > #parts { layout: horizontal; }
     FormScreen.-wide #fields { width: 1fr; height: 100%; }
-    FormScreen.-wide #side { width: 60; height: 100%; padding: 0 1; }
+    FormScreen.-wide #side { width: 60; height: 100%; max-height: 100%; padding: 0 1; }
+    FormScreen.-wide #side VerticalScroll { height: 1fr; max-height: 100%; }
     FormScreen.-wide #about { min-height: 4; max-height: 50%; margin-bottom: 1; }
     """
 

@@ -129,8 +129,8 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         self.draw()
 
     def action_noun(self, way: str) -> None:
-        if self.entities:
-            self.choose(list(self.entities).index(self.noun) + int(way))
+        if (place := self.query_one(PaneStrip).step(int(way))) is not None:
+            self.choose(place)
 
     def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
         self.choose(event.place)

@@ -251,6 +251,23 @@ class PaneStrip(Widget):
             super().__init__()
             self.place = place
 
+    early = 0  # steps requested before the names were known
+
+    def step(self, way: int) -> int | None:
+        """Mark the next or previous name and return its place. Before the names are known, return None and choose it
+        as soon as they are."""
+        if not self.names:
+            self.early += way
+            return None
+        self.place = (self.place + way) % len(self.names)
+        return self.place
+
+    def watch_names(self) -> None:
+        """Choose the name that was requested before the names were known."""
+        if self.names and (way := self.early):
+            self.early = 0
+            self.call_later(lambda: self.post_message(self.Chosen(self.step(way) or 0)))
+
     def cells(self) -> list[str]:
         return [f"[{name}]" if n == self.place else f" {name} " for n, name in enumerate(self.names)]
 

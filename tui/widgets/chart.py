@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
+from textwrap import wrap
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -244,7 +245,7 @@ def draw_bar_panel(chart: Chart, panel: Panel, width: int) -> list[list[tuple[st
         return (y - low) / ((high - low) or 1.0) * (space - 1)
 
     title = " · ".join(filter(None, [panel.title, f"{chart.y} by {chart.x}"]))
-    picture: list[list[tuple[str, str]]] = [[(title, "title")]]
+    picture: list[list[tuple[str, str]]] = [[(line, "title")] for line in wrap(title, width)]
     for name, parts in rows.items():
         if several:
             picture.append([(fit_text(name, min(cell_len(name), width)), "")])

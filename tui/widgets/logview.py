@@ -14,6 +14,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tui.actions import make_bindings
+from tui.columns import MORE_MARK
 
 MAX_LINES = 50_000
 SCROLL_SIDE_CELLS = 20
@@ -106,7 +107,11 @@ class LogView(ScrollView, can_focus=True):
             return Strip([Segment("", style)]).adjust_cell_length(width, style)
         line = self.lines[place] if place < len(self.lines) else self.begun
         x = self.scroll_offset.x
-        return Strip(self._lit(line, place)).crop_extend(x, x + width, style)
+        strip = Strip(self._lit(line, place))
+        if strip.cell_length <= x + width:
+            return strip.crop_extend(x, x + width, style)
+        more = Segment(MORE_MARK[-1], self.get_component_rich_style("log-view--faint"))
+        return Strip.join([strip.crop_extend(x, x + width - 1, style), Strip([more])])
 
     def _lit(self, line: str, place: int) -> list[Segment]:
         """Return the line with the search terms highlighted."""
