@@ -85,6 +85,11 @@ class FieldList(VerticalScroll, can_focus=False, inherit_bindings=False):
 
     longest = MAX_VALUE_CELLS  # cells of the longest visible value
 
+    def on_resize(self) -> None:
+        """Keep the current row visible when the help below the list takes more lines."""
+        for row in self.query("FieldRow:focus, FieldRow:focus-within"):
+            row.scroll_visible(animate=False)
+
     def ink(self, name: str) -> Style:
         """Return the color of a component on the list's background, but without a background, because rows have their
         own."""
