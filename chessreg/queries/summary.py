@@ -50,15 +50,15 @@ CORRECTED: dict[str, Callable[[Sequence[float | None]], list[float | None]]] = {
 
 def to_vector(column: pa.ChunkedArray) -> np.ndarray:
     """Return a column of numbers as float64 [n], NaN for NULL. Avoids Arrow's conversion, which imports pandas."""
-    values = column.cast("float64", safe=False).combine_chunks()
-    if not len(values):
-        return np.empty(0)
+    values, kind = column.combine_chunks(), np.dtype(column.type.to_pandas_dtype())
+    if not len(values) or kind.kind not in "iuf":
+        return np.array(values.to_pylist(), np.float64)
     valid, data = values.buffers()
-    vector = np.frombuffer(data, np.float64, len(values), 8 * values.offset)
-    if not values.null_count:
-        return vector
-    bits = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")[values.offset :][: len(values)]
-    return np.where(bits, vector, math.nan)
+    vector = np.frombuffer(data, kind, len(values), kind.itemsize * values.offset).astype(np.float64)
+    if values.null_count:
+        bits = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")
+        vector[bits[values.offset :][: len(values)] == 0] = math.nan
+    return vector
 
 
 def to_matrix(column: pa.ChunkedArray) -> np.ndarray:
