@@ -52,12 +52,15 @@ def run_query(
     statements = {n: question.statement(n) for n in names} | {
         "left out": build_excluded_runs_sql(entry, scope, list_stale_runs(database))
     }
-    answer = engine.answer(statements, question.parameters, timeout)
-    if entry.title not in answer.made:
+
+    def summarize(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
         from chessreg.queries.summary import add_statistics  # NumPy is not loaded for a list of queries
 
-        answer.made[entry.title] = add_statistics(entry, answer["table"], answer.tables.get("clusters"))
-    table = answer.made[entry.title]
+        with_statistics = add_statistics(entry, tables["table"], tables.get("clusters"))
+        return {"table": with_statistics, "left out": tables["left out"]}
+
+    answer = engine.answer(statements, question.parameters, timeout, entry.title, summarize)
+    table = answer["table"]
     if question.result_where:
         table = engine.query_arrow_table(
             table, f"SELECT * FROM result WHERE {question.result_where} ORDER BY cell", timeout

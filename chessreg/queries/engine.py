@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -48,7 +48,6 @@ class QueryAnswer:
     tables: dict[str, pa.Table]
     read: dict[str, int]
     version: str
-    made: dict[str, pa.Table] = field(default_factory=dict)  # tables computed from the answer, cached
 
     def __getitem__(self, name: str) -> pa.Table:
         return self.tables[name]
@@ -113,16 +112,22 @@ class QueryEngine:
     # -- asking ---------------------------------------------------------------------------------------------------
 
     def answer(
-        self, statements: Mapping[str, str], parameters: Mapping[str, Any] | None = None, timeout: float | None = None
+        self,
+        statements: Mapping[str, str],
+        parameters: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        summary: str = "",
+        summarize: Callable[[dict[str, pa.Table]], dict[str, pa.Table]] | None = None,
     ) -> QueryAnswer:
         """Return the answers to several SELECTs, all from one state of the registry.
 
+        With `summarize`, return its tables instead, which are computed once for the name `summary`.
         Raises BadInputError for SQL that does not bind, ChessregError after `timeout` seconds.
         """
         until = duck.compute_deadline(timeout)
         with self._lock, self._stoppable():
             self.refresh()
-            key = (*statements.items(), *sorted((parameters or {}).items()))
+            key = (summary, *statements.items(), *sorted((parameters or {}).items()))
             if key in self._answers:
                 return self._answers[key]
 
@@ -134,6 +139,8 @@ class QueryEngine:
                 }
 
             tables = self._with_snapshot(statements.values(), until, ask)
+            if summarize:
+                tables = summarize(tables)
             answer = QueryAnswer(tables, self._rows_read(statements.values()), self.version)
             if sum(table.num_rows for table in tables.values()) <= MOST_KEPT_ROWS:
                 self._answers[key] = answer

@@ -257,6 +257,15 @@ def test_all_tables_of_a_snapshot_are_of_one_moment(database, make, monkeypatch)
     assert answer.version == database.data_version()
 
 
+def test_a_table_is_kept_however_many_clusters_it_was_computed_from(database, make, monkeypatch):
+    make.play(make.checkpoint("a"), [{"result": result} for result in ("1-0", "0-1", "1/2-1/2") * 4])
+    monkeypatch.setattr("chessreg.queries.engine.MOST_KEPT_ROWS", 2)  # the table and the runs left out; 3 clusters
+    first = run_query(database, "elo by intervention")
+    assert first.rows[0]["n"] == 12
+    monkeypatch.setattr("chessreg.queries.duck.run_select_in_batches", lambda *_: pytest.fail("computed again"))
+    assert run_query(database, "elo by intervention").rows == first.rows
+
+
 def test_nothing_is_drawn_on_stdout_while_a_query_takes_long(database):
     sql = "SELECT current_setting('enable_progress_bar') AS bar"
     assert run_sql(database, sql).rows == [{"bar": False}]
