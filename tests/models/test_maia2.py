@@ -174,6 +174,7 @@ DAMAGED: dict[str, tuple[Any, str]] = {
         lambda: {**draw(), "pos_embedding": torch.zeros(1, 4, 12)},
         "pos_embedding has shape",
     ),
+    "no width": (lambda: {**draw(), "fc_1.weight": torch.zeros(1880, 0)}, "weight fc_1.weight is empty"),
     "a text": (
         lambda: {**draw(), "last_ln.bias": "zeros"},
         "last_ln.bias is not a tensor of floats but str",

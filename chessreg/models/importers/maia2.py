@@ -87,6 +87,8 @@ def infer_maia2_config(raw: Mapping[str, Any], source: CheckpointSource) -> Maia
         if len(shape) != axes:
             found = f"has shape {list(shape)}" if name in raw else "is missing"
             raise BadInputError(f"{source.path.name} is not a Maia-2 model: weight {name} {found}")
+        if not shape[axis]:
+            raise BadInputError(f"{source.path.name} is not a Maia-2 model: weight {name} is empty")
         return shape[axis]
 
     for name, axis, axes, wanted, title in (

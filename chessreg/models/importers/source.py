@@ -40,7 +40,7 @@ LC0_MAGIC = b"\x0d\xc0\x01\x00\x00"  # field `magic` of lc0's weights file
 UNSUPPORTED_MODELS = {
     "a Maia-3 model": (
         ("proj_sq_from.weight", "elo_embedding_low.weight"),
-        "it reads a history of boards, two ratings and clocks, for which chessreg has no encoding",
+        "it reads the last eight boards of a game, for which chessreg has no encoding",
     ),
 }
 """Models that no import reads → weights that identify them, and the reason."""
