@@ -120,10 +120,10 @@ def machines(home: Home, sort: str | None) -> None:
 
 
 def format_load(load: dict[str, Any] | None) -> str:
-    """Return the load that attempts there reported: the load average, then each GPU and its memory."""
+    """Return the load that attempts there reported: busy cores, then each GPU and its memory."""
     if not load:
         return ""
-    parts = [f"load average {load['cpu']:.1f}, {load['cores']} cores"]
+    parts = [f"{load['cpu']:.1f} of {load['cores']} cores"]
     for gpu in load["gpus"]:
         work = "" if gpu["busy"] is None else f"{100 * gpu['busy']:.0f} %, "
         used, total = gpu["memory_used_bytes"], gpu["memory_bytes"]

@@ -429,17 +429,29 @@ MACHINE = ("host", "platform", "cpu", "cores", "memory_bytes", "gpus", "driver",
 
 def read_curves(session: Session, subjects: list[Subject]) -> dict[str, list[Curve]]:
     """Return metric → the curve of each subject, empty for a subject without the metric. Metrics with a single step are
-    left out."""
+    left out. A metric of several layers has a curve for each."""
     point = tables.MetricPoint
-    points: dict[str, list[Curve]] = {}
+    points: dict[tuple[str, int, str], list[Curve]] = {}
     for number, subject in enumerate(subjects):
+        layers = read_layers_of_units(session, subject.run_id)
         rows = select(point.name, point.unit, point.step, point.value).where(point.run_id == subject.run_id)
         if subject.attempt_id is not None:
             rows = rows.where(point.attempt_id == subject.attempt_id)
         for name, unit, step, value in session.execute(rows.order_by(point.name, point.unit, point.step)):
-            metric = f"{name} of unit {unit}" if unit else name
-            points.setdefault(metric, [[] for _ in subjects])[number].append((step, value))
-    return {metric: parts for metric, parts in sorted(points.items()) if any(len(part) > 1 for part in parts)}
+            layer = layers.get(unit)
+            of = f"layer {layer}" if layer is not None else f"unit {unit}" if unit else ""
+            key = name, unit if layer is None else layer, f"{name}, {of}" if of else name
+            points.setdefault(key, [[] for _ in subjects])[number].append((step, value))
+    return {metric: parts for (*_, metric), parts in sorted(points.items()) if any(len(part) > 1 for part in parts)}
+
+
+def read_layers_of_units(session: Session, run_id: UUID) -> dict[int, int]:
+    """Return unit → layer of a run whose units are layers, as those of a probe; {} of another run."""
+    found: dict[int, int] = {}
+    for table in (tables.ProbeRecord, tables.SaeRecord, tables.VectorRecord):
+        rows = select(table.unit, table.layer).where(table.run_id == run_id, table.layer.is_not(None))
+        found |= dict(row.tuple() for row in session.execute(rows))
+    return found if len(set(found.values())) == len(found) else {}
 
 
 def read_machines(session: Session, subjects: list[Subject]) -> list[dict[str, Any]]:

@@ -103,15 +103,15 @@ def _run_program(command: Sequence[str], timeout_s: float = 10) -> str:
 def read_load() -> Load:
     """Return the load of this machine. Unknown values are None.
 
-    Keys: `cpu` (load average over one minute, in processes), `cores`, `memory_bytes`, `memory_used_bytes`, and `gpus`,
-    each with index, name, `memory_bytes`, `memory_used_bytes` and `busy` (0 to 1).
+    Keys: `cpu` (busy cores, over a tenth of a second), `cores`, `memory_bytes`, `memory_used_bytes`, and `gpus`, each
+    with index, name, `memory_bytes`, `memory_used_bytes` and `busy` (0 to 1).
     """
     import psutil
 
-    memory = psutil.virtual_memory()
+    memory, cores = psutil.virtual_memory(), os.cpu_count() or 1
     return {
-        "cpu": round(os.getloadavg()[0], 2),
-        "cores": os.cpu_count() or 1,  # of the machine, like `cpu`, not of this process
+        "cpu": round(psutil.cpu_percent(interval=0.1) / 100 * cores, 2),
+        "cores": cores,  # of the machine, like `cpu`, not of this process
         "memory_bytes": memory.total,
         "memory_used_bytes": memory.total - memory.available,  # not memory that can be freed without swapping
         "gpus": query_gpus(),

@@ -7,7 +7,7 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.probe import ProbeSpec
-from chessreg.queries.compare import compare_runs
+from chessreg.queries.compare import compare_runs, read_curves
 from chessreg.registry import names, tables
 from chessreg.registry.identity import make_id
 from chessreg.session import Session
@@ -204,6 +204,22 @@ def test_a_class_a_bin_or_a_place_in_a_search_is_no_step_of_a_curve(make, databa
     found = {metric.name: metric.values[0].value for metric in compare_runs(database, ["ours", "theirs"]).metrics}
     assert found == {"share_of_games_by_vote, class 1": 0.25, "share_of_games_by_vote, class 3": 0.75,
                      "test_auc_softmax_flat": 0.75, "loss": 0.75}  # fmt: skip
+
+
+def test_curves_of_layers_are_named_by_the_layer_in_its_order(make, database):
+    checkpoint = make.checkpoint("m")
+    for name, layers in (("ours", (2, 10)), ("theirs", (10,))):
+        run = make.probe(checkpoint, {}, layers=layers, name=name)
+        for unit, layer in enumerate(layers):
+            of_run = {"run_id": run.id, "unit": unit, "attempt_id": run.attempt_id, "name": "test_square_accuracy"}
+            make.add(*(tables.MetricPoint(step=square, value=layer / 16, **of_run) for square in range(2)))
+    with database.read() as session:
+        curves = read_curves(session, compare_runs(database, ["ours", "theirs"]).subjects)
+    assert curves == {
+        "test_square_accuracy, layer 2": [[(0, 0.125), (1, 0.125)], []],
+        "test_square_accuracy, layer 10": [[(0, 0.625), (1, 0.625)], [(0, 0.625), (1, 0.625)]],
+    }
+    assert list(curves) == sorted(curves, key=lambda name: len(name))
 
 
 def test_the_legal_rate_of_given_games_is_compared(make, database):

@@ -119,7 +119,7 @@ def make_metric_chart(metric: str, labels: Sequence[str], parts: Sequence[Sequen
         if part
     ]
     x = "square, a1 to h8" if "_square_accuracy" in metric else "step"
-    return Chart(metric, x, metric, (Panel("", tuple(series)),))
+    return Chart(metric, x, metric.partition(",")[0], (Panel("", tuple(series)),))
 
 
 def average_points(curve: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:

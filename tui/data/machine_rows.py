@@ -46,7 +46,7 @@ def compute_memory_share(taken: Mapping[str, Any]) -> float | None:
 
 
 def compute_cpu_share(load: Mapping[str, Any]) -> float:
-    """Return the load average divided by the number of cores."""
+    """Return the share of the cores that are busy."""
     return float(load["cpu"] / max(1, load["cores"]))
 
 
