@@ -178,7 +178,7 @@ def torch_bomb(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "empty"),
         (lambda path: path.write_text("not a model"), "not a"),
         (lambda path: path.write_bytes(nanogpt(path).read_bytes()[:9000]), "damaged"),
-        (lambda path: nanogpt(path, vocabulary=50), "vocabulary of 50, encoding pgn-char-32 has 32"),
+        (lambda path: nanogpt(path, vocabulary=50), "vocabulary of 50, but encoding pgn-char-32 has 32"),
         (lambda path: torch.save({"weights": torch.ones(3)}, path), "not a checkpoint that chessreg can read"),
         (lambda path: path.mkdir(), "not a checkpoint that chessreg can read"),
     ],

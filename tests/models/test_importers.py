@@ -160,7 +160,7 @@ def test_a_tokenizer_of_squares_that_does_not_fit_is_refused_in_one_line(
         (broken, None, "broken/vocab.json is not a vocabulary"),
         (words, "uci-square-72", "vocab.json is not the vocabulary of uci-square-72: it has no token '<pad>'"),
         (words, None, "vocab.json has tokens such as 'w0' and 'w1', which no encoding has.*--encoding prompt"),
-        (square_folders[72], None, "vocabulary of 72, encoding pgn-char-32 has 32 .--encoding uci-square-72"),
+        (square_folders[72], None, "vocabulary of 72, but encoding pgn-char-32 has 32 .--encoding uci-square-72"),
     ):
         with pytest.raises(BadInputError, match=message) as caught:
             convert_checkpoint(folder, tmp_path / "out", encoding=encoding)
@@ -330,7 +330,7 @@ def test_weights_that_do_not_fit_are_named(name: str, tmp_path: Path) -> None:
 
 def test_a_tokenizer_of_another_size_is_refused(tmp_path: Path) -> None:
     path = written(nanogpt_checkpoint(vocab_size=40), tmp_path / "ckpt.pt")
-    with pytest.raises(BadInputError, match="vocabulary of 40, encoding pgn-char-32 has 32"):
+    with pytest.raises(BadInputError, match="vocabulary of 40, but encoding pgn-char-32 has 32"):
         convert_checkpoint(path, tmp_path / "out")
     with pytest.raises(NotFoundError, match="no-such"):
         convert_checkpoint(path, tmp_path / "out", encoding="no-such")

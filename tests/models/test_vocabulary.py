@@ -329,17 +329,17 @@ def test_a_given_vocabulary_must_be_there_and_is_not_for_prompts(tmp_path: Path)
         (
             128,
             None,
-            "vocabulary of 128, encoding pgn-char-32 has 32 .--encoding pgn-char-32 or --encoding uci-square-72 or "
+            "vocabulary of 128, but encoding pgn-char-32 has 32 .--encoding pgn-char-32 or --encoding uci-square-72 or "
             "--encoding uci-square-77",
         ),
         (
             80,
             None,
-            "vocabulary of 80, encoding pgn-char-32 has 32 .--encoding uci-square-72 or --encoding uci-square-77",
+            "vocabulary of 80, but encoding pgn-char-32 has 32 .--encoding uci-square-72 or --encoding uci-square-77",
         ),
-        (72, None, "vocabulary of 72, encoding pgn-char-32 has 32 .--encoding uci-square-72"),
-        (48, "pgn-char-32", "vocabulary of 48, encoding pgn-char-32 has 32 .--vocabulary FILE"),
-        (31, "pgn-char-32", "vocabulary of 31, encoding pgn-char-32 has 32"),
+        (72, None, "vocabulary of 72, but encoding pgn-char-32 has 32 .--encoding uci-square-72"),
+        (48, "pgn-char-32", "vocabulary of 48, but encoding pgn-char-32 has 32 .--vocabulary FILE"),
+        (31, "pgn-char-32", "vocabulary of 31, but encoding pgn-char-32 has 32"),
     ],
 )
 def test_rows_that_only_round_up_a_vocabulary_are_dropped(
