@@ -34,7 +34,7 @@
 --   unscored [games]: no score under this scoring policy
 --   adjudicated [games]: stopped and decided by the engine's evaluation
 --   forfeits [games]: lost by illegal tries
---   ends: why the games ended, in percent of them
+--   ends: why the games ended, and the share of them
 --   score: points per scored game, with its interval; openings are resampled, or games from the standard position
 --   score_played: points per scored game that no side forfeited; 0.9 of few games says less than 0.5 of many
 --   elo [Elo]: against that engine; at a score of 0 or 1 only a bound is known
@@ -131,7 +131,7 @@ different AS (
     SELECT cell, count(*) AS unique_games FROM (SELECT DISTINCT cell, move_hash FROM base) GROUP BY cell
 ),
 ended AS (
-    SELECT cell, string_agg(replace(termination, '_', ' ') || ' ' || round(100.0 * n / total)::BIGINT, ', '
+    SELECT cell, string_agg(replace(termination, '_', ' ') || ' ' || round(100.0 * n / total)::BIGINT || ' %', ', '
                             ORDER BY n DESC, termination) AS ends
     FROM (SELECT cell, termination, count(*) AS n, sum(count(*)) OVER (PARTITION BY cell) AS total
           FROM base GROUP BY cell, termination)
