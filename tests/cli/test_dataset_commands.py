@@ -98,7 +98,7 @@ def test_rejected_games_are_shown(here: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "status", "said"),
     [
-        ("nowhere.pgn", None, 3, "no file"),
+        ("nowhere.pgn", None, 3, "does not exist"),
         ("empty.pgn", b"", 4, "empty"),
         ("letter.pgn", b"Dear editor,\nthere are no games in this.\n", 4, "no legal game"),
         ("binary.pgn", bytes(range(256)) * 20, 4, "is not text: its byte 1 is zero"),

@@ -165,7 +165,7 @@ def test_refusals_leave_nothing_behind(here: Any, tmp_path: Path, world: Path) -
     before = here.state()
     for words, status, message in (
         (("probe", bomb), 4, "would execute code"),
-        (("probe", tmp_path / "no.pth"), 3, "no file"),
+        (("probe", tmp_path / "no.pth"), 3, "does not exist"),
         (("probe", tmp_path), 3, "is a folder, not a file"),
         (("probe", first, second), 4, f"{first} and {second} both have layer 0"),
         (("probe", first, deep, "--layers", "0,4"), 4, f"{deep} states layer 5, not 4"),

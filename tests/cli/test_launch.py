@@ -103,7 +103,7 @@ def test_jobs_are_followed_cancelled_and_retried(here, presence, gated):
     assert here("jobs") == 0
     assert "at the gate" in here.out
     assert here("wait", "five", "--timeout", "0.1") == 1
-    assert "not over" in here.err
+    assert "have not ended" in here.err
     assert here("cancel", "five") == 0
     assert here("wait", "five") == 1
     (row,) = here.json("jobs", "five")

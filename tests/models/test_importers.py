@@ -309,7 +309,7 @@ WRONG = {
     "NaN": (changed("transformer.h.0.ln_1.weight", torch.full((32,), torch.nan)), "NaN"),
     "integers": (changed("transformer.ln_f.weight", torch.ones(32, dtype=torch.int64)), "tensors of floats"),
     "an untied head": (changed("lm_head.weight", torch.zeros(32, 32)), "output head"),
-    "other layers than said": (lambda c: c["model_args"].update(n_layer=10**9), "says 1000000000 layers"),
+    "other layers than said": (lambda c: c["model_args"].update(n_layer=10**9), "not 1000000000 as configured"),
     "other width than said": (lambda c: c["model_args"].update(n_embd=64), "transformer.wte.weight"),
     "heads that do not divide": (lambda c: c["model_args"].update(n_head=5), "multiple"),
     "no shape": (lambda c: c.update(model_args={}), "model_args must give"),

@@ -202,7 +202,7 @@ def test_damage_is_refused_in_one_line(games: Games, tmp_path: Path) -> None:
         with pytest.raises(BadInputError, match="damaged or not a token file"):
             TokenFile.read(path)
     path.unlink()
-    with pytest.raises(NotFoundError, match="no file"):
+    with pytest.raises(NotFoundError, match="does not exist"):
         TokenFile.read(path)
 
 

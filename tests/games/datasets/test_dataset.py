@@ -443,7 +443,7 @@ def test_verify_tells_what_was_changed(tmp_path: Path, text: str, change: str, p
 
 def test_what_is_not_a_dataset_is_said_to_be_none(tmp_path: Path) -> None:
     for look in (Games, verify_games):
-        with pytest.raises(NotFoundError, match="no dataset"):
+        with pytest.raises(NotFoundError, match="is not a dataset"):
             look(tmp_path)
     write(tmp_path / "games.parquet", b"not parquet")
     write(tmp_path / "dataset.json", b"{}")

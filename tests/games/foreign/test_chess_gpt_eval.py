@@ -177,7 +177,7 @@ def test_files_are_known_by_their_content(tmp_path: Path) -> None:
     file.write_text("a,b\n1,2\n")
     with pytest.raises(BadInputError, match="no results in a format"):
         find_format(file)
-    with pytest.raises(NotFoundError, match="no file"):
+    with pytest.raises(NotFoundError, match="does not exist"):
         find_format(tmp_path / "none")
     file.write_text(out.getvalue() + "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19\n")
     with pytest.raises(BadInputError, match=r"line .* has 19 fields, the header has 17"):
