@@ -130,7 +130,11 @@ def format_training(session: Session, row: dict[str, Any], made: list[dict[str, 
     if made is not None:
         lines = "\n".join(write_script_lines(made, session.store))
         return f"This script makes the model in an empty folder:\n\n```sh\n{lines}\n```"
+    shape = row["detail"].get("shape") or {}
     known = {
+        "Ratings of the player and its opponent": f"{shape['rating']} and {shape['opponent_rating']}"
+        if "opponent_rating" in shape
+        else None,
         "File": row["source_file"],
         "SHA-256": row["source_sha256"],
         "Downloaded from": row["fetched_from"],

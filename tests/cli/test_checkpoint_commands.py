@@ -118,6 +118,7 @@ def test_a_model_of_maia_2_keeps_its_ratings(here: Any, tmp_path: Path) -> None:
         command, _ = load_entity("checkpoint").describe_origin(sql, sql.query(tables.Checkpoint).one())
     assert command == "chessreg import checkpoint rapid_model.pt --rating 1900 --opponent-rating 1600"
     here("export", "checkpoint", "maia", "out")
+    assert "- Ratings of the player and its opponent: 1900 and 1600" in (tmp_path / "out" / "README.md").read_text()
     assert here.json("import", "checkpoint", "out")["id"] == made["id"]
     assert here.json("import", "checkpoint", source)["id"] != made["id"]
     before = here.state()
