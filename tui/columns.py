@@ -145,8 +145,8 @@ def compute_widths(columns: Sequence[TableColumn], rows: Iterable[Mapping[str, A
 def order_by_use(columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any]], space: int) -> list[TableColumn]:
     """Return the columns in order of importance if they do not all fit.
 
-    First the first column and texts that distinguish rows, then numbers (results first), then texts that most rows
-    share.
+    First the first column and texts that distinguish rows, then numbers (results first), then details and texts that
+    most rows share.
     """
     if sum(compute_widths(columns, rows, space)) + GAP_CELLS * (len(columns) - 1) <= space:
         return list(columns)
@@ -161,6 +161,8 @@ def order_by_use(columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any
             return 1
         if column.right:
             return 2
+        if column.role == "detail":
+            return 3
         return 0 if 2 * different[column.field] >= most and column.heading not in BOOKKEEPING else 3
 
     return [*columns[:1], *sorted(columns[1:], key=rank)]

@@ -201,6 +201,9 @@ def get_search_text(entry: Entry) -> str:
     return " ".join((entry.title, entry.question, *entry.aliases, entry.paper, *plots)).lower()
 
 
+PUBLISHED_ROLES: dict[str, Role] = {"row": "key", "our row": "detail", "note": "detail"}  # next to a paper's numbers
+
+
 def answer_question(session: Session, question: ScreenQuestion) -> AnswerTable:
     """Answer a catalogue query; with `published`, next to the papers' numbers."""
     from chessreg.queries import run_query
@@ -211,7 +214,11 @@ def answer_question(session: Session, question: ScreenQuestion) -> AnswerTable:
         from chessreg.queries.published import compare_with_published, drop_unmatched
 
         result = drop_unmatched(compare_with_published(session.database, result))
-    return make_answer_table(question.title, result, question.wide)
+    answer = make_answer_table(question.title, result, question.wide)
+    if question.published:
+        roles = (PUBLISHED_ROLES.get(name, role) for name, role in zip(answer.headings, answer.roles, strict=True))
+        answer = replace(answer, roles=tuple(roles))
+    return answer
 
 
 def list_rows_behind(session: Session, question: ScreenQuestion, number: int) -> AnswerTable:
