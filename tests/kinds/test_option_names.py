@@ -47,7 +47,7 @@ MEANINGS = {
     "datasets": "games|positions",
     "device": "auto, cpu, cuda",
     "dry-run": "without running|do nothing|change nothing|print the plan",
-    "dtype": "numbers|weights",
+    "dtype": "numbers|weights|activations",
     "encoding": "written",
     "engine-processes": "0: one for each core",
     "engine-version": "version",

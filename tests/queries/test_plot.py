@@ -173,7 +173,7 @@ def test_the_same_bytes_every_time_and_text_that_can_be_searched(played, tmp_pat
 def test_nothing_to_show_and_a_strange_suffix_are_refused(database, tmp_path):
     with pytest.raises(BadInputError, match="nothing to plot for 'win rate by level'"):
         drawn(database, "win rate by level")
-    with pytest.raises(BadInputError, match=r"no figure is written to \.gif"):
+    with pytest.raises(BadInputError, match=r"figures cannot be written to \.gif"):
         plot.check_suffix(tmp_path / "a.gif")
 
 

@@ -146,7 +146,7 @@ def test_a_file_is_written_whole_in_the_format_of_its_name(results, tmp_path):
         assert render.write_result(result, path) == name
         data = render_result(result, name)
         assert path.read_bytes() == (data if isinstance(data, bytes) else data.encode())
-    with pytest.raises(BadInputError, match=r"no format is written to \.xls"):
+    with pytest.raises(BadInputError, match=r"results cannot be written to \.xls"):
         render.write_result(result, tmp_path / "table.xls")
     with pytest.raises(BadInputError, match="cannot write"):
         render.write_result(result, tmp_path / "nowhere" / "table.csv")
