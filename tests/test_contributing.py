@@ -172,18 +172,18 @@ def test_the_form_of_a_tagged_spec_has_the_fields_of_the_chosen_variant(tmp_path
     spec_fields = lambda: [one.path for one in form.fields if one.part == "spec"]
     assert spec_fields() == ["start", "seed", "replicate", "plies"]
     assert form.check().errors == {"start": "it is required"}
-    form.give("start", "random")
-    form.give("positions", "4")
+    form.set_text("start", "random")
+    form.set_text("positions", "4")
     assert spec_fields() == ["start", "seed", "replicate", "plies", "positions"]
     assert form.check().spec.positions == 4
-    form.give("start", "games")
+    form.set_text("start", "games")
     assert "positions" not in spec_fields()
     assert form.check().errors == {"dataset": "it is required"}
     assert "--positions" not in form.command()
     assert form.explicit_names == ("start",)
-    form.give("start", "random|games")  # each run of a sweep has its own variant
+    form.set_text("start", "random|games")  # each run of a sweep has its own variant
     assert form.check().general == ["dataset: it is required"]
-    form.give("start", "random")
+    form.set_text("start", "random")
     assert form.text("positions") == "4"
 
 

@@ -178,7 +178,7 @@ class ChessregApp(Host):
         self.keys = dict(keys or {})
         self.set_keymap(self.keys)
         self.themes = (*THEMES, *themes)
-        self.database = DatabaseWorker(opener, answered=self.tell_slow, held=True)
+        self.database = DatabaseWorker(opener, answered=self.show_slow_call, held=True)
         self.model = ModelProcess(self.database, read_only)
         self.read_only = read_only
         self.glyphs = glyphs or ("outline" if self.no_color else "solid")
@@ -268,14 +268,14 @@ class ChessregApp(Host):
             filling = self.top_screen.filling if self.top_screen is not None else None
             self._settled = filling is None or filling.is_finished or time.monotonic() - self._began > FILL_TIMEOUT_S
             if not self._settled:
-                self.tell_slow()
+                self.show_slow_call()
                 return
             warm_up()
         if self._ticks % INGEST_TICKS == 0 and not self.read_only:
             self.take_in()
         self._ticks += 1
-        self.tell_held()
-        self.tell_slow()
+        self.show_waiting_changes()
+        self.show_slow_call()
         if self._ticks % CHANGE_POLL_TICKS == 0:
             self.write_on()
             if self.top_screen is not None and self.top_screen.stale:
@@ -283,7 +283,7 @@ class ChessregApp(Host):
             if not self._looking:
                 self.look()
 
-    def tell_slow(self) -> None:
+    def show_slow_call(self) -> None:
         """Show a slow call in the banner, and remove the message when the call is done."""
         if not self.is_running:
             return
@@ -305,14 +305,14 @@ class ChessregApp(Host):
             version = await self.database.ask("looking for changes", lambda session: session.database.data_version())
         except Exception as error:
             if self.top_screen is not None:
-                self.trouble(self.top_screen, error)
+                self.show_failure(self.top_screen, error)
             return
         finally:
             self._looking = False
-        self.tell_slow()
+        self.show_slow_call()
         changed, self.version = version != self.version and self.version is not None, version
         if self.lost or changed:
-            self.changed()
+            self.reload_screens()
             self.look_at_followed()
 
     @work(group="ingest")
@@ -352,9 +352,9 @@ class ChessregApp(Host):
         for row in rows:
             if row["id"] in self.followed:
                 self.followed.discard(row["id"])
-                self.tell_ended(row)
+                self.report_ended_run(row)
 
-    def tell_ended(self, row: Mapping[str, Any]) -> None:
+    def report_ended_run(self, row: Mapping[str, Any]) -> None:
         """Report that a run has ended: a message, the bell, and a desktop notification (OSC 9) outside a browser."""
         name, state = row["name"] or row["title"], row["state"].replace("_", " ")
         severity = "information" if state == "complete" else "warning"
@@ -366,14 +366,14 @@ class ChessregApp(Host):
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def changed(self) -> None:
+    def reload_screens(self) -> None:
         """Reload every screen that follows the registry: the visible one now, the others when they are opened."""
         for stack in self._screen_stacks.values():
             for screen in stack:
                 if isinstance(screen, AppScreen):
                     screen.reload_if_stale()
         if self.lost and self.top_screen is not None:
-            self.all_well(self.top_screen)
+            self.clear_banner(self.top_screen)
 
     # -- actions --------------------------------------------------------------------------------------------------
 
@@ -491,7 +491,7 @@ class ChessregApp(Host):
     async def action_quit(self) -> None:
         """Quit after pending changes are written or dropped, and ask before stopping a running command."""
         until = time.monotonic() + QUIT_WRITE_TIMEOUT_S
-        while self.writes.waits and not self.writes.held and time.monotonic() < until:
+        while self.writes.waits and not self.writes.blocked and time.monotonic() < until:
             await asyncio.sleep(TICK_S / 20)
         lost = []
         if self.writes.waits:

@@ -116,7 +116,7 @@ class DatabaseWorker:
         return Waiting(oldest.what, time.monotonic() - oldest.since) if oldest else None
 
     @property
-    def opened(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the registry has been opened."""
         return self._session is not None
 

@@ -72,7 +72,7 @@ class Host(App[Exception | None]):
         return self.plain and self.glyphs == "letters"
 
     @property
-    def at_work(self) -> str:
+    def running_command(self) -> str:
         """Return the name of the command that was started here and is still running."""
         names = [" ".join(takewhile(str.isalpha, shlex.split(line)[1:])) for line in self.model.commands]
         return names[0] if len(names) == 1 else f"{len(names)} commands" if names else ""
@@ -157,13 +157,13 @@ class Host(App[Exception | None]):
                     self.top_screen.load()
         finally:
             self.writes.busy = False
-            self.tell_held()
+            self.show_waiting_changes()
 
-    def tell_held(self) -> None:
+    def show_waiting_changes(self) -> None:
         """Show in the top bar how many changes wait, or else which command is running."""
         if self.top_screen is not None:
             for bar in self.top_screen.query(TopBar):
-                bar.held, bar.at_work = len(self.writes.held), self.at_work
+                bar.held, bar.at_work = len(self.writes.blocked), self.running_command
 
     def notify(self, message: str, *, title: str = "", severity: Any = "information", **more: Any) -> None:
         """Notify as textual does, without markup, and keep the notice for the screen of messages."""
@@ -175,9 +175,9 @@ class Host(App[Exception | None]):
         message, hint, _ = describe_error(error)
         self.notify(f"not {done}: {message}" + (f" ({hint})" if hint else ""), title=title, severity="error")
 
-    def trouble(self, screen: Screen[Any], error: Exception) -> None:
+    def show_failure(self, screen: Screen[Any], error: Exception) -> None:
         """Show the error in the banner, or end the program if the registry could not be opened at all."""
-        if not self.database.opened and not isinstance(error, RegistryError):
+        if not self.database.is_open and not isinstance(error, RegistryError):
             self.exit(error)
             return
         message, hint, _ = describe_error(error)
@@ -191,7 +191,7 @@ class Host(App[Exception | None]):
         for banner in screen.query(Banner):
             banner.set_message(full, wrong=True)
 
-    def all_well(self, screen: Screen[Any]) -> None:
+    def clear_banner(self, screen: Screen[Any]) -> None:
         """Remove the banner."""
         self.lost = False
         for banner in screen.query(Banner):
@@ -200,7 +200,7 @@ class Host(App[Exception | None]):
     def action_go(self, name: str) -> None:
         """Open a main screen in its last state. If it is already open, return to its first screen."""
         if name == self.current_mode:
-            self.back_to(1)
+            self.return_to(1)
         self.switch_mode(name)
         self.remembered.set("room", name)
 
@@ -212,7 +212,7 @@ class Host(App[Exception | None]):
         if len(self.screen_stack) > 1:
             self.pop_screen()
 
-    def back_to(self, depth: int) -> None:
+    def return_to(self, depth: int) -> None:
         """Return to the screen of a breadcrumb: 0 is home, 1 the main screen, 2 the screen opened in it."""
         if not depth:
             self.action_go(ENTRIES[0].name)

@@ -86,8 +86,8 @@ class TypedKeys:
 
         Once keys have waited for KEY_TIMEOUT_S, a key that works everywhere, such as Esc, drops them.
         """
-        if self.under_way and (self.waiting or not self._goes_on(key)):
-            if self.waiting and self.is_stuck and isinstance(key, Key) and self._works_everywhere(key):
+        if self.under_way and (self.waiting or not self._is_text_continued(key)):
+            if self.waiting and self.is_stuck and isinstance(key, Key) and self._is_global_key(key):
                 self.app.notify(f"dropped {show.format_count(len(self.waiting), 'waiting key')}", severity="warning")
                 self.waiting.clear()
             self.waiting.append(key)
@@ -111,7 +111,7 @@ class TypedKeys:
             return True
         return isinstance(screen, AppScreen) and (not screen.filled or screen.successor is not None)
 
-    def _goes_on(self, key: Key | Paste) -> bool:
+    def _is_text_continued(self, key: Key | Paste) -> bool:
         """Return whether a key is text that follows text in the same input, which preserves the order itself."""
         return is_text(key) and self._text is not None and self.focus() is self._text
 
@@ -138,7 +138,7 @@ class TypedKeys:
 
     def more(self) -> Key | Paste | None:
         """Return the next waiting key if it continues the text of the forwarded key, else None."""
-        return self.waiting.popleft() if self.waiting and self._goes_on(self.waiting[0]) else None
+        return self.waiting.popleft() if self.waiting and self._is_text_continued(self.waiting[0]) else None
 
     def focus(self) -> DOMNode:
         """Return the receiver of the next key."""
@@ -193,7 +193,7 @@ class TypedKeys:
         if isinstance(screen, AppScreen) and screen.successor is not None:
             return True
         is_shown = not isinstance(screen, AppScreen) or screen.filled
-        if (is_shown and self._held_down()) or not (reading := self._read_for(key)):
+        if (is_shown and self._is_held_down()) or not (reading := self._read_for(key)):
             return False
         if self._blocked_since is None:
             self._blocked_since = time.monotonic()
@@ -202,13 +202,13 @@ class TypedKeys:
             return False
         return True
 
-    def _held_down(self) -> bool:
+    def _is_held_down(self) -> bool:
         """Return whether a key is held down: it repeats faster than it is handled."""
         return (
             len(self.waiting) > HELD_KEY_REPEATS and len({key.key for key in self.waiting if isinstance(key, Key)}) == 1
         )
 
-    def _works_everywhere(self, key: Key) -> bool:
+    def _is_global_key(self, key: Key) -> bool:
         """Return whether the key has the same meaning on every screen."""
         return any(
             key.key in action.keys.split(",") for action in self.app.apply_keys_to(list_place_actions(EVERYWHERE))
@@ -223,7 +223,7 @@ class TypedKeys:
             return [w for w in self.app.workers if w.node is screen and not w.is_finished and w not in self._slow]
         if not isinstance(screen, AppScreen) or not isinstance(key, Key) or isinstance(self.focus(), Input):
             return []
-        if self._works_everywhere(key):
+        if self._is_global_key(key):
             return []
         return [
             worker

@@ -287,7 +287,7 @@ class Driver:
         """The headings of the first table."""
         from tui.widgets.table import PageTable
 
-        return "  ".join(column.heading for column in self.screen.query(PageTable).first().headed)
+        return "  ".join(column.heading for column in self.screen.query(PageTable).first().shown_headings)
 
     @property
     def notices(self) -> str:

@@ -417,16 +417,16 @@ def test_a_puzzle_of_two_moves_is_gone_through_and_two_ways_to_one_position_stan
         "a weight that is no share is not told"
     )
     screen.boards = Boards({}, solved, "solved", "puzzles")
-    assert not screen.paired
+    assert not screen.is_pair
     ways = [chess.Board(), chess.Board()]
     for board, words in zip(ways, ("e4 e5 Nf3 Nc6", "Nf3 Nc6 e4 e5"), strict=True):
         for word in words.split():
             board.push_san(word)
     screen.boards = Boards({}, [BoardFrame.from_board(board) for board in ways], "orders", "markov")
-    assert screen.paired
+    assert screen.is_pair
     belief = BoardFrame.from_board(chess.BaseBoard())
     screen.boards = Boards({}, [BoardFrame.from_board(chess.Board()), belief], "read", "probe")
-    assert screen.paired
+    assert screen.is_pair
 
 
 def test_a_mate_is_told_as_one() -> None:

@@ -115,7 +115,7 @@ async def test_the_footer_under_a_dialog_has_its_keys(drive: Any, own: Path) -> 
         assert "q quit" in before
         await driver.press("t")
         assert driver.lines[-1].split() == ["Enter", "confirm", "Esc", "cancel"]
-        driver.app.changed()
+        driver.app.reload_screens()
         await driver.settle()
         assert "quit" not in driver.lines[-1], "also after the list was read again"
         await driver.press("escape")

@@ -31,7 +31,7 @@ def find_cut_cells(table: PageTable) -> Iterator[str]:
     seen, left = min(table.size.width, table.scrollable_content_region.width), GUTTER_CELLS
     marked = lines[0].text.rstrip().endswith("»")
     rows = table.rows_in_sight
-    for column, wide in zip(table.headed, table._widths, strict=True):
+    for column, wide in zip(table.shown_headings, table._widths, strict=True):
         right = left + wide
         if right > seen - 2 * marked:
             if not marked:

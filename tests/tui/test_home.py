@@ -189,7 +189,7 @@ def test_a_machine_without_gpus_has_one_line_and_one_more_for_each_other_job() -
         minutes.note(at, {**load, "cpu": 2.0 * (at >= 69)})
         minutes.note(at, load)  # told already
     assert len(minutes.at) == len(minutes.shares["CPU"]) == 60
-    assert minutes.drawn("GPU 0", 20) == ""
+    assert minutes.draw_loads("GPU 0", 20) == ""
     job = {"at": "box1", "gpus": (), "name": "probe", "title": "", "state": "running", "seconds_left": 5.0, "ran": 9.0}
     told = texts(make_gpu_grid([row], [job, {**job, "name": "edit"}], {"box1": minutes}, 180))
     assert told[0].startswith("box1 cpu " + "▁" * 11 + "█ ┄")

@@ -96,7 +96,7 @@ def test_given_values_presets_and_defaults_are_told_apart() -> None:
     spec = form.check().spec
     assert (spec.checkpoint, spec.games) == ("mine", 7)
     assert getattr(spec, other) == type(spec)(checkpoint="mine", **filled).model_dump()[other]
-    form.give("games", None)
+    form.set_text("games", None)
     assert form.check().spec.games == filled.get("games", type(spec).model_fields["games"].default)
 
 
@@ -127,12 +127,12 @@ def test_a_number_that_a_preset_fills_is_taken_away_by_the_command_too() -> None
     form = Form(find_kind("probe"), "probe", {"cache": "fit", "last_sites": "none"})
     assert "--last-sites" not in form.arguments(), "it is none already"
     form.preset = "davis-paper"
-    assert form.filled["last_sites"] is not None
+    assert form.preset_values["last_sites"] is not None
     command, left = command_of(form.arguments())
     spec, _, sources = build_run_settings(find_kind("probe"), command.make_context("probe", left).params)
     assert (spec, tuple(sorted(sources))) == (form.check().spec, form.explicit_names)
     assert spec.last_sites is None
-    form.give("alignment", "none")
+    form.set_text("alignment", "none")
     assert form.arguments()[-2:] == ["--alignment", "none"], "which the command refuses: it launches nothing else"
 
 
@@ -174,7 +174,7 @@ async def planned(driver: Any) -> str:
     """The screen, once the plan is shown."""
     screen = driver.screen
     assert isinstance(screen, FormScreen)
-    await driver.once(lambda: not screen.checked.right or screen.outlook is not None)
+    await driver.once(lambda: not screen.checked.is_valid or screen.outlook is not None)
     return driver.text
 
 

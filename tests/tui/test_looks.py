@@ -198,7 +198,7 @@ async def test_a_column_is_named_constant_in_all_rows_only_where_all_rows_have_i
         fitting = pages.narrow(table.view)
         table.show_narrowed(pages, fitting, fitting.page(0), keep=False)
         for number in (1, 2):
-            table.give(fitting, number, fitting.page(number))
+            table.accept_page(fitting, number, fitting.page(number))
             read = "the rows read so far" if number < 2 else "all rows"
             assert table.border_subtitle == f"same in {read}: split test"
         assert "layer" in [column.field for column in table.shown_columns]
@@ -206,7 +206,7 @@ async def test_a_column_is_named_constant_in_all_rows_only_where_all_rows_have_i
         table.narrow()
         await pilot.pause()
         for number in (3, 0, 2, 1):  # the first row of page 1 has the text of page 0
-            table.give(pages, number, pages.page(number))
+            table.accept_page(pages, number, pages.page(number))
         assert table.border_subtitle == "same in all rows: split test"
 
 
@@ -267,7 +267,7 @@ async def test_an_interval_has_a_bar_where_there_is_room_and_filters_and_orders_
                 assert places == sorted(set(places)), "a higher value is further right"
                 table.sort_by("elo", True)
                 await pilot.pause()
-                assert sum("▼" in column.heading for column in table.headed) == 1
+                assert sum("▼" in column.heading for column in table.shown_headings) == 1
     assert make_interval_bars("elo", estimate_of, ROWS[:1]) is None, "one row has no scale"
 
 

@@ -203,7 +203,7 @@ def test_a_pause_ends_a_step_and_what_was_found_before_it_is_shown() -> None:
 
     pages = JoinedPages(parts(), ListPages([]).narrow)
     assert (pages.count, pages.complete, pages.page(0)) == (1, False, [{"n": 0}])
-    assert pages.more()
+    assert pages.count_more()
     assert (pages.count, pages.complete) == (1, False)
     count_rows_to(pages, 1)
     assert (pages.count, pages.page(0)) == (2, [{"n": 0}, {"n": 39}])
@@ -270,13 +270,13 @@ def test_sources_are_counted_on_after_the_first_rows_and_one_that_fails_is_told(
         2 * JoinedPages.FIRST // PAGE_ROWS - 1,
     )
     first = pages.page(3)
-    assert pages.more(1)
+    assert pages.count_more(1)
     assert (pages.count, pages.complete, pages.page(3)) == (JoinedPages.FIRST + PAGE_ROWS, False, first)
     count_rows_to(pages, 14 * PAGE_ROWS)
     assert (pages.complete, pages.count, pages.page(14)[0]["n"]) == (True, 15 * PAGE_ROWS, 29)
-    assert not pages.more()
+    assert not pages.count_more()
     pages = JoinedPages(parts(broken=True), ListPages([]).narrow)
     with pytest.raises(OSError, match="gone"):
-        pages.more()
-    assert not pages.more()
+        pages.count_more()
+    assert not pages.count_more()
     assert (pages.complete, pages.count) == (False, 12 * PAGE_ROWS), "it is not said to be all"

@@ -274,7 +274,7 @@ async def test_a_name_that_is_taken_is_refused_in_a_notice_that_reads_do_not_rem
         await driver.press("N")
         await type_words(driver, "plain")
         await driver.press("enter")
-        driver.app.changed()
+        driver.app.reload_screens()
         await driver.settle()
         assert "not written: the name 'plain' is taken" in driver.notices
         assert said(own, "toy")["name"] == "toy"

@@ -90,7 +90,7 @@ class FormCheck:
     cells: list[tuple[Form, FormCheck]] = field(default_factory=list)  # of a sweep: a form for each run
 
     @property
-    def right(self) -> bool:
+    def is_valid(self) -> bool:
         return not self.errors and not self.general
 
 
@@ -106,7 +106,7 @@ class Form:
         self.cell: dict[str, Any] = {}  # of a run of a sweep: the values that make it another than the others
 
     @classmethod
-    def restored(cls, kind: Kind, reference: str, draft: Mapping[str, Any]) -> Form:
+    def from_draft(cls, kind: Kind, reference: str, draft: Mapping[str, Any]) -> Form:
         """Restore a form from a draft (`typed`, `preset`). Settings that the kind no longer has are dropped."""
         form = cls(kind, reference)
         typed = draft.get("typed")
@@ -133,7 +133,7 @@ class Form:
         """The tag value of a kind whose spec is a union, typed or from the preset; empty for other kinds."""
         if not (tag := tag_of(self.kind.spec)):
             return ""
-        return self.typed.get(tag, "").strip() or str(self.filled.get(tag, ""))
+        return self.typed.get(tag, "").strip() or str(self.preset_values.get(tag, ""))
 
     @property
     def by_key(self) -> dict[str, Field]:
@@ -149,7 +149,7 @@ class Form:
         return list(self.by_key.values())
 
     @property
-    def given(self) -> dict[str, str]:
+    def given_texts(self) -> dict[str, str]:
         """The typed values, without settings of variants that are not chosen."""
         return {key: text for key, text in self.typed.items() if key in self.by_key}
 
@@ -169,11 +169,11 @@ class Form:
         return ("", *self.kind.presets)
 
     @property
-    def filled(self) -> dict[str, Any]:
+    def preset_values(self) -> dict[str, Any]:
         """The values set by the preset, by path."""
         return flatten_settings(self.kind.preset(self.preset)) if self.preset else {}
 
-    def give(self, key: str, text: str | None) -> None:
+    def set_text(self, key: str, text: str | None) -> None:
         """Set the typed text of a field; None clears it."""
         one = self.by_key[key]
         if text is None or (not text.strip() and one.form != "list"):
@@ -185,31 +185,31 @@ class Form:
         """Return the displayed text of the field."""
         if key in self.typed:
             return self.typed[key]
-        if key in self.filled:
-            return format_value(self.filled[key])
+        if key in self.preset_values:
+            return format_value(self.preset_values[key])
         return self.by_key[key].shown_default
 
     def source(self, key: str) -> str:
         """Return the source of the value: `given`, `preset`, `default`, `needed`, or `changed` (given instead of the
         preset's)."""
         if key in self.typed:
-            differs = key in self.filled and self.typed[key].strip() != format_value(self.filled[key])
+            differs = key in self.preset_values and self.typed[key].strip() != format_value(self.preset_values[key])
             return "changed" if differs else "given"
-        if key in self.filled:
+        if key in self.preset_values:
             return "preset"
         return "required" if self.by_key[key].is_required else "default"
 
     # -- sweeps ---------------------------------------------------------------------------------------------------
 
     @property
-    def swept(self) -> dict[str, list[str]]:
+    def swept_values(self) -> dict[str, list[str]]:
         """The settings with several values, `1|2|4`, in the form's order: every combination is a run."""
         spec = ((one.key, self.typed.get(one.key, "")) for one in self.fields if one.part == "spec")
         return {key: [piece.strip() for piece in text.split("|")] for key, text in spec if "|" in text}
 
-    def cells(self) -> list[Form]:
+    def make_run_forms(self) -> list[Form]:
         """Return one form per run: a single form if no setting has several values."""
-        swept = self.swept
+        swept = self.swept_values
         if not swept:
             return [self]
         forms = []
@@ -230,7 +230,7 @@ class Form:
 
     def check(self) -> FormCheck:
         """Validate the form, and each run of a sweep. References are looked up later, when the launch is planned."""
-        swept = self.swept
+        swept = self.swept_values
         runs = math.prod(map(len, swept.values()))
         if runs > MAX_SWEEP_RUNS:
             return FormCheck(
@@ -241,7 +241,7 @@ class Form:
                 return FormCheck(errors={key: "values separated by |, each once"})
         if not swept:
             return self._check()
-        cells = [(form, form._check()) for form in self.cells()]
+        cells = [(form, form._check()) for form in self.make_run_forms()]
         first = cells[0][1]
         whole = FormCheck(first.spec, first.options, first.launch, cells=cells)
         for _, checked in cells:
@@ -253,16 +253,16 @@ class Form:
     def _check(self) -> FormCheck:
         result = FormCheck()
         values: dict[str, dict[str, Any]] = {"spec": {}, "options": {}, "launch": {}}
-        for key, text in self.given.items():
+        for key, text in self.given_texts.items():
             one = self.by_key[key]
             try:
                 values[one.part][one.path] = one.parse_text(text)
             except ValueError as error:
                 result.errors[key] = str(error)
         base = self.kind.preset(self.preset) if self.preset else {}
-        result.spec = self._built(self.kind.spec, values["spec"], "", result, base)
-        result.options = self._built(self.kind.options, values["options"], "", result)
-        result.launch = self._built(LaunchOptions, values["launch"], "launch.", result) or LaunchOptions()
+        result.spec = self._build_settings(self.kind.spec, values["spec"], "", result, base)
+        result.options = self._build_settings(self.kind.options, values["options"], "", result)
+        result.launch = self._build_settings(LaunchOptions, values["launch"], "launch.", result) or LaunchOptions()
         if result.launch.name:
             try:
                 require_name(result.launch.name)
@@ -270,7 +270,7 @@ class Form:
                 result.errors["launch.name"] = error.message
         return result
 
-    def _built(
+    def _build_settings(
         self,
         model: Any,
         values: dict[str, Any],
@@ -292,7 +292,7 @@ class Form:
                     result.general.append(message)
         except ChessregError as error:  # a kind's own words, of one setting or of several together
             message = error.message + (f" ({error.hint})" if error.hint else "")
-            guilty = [path for path in values if self._fits_without(model, values, path, base or {})]
+            guilty = [path for path in values if self._is_valid_without(model, values, path, base or {})]
             if len(guilty) == 1:
                 result.errors.setdefault(prefix + guilty[0], message)
             else:
@@ -300,7 +300,7 @@ class Form:
         return None
 
     @staticmethod
-    def _fits_without(model: Any, values: dict[str, Any], path: str, base: dict[str, Any]) -> bool:
+    def _is_valid_without(model: Any, values: dict[str, Any], path: str, base: dict[str, Any]) -> bool:
         """Return whether the model accepts the values without the setting `path`."""
         try:
             make_settings(model, nest_settings({key: value for key, value in values.items() if key != path}), base)
@@ -314,7 +314,7 @@ class Form:
 
     def arguments(self) -> list[str]:
         """Return the equivalent command, with exactly the options that were typed."""
-        arguments, swept = ["chessreg", "launch", self.reference], self.swept
+        arguments, swept = ["chessreg", "launch", self.reference], self.swept_values
         if self.preset:
             arguments += ["--preset", self.preset]
         for one in self.fields:
@@ -325,7 +325,7 @@ class Form:
                 arguments += ["--grid", f"{one.path}={'|'.join(swept[one.key])}"]
                 continue
             if one.optional and text.lower() in ("", "none"):
-                if self.filled.get(one.key, one.default) is not None:  # clear a preset's number, as in the form;
+                if self.preset_values.get(one.key, one.default) is not None:  # clear a preset's number, as in the form;
                     arguments += [flag, "none"]  # the command line rejects other settings
             elif one.form == "yes or no":
                 on = YES_NO_WORDS.get(text.lower(), False)
@@ -343,7 +343,7 @@ class Form:
     @property
     def explicit_names(self) -> tuple[str, ...]:
         """Dotted paths of the settings that were not left at their defaults, as a run records them."""
-        named = {self.by_key[key].path for key in self.given if self.by_key[key].part != "launch"}
+        named = {self.by_key[key].path for key in self.given_texts if self.by_key[key].part != "launch"}
         return tuple(sorted(named | flatten_settings(self.kind.preset(self.preset) if self.preset else {}).keys()))
 
 
@@ -544,7 +544,7 @@ def find_existing_runs(session: Session, form: Form, key: str, values: Iterable[
     runs: dict[str, UUID] = {}
     for value in values:
         checked = form.copy_with(form.typed | {key: value}).check()
-        if not checked.right or checked.cells:
+        if not checked.is_valid or checked.cells:
             break  # because of other settings
         with suppress(ChessregError):  # an input that does not exist yet
             runs[value] = make_uuid(resolve_and_hash(form.kind, checked.spec, inputs)[1])

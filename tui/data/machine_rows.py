@@ -33,7 +33,7 @@ class Loads:
             if value is not None:
                 self.shares[name] = [*self.shares.get(name, []), value][-LOAD_HISTORY_SAMPLES:]
 
-    def drawn(self, name: str, width: int) -> str:
+    def draw_loads(self, name: str, width: int) -> str:
         """Return a sparkline of `width` cells, or an empty string if there are fewer than two loads."""
         shares = self.shares.get(name, [])
         return show.draw_sparkline(shares[-width:], width, 0, 1) if len(shares) > 1 else ""
@@ -128,7 +128,7 @@ def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loa
             **make_blank_line(host, show.format_host(host)),
             **total,
             "device": "cpu",
-            "past": past.drawn("CPU", 12),
+            "past": past.draw_loads("CPU", 12),
         }
         others = [
             {**make_blank_line(host, ""), "id": f"{host} {n}"} | make_job_cells([job]) for n, job in enumerate(here[1:])
@@ -152,7 +152,7 @@ def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loa
                 "busy": gpu["busy"],
                 "memory": compute_memory_share(gpu),
                 "memory_told": format_memory_gib(gpu),
-                "past": past.drawn(f"GPU {gpu['index']}", 12),
+                "past": past.draw_loads(f"GPU {gpu['index']}", 12),
                 "job": "free" if not gpu["busy"] and (compute_memory_share(gpu) or 0.0) < 0.05 else "used by others",
             }
             | make_job_cells(jobs[:1])

@@ -52,11 +52,11 @@ class JoinedPages:
     """The rows of several sources, one after the other. `narrow` returns the joined pages of a view.
 
     Counting a source may be slow. The constructor counts sources until there are FIRST rows or a source yields None (a
-    pause after many scanned rows). `more` counts further sources and appends their rows. `page` and `more` may be
-    called from several threads.
+    pause after many scanned rows). `count_more` counts further sources and appends their rows. `page` and `count_more`
+    may be called from several threads.
     """
 
-    FIRST, STEP, PAUSES = 10 * PAGE_ROWS, 500_000, 8  # rows, and pauses within one call of `more`
+    FIRST, STEP, PAUSES = 10 * PAGE_ROWS, 500_000, 8  # rows, and pauses within one call of `count_more`
     STRETCH = 50_000  # rows that a source scans before a pause, in about 0.1 s
 
     def __init__(self, parts: Iterable[Pages | None], narrow: Callable[[View], Pages]) -> None:
@@ -65,13 +65,13 @@ class JoinedPages:
         self._parts, self._starts = list[Pages](), [0]
         self._counting = threading.Lock()
         self.complete = False
-        self.more(self.FIRST, 1)
+        self.count_more(self.FIRST, 1)
 
     @property
     def count(self) -> int:
         return self._starts[-1]
 
-    def more(self, rows: int = STEP, pauses: int = PAUSES) -> bool:
+    def count_more(self, rows: int = STEP, pauses: int = PAUSES) -> bool:
         """Count about `rows` more rows. Return whether further sources may remain.
 
         After an error of a source, which is raised, counting ends.
@@ -114,5 +114,5 @@ def is_counted(pages: Pages) -> bool:
 
 def count_rows_to(pages: Pages, place: int) -> None:
     """Count rows until there is one at `place`, or until all are counted."""
-    while isinstance(pages, JoinedPages) and pages.count <= place and pages.more():
+    while isinstance(pages, JoinedPages) and pages.count <= place and pages.count_more():
         pass

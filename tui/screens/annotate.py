@@ -45,13 +45,13 @@ class AnnotatingScreen(AppScreen):
         return ""
 
     def action_toggle_mark(self, word: str) -> None:
-        def done(now: bool) -> str:
+        def format_result(now: bool) -> str:
             return TOGGLE_MESSAGES[word][not now]
 
         chosen = self.chosen()
         if not chosen[1] or not self.check_writable():
             return
-        write = partial(self._write, chosen, word, done, partial(toggle_annotation, word=word))
+        write = partial(self._write, chosen, word, format_result, partial(toggle_annotation, word=word))
         if hidden := self.describe_hidden(chosen[1]):
             question = f"{word.capitalize()} {join_chosen_labels(chosen[1])}, or undo it?\n{hidden}; u unmarks all."
             self.app.push_screen(Confirm(question), lambda yes: write() if yes else None)
@@ -70,10 +70,10 @@ class AnnotatingScreen(AppScreen):
         self._write(chosen, f"tag {text}", lambda _: notice, do, written)
 
     def action_note(self) -> None:
-        self._ask("Note about{}:", self.chosen(), partial(self._say, "note", "noted"))
+        self._ask("Note about{}:", self.chosen(), partial(self._annotate, "note", "noted"))
 
     def action_name(self) -> None:
-        self._ask("Name{}:", self.under_cursor(), partial(self._say, "name", "named"), find_name_error)
+        self._ask("Name{}:", self.under_cursor(), partial(self._annotate, "name", "named"), find_name_error)
 
     def action_invalidate(self) -> None:
         self._ask("What is wrong with{}? (- clears it)", self.chosen(), self._invalidate)
@@ -82,9 +82,9 @@ class AnnotatingScreen(AppScreen):
         if why == "-":
             self._write(chosen, "valid again", lambda _: "valid again", clear_invalidation, written)
         else:
-            self._say("invalid", "invalid", chosen, why, written)
+            self._annotate("invalid", "invalid", chosen, why, written)
 
-    def _say(self, word: str, done: str, chosen: ChosenRows, text: str, written: AfterWrite) -> None:
+    def _annotate(self, word: str, done: str, chosen: ChosenRows, text: str, written: AfterWrite) -> None:
         do = partial(annotate_targets, word=word, text=text)
         self._write(chosen, f"{word} {text}", lambda _: f"{done}: {text}", do, written)
 

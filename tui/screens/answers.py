@@ -83,7 +83,7 @@ class ScopedScreen(AppScreen):
         try:
             query_answers.parse_scope(event.text)
         except BadInputError as error:
-            self.app.trouble(self, error)
+            self.app.show_failure(self, error)
             return
         self.app.remembered.set(SCOPE_KEY, event.text or None)
         self.load()
@@ -140,7 +140,7 @@ class ResultScreen(AppScreen):
         if not self.arranges:
             return columns
         number, *cells = columns
-        return [number, *order_by_use(cells, rows, self.table.room - len(str(answer.pages.count)) - GAP_CELLS)]
+        return [number, *order_by_use(cells, rows, self.table.column_space - len(str(answer.pages.count)) - GAP_CELLS)]
 
     def on_resize(self, event: events.Resize) -> None:
         if self.shown is not None and self.arranges:

@@ -169,7 +169,7 @@ class AppScreen(Screen[None]):
             bar.room = self.app.current_mode
             bar.crumbs = ("chessreg", *(screen.crumb for screen in stack))
             bar.registry = self.app.place_shown
-            bar.held, bar.at_work = len(self.app.writes.held), self.app.at_work
+            bar.held, bar.at_work = len(self.app.writes.blocked), self.app.running_command
 
     @property
     def run_on_page(self) -> RunOnPage | None:
@@ -229,7 +229,7 @@ class AppScreen(Screen[None]):
         """Show the number of matching rows in the find bar."""
         if table is self.narrowed_table:
             for bar in self.query(FindBar):
-                bar.told = table.told_count
+                bar.told = table.count_text
 
     def on_descendant_focus(self) -> None:
         self.relabel()
@@ -296,10 +296,10 @@ class AppScreen(Screen[None]):
             if once:
                 self.app.notify_failure("done", what, error)
             else:
-                self.app.trouble(self, error)
+                self.app.show_failure(self, error)
             return None
         self.require_shown()
-        self.app.all_well(self)
+        self.app.clear_banner(self)
         return answer
 
     async def change_registry(self, what: str, function: Callable[[Session], T]) -> T | None:
@@ -324,13 +324,13 @@ class AppScreen(Screen[None]):
         if rows is None:
             event.table.refuse(pages, event.number)
         else:
-            event.table.give(pages, event.number, rows)
+            event.table.accept_page(pages, event.number, rows)
 
     @work
     async def on_page_table_counting(self, event: PageTable.Counting) -> None:
         event.stop()
         pages = event.pages
-        more = await self.ask("counting rows", lambda session: pages.more())
+        more = await self.ask("counting rows", lambda session: pages.count_more())
         event.table.grow(pages, bool(more))
         self.show_match_count(event.table)
         if event.table.source is pages:
@@ -470,7 +470,7 @@ class AppScreen(Screen[None]):
         elif event.depth is None:
             self.app.action_messages()
         else:
-            self.app.back_to(event.depth)
+            self.app.return_to(event.depth)
 
     def on_page_table_inspected(self, event: PageTable.Inspected) -> None:
         self.app.push_screen(FieldsScreen(collect_row_fields(event.table, event.row)))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class DrawingScreen(AppScreen):
-    """A screen that draws boards. Subclasses implement `fits`, `draw` and `position`."""
+    """A screen that draws boards. Subclasses implement `can_draw`, `draw` and `position`."""
 
     BINDINGS = make_bindings("position")
     finds = False
@@ -32,7 +32,7 @@ class DrawingScreen(AppScreen):
     picked: int | None = None  # the clicked square
     chosen_size: int | None = None
 
-    def fits(self, size: int, text: int = 0) -> bool:
+    def can_draw(self, size: int, text: int = 0) -> bool:
         """Return whether the boards fit the screen at this size, with `text` lines below."""
         raise NotImplementedError
 
@@ -49,9 +49,9 @@ class DrawingScreen(AppScreen):
     def board_size(self) -> int:
         """The chosen size if it fits, otherwise the largest that leaves room for the text."""
         sizes, chosen = list_sizes(self.app.glyphs), self.chosen_size
-        if chosen is not None and chosen in sizes and self.fits(chosen):
+        if chosen is not None and chosen in sizes and self.can_draw(chosen):
             return chosen
-        return next((size for size in reversed(sizes) if self.fits(size, self.text_below)), sizes[0])
+        return next((size for size in reversed(sizes) if self.can_draw(size, self.text_below)), sizes[0])
 
     # -- the position ---------------------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class DrawingScreen(AppScreen):
         self.draw()
 
     def action_size(self) -> None:
-        fitting = [size for size in list_sizes(self.app.glyphs) if self.fits(size)]
+        fitting = [size for size in list_sizes(self.app.glyphs) if self.can_draw(size)]
         if len(fitting) < 2:
             self.notify("only the smallest size fits this terminal")
             return
@@ -242,7 +242,7 @@ class FourBoardsScreen(DrawingScreen):
         square = beside and ((count + 1) // 2) * (high + 1) + SQUARE_CHROME_LINES <= height
         return "square" if square and (count <= 2 or not row) else "row" if row else None
 
-    def fits(self, size: int, text: int = 0) -> bool:
+    def can_draw(self, size: int, text: int = 0) -> bool:
         return self.arrangement(size, max(1, len(self.list_shown_panes()))) is not None
 
     def draw(self) -> None:

@@ -295,8 +295,8 @@ class BoardScreen(DrawingScreen):
         self.evaluations, self.evaluating = [view.evaluation for view in drawn.views], self.evaluating + 1
         self.frame = min(self.frame, len(drawn.views) - 1)
         self.crumb = format_board_crumb({**drawn.row, "run": drawn.run})
-        self.set_class(self.paired, "-pair")
-        self.set_class(not self.paired, "-single")
+        self.set_class(self.is_pair, "-pair")
+        self.set_class(not self.is_pair, "-single")
         self.query_one(MoveList).views = tuple(drawn.views)
         self.remove_class("-loading")
         self.add_class("-ready")
@@ -315,7 +315,7 @@ class BoardScreen(DrawingScreen):
         self.relabel()
 
     @property
-    def paired(self) -> bool:
+    def is_pair(self) -> bool:
         """Whether two boards belong together.
 
         True for a position and a probe's reading of it, and for two move orders to one position. False for games.
@@ -330,9 +330,9 @@ class BoardScreen(DrawingScreen):
         """The board views to draw."""
         if self.boards is None:
             return []
-        return self.boards.views if self.paired else [self.seen(self.frame)]
+        return self.boards.views if self.is_pair else [self.build_view(self.frame)]
 
-    def seen(self, place: int) -> BoardFrame:
+    def build_view(self, place: int) -> BoardFrame:
         """Return the view at `place` with its evaluation and the model's moves, if known."""
         assert self.boards
         views = self.boards.views
@@ -354,7 +354,7 @@ class BoardScreen(DrawingScreen):
 
     @property
     def position(self) -> BoardFrame | None:
-        return self.boards.views[0 if self.paired else self.frame] if self.boards is not None else None
+        return self.boards.views[0 if self.is_pair else self.frame] if self.boards is not None else None
 
     @property
     def pgn(self) -> str:
@@ -362,30 +362,30 @@ class BoardScreen(DrawingScreen):
 
     @property
     def text_below(self) -> int:
-        return TEXT_LINES if self.paired else STRIP_LINES if self.shares else 0
+        return TEXT_LINES if self.is_pair else STRIP_LINES if self.shares else 0
 
     @property
     def shares(self) -> tuple[float | None, ...]:
         """The values of the strip, 0..1: squares that a probe reads correctly, or White's chances."""
-        if self.boards is None or self.paired:
+        if self.boards is None or self.is_pair:
             return ()
         if any(view.doubts for view in self.boards.views):
             return tuple(view.squares_right / 64 for view in self.boards.views)
-        if not self.evaluated:
+        if not self.has_evaluations:
             return ()
         return tuple(None if value is None else compute_white_share(value) for value in self.evaluations)
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
-    def fits(self, size: int, text: int = 0) -> bool:
+    def can_draw(self, size: int, text: int = 0) -> bool:
         board_wide, board_high = compute_board_extent(size)
-        wide = 2 * (board_wide + 3) if self.paired else board_wide + 3
-        wide += 2 if self.evaluated else 0
-        wide += 0 if self.paired else MIN_SIDE_CELLS
+        wide = 2 * (board_wide + 3) if self.is_pair else board_wide + 3
+        wide += 2 if self.has_evaluations else 0
+        wide += 0 if self.is_pair else MIN_SIDE_CELLS
         return wide <= self.app.size.width and board_high + text + BOARD_CHROME_LINES <= self.app.size.height
 
     @property
-    def evaluated(self) -> bool:
+    def has_evaluations(self) -> bool:
         return any(value is not None for value in self.evaluations)
 
     def draw(self) -> None:
@@ -395,13 +395,13 @@ class BoardScreen(DrawingScreen):
         panes = [self.query_one("#left", BoardPane), self.query_one("#right", BoardPane)]
         for pane, frame in zip(panes, self.views, strict=False):
             pane.show(self.turn_board(frame), size, glyphs)
-            pane.set_class(not self.paired, "-bare")
+            pane.set_class(not self.is_pair, "-bare")
             pane.squares.cursor = self.picked
-            half = (self.app.size.width - 6) // 2 if self.paired else 0
+            half = (self.app.size.width - 6) // 2 if self.is_pair else 0
             pane.styles.width = wide = max(compute_board_extent(size)[0], min(half, MAX_PANE_CELLS))
-        if self.paired:
+        if self.is_pair:
             align_titles(panes, wide)
-        if not self.paired and self.views:
+        if not self.is_pair and self.views:
             moves = self.query_one(MoveList)
             moves.place = self.frame
             moves.display = len(moves.views) > 1
@@ -412,12 +412,12 @@ class BoardScreen(DrawingScreen):
             here = self.views[0]
             lines = [*self.square_lines(), *here.caption, *self.model_lines(), *list_legend(here)]
             self.query_one("#told", Static).update("\n".join(lines))
-        elif self.paired and self.picked is not None:
+        elif self.is_pair and self.picked is not None:
             for pane, frame in zip(panes, self.views, strict=False):
                 pane.caption.update("\n".join([describe_square(frame, self.picked), *list_captions(frame)]))
         bar, strip = self.query_one(EvaluationBar), self.query_one(PlyStrip)
         now, shares = self.views[0].evaluation, self.shares
-        bar.display, strip.display = self.evaluated, bool(shares)
+        bar.display, strip.display = self.has_evaluations, bool(shares)
         bar.value, bar.flipped, bar.styles.height = (
             now,
             self.turn_board(self.views[0]).flipped,
@@ -485,7 +485,7 @@ class BoardScreen(DrawingScreen):
         if action.method == "illegal" and self.boards is not None and not find_wrong_views(self.boards.views):
             return False
         if action.method in ("step", "edge", "illegal", "go_to") and self.boards is not None:
-            return not self.paired and len(self.boards.views) > 1 and super().offers(action)
+            return not self.is_pair and len(self.boards.views) > 1 and super().offers(action)
         if action.method == "layer":
             return self.boards is not None and len(self.boards.layers) > 1 and super().offers(action)
         if action.method in ("evaluate", "model") and self.boards is not None:
@@ -514,13 +514,13 @@ class BoardScreen(DrawingScreen):
 
     def go(self, frame: int) -> None:
         """Show a frame, the first or last one if there is no such frame, and ask the model for its moves."""
-        if self.boards is not None and not self.paired:
+        if self.boards is not None and not self.is_pair:
             self.frame = min(max(0, frame), len(self.boards.views) - 1)
             self.draw()
             self.ask_model()
 
     def action_step(self, way: str) -> None:
-        if self.paired:  # nothing to step through: show the next edit
+        if self.is_pair:  # nothing to step through: show the next edit
             self.action_row(way)
         else:
             self.go(self.frame + int(way))
@@ -533,14 +533,14 @@ class BoardScreen(DrawingScreen):
             return
         wrong = find_wrong_views(self.boards.views)
         further = [n for n in wrong if n > self.frame] or wrong
-        if further and not self.paired:
+        if further and not self.is_pair:
             self.go(further[0])
         elif not wrong:
             reading = any(view.doubts for view in self.boards.views)
             self.notify("no square is misread in this game" if reading else "no illegal attempt in this game")
 
     def action_go_to(self) -> None:
-        if self.boards is not None and not self.paired:
+        if self.boards is not None and not self.is_pair:
             ask_ply(self, list_plies(self.boards.views), self.go)
 
     def action_evaluate(self) -> None:
@@ -553,7 +553,7 @@ class BoardScreen(DrawingScreen):
         """Evaluate the views in a thread and draw each value. Stops when the row changes or the screen closes."""
         from tui.data.board_views import iter_evaluations
 
-        def found(place: int, value: int) -> None:
+        def keep_evaluation(place: int, value: int) -> None:
             if self.evaluating == number and self.is_attached:
                 self.evaluations[place] = value
                 self.draw()
@@ -563,14 +563,14 @@ class BoardScreen(DrawingScreen):
                 for place, value in enumerate(values):
                     if self.evaluating != number or not self.is_attached:
                         return
-                    loop.call_soon_threadsafe(found, place, value)
+                    loop.call_soon_threadsafe(keep_evaluation, place, value)
 
         loop = asyncio.get_running_loop()
         try:
             await asyncio.to_thread(work_through)
         except ChessregError as error:
             self.require_shown()
-            self.app.trouble(self, error)
+            self.app.show_failure(self, error)
 
     def action_model(self) -> None:
         """Show the model's moves, or hide them. While the model is loaded, a second press changes nothing."""
@@ -578,7 +578,7 @@ class BoardScreen(DrawingScreen):
             return
         self.asks_model = not self.asks_model
         if not self.asks_model:
-            self.app.all_well(self)  # an error of the model is no longer of interest
+            self.app.clear_banner(self)  # an error of the model is no longer of interest
         self.draw()
         self.ask_model()
 
@@ -606,12 +606,12 @@ class BoardScreen(DrawingScreen):
             self.require_shown()
             self.asking = False
             self.draw()
-            self.app.trouble(self, error)
+            self.app.show_failure(self, error)
             return
         self.require_shown()
         self.asking = False
         if answer is not None and self.boards is drawn:
-            self.app.all_well(self)
+            self.app.clear_banner(self)
             self.answers[place] = answer
         self.draw()
 
@@ -690,7 +690,7 @@ class BoardScreen(DrawingScreen):
             frame = self.boards.views[self.frame]
             at = f'--moves "{" ".join(frame.moves)}"' if frame.moves else f'--fen "{frame.position}"'
             return f"chessreg lab --checkpoint {show.abbreviate_id(self.boards.checkpoint)} {at}"
-        if self.paired or self.boards is None:
+        if self.is_pair or self.boards is None:
             return words
         return f"{words} --ply {list_plies(self.boards.views)[self.frame]}"
 
@@ -781,7 +781,7 @@ class PairScreen(DrawingScreen):
     def text_below(self) -> int:
         return MIN_LIST_LINES
 
-    def fits(self, size: int, text: int = 0) -> bool:
+    def can_draw(self, size: int, text: int = 0) -> bool:
         wide, high = compute_board_extent(size)
         return 2 * (wide + 2) <= self.app.size.width and high + text + PAIR_CHROME_LINES <= self.app.size.height
 

@@ -118,7 +118,7 @@ class CompareScreen(PartsScreen):
         """Return the columns of a pane, with the differences first if not all columns fit."""
         if all(column.role != "value" for column in pane.columns):
             return list(pane.columns)
-        return order_by_use(pane.columns, pane.rows, self.query_one(PageTable).room)
+        return order_by_use(pane.columns, pane.rows, self.query_one(PageTable).column_space)
 
     def draw(self) -> None:
         """Draw the curve of the selected metric."""

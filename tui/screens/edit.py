@@ -151,7 +151,7 @@ class EditScreen(FourBoardsScreen, StateScreen):
             answer = await self.app.model.ask(question)
         except ChessregError as error:
             self.require_shown()
-            self.app.trouble(self, error)
+            self.app.show_failure(self, error)
             return
         self.require_shown()
         if answer is not None:
@@ -251,7 +251,7 @@ class CaseScreen(StateScreen):
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
-    def fits(self, size: int, text: int = 0) -> bool:
+    def can_draw(self, size: int, text: int = 0) -> bool:
         wide, high = compute_board_extent(size)
         boards = 3 if self.case is None else max(2, len(self.case.boards))
         room = self.app.size

@@ -98,7 +98,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
-    def fits(self, size: int, text: int = 0) -> bool:
+    def can_draw(self, size: int, text: int = 0) -> bool:
         wide, high = compute_board_extent(size)
         return (
             wide + GAP_CELLS + FRAME_CELLS <= self.app.size.width
@@ -141,7 +141,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
         frames = self.frames
         count, size = min(MAX_HEAT_BOARDS, len(frames)), self.board_size
         if self.chosen_size is None and count > 1:  # the largest size at which all boards fit, or else two
-            fitting = [size for size in list_sizes(self.app.glyphs)[1:] if self.fits(size)]
+            fitting = [size for size in list_sizes(self.app.glyphs)[1:] if self.can_draw(size)]
             least = count if any(count <= math.prod(self.grid(size)) for size in fitting) else 2
             size = next((size for size in reversed(fitting) if least <= math.prod(self.grid(size))), min(size, 2))
         columns, rows = self.grid(size)

@@ -160,11 +160,11 @@ class Palette(Provider):
             *(self.kind(name, reference, summary) for name, reference, summary in kinds),
         ]
 
-    async def listed(self) -> list[PaletteEntry]:
+    async def list_catalogue_entries(self) -> list[PaletteEntry]:
         """Return the entries of all queries and kinds. Cancelling a search does not cancel the read."""
         return [] if self.reading is None else await asyncio.shield(self.reading)
 
-    def here(self) -> Iterator[PaletteEntry]:
+    def iterate_screen_entries(self) -> Iterator[PaletteEntry]:
         """Yield the actions of the current screen."""
         if isinstance(self.screen, AppScreen):
             for action in self.screen.list_keyed_actions():
@@ -176,7 +176,7 @@ class Palette(Provider):
                         make_action_runner(action, self.screen),
                     )
 
-    def elsewhere(self) -> Iterator[PaletteEntry]:
+    def iterate_other_entries(self) -> Iterator[PaletteEntry]:
         """Yield the actions of the other main screens, which switch to that screen first.
 
         Actions that write are not run. Their key is shown, because the user must select a row first.
@@ -187,15 +187,15 @@ class Palette(Provider):
                 if action.short or not action.writes:
                     text = f"{entry.name}: {action.text}"
                     yield PaletteEntry(
-                        action.name, text, format_keys_and_command(action), self.there(entry.name, action)
+                        action.name, text, format_keys_and_command(action), self.make_place_runner(entry.name, action)
                     )
 
-    def there(self, room: str, action: Action) -> Callable[[], Awaitable[None]]:
+    def make_place_runner(self, room: str, action: Action) -> Callable[[], Awaitable[None]]:
         """Return a function that opens a screen and runs its action. It only names the key of an action that writes."""
 
         async def go() -> None:
             await self.home.switch_mode(room)
-            self.home.back_to(1)
+            self.home.return_to(1)
             screen = self.home.top_screen
             if not isinstance(screen, AppScreen):
                 return
@@ -228,7 +228,7 @@ class Palette(Provider):
             from tui.screens.launch import LaunchScreen
 
             await self.home.switch_mode("launch")
-            self.home.back_to(1)
+            self.home.return_to(1)
             if isinstance(self.home.top_screen, LaunchScreen):
                 self.home.top_screen.open(reference, asks=True, on_page=on_page)
 
@@ -244,7 +244,7 @@ class Palette(Provider):
 
             yield PaletteEntry(f"theme:{name}", f"Theme: {name}", "colors", go)
 
-    async def runs(self, words: str) -> list[PaletteEntry]:
+    async def find_run_entries(self, words: str) -> list[PaletteEntry]:
         """Return the entries of at most MAX_PALETTE_RUNS runs whose names match. Empty after any error."""
         from tui.data import palette
 
@@ -264,10 +264,10 @@ class Palette(Provider):
 
         return PaletteEntry(f"run:{id.hex}", f"Run {name}", f"chessreg runs show {name}", go, -RUN_PENALTY)
 
-    def uses(self, found: PaletteEntry) -> int:
+    def count_uses(self, found: PaletteEntry) -> int:
         return int(self.home.remembered.get(USES_KEY, {}).get(found.key, 0))
 
-    def counted(self, found: PaletteEntry) -> Callable[[], Awaitable[None]]:
+    def make_counting_runner(self, found: PaletteEntry) -> Callable[[], Awaitable[None]]:
         """Return a function that runs an entry and counts its use."""
 
         async def go() -> None:
@@ -280,29 +280,35 @@ class Palette(Provider):
 
     async def discover(self) -> Hits:
         """Yield the actions of this screen, then the most used other entries, when no text is typed."""
-        here = list(self.here())
+        here = list(self.iterate_screen_entries())
         keys = {found.key for found in here}
         others = [
-            found for found in (*self.elsewhere(), *await self.listed()) if self.uses(found) and found.key not in keys
+            found
+            for found in (*self.iterate_other_entries(), *await self.list_catalogue_entries())
+            if self.count_uses(found) and found.key not in keys
         ]
-        for found in [*here, *sorted(others, key=self.uses, reverse=True)[:MAX_PALETTE_RUNS]]:
+        for found in [*here, *sorted(others, key=self.count_uses, reverse=True)[:MAX_PALETTE_RUNS]]:
             yield DiscoveryHit(
-                Content(found.text), self.counted(found), text=found.text, help=disable_markup(found.help)
+                Content(found.text), self.make_counting_runner(found), text=found.text, help=disable_markup(found.help)
             )
 
     async def search(self, query: str) -> Hits:
         """Yield the entries that match, scored by match, exactness, place and earlier uses."""
         matcher = self.matcher(query)
-        here = {found.key: found._replace(weight=HERE_WEIGHT) for found in self.here()}
-        others = [f for f in (*self.elsewhere(), *await self.listed(), *self.themes()) if f.key not in here]
-        for found in (*here.values(), *others, *await self.runs(query)):
+        here = {found.key: found._replace(weight=HERE_WEIGHT) for found in self.iterate_screen_entries()}
+        others = [
+            f
+            for f in (*self.iterate_other_entries(), *await self.list_catalogue_entries(), *self.themes())
+            if f.key not in here
+        ]
+        for found in (*here.values(), *others, *await self.find_run_entries(query)):
             score = max(matcher.match(found.text), matcher.match(found.help))
             if score > 0:
-                used = USE_WEIGHT * min(self.uses(found), MAX_COUNTED_USES)
+                used = USE_WEIGHT * min(self.count_uses(found), MAX_COUNTED_USES)
                 yield Hit(
                     score + score_exactness(query, found.text) + found.weight + used,
                     Content(found.text) if "[" in found.text else matcher.highlight(found.text),
-                    self.counted(found),
+                    self.make_counting_runner(found),
                     text=found.text,
                     help=disable_markup(found.help),
                 )

@@ -231,7 +231,7 @@ class LabScreen(FourBoardsScreen):
             answer = await self.app.model.ask(question)
         except ChessregError as error:
             self.require_shown()
-            self.app.trouble(self, error)
+            self.app.show_failure(self, error)
             self.asking = False
             self.answer = self.answered = None  # the old answer no longer applies
             self.stored = [make_position_frame(self.sans)]
@@ -241,7 +241,7 @@ class LabScreen(FourBoardsScreen):
         self.require_shown()
         if answer is not None:
             self.asking = False
-            self.app.all_well(self)
+            self.app.clear_banner(self)
             self.answer, self.answered, self.answered_sans = answer, question, sans
             self.row = min(self.row, max(0, len(answer.clean.moves) - 1))
             self.relabel()

@@ -133,7 +133,7 @@ class LaunchScreen(AppScreen):
         chosen = await self.ask("loading the kind", lambda session: find_form_kind(session, reference, typed))
         if chosen is not None:
             draft = self.app.remembered.get(DRAFTS_KEY, {}).get(reference, {})
-            await self.app.push_screen(FormScreen(Form.restored(chosen, reference, draft), asks, on_page=on_page))
+            await self.app.push_screen(FormScreen(Form.from_draft(chosen, reference, draft), asks, on_page=on_page))
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         self.filter_text = event.text
@@ -351,7 +351,7 @@ class FormScreen(AppScreen):
     # -- input ----------------------------------------------------------------------------------------------------
 
     def give(self, key: str, text: str | None) -> None:
-        self.form.give(key, text)
+        self.form.set_text(key, text)
         self.changed()
 
     def changed(self) -> None:
@@ -391,7 +391,7 @@ class FormScreen(AppScreen):
         if len(event.text or "") < PASTED_CHARACTERS:
             self.give(event.row.field.key, event.text)
             return
-        self.form.give(event.row.field.key, event.text)
+        self.form.set_text(event.row.field.key, event.text)
         self.unchecked = True
         self.call_after_delay(self.check)
 
@@ -441,7 +441,7 @@ class FormScreen(AppScreen):
             while True:
                 self._again = False
                 checked = self.checked
-                if not checked.right:
+                if not checked.is_valid:
                     break
                 look = partial(plan_form, form=self.form.snapshot(), checked=checked)
                 planned = await self.ask("planning", look)
@@ -519,7 +519,7 @@ class FormScreen(AppScreen):
         now = self.form.text(field.key)
         place = choices.index(now) + way if now in choices else 0
         chosen = choices[place % len(choices)]
-        typed = None if chosen == field.shown_default and field.key not in self.form.filled else chosen
+        typed = None if chosen == field.shown_default and field.key not in self.form.preset_values else chosen
         self.give(field.key, typed)
 
     @work(group="places")
@@ -662,13 +662,13 @@ class FormScreen(AppScreen):
     def action_launch(self) -> None:
         """Queue the run and show its job. Ask first for a sweep of more than MAX_UNCONFIRMED_RUNS runs."""
         self.check()
-        if not self.checked.right:
+        if not self.checked.is_valid:
             self.action_wrong()
             if self.checked.errors:
                 self.notify("the form is not complete", severity="warning")
             elif self.row is not None and self.row.field.is_reference:
                 self.pick(self.row.field)
-        elif (runs := len(self.form.cells())) > MAX_UNCONFIRMED_RUNS:
+        elif (runs := len(self.form.make_run_forms())) > MAX_UNCONFIRMED_RUNS:
             self.app.push_screen(Confirm(f"Launch {runs} runs?"), self.launch_if)
         else:
             self.launch_if(True)
@@ -722,7 +722,7 @@ class FormScreen(AppScreen):
         page = JobScreen(job_id, form.kind.name)
         if self.is_current or self.after_launch:
             await self.app.switch_mode("jobs")
-            self.app.back_to(1)  # a job that was open there is left
+            self.app.return_to(1)  # a job that was open there is left
             await self.app.push_screen(page)
             for method in self.after_launch:
                 getattr(page, f"action_{method}")()

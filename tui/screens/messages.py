@@ -100,7 +100,7 @@ class MessagesScreen(AppScreen):
         if yes:
             write.dropped = True
             self.app.writes.drop(write)
-            self.app.tell_held()
+            self.app.show_waiting_changes()
             self.draw()
 
     def on_page_table_moved(self, event: PageTable.Moved) -> None:

@@ -169,24 +169,24 @@ class SqlEditor(VimEditor):
         self.theme = name
 
     @property
-    def before(self) -> str:
+    def text_before_cursor(self) -> str:
         """The text before the cursor."""
         return self.get_text_range((0, 0), self.cursor_location)
 
     @property
-    def offered(self) -> OptionList:
+    def completion_list(self) -> OptionList:
         return self.screen.query_one("#offered", OptionList)
 
     @property
     def offers(self) -> bool:
-        return self.offered.has_class("-open")
+        return self.completion_list.has_class("-open")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the list's keys (Enter, arrows) unless the list is open."""
         return self.offers if action in ("take", "choose") else True
 
     def fitting(self) -> list[str]:
-        return complete_sql(self.before, self.text, self.names)[:MAX_COMPLETIONS]
+        return complete_sql(self.text_before_cursor, self.text, self.names)[:MAX_COMPLETIONS]
 
     def action_complete(self) -> None:
         if self.offers:
@@ -205,37 +205,39 @@ class SqlEditor(VimEditor):
 
     def offer(self, names: Sequence[str]) -> None:
         """Show the completions just below the cursor."""
-        self.offered.clear_options()
-        self.offered.add_options(names)
-        self.offered.highlighted = 0
-        self.offered.absolute_offset = self.cursor_screen_offset + Offset(-len(find_partial_word(self.before)), 1)
-        self.offered.add_class("-open")
+        self.completion_list.clear_options()
+        self.completion_list.add_options(names)
+        self.completion_list.highlighted = 0
+        self.completion_list.absolute_offset = self.cursor_screen_offset + Offset(
+            -len(find_partial_word(self.text_before_cursor)), 1
+        )
+        self.completion_list.add_class("-open")
 
     def on_text_area_changed(self) -> None:
         if self.offers:
-            names = self.fitting() if find_partial_word(self.before) else []
+            names = self.fitting() if find_partial_word(self.text_before_cursor) else []
             self.offer(names) if names else self.close()
 
     def on_blur(self) -> None:
-        if not self.offered.has_focus:
+        if not self.completion_list.has_focus:
             self.close()
 
     def close(self) -> None:
-        self.offered.remove_class("-open")
+        self.completion_list.remove_class("-open")
 
     def action_take(self) -> None:
-        option = self.offered.highlighted_option
+        option = self.completion_list.highlighted_option
         self.close()
         if option is not None:
             self.complete_with(str(option.prompt))
 
     def action_choose(self, way: str) -> None:
-        self.offered.action_cursor_down() if int(way) > 0 else self.offered.action_cursor_up()
+        self.completion_list.action_cursor_down() if int(way) > 0 else self.completion_list.action_cursor_up()
 
     def complete_with(self, word: str) -> None:
         """Replace the partially typed word with `word`."""
         row, column = self.cursor_location
-        start = column - len(find_partial_word(self.before))
+        start = column - len(find_partial_word(self.text_before_cursor))
         self.replace(word, (row, start), (row, column), maintain_selection_offset=False)
         self.move_cursor((row, start + len(word)))
 

@@ -95,7 +95,7 @@ class TopBar(Widget):
         gap = Piece(" " * max(0, width - count_cells(pieces)), "registry")
         return [*pieces[:at], gap, *pieces[at:]]
 
-    def way(self) -> list[Piece]:
+    def list_breadcrumbs(self) -> list[Piece]:
         """Return the pieces of the second line: the breadcrumbs. If they do not fit, the first ones are dropped."""
         before = [
             piece
@@ -111,13 +111,13 @@ class TopBar(Widget):
 
     def render_line(self, y: int) -> Strip:
         style = self.get_component_rich_style
-        pieces = self.pieces() if y == 0 else self.way()
+        pieces = self.pieces() if y == 0 else self.list_breadcrumbs()
         line = Strip([Segment(piece.text, style(f"top-bar--{piece.style}")) for piece in pieces])
         return line.adjust_cell_length(self.size.width, self.rich_style if y == 0 else style("top-bar--crumb"))
 
     def on_click(self, event: events.Click) -> None:
         at = 0
-        for piece in self.pieces() if event.y == 0 else self.way():
+        for piece in self.pieces() if event.y == 0 else self.list_breadcrumbs():
             if at <= event.x < at + cell_len(piece.text) and piece.target is not None:
                 self.post_message(piece.target)
             at += cell_len(piece.text)
@@ -272,7 +272,7 @@ class PaneStrip(Widget):
         return [f"[{name}]" if n == self.place else f" {name} " for n, name in enumerate(self.names)]
 
     @property
-    def left(self) -> int:
+    def first_cell(self) -> int:
         """The first visible cell, chosen so that the current name is fully visible next to the marks."""
         cells = self.cells()
         before = 1 + sum(cell_len(cell) + 1 for cell in cells[: self.place])
@@ -286,15 +286,15 @@ class PaneStrip(Widget):
             style = self.get_component_rich_style(f"pane-strip--{'here' if n == self.place else 'name'}")
             line.append(Segment(cell + " ", style))
         whole, mark = Strip(line), self.get_component_rich_style("pane-strip--name")
-        shown = whole.crop_extend(self.left, self.left + width, self.rich_style)
-        if self.left:
+        shown = whole.crop_extend(self.first_cell, self.first_cell + width, self.rich_style)
+        if self.first_cell:
             shown = Strip.join([Strip([Segment("«", mark)]), shown.crop(1)])
-        if whole.cell_length - 1 > self.left + width:
+        if whole.cell_length - 1 > self.first_cell + width:
             shown = Strip.join([shown.crop(0, width - len(MORE_MARK)), Strip([Segment(MORE_MARK, mark)])])
         return shown
 
     def on_click(self, event: events.Click) -> None:
-        at = 1 - self.left
+        at = 1 - self.first_cell
         for n, cell in enumerate(self.cells()):
             if at <= event.x < at + len(cell):
                 self.post_message(self.Chosen(n))
@@ -439,10 +439,10 @@ class ScopeBar(FilterBar):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        self.set_class(not self.fits(event.value), "-wrong")
+        self.set_class(not self.is_valid_scope(event.value), "-wrong")
 
     @staticmethod
-    def fits(text: str) -> bool:
+    def is_valid_scope(text: str) -> bool:
         """Return whether the text is a valid scope."""
         from chessreg.errors import BadInputError
 

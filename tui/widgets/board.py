@@ -165,7 +165,7 @@ def draw_board_lines(
                 for x, blank in enumerate(text):
                     cell, its = marks.get(x, (blank, ink if blank != " " else "faint"))
                     path = lines.get((column * wide + x, row * size + line)) if its == "faint" else None
-                    inked.append((cell, look._replace(ink=its)) if path is None else (path.sign, path.over(look)))
+                    inked.append((cell, look._replace(ink=its)) if path is None else (path.sign, path.draw_over(look)))
                 for shown, same in groupby(inked, key=lambda cell: cell[1]):
                     drawn[-1].append(CellRun("".join(cell for cell, _ in same), shown))
     files = "hgfedcba" if frame.flipped else "abcdefgh"
@@ -239,7 +239,7 @@ class Path(NamedTuple):
     sign: str
     weight: float
 
-    def over(self, look: Look) -> Look:
+    def draw_over(self, look: Look) -> Look:
         return look._replace(ink="arrow", path=round(self.weight, 1))
 
 
@@ -469,7 +469,7 @@ class Squares(Widget):
 
     def _style(self, look: Look) -> Style:
         if look not in self._styles:
-            self._styles[look] = self._made(look)
+            self._styles[look] = self._make_cell_style(look)
         return self._styles[look]
 
     @property
@@ -486,21 +486,21 @@ class Squares(Widget):
     def ground(self, look: Look) -> Color:
         """Return the background color of a square's cell."""
 
-        def of(name: str) -> Color:
+        def get_background(name: str) -> Color:
             return self.get_component_styles(f"squares--{name}").background
 
-        color, tint = of("dark" if look.dark else "light"), ""
+        color, tint = get_background("dark" if look.dark else "light"), ""
         if look.heat is not None:
             name = "wrong" if look.doubt else "heat"
             strength = (DOUBT_SHADE if look.doubt else HEAT_SHADE) * look.heat
-            color, tint = color.blend(of(name), strength), name if look.heat >= 0.5 else ""
+            color, tint = color.blend(get_background(name), strength), name if look.heat >= 0.5 else ""
         if look.mark is not None:
             tint, strength = MARK_TINTS.get(look.mark, ("arrow", 0.6))
             if look.mark in WEIGHTED_MARKS:
                 strength *= MIN_SHADE + (1 - MIN_SHADE) * look.weight
-            color = color.blend(of(tint), strength)
+            color = color.blend(get_background(tint), strength)
         if tint and self.system is not ColorSystem.TRUECOLOR:  # too few colors to blend
-            color = of(tint)
+            color = get_background(tint)
         return choose_square_color(color, tint, self.system, self.piece("white"), self.piece("black"))
 
     def image(self) -> Image:
@@ -519,7 +519,7 @@ class Squares(Widget):
         shown = replace(frame, arrows=tuple(select_arrows(frame)))
         return draw_board_image(shown, grounds, sign_squares(frame, self.cursor), numbers, arrow)
 
-    def _made(self, look: Look) -> Style:
+    def _make_cell_style(self, look: Look) -> Style:
         if look.square is None:
             return self.get_component_rich_style("squares--label")
         color, white = self.ground(look), self.piece("white")

@@ -276,7 +276,7 @@ def format_plan(form: Form, checked: FormCheck, outlook: FormPlan | None, wide: 
     `run_key` is the key that opens an existing run.
     """
     text = Text()
-    if not checked.right:
+    if not checked.is_valid:
         needed = [form.by_key[key].path for key in checked.errors if checked.errors[key] == "it is required"]
         wrong = [form.by_key[key].path for key in checked.errors if checked.errors[key] != "it is required"]
         problems = []

@@ -71,7 +71,7 @@ class LogView(ScrollView, can_focus=True):
         at = len(self.lines)
         self.lines += lines
         self.begun = begun
-        self.hits += [at + n for n, line in enumerate(lines) if self._fits(line)]
+        self.hits += [at + n for n, line in enumerate(lines) if self._has_every_term(line)]
         if (over := len(self.lines) - MAX_LINES) > 0:
             del self.lines[:over]
             self.hits = [line - over for line in self.hits if line >= over]
@@ -107,16 +107,16 @@ class LogView(ScrollView, can_focus=True):
             return Strip([Segment("", style)]).adjust_cell_length(width, style)
         line = self.lines[place] if place < len(self.lines) else self.begun
         x = self.scroll_offset.x
-        strip = Strip(self._lit(line, place))
+        strip = Strip(self._highlight_terms(line, place))
         if strip.cell_length <= x + width:
             return strip.crop_extend(x, x + width, style)
         more = Segment(MORE_MARK[-1], self.get_component_rich_style("log-view--faint"))
         return Strip.join([strip.crop_extend(x, x + width - 1, style), Strip([more])])
 
-    def _lit(self, line: str, place: int) -> list[Segment]:
+    def _highlight_terms(self, line: str, place: int) -> list[Segment]:
         """Return the line with the search terms highlighted."""
         plain = self.get_component_rich_style("log-view--line")
-        if not self._fits(line):
+        if not self._has_every_term(line):
             return [Segment(line, plain)]
         here = 0 <= self.hit < len(self.hits) and self.hits[self.hit] == place
         lit = self.get_component_rich_style("log-view--here" if here else "log-view--hit")
@@ -132,11 +132,11 @@ class LogView(ScrollView, can_focus=True):
     def search(self, search_text: str) -> None:
         """Highlight these words, ignoring case, and scroll to the last matching line."""
         self.search_text = search_text.lower()
-        self.hits = [n for n, line in enumerate(self.lines) if self._fits(line)]
+        self.hits = [n for n, line in enumerate(self.lines) if self._has_every_term(line)]
         self.hit = len(self.hits) - 1
         self._show_hit()
 
-    def _fits(self, line: str) -> bool:
+    def _has_every_term(self, line: str) -> bool:
         return bool(self.search_text) and self.search_text in line.lower()
 
     def step_hit(self, way: int) -> None:

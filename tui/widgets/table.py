@@ -43,7 +43,7 @@ SHORT_CELLS = 8  # maximum width of an id or a number
 
 
 class PageTable(ScrollView, can_focus=True):
-    """Rows of `Pages`. The table never reads: it requests pages with `Wanted` and receives them in `give`.
+    """Rows of `Pages`. The table never reads: it requests pages with `Wanted` and receives them in `accept_page`.
 
     A `view` filters and sorts the rows: `Narrow` requests the matching rows, and `show_narrowed` delivers them.
 
@@ -223,7 +223,7 @@ class PageTable(ScrollView, can_focus=True):
         return self._pages.get(0, ())
 
     @property
-    def room(self) -> int:
+    def column_space(self) -> int:
         """The cells of a line available to columns."""
         return self.size.width - GUTTER_CELLS - 1
 
@@ -245,19 +245,19 @@ class PageTable(ScrollView, can_focus=True):
     def set_title(self, title: str) -> None:
         """Set the frame's title, with its first letter capitalized."""
         self.title = title[:1].upper() + title[1:]
-        self._entitle()
+        self._write_title()
 
-    def _entitle(self) -> None:
+    def _write_title(self) -> None:
         """Write the title with the number of rows, and at the bottom the columns that are left out."""
-        count = self.told_count.strip() or (f"{self.count:,}" if self.count or not self.title else "")
+        count = self.count_text.strip() or (f"{self.count:,}" if self.count or not self.title else "")
         if not self.title and self.loaded:
             count = count if " " in count else f"{count} {'row' if self.count == 1 else 'rows'}"
         told = count if self.loaded and self.counts else ""
         self.border_title = cast(str, Content(" ".join(filter(None, [self.title, told]))))
-        self.border_subtitle = cast(str, Content(self._alike))
+        self.border_subtitle = cast(str, Content(self._left_out_text))
 
     @property
-    def _alike(self) -> str:
+    def _left_out_text(self) -> str:
         """The text below the table: the columns left out and the value of each."""
         headings = {column.field: column.heading.rstrip(" ▲▼") for column in self.columns}
         alike = [
@@ -315,12 +315,12 @@ class PageTable(ScrollView, can_focus=True):
         if fit or not keep or not any(self._widths):
             self._fit()
         self._resize_virtual()
-        self._entitle()
+        self._write_title()
         self.set_reactive(PageTable.cursor, min(self.cursor, max(0, source.count - 1)) if keep else 0)
         if not keep:
             self.scroll_to(0, 0, animate=False)
         self.refresh()
-        self._stay()
+        self._restore_cursor_row()
         self.post_message(self.Moved(self, self.cursor))
         self._count_on(source)
 
@@ -330,7 +330,7 @@ class PageTable(ScrollView, can_focus=True):
         rows = self._pages.get(number, ())
         return (rows[line].get("id") or rows[line].get("thing")) if line < len(rows) else None
 
-    def _stay(self) -> None:
+    def _restore_cursor_row(self) -> None:
         """Restore the cursor to its row after a reload, if the row is on this page or an adjacent one. Until these
         pages are read, no row is current."""
         if self._held is None or self._id_at(self.cursor) == self._held:
@@ -354,7 +354,7 @@ class PageTable(ScrollView, can_focus=True):
             whole = [n for n, rows in self._pages.items() if len(rows) == min(PAGE_ROWS, source.count - n * PAGE_ROWS)]
             self._pages = OrderedDict((n, self._pages[n]) for n in whole)
             self._resize_virtual()
-            self._entitle()
+            self._write_title()
             self.refresh()
             if more:
                 self._count_on(source)
@@ -363,7 +363,7 @@ class PageTable(ScrollView, can_focus=True):
         if isinstance(source, JoinedPages) and not is_counted(source):
             self.post_message(self.Counting(self, source))
 
-    def give(self, source: Pages, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def accept_page(self, source: Pages, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Accept a requested page. Ignored if the table shows other rows by now."""
         if source is not self._source:
             return
@@ -375,10 +375,10 @@ class PageTable(ScrollView, can_focus=True):
         self._pages.move_to_end(number)
         while len(self._pages) > MAX_PAGES:
             self._pages.popitem(last=False)
-        self._stay()
-        if len(self._pages) == 1 or self._widened(rows) or self._varied & self._folded.keys():
+        self._restore_cursor_row()
+        if len(self._pages) == 1 or self._has_wider_numbers(rows) or self._varied & self._folded.keys():
             self._fit()
-        self._entitle()
+        self._write_title()
         self.refresh()
 
     def _add_page(self, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -424,11 +424,11 @@ class PageTable(ScrollView, can_focus=True):
         rows = [*next(iter(self._pages.values()), ()), *self._longest.values()]
         self._bar = None
         self._fold(rows)
-        self._widths = compute_widths(self.headed, rows, self.room) if self.columns else []
-        spare = self.room - sum(self._widths) - GAP_CELLS * len(self._widths)
+        self._widths = compute_widths(self.shown_headings, rows, self.column_space) if self.columns else []
+        spare = self.column_space - sum(self._widths) - GAP_CELLS * len(self._widths)
         if self.bars is not None and self.app.size.width >= MIN_TERMINAL_CELLS and spare >= MIN_BAR_CELLS:
             self._bar = self.bars.make_column(min(spare, MAX_BAR_CELLS))
-            self._widths = compute_widths(self.headed, rows, self.room)
+            self._widths = compute_widths(self.shown_headings, rows, self.column_space)
         self._resize_virtual()
 
     def _fold(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -447,17 +447,17 @@ class PageTable(ScrollView, can_focus=True):
         ]  # fmt: skip
         self._folded = find_foldable(columns, rows) if self.columns and columns[:1] == list(self.columns[:1]) else {}
         for column in reversed(columns):
-            if cell_len(self._alike) <= self.size.width - BORDER_CELLS:
+            if cell_len(self._left_out_text) <= self.size.width - BORDER_CELLS:
                 break
             if self._folded.get(column.field):
                 shown = [column, *self.shown_columns]
                 if (
                     sum(compute_widths(shown, rows, MAX_MEASURED_CHARS * len(shown))) + GAP_CELLS * (len(shown) - 1)
-                    <= self.room
+                    <= self.column_space
                 ):
                     del self._folded[column.field]
 
-    def _widened(self, rows: Sequence[Mapping[str, Any]]) -> bool:
+    def _has_wider_numbers(self, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Return whether numbers in these rows are wider than their columns. Numbers are never cut."""
         wider = False
         for column, wide in zip(self.shown_columns, self._widths, strict=True):
@@ -468,7 +468,7 @@ class PageTable(ScrollView, can_focus=True):
         return wider
 
     @property
-    def headed(self) -> list[TableColumn]:
+    def shown_headings(self) -> list[TableColumn]:
         """The visible columns, with an arrow on the sorted one."""
         arrow = "▼" if self.view.descending else "▲"
         return [
@@ -489,16 +489,16 @@ class PageTable(ScrollView, can_focus=True):
 
     def on_resize(self, event: events.Resize) -> None:
         self._fit()
-        self._entitle()
+        self._write_title()
         self.scroll_to_cursor()
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
         if y == 0:
             head = self.get_component_rich_style("page-table--head")
-            line = self._line(" " * GUTTER_CELLS, [[(c.heading, head)] for c in self.headed], head)
+            line = self._line(" " * GUTTER_CELLS, [[(c.heading, head)] for c in self.shown_headings], head)
             seen = min(width, self.scrollable_content_region.width)  # without the scrollbar
-            return self._hinted(line.crop(0, seen), seen, head).extend_cell_length(width, head)
+            return self._add_scroll_hints(line.crop(0, seen), seen, head).extend_cell_length(width, head)
         place = y - 1 + self.scroll_offset.y
         if not self.count:
             empty = "no row matches the filter; Esc clears it" if self.whole is not self._source else self.empty
@@ -521,23 +521,23 @@ class PageTable(ScrollView, can_focus=True):
     def _message(self, text: str) -> Strip:
         """Return a line that shows a message instead of a row."""
         width = self.size.width
-        style = self.get_component_rich_style("page-table--even") + self._toned("detail")
+        style = self.get_component_rich_style("page-table--even") + self._make_tone_style("detail")
         return Strip([Segment(fit_text(text, width), style)], width)
 
-    def _toned(self, tone: Tone) -> Style:
+    def _make_tone_style(self, tone: Tone) -> Style:
         return self.get_component_rich_style(f"page-table--{tone}", partial=True)
 
     def _parts(self, column: TableColumn, row: Mapping[str, Any], style: Style) -> list[tuple[str, Style]]:
         """Return a cell as texts with styles. The interval or the explanation after a value is muted."""
         text, tone = column.of(row), column.tone_of(row)
         value, bracket, interval = text.partition(column.split) if column.role == "value" else (text, "", "")
-        parts = [(value, style + self._toned(tone))]
-        return [*parts, (bracket + interval, style + self._toned("detail"))] if interval else parts
+        parts = [(value, style + self._make_tone_style(tone))]
+        return [*parts, (bracket + interval, style + self._make_tone_style("detail"))] if interval else parts
 
     def _line(self, gutter: str, cells: Sequence[Sequence[tuple[str, Style]]], style: Style) -> Strip:
         """Return a screen line: the fixed first columns and the scrolled ones. Text cut at the right edge ends in an
         ellipsis, and numbers that do not fit are omitted."""
-        x, stays, width = self.scroll_offset.x, self.stays, self.size.width
+        x, stays, width = self.scroll_offset.x, self.fixed_width, self.size.width
         seen = min(width, self.scrollable_content_region.width)
         seen -= len(MORE_MARK) if self.virtual_size.width > x + seen else 0
         line, at, begins = [Segment(gutter, style)], cell_len(gutter), GUTTER_CELLS
@@ -558,7 +558,7 @@ class PageTable(ScrollView, can_focus=True):
         return Strip([*line, Segment(" " * max(0, width - at), style)], width)
 
     @property
-    def stays(self) -> int:
+    def fixed_width(self) -> int:
         """Return the width in cells of the fixed part: the cursor's mark and the first column. If the first column is
         short (an id or a number), the second is included. At most half of the line is fixed."""
         if not self._widths:
@@ -568,9 +568,9 @@ class PageTable(ScrollView, can_focus=True):
             ends.append(ends[0] + self._widths[1] + GAP_CELLS)
         return next((end for end in reversed(ends) if 2 * end <= self.size.width), GUTTER_CELLS)
 
-    def _hinted(self, line: Strip, width: int, style: Any) -> Strip:
+    def _add_scroll_hints(self, line: Strip, width: int, style: Any) -> Strip:
         """Return the headings with « and » at edges beyond which there are more columns."""
-        x, stays = self.scroll_offset.x, self.stays
+        x, stays = self.scroll_offset.x, self.fixed_width
         if x > 0:
             line = Strip.join([line.crop(0, stays - 1), Strip([Segment("«", style)]), line.crop(stays)])
         if self.virtual_size.width > x + self.scrollable_content_region.width:
@@ -578,7 +578,7 @@ class PageTable(ScrollView, can_focus=True):
         return line
 
     @property
-    def told_count(self) -> str:
+    def count_text(self) -> str:
         """Return the number of matching rows and the total, or the number counted so far."""
         if self._source is None or self.whole is None:
             return ""
@@ -633,7 +633,7 @@ class PageTable(ScrollView, can_focus=True):
 
     def action_scroll_columns(self, way: str) -> None:
         """Scroll to the beginning of the next column on that side."""
-        begins, at, stays = [0], GUTTER_CELLS, self.stays
+        begins, at, stays = [0], GUTTER_CELLS, self.fixed_width
         for wide in self._widths[:-1]:
             at += wide + GAP_CELLS
             if at > stays:
@@ -667,7 +667,7 @@ class PageTable(ScrollView, can_focus=True):
 
     def column_at(self, x: int) -> TableColumn | None:
         """Return the column at this cell of a line."""
-        x += self.scroll_offset.x if x >= self.stays else 0
+        x += self.scroll_offset.x if x >= self.fixed_width else 0
         at = GUTTER_CELLS
         for column, wide in zip(self.shown_columns, self._widths, strict=True):
             if at <= x < at + wide:
