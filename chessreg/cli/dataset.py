@@ -295,7 +295,11 @@ def overlap(home: Home, reference: str, other: str) -> None:
 @click.option(
     "--games", type=click.IntRange(1), help="For --token-file: at most this many training games.  [default: all]"
 )
-@click.option("--heldout-games", type=click.IntRange(1), help="For --token-file: maximum.  [default: 1000]")
+@click.option(
+    "--heldout-games",
+    type=click.IntRange(1),
+    help="For --token-file: at most this many held-out games.  [default: 1000]",
+)
 @click.option(
     "--positions",
     type=click.IntRange(0),
