@@ -290,7 +290,7 @@ def test_a_tensor_alone_needs_its_layer_and_its_convention(here: Any, tmp_path: 
     assert here("import", "vector", path, "--layers", "1") == 4
     assert "--residual" in here.err
     assert here("import", "vector", path, "--layers", "1", "--residual", "raw", "--hook-point", "blocks.*.attn") == 4
-    assert "there are hook_embed" in here.err
+    assert "known: hook_embed" in here.err
 
 
 def test_several_tensors_and_pickled_arrays_are_refused(here: Any, tmp_path: Path) -> None:
