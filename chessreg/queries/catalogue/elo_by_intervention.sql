@@ -116,15 +116,20 @@ SELECT c.cell, c.protocol, c.opening_stream, g.opening_number,
 FROM game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
 
 -- statement: table
-WITH played AS (
-    SELECT cell, count(*) AS n,
-           count(*) FILTER (score = 1) AS w, count(*) FILTER (score = 0.5) AS d, count(*) FILTER (score = 0) AS l,
-           count(*) FILTER (score IS NULL) AS unscored,
-           count(*) FILTER (result = '*' AND adjudication_cp IS NOT NULL) AS adjudicated,
-           count(*) FILTER (termination = 'forfeit_illegal') AS forfeits,
-           100.0 * sum(first_try_legal)::DOUBLE
-               / nullif(sum(turns) FILTER (first_try_legal IS NOT NULL), 0)::DOUBLE AS first_try_legal
+WITH outcomes AS (
+    SELECT cell, score, termination, result = '*' AND adjudication_cp IS NOT NULL AS adjudicated, count(*) AS n,
+           sum(first_try_legal) AS first_try_legal, sum(turns) FILTER (first_try_legal IS NOT NULL) AS turns
     FROM base
+    GROUP BY ALL
+),
+played AS (
+    SELECT cell, whole(sum(n)) AS n, coalesce(whole(sum(n) FILTER (score = 1)), 0) AS w,
+           coalesce(whole(sum(n) FILTER (score = 0.5)), 0) AS d, coalesce(whole(sum(n) FILTER (score = 0)), 0) AS l,
+           coalesce(whole(sum(n) FILTER (score IS NULL)), 0) AS unscored,
+           coalesce(whole(sum(n) FILTER (adjudicated)), 0) AS adjudicated,
+           coalesce(whole(sum(n) FILTER (termination = 'forfeit_illegal')), 0) AS forfeits,
+           100.0 * sum(first_try_legal)::DOUBLE / nullif(sum(turns), 0)::DOUBLE AS first_try_legal
+    FROM outcomes
     GROUP BY cell
 ),
 different AS (
@@ -133,14 +138,14 @@ different AS (
 ended AS (
     SELECT cell, string_agg(replace(termination, '_', ' ') || ' ' || round(100.0 * n / total)::BIGINT || ' %', ', '
                             ORDER BY n DESC, termination) AS ends
-    FROM (SELECT cell, termination, count(*) AS n, sum(count(*)) OVER (PARTITION BY cell) AS total
-          FROM base GROUP BY cell, termination)
+    FROM (SELECT cell, termination, sum(n) AS n, sum(sum(n)) OVER (PARTITION BY cell) AS total
+          FROM outcomes GROUP BY cell, termination)
     GROUP BY cell
 ),
 unedited AS (
-    SELECT b.protocol, avg(b.score) AS score
-    FROM base AS b JOIN cells AS c ON c.run_id = b.run_id AND c.match = b.match
-    WHERE c.intervention_id IS NULL GROUP BY b.protocol
+    SELECT c.protocol, sum(o.score * o.n) / sum(o.n) FILTER (o.score IS NOT NULL) AS score
+    FROM outcomes AS o JOIN (SELECT DISTINCT cell, protocol FROM cells WHERE intervention_id IS NULL) AS c USING (cell)
+    GROUP BY c.protocol
 ),
 stops AS (
     SELECT cell, string_agg(DISTINCT s.name || ' after ' || s.n || ' pairs', ', '
