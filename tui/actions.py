@@ -585,14 +585,14 @@ def check_letters(actions: Iterable[Action] = ACTIONS) -> None:
     All actions of a letter need the same method or verb. A letter that replaces an arrow, Home, End or Enter is bound
     together with that key.
     """
-    said: dict[str, Action] = {}
+    action_by_letter: dict[str, Action] = {}
     for action in actions:
         keys = action.keys.split(",")
         for letter in (key for key in keys if len(key) == 1 and key.isalpha() and action.place not in LETTER_PLACES):
             if letter in LETTER_KEYS:
                 if LETTER_KEYS[letter] not in keys:
                     raise ValueError(f"{letter} is {LETTER_KEYS[letter]}, and {action.name} is not that")
-            elif (one := said.setdefault(letter, action)).meaning != action.meaning:
+            elif (one := action_by_letter.setdefault(letter, action)).meaning != action.meaning:
                 raise ValueError(f"{letter} is {one.meaning} in {one.name}, and {action.meaning} in {action.name}")
 
 

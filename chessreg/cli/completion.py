@@ -82,11 +82,11 @@ def answer_completion() -> int:
         return 1
     sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (for the rest of the process)
     with suppress(Exception):
-        asked = script(root, {}, "chessreg", COMPLETION_VARIABLE)
-        args, incomplete = asked.get_completion_args()
+        completion_script = script(root, {}, "chessreg", COMPLETION_VARIABLE)
+        args, incomplete = completion_script.get_completion_args()
         names = complete_names(args, incomplete)
-        items = asked.get_completions(args, incomplete) if names is None else names
-        click.echo("\n".join(asked.format_completion(item) for item in items).encode())
+        items = completion_script.get_completions(args, incomplete) if names is None else names
+        click.echo("\n".join(completion_script.format_completion(item) for item in items).encode())
     return 0
 
 

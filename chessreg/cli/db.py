@@ -196,18 +196,18 @@ def recover(home: Home, only_list: bool, again: bool) -> None:
     from chessreg.runs import ingest
 
     session = home.session()
-    taken: dict[str, Any] = {}
+    recovered: dict[str, Any] = {}
     if not only_list:
         if again:
             ingest.requeue_quarantined(session.store)
-        taken = ingest.ingest_waiting(session.database, session.store)
+        recovered = ingest.ingest_waiting(session.database, session.store)
     left = ingest.list_waiting(session.database, session.store)
     now = time.time()
     if home.json:
-        print_output(home, {**taken, "left": left})
+        print_output(home, {**recovered, "left": left})
     else:
-        if taken:
-            click.echo(f"{taken['fragments']} fragments imported, {taken['rows']} rows", err=True)
+        if recovered:
+            click.echo(f"{recovered['fragments']} fragments imported, {recovered['rows']} rows", err=True)
         if left:
             left_rows = [
                 {**row, "age": f"{max(now - row['created'], 0):.0f} s" if row["created"] else ""} for row in left

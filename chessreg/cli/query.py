@@ -150,62 +150,62 @@ def query(home: Home, **options: Any) -> None:
     above 32 MiB are not sorted.
     """
     scope = {name: options.pop(name) for name in SCOPE}
-    asked = Asked(**options, scope=scope)
-    as_json = asked.as_json or home.json
-    if asked.list_:
+    question = Asked(**options, scope=scope)
+    as_json = question.as_json or home.json
+    if question.list_:
         show_list(home, as_json)
         return
-    if (asked.name is None) == (asked.sql is None):
+    if (question.name is None) == (question.sql is None):
         raise click.UsageError("give the NAME of a query, or --sql; --list prints all queries")
-    if asked.explain and asked.sql is None:
+    if question.explain and question.sql is None:
         raise click.UsageError("--explain requires --sql")
-    if asked.columns and asked.rows is None:
-        show_columns(find_named_entry(home, asked.name).columns, as_json)
+    if question.columns and question.rows is None:
+        show_columns(find_named_entry(home, question.name).columns, as_json)
         return
-    if asked.sql is not None:
-        if asked.sort is not None:
+    if question.sql is not None:
+        if question.sort is not None:
             raise click.UsageError("--sort applies to named queries; add ORDER BY to the SELECT of --sql")
-        if asked.rows is not None or asked.published or any(scope.values()):
+        if question.rows is not None or question.published or any(scope.values()):
             raise click.UsageError("scope options, --rows and --published apply to named queries, not to --sql")
         from chessreg.queries.ask import run_sql
 
-        text = sys.stdin.read() if asked.sql == "-" else asked.sql
-        if asked.explain:
+        text = sys.stdin.read() if question.sql == "-" else question.sql
+        if question.explain:
             show_reads(home, text, as_json)
             return
-        if asked.format_ in ("csv", "jsonl") and not (asked.kept_columns or as_json or asked.output):
-            print_parts(open_registry_for_query(home), text, asked)
+        if question.format_ in ("csv", "jsonl") and not (question.kept_columns or as_json or question.output):
+            print_parts(open_registry_for_query(home), text, question)
             return
-        result = run_sql(open_registry_for_query(home), text, timeout=asked.timeout, memory=asked.memory)
+        result = run_sql(open_registry_for_query(home), text, timeout=question.timeout, memory=question.memory)
     else:
-        result = answer_query(home, asked)
-    if asked.columns:
+        result = answer_query(home, question)
+    if question.columns:
         show_columns(result.described, as_json)
         return
-    if as_json and asked.format_ not in (None, "json"):
+    if as_json and question.format_ not in (None, "json"):
         raise click.UsageError("--json and --format contradict each other")
-    if asked.kept_columns:
-        result = result.showing([name.strip().replace(" ", "_") for name in asked.kept_columns.split(",")])
-    if asked.records and asked.format_ not in (None, "records"):
+    if question.kept_columns:
+        result = result.showing([name.strip().replace(" ", "_") for name in question.kept_columns.split(",")])
+    if question.records and question.format_ not in (None, "records"):
         raise click.UsageError("--records and --format contradict each other")
-    print_result(result, "json" if as_json else "records" if asked.records else asked.format_, asked)
-    if not asked.memory:
+    print_result(result, "json" if as_json else "records" if question.records else question.format_, question)
+    if not question.memory:
         from chessreg.queries.engine import open_shared_engine
 
         sys.stdout.flush()
         open_shared_engine(home.database()).keep()
 
 
-def print_parts(database: Database, sql: str, asked: Asked) -> None:
+def print_parts(database: Database, sql: str, question: Asked) -> None:
     """Print rows on stdout while they are read."""
     from chessreg.queries import render
     from chessreg.queries.ask import stream_sql
 
-    assert asked.format_
+    assert question.format_
     last = None
-    with closing(stream_sql(database, sql, timeout=asked.timeout, memory=asked.memory)) as parts:
+    with closing(stream_sql(database, sql, timeout=question.timeout, memory=question.memory)) as parts:
         for number, last in enumerate(parts):
-            wrap_data_stream(sys.stdout).write(render.STREAMED[asked.format_](last, not number))
+            wrap_data_stream(sys.stdout).write(render.STREAMED[question.format_](last, not number))
     assert last is not None
     if not last.meta["rows"]:
         click.echo("no rows", err=True)
@@ -244,63 +244,63 @@ def open_registry_for_query(home: Home) -> Database:
     return home.database()
 
 
-def answer_query(home: Home, asked: Asked) -> QueryResult:
+def answer_query(home: Home, question: Asked) -> QueryResult:
     """Return the table of a named query, or the rows behind one of its rows."""
     from chessreg.queries.ask import query_rows_behind, run_query
     from chessreg.queries.row_columns import describe_row_columns
     from chessreg.queries.scope import Scope
 
-    entry = find_named_entry(home, asked.name)
-    database, scope = open_registry_for_query(home), Scope.of(asked.scope)
+    entry = find_named_entry(home, question.name)
+    database, scope = open_registry_for_query(home), Scope.of(question.scope)
     how: dict[str, Any] = {
-        "scoring": asked.scoring, "sort": asked.sort, "timeout": asked.timeout, "memory": asked.memory
+        "scoring": question.scoring, "sort": question.sort, "timeout": question.timeout, "memory": question.memory
     }  # fmt: skip
-    if asked.rows is not None:
-        if asked.published:
+    if question.rows is not None:
+        if question.published:
             raise click.UsageError("--rows and --published exclude each other")
-        rows = query_rows_behind(database, entry, asked.rows, scope, **how)
-        explain = f"chessreg query {shlex.quote(entry.title)} --rows {asked.rows} --columns"
+        rows = query_rows_behind(database, entry, question.rows, scope, **how)
+        explain = f"chessreg query {shlex.quote(entry.title)} --rows {question.rows} --columns"
         described = describe_row_columns(entry, rows.columns)
         return replace(rows, described=described, notes=[*rows.notes, f"{explain} explains the columns"])
     result = run_query(database, entry, scope, **how)
-    if asked.name and not (entry.is_called(asked.name) if len(result) else entry.is_titled(asked.name)):
+    if question.name and not (entry.is_called(question.name) if len(result) else entry.is_titled(question.name)):
         result = replace(result, notes=[f'this is "{entry.title}": {entry.question}', *result.notes])
-    if asked.published:
+    if question.published:
         from chessreg.queries.published import compare_with_published
 
         return compare_with_published(database, result)
     return result
 
 
-def print_result(result: QueryResult, format_: str | None, asked: Asked) -> None:
+def print_result(result: QueryResult, format_: str | None, question: Asked) -> None:
     """Print the data on stdout, or write it to a file; print notes, and the provenance if asked for, on stderr."""
     from chessreg.queries import render
 
-    chosen = format_ or (render.SUFFIXES.get(asked.output.suffix.lower()) if asked.output else None)
+    chosen = format_ or (render.SUFFIXES.get(question.output.suffix.lower()) if question.output else None)
     if result.meta.get("published") and chosen in (None, "table", "markdown", "latex"):
         from chessreg.queries.published import drop_unmatched
 
         result = drop_unmatched(result)
-    if asked.output is not None:
-        written = render.write_result(result, asked.output, format_, wide=asked.wide)
-        click.echo(f"{asked.output}: {len(result):,} rows as {written}", err=True)
+    if question.output is not None:
+        written = render.write_result(result, question.output, format_, wide=question.wide)
+        click.echo(f"{question.output}: {len(result):,} rows as {written}", err=True)
     elif format_ == "parquet":
         if sys.stdout.isatty():
             raise BadInputError("Parquet cannot be printed", "add --output FILE.parquet")
         sys.stdout.buffer.write(render.encode_parquet(result))
     else:
-        text = render.render_result(result, format_ or "table", get_screen_width(), wide=asked.wide)
+        text = render.render_result(result, format_ or "table", get_screen_width(), wide=question.wide)
         assert isinstance(text, str)
-        if asked.pager:
+        if question.pager:
             click.echo_via_pager(text)
         elif len(result) or format_ not in (None, "table"):
             (sys.stdout if format_ in (None, "table", "json") else wrap_data_stream(sys.stdout)).write(
                 make_json_visible(text) if format_ == "json" else text
             )
-    if format_ != "json" or asked.output is not None:
+    if format_ != "json" or question.output is not None:
         for note in result.notes:
             click.echo(note, err=True)
-        if asked.provenance:
+        if question.provenance:
             click.echo(render.format_provenance(result), err=True)
 
 

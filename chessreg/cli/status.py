@@ -127,8 +127,8 @@ def format_load(load: dict[str, Any] | None) -> str:
     for gpu in load["gpus"]:
         work = "" if gpu["busy"] is None else f"{100 * gpu['busy']:.0f} %, "
         used, total = gpu["memory_used_bytes"], gpu["memory_bytes"]
-        taken = "" if used is None or total is None else f"{used / 2**30:.0f}/{total / 2**30:.0f} GiB"
-        parts.append(f"GPU {gpu['index']} {work}{taken}".rstrip(", "))
+        memory_text = "" if used is None or total is None else f"{used / 2**30:.0f}/{total / 2**30:.0f} GiB"
+        parts.append(f"GPU {gpu['index']} {work}{memory_text}".rstrip(", "))
     return "; ".join(parts)
 
 

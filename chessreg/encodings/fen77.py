@@ -88,9 +88,9 @@ def list_actions() -> Iterator[str]:
         empty.remove_piece_at(origin)
     for here, there in (("2", "1"), ("7", "8")):
         for file in range(8):
-            for beside in (file, file - 1, file + 1):
-                if 0 <= beside < 8:
-                    squares = f"{'abcdefgh'[file]}{here}{'abcdefgh'[beside]}{there}"
+            for neighbor_file in (file, file - 1, file + 1):
+                if 0 <= neighbor_file < 8:
+                    squares = f"{'abcdefgh'[file]}{here}{'abcdefgh'[neighbor_file]}{there}"
                     yield from (squares + piece for piece in "qrbn")
 
 

@@ -476,20 +476,20 @@ def find_move_tokens(
     """
     known = frozenset(vocabulary)
     boards = (board.copy(stack=False) for board in iterate_boards_of_games(games))
-    asked = [(board, move) for board in boards for move in board.legal_moves]
+    legal_moves = [(board, move) for board in boards for move in board.legal_moves]
     best, count = Spelling("{from}{to}"), -1
     for spelling in list_move_spellings():
         if not has_first_moves(spelling, known):
             continue
-        written = sum(known.issuperset(spelling.write(board, move)) for board, move in asked)
-        written += count_promotions(spelling, known) if written == len(asked) else 0
+        written = sum(known.issuperset(spelling.write(board, move)) for board, move in legal_moves)
+        written += count_promotions(spelling, known) if written == len(legal_moves) else 0
         if written > count:
             best, count = spelling, written
-    if count < len(asked):
+    if count < len(legal_moves):
         raise BadInputError(
-            f"its moves are written as {best.pattern}, but it has no tokens for {len(asked) - count:,} of the "
-            f"{len(asked):,} legal moves of the sample games"
-            if count > len(asked) // 2
+            f"its moves are written as {best.pattern}, but it has no tokens for {len(legal_moves) - count:,} of the "
+            f"{len(legal_moves):,} legal moves of the sample games"
+            if count > len(legal_moves) // 2
             else ""
         )
     if special.get("bos") is None:

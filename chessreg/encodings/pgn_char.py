@@ -239,8 +239,8 @@ def make_san_forms(ids: Mapping[str, int]) -> tuple[Form, ...]:
     """Return the forms of SAN moves, with disambiguation and check signs; `ids` maps a character to its id."""
     square, sets = ("abcdefgh", "12345678"), list[tuple[str, ...]]()
     for origin in ((), ("abcdefgh",), ("12345678",), square):
-        for taken in ((), ("x",)):
-            sets.append(("NBRQK", *origin, *taken, *square))
+        for capture_sign in ((), ("x",)):
+            sets.append(("NBRQK", *origin, *capture_sign, *square))
     for begin in ((), ("abcdefgh", "x")):
         sets.append((*begin, "abcdefgh", "234567"))
         sets.append((*begin, "abcdefgh", "18", "=", "NBRQ"))

@@ -606,18 +606,18 @@ def make_prompt_encoding(
         raise BadInputError(f"the tokenizer in {folder} cannot be used: {get_first_line(error)}") from error
 
 
-def read_template(given: str) -> str:
+def read_template(name_or_file: str) -> str:
     """Return the text of a template given as a name in `TEMPLATES`, as a text, or as the path of a text file.
 
     A line break at the end of the file is dropped. Raises NotFoundError for an unknown template, BadInputError for an
     unreadable file or invalid text.
     """
-    text = TEMPLATES.get(given, given)
+    text = TEMPLATES.get(name_or_file, name_or_file)
     if "{" not in text:
-        path = expand_path(given)
+        path = expand_path(name_or_file)
         if not os.path.isfile(path):  # also handles texts that are too long for a file name
             raise NotFoundError(
-                f"{given[:60]!r} is neither a prompt template nor a file", f"known: {', '.join(TEMPLATES)}"
+                f"{name_or_file[:60]!r} is neither a prompt template nor a file", f"known: {', '.join(TEMPLATES)}"
             )
         refuse_registry(path)
         try:

@@ -297,12 +297,14 @@ def merge_results(database: Database, there: Database, run_id: UUID, origin: UUI
             lock_ingest(session)
             if session.get(tables.FragmentRecord, name) is not None:
                 continue  # a concurrent merge has inserted it
-            taken = IngestReport()
-            insert_or_compare_rows(session, results, taken)
-            session.add(tables.FragmentRecord(name=name, run_id=run_id, rows=taken.rows, ingested_at=get_utc_now()))
-        report.results += taken.rows
-        report.repeated += taken.repeated
-        report.conflicts += taken.conflicts
+            ingest_report = IngestReport()
+            insert_or_compare_rows(session, results, ingest_report)
+            session.add(
+                tables.FragmentRecord(name=name, run_id=run_id, rows=ingest_report.rows, ingested_at=get_utc_now())
+            )
+        report.results += ingest_report.rows
+        report.repeated += ingest_report.repeated
+        report.conflicts += ingest_report.conflicts
     report.runs += report.results > before
     settle_completion(database, there, run_id)
 

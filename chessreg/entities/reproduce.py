@@ -288,8 +288,8 @@ def repeat_run(
         if not store.read_only:
             with database.read() as session:
                 made = transfer.collect_items(session, [lineage.Node("run", run_id.hex)])
-            taken = transfer.fetch_available(database, store, made, places.open_place(str(home.store.root)))
-            outcome.outputs_kept = [item.what for item in taken]
+            fetched_items = transfer.fetch_available(database, store, made, places.open_place(str(home.store.root)))
+            outcome.outputs_kept = [item.what for item in fetched_items]
         return outcome
 
 

@@ -191,10 +191,10 @@ def resume_groups(task: Task[CacheSpec, CacheOptions], points: list[str], checkp
 
     left, held = set(task.units), set[int]()
     for group in find_disjoint_groups(task):
-        mine = left.intersection(range(group.start, group.stop))
-        if mine:
-            task.done(*sorted(mine))
-            held |= mine
+        group_units = left.intersection(range(group.start, group.stop))
+        if group_units:
+            task.done(*sorted(group_units))
+            held |= group_units
     for path in published(task.store, build_group_identity(task, checkpoint)):
         low, high = map(int, path.name.rsplit("-", 2)[1:])
         if (left - held).issuperset(range(low, high)):

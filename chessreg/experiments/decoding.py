@@ -384,8 +384,8 @@ def sample_nucleus(logprobs: np.ndarray, temperature: float, top_p: float, noise
     weights = np.exp(scores - scores.max())
     order = np.argsort(-weights, kind="stable")
     share = weights[order].cumsum() / weights.sum()
-    kept = share[: int((share < top_p).sum()) + 1]
-    return int(order[min(int((kept <= noise * kept[-1]).sum()), len(kept) - 1)])
+    nucleus_shares = share[: int((share < top_p).sum()) + 1]
+    return int(order[min(int((nucleus_shares <= noise * nucleus_shares[-1]).sum()), len(nucleus_shares) - 1)])
 
 
 def compute_edit_distance(one: Sequence[int], other: Sequence[int]) -> int:

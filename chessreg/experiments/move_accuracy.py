@@ -174,14 +174,14 @@ class MoveAccuracy(Kind):
         ends = np.append(0, np.cumsum(np.bincount(group)))
         plies = selection.read_columns("ply")["ply"]
         for units in group_games_by_positions(task.units, ends, 16 * task.options.forward_positions):
-            mine = np.concatenate([order[ends[unit] : ends[unit + 1]] for unit in units])
-            some = selection.select(mine)
+            task_order = np.concatenate([order[ends[unit] : ends[unit + 1]] for unit in units])
+            some = selection.select(task_order)
             verdicts: dict[int, Verdict | StateVerdict] = (
                 dict(judge_states(model, some, task.options.forward_positions, edits))
                 if isinstance(some, ScoredStates)
                 else dict(judge_decisions(model, some, task.options.forward_positions, edits))
             )
-            for number, place in enumerate(mine.tolist()):
+            for number, place in enumerate(task_order.tolist()):
                 columns = {"item": int(selection.places[place]), "name": MOVE_ROW_NAME, "text": None, "value": None}
                 extra = MoveRow(ply=int(plies[place]), intervention_id=edited_by)
                 if (verdict := verdicts.get(number)) is not None:

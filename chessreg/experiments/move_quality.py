@@ -300,8 +300,8 @@ class FirstTries:
                 policy=spec.make_chooser(), seed=spec.seed,
             ):  # fmt: skip
                 for turn in turns:
-                    kept = JudgedTurn(turn.ply, turn.board.copy(), turn.text, turn.move)
-                    games[turn.game].turns.append(kept)
+                    judged_turn = JudgedTurn(turn.ply, turn.board.copy(), turn.text, turn.move)
+                    games[turn.game].turns.append(judged_turn)
                 ply = turns[0].ply if turns else 0
                 written = start + len(units) * min(ply / TYPICAL_PLIES, 0.99)
                 # writing counts as half of the work, searching as the other half

@@ -182,9 +182,9 @@ def emit_applied_overlap(task: Task[ApplySpec, ExecutionOptions], data: ProbeDat
     if 0 not in task.units:
         return
     inputs, spec = task.inputs, task.spec
-    mine = data.select_evaluated(data.rows)
+    evaluated_games = data.select_evaluated(data.rows)
     for name, reference in (("checkpoint", data.cache.checkpoint), ("probe", spec.probe)):
-        counted = overlap.measure_overlap(inputs, reference, mine, task.progress)
+        counted = overlap.measure_overlap(inputs, reference, evaluated_games, task.progress)
         for what in ("games", "openings", "positions"):
             value = getattr(counted, what)
             if value is not None:

@@ -113,18 +113,18 @@ def build_composition_frames(rows: list[tuple[dict[str, Any], float]]) -> list[B
 
     views = []
     for piece in (*PIECE_LETTERS, EMPTY):
-        mine = {int(extra["square"]): (extra, cosine) for extra, cosine in rows if extra["piece"] == piece}
-        if not mine:
+        rows_by_square = {int(extra["square"]): (extra, cosine) for extra, cosine in rows if extra["piece"] == piece}
+        if not rows_by_square:
             continue
-        extra = next(iter(mine.values()))[0]
-        mean = float(np.mean([cosine for _, cosine in mine.values()]))
+        extra = next(iter(rows_by_square.values()))[0]
+        mean = float(np.mean([cosine for _, cosine in rows_by_square.values()]))
         views.append(
             BoardFrame(
                 title=f"{piece if piece != EMPTY else 'empty'} at {extra['positions']}, layer {extra['layer']}: "
                 f"cosine of color plus type {mean:.3f}",
-                squares="".join(piece if square in mine else EMPTY for square in range(64)),
-                marks={square: "wrong" for square, (d, _) in mine.items() if d.get("named", piece) != piece},
-                heat={square: min(max(cosine, 0.0), 1.0) for square, (_, cosine) in mine.items()},
+                squares="".join(piece if square in rows_by_square else EMPTY for square in range(64)),
+                marks={square: "wrong" for square, (d, _) in rows_by_square.items() if d.get("named", piece) != piece},
+                heat={square: min(max(cosine, 0.0), 1.0) for square, (_, cosine) in rows_by_square.items()},
                 heat_label="cosine with the joint direction",
             )
         )

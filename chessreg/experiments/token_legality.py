@@ -244,26 +244,28 @@ def emit_phase_scores(
 ) -> None:
     """Emit the scores of one game by phase, and a row for each illegal prediction."""
     for number in sorted({one.phase for one in made}):
-        mine = [one for one in made if one.phase == number]
+        phase_trials = [one for one in made if one.phase == number]
         near = [
-            one for one in mine if (one.since_promotion or task.spec.near_promotion + 1) <= task.spec.near_promotion
+            one
+            for one in phase_trials
+            if (one.since_promotion or task.spec.near_promotion + 1) <= task.spec.near_promotion
         ]
-        loose = [one.loose for one in mine if one.loose is not None]
+        loose = [one.loose for one in phase_trials if one.loose is not None]
         task.emit(
             "score",
             unit,
             PhaseScore(
                 phase=number,
                 loose=sum(loose) if loose else None,
-                mass=sum(one.mass for one in mine),
+                mass=sum(one.mass for one in phase_trials),
                 near=len(near),
                 near_correct=sum(one.strict for one in near),
             ),
             split=encoding.phases[number],
             item=game,
             layer=None,
-            n=len(mine),
-            correct=sum(one.strict for one in mine),
+            n=len(phase_trials),
+            correct=sum(one.strict for one in phase_trials),
         )
     for one in made:
         if not one.strict:

@@ -299,8 +299,8 @@ class Train(Kind):
         trainer_type: type[Trainer] = BranchTrainer if isinstance(spec, BranchSpec) else Trainer
         trainer = trainer_type(spec, made, task.folder, options)  # type: ignore[arg-type]
         heldout = build_corpus(spec, TrainingData.of_task(task, (spec.heldout,), "heldout")) if spec.heldout else None
-        asked = isinstance(spec, MovesOfPositions) and spec.heldout_moves
-        measure = make_heldout_measure(spec, task.inputs) if asked else None  # type: ignore[arg-type]
+        measures_heldout_moves = isinstance(spec, MovesOfPositions) and spec.heldout_moves
+        measure = make_heldout_measure(spec, task.inputs) if measures_heldout_moves else None  # type: ignore[arg-type]
 
         task.resume(trainer.step / spec.steps)
 

@@ -93,8 +93,8 @@ class VectorApply(Kind):
             raise BadInputError(f"no cached site has ply {spec.first_ply} or a later one", "lower --first-ply")
         classed = load_skill_classes(inputs, cache.dataset, every, spec.skill, spec.seed)
         highest = int(classed.classes.max())
-        kept = np.flatnonzero((classed.classes == 0) | (classed.classes == highest))
-        places, strong = every[kept], classed.classes[kept] == highest
+        classified_rows = np.flatnonzero((classed.classes == 0) | (classed.classes == highest))
+        places, strong = every[classified_rows], classed.classes[classified_rows] == highest
         fold = np.arange(len(places)) % FOLD_COUNT
         for number in range(FOLD_COUNT):
             if len(set(strong[fold == number].tolist())) < 2:
@@ -109,7 +109,9 @@ class VectorApply(Kind):
             if not np.linalg.norm(vector) > 0:
                 raise BadInputError(f"the vector of layer {layer} is 0, so it has no direction")
             along = (
-                sum_cached_activations(cache, layer, places, rows) @ (vector / np.linalg.norm(vector)) / positions[kept]
+                sum_cached_activations(cache, layer, places, rows)
+                @ (vector / np.linalg.norm(vector))
+                / positions[classified_rows]
             )
             right = (along > compute_thresholds(along, strong, fold)) == strong
             for game, truth, value, correct in zip(places, strong, along, right, strict=True):

@@ -269,11 +269,12 @@ class Lab:
         if self._side is None or self._side[0] != key:
             self._side = (key, scene.side(session))
         after = scene.side(session.branch(list(edits)), edits) if edits else None
-        taken = None if scene.square is None else scene.board.piece_at(scene.square)
+        moved_piece = None if scene.square is None else scene.board.piece_at(scene.square)
         return LabAnswer(
             scene.board.fen(), (), tuple(probe.layer for probe in scene.probes), self._side[1], after, edit,
             tuple(edit.layer for edit in edits), tuple(get_edit_scale(edit, 0) for edit in edits),
-            scene.square, taken.symbol() if taken else "", scene.modified.fen() if scene.modified else "", why_not,
+            scene.square, moved_piece.symbol() if moved_piece else "",
+            scene.modified.fen() if scene.modified else "", why_not,
             next_token=scene.next_token,
         )  # fmt: skip
 
@@ -320,10 +321,10 @@ def describe_edit(question: LabPosition, scene: Scene) -> str:
         return f"residual of the board after {question.later}"
     if question.condition != EDIT:
         return question.condition
-    taken = None if scene.square is None else scene.board.piece_at(scene.square)
-    if taken is None or scene.square is None:
+    moved_piece = None if scene.square is None else scene.board.piece_at(scene.square)
+    if moved_piece is None or scene.square is None:
         return question.board
-    return f"{taken.symbol()} taken off {chess.square_name(scene.square)}"
+    return f"{moved_piece.symbol()} taken off {chess.square_name(scene.square)}"
 
 
 def build_state(question: LabPosition, written: Encoding) -> State:

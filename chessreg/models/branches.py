@@ -100,9 +100,11 @@ class BranchCorpus:
 
     def build_branches(self, rows: np.ndarray, game_loss: float = 0.0) -> Branches:
         """Return these games and their branches as one pass."""
-        mine = [np.arange(self.first[row], self.first[row + 1]) for row in rows]
-        spans = [int(self.seen[own[-1]]) for own in mine]
-        inner = [self.end[own] - self.begin[own] - 1 for own in mine]  # number of tokens of each branch that are read
+        branch_ranges = [np.arange(self.first[row], self.first[row + 1]) for row in rows]
+        spans = [int(self.seen[own[-1]]) for own in branch_ranges]
+        inner = [
+            self.end[own] - self.begin[own] - 1 for own in branch_ranges
+        ]  # number of tokens of each branch that are read
         game, branches = max(spans), max(int(each.sum()) for each in inner)
         tokens = np.zeros((len(rows), game + branches), np.int64)
         positions = np.zeros_like(tokens)
@@ -111,7 +113,7 @@ class BranchCorpus:
         place[:] = np.arange(branches)
         sources, labels, weights, moves = [], [], [], []
         number = 0
-        for row, (own, span, read) in enumerate(zip(mine, spans, inner, strict=True)):
+        for row, (own, span, read) in enumerate(zip(branch_ranges, spans, inner, strict=True)):
             start, line = self.offsets[self.games[rows[row]]], row * tokens.shape[1]
             tokens[row, :span] = self.tokens[start : start + span]
             if game_loss:

@@ -168,8 +168,8 @@ def report_hub_errors(address: HubAddress, endpoint: str, action: str) -> Iterat
 def make_status_error(doing: str, endpoint: str, error: Any) -> ChessregError:
     """Return the error of a request that the hub refused."""
     status = error.response.status_code
-    said = getattr(error, "server_message", None) or error.response.reason_phrase
-    reason = make_visible(mask(str(said)).strip())[:300]
+    server_message = getattr(error, "server_message", None) or error.response.reason_phrase
+    reason = make_visible(mask(str(server_message)).strip())[:300]
     if status == 401:
         return BadInputError(f"{doing}: {endpoint} does not accept the token", LOGIN)
     if status == 403:

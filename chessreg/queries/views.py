@@ -211,7 +211,7 @@ class KindViews(NamedTuple):
     extras: Mapping[tuple[str, str], Mapping[str, ExtraType]] = MappingProxyType({})
 
 
-def build_kind_views(recorded: Iterable[KindRow], installed: Iterable[KindRow], taken: Iterable[str]) -> KindViews:
+def build_kind_views(recorded: Iterable[KindRow], installed: Iterable[KindRow], used_names: Iterable[str]) -> KindViews:
     """Return the views of kinds: `<kind>_<table>` for each result table, `<kind>` for the first one, `<kind>_run` for
     the runs.
 
@@ -230,7 +230,7 @@ def build_kind_views(recorded: Iterable[KindRow], installed: Iterable[KindRow], 
     }
     rows = [*recorded, *installed]
     made: dict[str, KindView] = {}
-    used = set(taken)
+    used = set(used_names)
     for name, schemas in _extra_types(rows).items():
         versions = sorted((row for row in rows if row.name == name), key=lambda row: -row.version)
         tables = list(dict.fromkeys(t for row in versions for t in row.tables if t in TABLES))
@@ -343,7 +343,7 @@ def _run_view(kind: str, settings: Mapping[str, ExtraType]) -> str:
 def _list_typed_fields(
     source: str,
     fields: Mapping[str, ExtraType],
-    taken: Collection[str],
+    used_names: Collection[str],
     prefix: str,
     extras: Mapping[str, ExtraType] = MappingProxyType({}),
 ) -> list[str]:
@@ -352,7 +352,7 @@ def _list_typed_fields(
     parts = []
     for name, type_ in fields.items():
         path = '$."' + name.replace('"', '\\"') + '"'
-        column = f"{prefix}_{name}" if name in taken else name
+        column = f"{prefix}_{name}" if name in used_names else name
         function = "json_extract" if type_.duckdb == "JSON" else "json_extract_string"
         quoted = column.replace('"', '""')
         is_column = extras.get(name) == type_

@@ -196,10 +196,10 @@ def require_free_name(session: Session, noun: str, target: UUID | str, name: str
     """Raise BadInputError if `name` is invalid, or if another entity of this noun has it."""
     require_name(name)
     own = target.hex if isinstance(target, UUID) else target
-    taken = [holder for holder, _ in _find_holders(session, noun, name) if holder != own]
-    if taken:
+    holders = [holder for holder, _ in _find_holders(session, noun, name) if holder != own]
+    if holders:
         raise BadInputError(
-            f"the name {name!r} is taken by {noun} {shorten_id(taken[0])}",
+            f"the name {name!r} is taken by {noun} {shorten_id(holders[0])}",
             "choose another name, or remove that one first",
         )
 

@@ -103,8 +103,10 @@ def resolve_store_path(path: str | Path | None, registry: RegistryPlace) -> Path
 
     Raises BadInputError for a path that is not UTF-8.
     """
-    beside = Path(PROJECT_FOLDER) if registry.path is None else registry.path.parent
-    return get_recordable_path(expand_path(path or os.environ.get("CHESSREG_STORE") or beside / "store").absolute())
+    parent_folder = Path(PROJECT_FOLDER) if registry.path is None else registry.path.parent
+    return get_recordable_path(
+        expand_path(path or os.environ.get("CHESSREG_STORE") or parent_folder / "store").absolute()
+    )
 
 
 def _place_of_file(path: Path) -> RegistryPlace:

@@ -108,8 +108,8 @@ def format_marks(row: Mapping[str, Any]) -> str:
     empty."""
     end = None if row["end"] in ("interrupted", "cancelled") else row["end"]
     wrong = "invalid" if row["invalid"] else "stale" if row["stale"] else None
-    said = ", ".join(filter(None, [end, wrong]))
-    return f" ({said})" if said else ""
+    marks_text = ", ".join(filter(None, [end, wrong]))
+    return f" ({marks_text})" if marks_text else ""
 
 
 def _read_attempt_hosts_of(session: Session, ids: Sequence[UUID] | None) -> dict[UUID, list[str | None]]:

@@ -165,10 +165,10 @@ def fetch_available(
     database: Database, store: Store, wanted: Iterable[TransferItem], source: TransferPlace
 ) -> list[TransferItem]:
     """Fetch the missing items that `source` has, and return them. Damaged items are skipped."""
-    taken = [item for item in wanted if not item.is_in(store) and try_fetch(store, item, source, [])]
-    for item in taken:
+    fetched_items = [item for item in wanted if not item.is_in(store) and try_fetch(store, item, source, [])]
+    for item in fetched_items:
         record_location(database, item, str(item.path(store)))
-    return taken
+    return fetched_items
 
 
 def try_fetch(store: Store, item: TransferItem, place: TransferPlace, refused: list[StoreError]) -> bool:

@@ -286,12 +286,12 @@ def describe_differences(planned: Sequence[PlannedRun]) -> dict[str, str]:
     for each in planned:
         for name, value in specs[each.spec_hash].items():
             values.setdefault((each.order.kind.name, name), set()).add(value)
-    told: dict[str, str] = {}
+    differences: dict[str, str] = {}
     for each in planned:
         own = specs[each.spec_hash].items()
         apart = [f"{name}={value}" for name, value in own if len(values[each.order.kind.name, name]) > 1]
-        told[each.spec_hash] = clip_text(", ".join(apart))
-    return told
+        differences[each.spec_hash] = clip_text(", ".join(apart))
+    return differences
 
 
 def make_jobs(planned: PlannedRun, group: UUID, store: Store, folder: Path, differs: str = "") -> list[Job]:

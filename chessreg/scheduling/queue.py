@@ -303,10 +303,12 @@ def end_job(job: Job, cause: Cause, message: str | None) -> None:
     job.message = message and mask(message)
 
 
-def has_active_job(session: Session, run_id: UUID, beside: Job | None = None) -> bool:
+def has_active_job(session: Session, run_id: UUID, excluded_job: Job | None = None) -> bool:
     """Return whether a run has a job that may still do something. `beside` excludes the jobs of its launch."""
     jobs = session.scalars(select(Job).where(Job.run_id == run_id)).all()
-    return any(can_progress(session, job) for job in jobs if beside is None or job.group_id != beside.group_id)
+    return any(
+        can_progress(session, job) for job in jobs if excluded_job is None or job.group_id != excluded_job.group_id
+    )
 
 
 def lock_queue(session: Session) -> None:

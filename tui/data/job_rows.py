@@ -355,18 +355,18 @@ class LogTail:
         import os
 
         state = os.fstat(file.fileno())
-        anew = self._file != state.st_ino or state.st_size < self._at
-        if anew:
+        is_new_file = self._file != state.st_ino or state.st_size < self._at
+        if is_new_file:
             self._file, self._rest = state.st_ino, b""
             self._at = self.skipped = max(0, state.st_size - INITIAL_LOG_BYTES)
         file.seek(self._at)
         added = file.read(LOG_READ_BYTES)
-        if anew and self.skipped:  # from the next whole line on
+        if is_new_file and self.skipped:  # from the next whole line on
             cut = added.find(b"\n") + 1
             self.skipped, self._at, added = self.skipped + cut, self._at + cut, added[cut:]
         self._at += len(added)
         *whole, self._rest = (self._rest + added).split(b"\n")
-        return LogChunk([clean_log_line(line) for line in whole], clean_log_line(self._rest), anew)
+        return LogChunk([clean_log_line(line) for line in whole], clean_log_line(self._rest), is_new_file)
 
 
 def clean_log_line(line: bytes) -> str:

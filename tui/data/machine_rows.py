@@ -50,8 +50,8 @@ def compute_cpu_share(load: Mapping[str, Any]) -> float:
     return float(load["cpu"] / max(1, load["cores"]))
 
 
-def format_memory_gib(taken: Mapping[str, Any]) -> str:
-    used, total = taken["memory_used_bytes"], taken["memory_bytes"]
+def format_memory_gib(memory: Mapping[str, Any]) -> str:
+    used, total = memory["memory_used_bytes"], memory["memory_bytes"]
     return "" if used is None or not total else f"{used / 2**30:.0f}/{total / 2**30:.0f} GiB"
 
 
@@ -71,9 +71,9 @@ def get_job_tone(row: Row) -> Tone:
     return choose_state_tone(row["state"]) if row["state"] else "good" if row["job"] == "free" else "detail"
 
 
-def format_meter(value: float | None, cells: int, told: str = "") -> str:
+def format_meter(value: float | None, cells: int, suffix: str = "") -> str:
     """Return a bar with its value, or an empty string if the value is unknown."""
-    return "" if value is None else f"{show.draw_bar(value, cells)} {told or f'{100 * value:.0f} %':>4}"
+    return "" if value is None else f"{show.draw_bar(value, cells)} {suffix or f'{100 * value:.0f} %':>4}"
 
 
 def make_gpu_grid(

@@ -103,8 +103,8 @@ class AnnotatingScreen(AppScreen):
                 then(chosen, text, partial(self.app.drop_draft, draft, text))
 
         hidden = self.describe_hidden(chosen[1])
-        asked = question.format(f" {count_chosen(*chosen)}") + (f"\n{hidden}; u unmarks all." if hidden else "")
-        self.app.push_screen(Prompt(asked, draft=draft, wrong=wrong), answered)
+        question_text = question.format(f" {count_chosen(*chosen)}") + (f"\n{hidden}; u unmarks all." if hidden else "")
+        self.app.push_screen(Prompt(question_text, draft=draft, wrong=wrong), answered)
 
     def check_writable(self) -> bool:
         if self.app.read_only:

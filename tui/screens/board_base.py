@@ -238,8 +238,8 @@ class FourBoardsScreen(DrawingScreen):
         wide, high = compute_board_extent(size)
         width, height = self.app.size
         row = count * (wide + 1) <= width and high + 1 + ROW_CHROME_LINES + NUMBERS_LINES <= height
-        beside = 2 * (wide + 1) + NUMBERS_CELLS <= width
-        square = beside and ((count + 1) // 2) * (high + 1) + SQUARE_CHROME_LINES <= height
+        fits_side_by_side = 2 * (wide + 1) + NUMBERS_CELLS <= width
+        square = fits_side_by_side and ((count + 1) // 2) * (high + 1) + SQUARE_CHROME_LINES <= height
         return "square" if square and (count <= 2 or not row) else "row" if row else None
 
     def can_draw(self, size: int, text: int = 0) -> bool:

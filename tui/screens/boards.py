@@ -449,8 +449,8 @@ class BoardScreen(DrawingScreen):
         touched = [
             str(ply) for ply, view in zip(plies, views, strict=True) if view.last_move and self.picked in view.last_move
         ]
-        told = f"moves from or to it: plies {', '.join(touched[:12])}{' …' if len(touched) > 12 else ''}"
-        return [describe_square(self.views[0], self.picked), *([told] if touched else []), ""]
+        plies_text = f"moves from or to it: plies {', '.join(touched[:12])}{' …' if len(touched) > 12 else ''}"
+        return [describe_square(self.views[0], self.picked), *([plies_text] if touched else []), ""]
 
     def model_lines(self) -> list[str]:
         """Return lines about the model that is asked: that it is being loaded, or its legal move mass and why moves

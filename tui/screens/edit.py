@@ -172,8 +172,8 @@ class EditScreen(FourBoardsScreen, StateScreen):
         answer = self.answer
         edited = ", ".join(map(str, answer.edited_layers))
         scales = ", ".join(f"{scale:g}" for scale in dict.fromkeys(answer.scales))
-        taken = f"{answer.piece} off {state.row['square']}"
-        return f"{state.condition}: {taken}, layers {edited}, scale {scales} · {where}"
+        removal_text = f"{answer.piece} off {state.row['square']}"
+        return f"{state.condition}: {removal_text}, layers {edited}, scale {scales} · {where}"
 
     def offers(self, action: Action) -> bool:
         if action.method == "lab":
@@ -287,8 +287,8 @@ class CaseScreen(StateScreen):
         self.query_one("#head", Static).update(self.head(case, state))
         self.query_one("#legend", Static).update(self.legend(case, state, size))
         self.query_one(TopBar).styles.height = 1 if self.app.size.height <= SHORT_SCREEN_LINES else None
-        taken = len(case.boards) * (compute_board_extent(size)[0] + 1)
-        wide = max(MIN_NUMBERS_CELLS, self.app.size.width - taken) - 2
+        boards_width = len(case.boards) * (compute_board_extent(size)[0] + 1)
+        wide = max(MIN_NUMBERS_CELLS, self.app.size.width - boards_width) - 2
         lines = format_case_numbers(case, state.condition, wide, self.app.size.height - CASE_CHROME_LINES)
         self.query_one("#numbers", Static).update(Text("\n".join(lines)))
 

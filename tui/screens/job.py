@@ -126,9 +126,11 @@ class JobScreen(JobActionsScreen, PartsScreen):
         self.seen = seen
         if self.view is not None:
             self.view.job.update(seen)
-        told = format_job_progress(self.view) if self.view is not None else f"{seen['state']} · reading the job…"
+        progress_text = (
+            format_job_progress(self.view) if self.view is not None else f"{seen['state']} · reading the job…"
+        )
         for headline in self.query("#headline").results(Static):
-            headline.update(told)
+            headline.update(progress_text)
         super().acknowledge(row, seen)
 
     # -- the log --------------------------------------------------------------------------------------------------

@@ -76,8 +76,8 @@ class MachineScreen(AppScreen):
         lines += [(f"GPU {gpu['index']}", gpu["busy"], format_memory_gib(gpu)) for gpu in load["gpus"]]
         wide = max(10, min(60, self.size.width - 60))
         drawn = [
-            f"{name:<8} {format_meter(part, 12):<18} {told:<18} {self.loads.draw_loads(name, wide)}"
-            for name, part, told in lines
+            f"{name:<8} {format_meter(part, 12):<18} {load_text:<18} {self.loads.draw_loads(name, wide)}"
+            for name, part, load_text in lines
         ]
         pane.update(Text("\n".join(drawn), no_wrap=True))
         pane.border_title = "Load of the last minutes"

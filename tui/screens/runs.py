@@ -279,15 +279,17 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         """Show the overview and the marked runs: their names if they fit, otherwise their number."""
         labels = list(self.marked.values())
         names = show.join_words(labels[1:]) if len(labels) <= 4 else f"{len(labels) - 1:,} runs"
-        told = [self.overview]
+        status_parts = [self.overview]
         if labels:
             hidden = f" ({len(self.hidden):,} not in this list)" if self.hidden else ""
             against = f" (baseline) against {names}" if names else ""
             number = f"{len(labels):,} marked{hidden}"
-            told = [f"{self.overview} · marked: {labels[0]}{against}{hidden}", f"{self.overview} · {number}",
+            status_parts = [f"{self.overview} · marked: {labels[0]}{against}{hidden}", f"{self.overview} · {number}",
                     f"{number} · {self.overview}"]  # fmt: skip
         wide = self.size.width - 2
-        self.query_one("#overview", Static).update(next((t for t in told if cell_len(t) <= wide), told[-1]))
+        self.query_one("#overview", Static).update(
+            next((t for t in status_parts if cell_len(t) <= wide), status_parts[-1])
+        )
         self.query_one(PageTable).refresh()
 
     def under_cursor(self) -> ChosenRows:

@@ -82,16 +82,17 @@ class TopBar(Widget):
         """Return the pieces of the first line from left to right. They fill its width exactly."""
         busy = f" running: {self.at_work} " if self.at_work else ""
         held = f" ! {self.held} not written: ^n " if self.held else busy
-        told = Piece(held, "held" if self.held else "key", self.Chosen())
+        status_piece = Piece(held, "held" if self.held else "key", self.Chosen())
         home = Piece(" chessreg ", "key", self.Chosen(depth=0))
         place = Piece(f" {self.registry} ", "registry")
         rows = (
-            [home, *self.rooms(1), told, place], [home, *self.rooms(0), told, place], [home, *self.rooms(0), told],
-            [*self.rooms(0), told], [*self.rooms(0, named=False), told],
+            [home, *self.rooms(1), status_piece, place], [home, *self.rooms(0), status_piece, place],
+            [home, *self.rooms(0), status_piece],
+            [*self.rooms(0), status_piece], [*self.rooms(0, named=False), status_piece],
         )  # fmt: skip
         width = self.size.width
         pieces = next((row for row in rows if count_cells(row) <= width), rows[-1])
-        at = next(n for n, piece in enumerate(pieces) if piece is told)
+        at = next(n for n, piece in enumerate(pieces) if piece is status_piece)
         gap = Piece(" " * max(0, width - count_cells(pieces)), "registry")
         return [*pieces[:at], gap, *pieces[at:]]
 

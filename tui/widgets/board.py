@@ -183,8 +183,8 @@ def format_square_number(frame: BoardFrame, square: int) -> str:
     if square in frame.read:
         return format_reading(*frame.read[square])
     heat = None if frame.heat is None else frame.heat.get(square)
-    told = frame.shade(square) if frame.doubts else heat
-    return str(round(100 * heat)) if heat is not None and told is not None and round(100 * told) else ""
+    shown_value = frame.shade(square) if frame.doubts else heat
+    return str(round(100 * heat)) if heat is not None and shown_value is not None and round(100 * shown_value) else ""
 
 
 def format_reading(name: str, probability: float) -> str:

@@ -58,12 +58,12 @@ def ask_terminal() -> Terminal:
     before = termios.tcgetattr(keyboard)
     tty.setcbreak(keyboard, termios.TCSANOW)
     try:
-        said = read_answers(keyboard)
+        terminal_answers = read_answers(keyboard)
     finally:
         termios.tcsetattr(keyboard, termios.TCSANOW, before)
-    found = [*ANSWER_PATTERN.finditer(said)]
+    found = [*ANSWER_PATTERN.finditer(terminal_answers)]
     sixel = any("4" in (one["attributes"] or "").split(";") for one in found)
-    typed, size = ANSWER_PATTERN.sub("", said), os.get_terminal_size(keyboard)
+    typed, size = ANSWER_PATTERN.sub("", terminal_answers), os.get_terminal_size(keyboard)
     if not size.columns or not (sixel or any(one["kitty"] for one in found)):
         return Terminal(None, typed)
     return Terminal(load_image_widget(sixel, find_cell_size(keyboard, found)), typed)
@@ -74,11 +74,11 @@ def read_answers(keyboard: int) -> str:
     the last one. An unread answer would be mistaken for keys."""
     assert sys.__stdout__ is not None
     os.write(sys.__stdout__.fileno(), TERMINAL_QUERIES.encode())
-    said, deadline = b"", time.monotonic() + ANSWER_TIMEOUT_S
-    while not said.endswith(b"\x1b[0n") and (left := deadline - time.monotonic()) > 0:
+    received, deadline = b"", time.monotonic() + ANSWER_TIMEOUT_S
+    while not received.endswith(b"\x1b[0n") and (left := deadline - time.monotonic()) > 0:
         if select.select([keyboard], [], [], left)[0]:
-            said += os.read(keyboard, 1)
-    return said.decode(errors="replace")
+            received += os.read(keyboard, 1)
+    return received.decode(errors="replace")
 
 
 def find_cell_size(keyboard: int, found: Sequence[re.Match[str]]) -> tuple[int, int] | None:
@@ -92,15 +92,15 @@ def find_cell_size(keyboard: int, found: Sequence[re.Match[str]]) -> tuple[int, 
 def load_image_widget(sixel: bool, cell: tuple[int, int] | None) -> type[Any]:
     """Return textual-image's widget class. On a terminal, its import queries the terminal again, discards typed keys
     and waits. To prevent this, hide the terminal and set the cell size as textual-serve does."""
-    told = {} if cell is None else {"TEXTUAL_CELL_WIDTH": str(cell[0]), "TEXTUAL_CELL_HEIGHT": str(cell[1])}
+    cell_variables = {} if cell is None else {"TEXTUAL_CELL_WIDTH": str(cell[0]), "TEXTUAL_CELL_HEIGHT": str(cell[1])}
     stdout, environment = sys.__stdout__, dict(os.environ)
     vars(sys)["__stdout__"] = io.StringIO()
-    os.environ.update(told)
+    os.environ.update(cell_variables)
     try:
         from textual_image import widget
     finally:
         vars(sys)["__stdout__"] = stdout
-        for name in told.keys() - environment.keys():
+        for name in cell_variables.keys() - environment.keys():
             del os.environ[name]
     return widget.SixelImage if sixel else widget.TGPImage
 

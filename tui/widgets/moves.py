@@ -231,8 +231,10 @@ def format_ranking(
         line = Text(format_move_line(move, name == "edited", here, wide) + "\n", "bold" if here else "not bold")
         line.highlight_regex("━+", colors["text-primary"])
         change = move.change or 0.0
-        told = "text-muted" if abs(change) < MIN_MARKED_CHANGE else "text-success" if change > 0 else "text-error"
-        line.highlight_regex(r"Δ[+-][\d.]+", colors[told])
+        change_style = (
+            "text-muted" if abs(change) < MIN_MARKED_CHANGE else "text-success" if change > 0 else "text-error"
+        )
+        line.highlight_regex(r"Δ[+-][\d.]+", colors[change_style])
         text.append_text(line)
     text.right_crop(1)  # the end of the last line, which would be drawn as one more
     return text
@@ -246,5 +248,5 @@ def format_move_line(move: MoveComparison, edited: bool, here: bool, wide: int) 
     text = f"{sign} {move.san:<7} {'  –  ' if value is None else f'{value:.3f}'} "
     if edited:
         text += f"{'' if move.change is None else f'Δ{move.change:+.3f}':<{CHANGE_CELLS - 1}} "
-    taken = MOVE_CELLS + PROBABILITY_CELLS + (CHANGE_CELLS if edited else 0)
-    return fit_text((text + "━" * round((value or 0.0) * max(0, wide - taken))).rstrip(), wide)
+    columns_width = MOVE_CELLS + PROBABILITY_CELLS + (CHANGE_CELLS if edited else 0)
+    return fit_text((text + "━" * round((value or 0.0) * max(0, wide - columns_width))).rstrip(), wide)

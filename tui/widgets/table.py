@@ -252,8 +252,8 @@ class PageTable(ScrollView, can_focus=True):
         count = self.count_text.strip() or (f"{self.count:,}" if self.count or not self.title else "")
         if not self.title and self.loaded:
             count = count if " " in count else f"{count} {'row' if self.count == 1 else 'rows'}"
-        told = count if self.loaded and self.counts else ""
-        self.border_title = cast(str, Content(" ".join(filter(None, [self.title, told]))))
+        count_shown = count if self.loaded and self.counts else ""
+        self.border_title = cast(str, Content(" ".join(filter(None, [self.title, count_shown]))))
         self.border_subtitle = cast(str, Content(self._left_out_text))
 
     @property

@@ -81,10 +81,12 @@ class Editor:
         answers = [self.list_removal_answers(removed) for removed in removals]
         session.select(rows)
         clean = self.emit_condition(CLEAN, trees.take(rows), removals, answers)
-        kept = [prompts[row] for row in rows]
+        edited_prompts = [prompts[row] for row in rows]
         real: list[ResidualEdit] = []
         for condition in self.edited.list_conditions():
-            edits = self.edited.build_edits(condition, kept, removals, None if condition.source == "edit" else real)
+            edits = self.edited.build_edits(
+                condition, edited_prompts, removals, None if condition.source == "edit" else real
+            )
             real = edits if condition.source == "edit" else real
             branch = TokenTree(session.branch(edits))
             self.emit_condition(condition.name, branch, removals, answers, clean, edits, condition.setting.number)

@@ -282,7 +282,7 @@ class SiteEditor(CaseEdits):
         history = self.encoding.content == "history"
         for prefix in fitting:
             item = prefix.state.item
-            for kept, prompt in ((sites, prefix.state.prompt), (later, prefix.later_prompt if patched else ())):
+            for site_list, prompt in ((sites, prefix.state.prompt), (later, prefix.later_prompt if patched else ())):
                 if not prompt:
                     continue
                 if history and item in places:  # one row per game, because its prefixes begin alike
@@ -291,7 +291,7 @@ class SiteEditor(CaseEdits):
                 else:
                     place = places[item] = len(rows)
                     rows.append(prompt)
-                kept.append((place, len(prompt) - 1))
+                site_list.append((place, len(prompt) - 1))
         # a prefix without a later board is skipped, so its site does not matter
         behind = iter(range(len(sites), len(sites) + len(later)))
         later_sites = np.array([next(behind) if patched and prefix.later_prompt else 0 for prefix in fitting], np.int64)

@@ -184,8 +184,12 @@ class EditSettings(GameSelection):
     @property
     def probes(self) -> dict[str, str]:
         """The probes that give directions, by option."""
-        given = {"--probe": self.probe, "--black-probe": self.black_probe, "--shuffled-probe": self.shuffled_probe}
-        return {option: reference for option, reference in given.items() if reference is not None}
+        probe_by_option = {
+            "--probe": self.probe,
+            "--black-probe": self.black_probe,
+            "--shuffled-probe": self.shuffled_probe,
+        }
+        return {option: reference for option, reference in probe_by_option.items() if reference is not None}
 
     @property
     def control_draws(self) -> dict[str, int]:

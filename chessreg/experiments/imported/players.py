@@ -87,12 +87,12 @@ def name_externals(database: Database, run_id: UUID) -> None:
         used = session.scalars(select_external_checkpoints(run_id)).all()
         called = names.read_noun_names(session, "checkpoint")
         nameless = {row.id: str(row.detail["player"]) for row in used if row.id not in called}
-    taken = set(called.values())
+    used_names = set(called.values())
     for id, player in nameless.items():
         name = simplify_name(player)
-        if name is None or name in taken or names.LOOKS_LIKE_ID.fullmatch(name.lower()):
+        if name is None or name in used_names or names.LOOKS_LIKE_ID.fullmatch(name.lower()):
             continue
-        taken.add(name)
+        used_names.add(name)
         with database.write() as session:
             names.add_annotation(session, "checkpoint", id, "name", name)
 

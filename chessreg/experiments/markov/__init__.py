@@ -181,8 +181,8 @@ def list_class_games(classes: Classes) -> np.ndarray:
 
 def emit_markov_overlap(task: Task[MarkovSpec, MarkovOptions], games: Games, classes: Classes) -> None:
     """Emit the overlap of the members' games and positions with the model's training games."""
-    mine = classes.prefixes.take(classes.member)
-    evaluated = overlap.EvaluatedGames.of(games, list_class_games(classes), mine.game, mine.ply)
+    member_prefixes = classes.prefixes.take(classes.member)
+    evaluated = overlap.EvaluatedGames.of(games, list_class_games(classes), member_prefixes.game, member_prefixes.ply)
     counted = overlap.measure_overlap(task.inputs, task.spec.checkpoint, evaluated)
     for name, value in counted.columns().items():
         if isinstance(value, int):
@@ -195,13 +195,17 @@ def emit_class(
     task: Task[MarkovSpec, MarkovOptions], phases: tuple[str, ...], games: Games, classes: Classes, unit: int
 ) -> None:
     """Emit the row of one class: its position, the number of its move orders, and their games and plies."""
-    mine = classes.prefixes.take(classes.member[classes.number == unit])
+    class_prefixes = classes.prefixes.take(classes.member[classes.number == unit])
     board = chess.Board()
-    for move in unpack_moves(games.moves(mine.game[:1])[0][: 2 * int(mine.ply[0])]):
+    for move in unpack_moves(games.moves(class_prefixes.game[:1])[0][: 2 * int(class_prefixes.ply[0])]):
         board.push(move)
-    extra = MarkovClass(phase=phases[int(mine.phase[0])], games=mine.game.tolist(), plies=mine.ply.tolist())
+    extra = MarkovClass(
+        phase=phases[int(class_prefixes.phase[0])],
+        games=class_prefixes.game.tolist(),
+        plies=class_prefixes.ply.tolist(),
+    )
     text = board.board_fen() if task.spec.equal == "placement" else board.epd(en_passant="xfen")
-    task.emit("prediction", unit, extra, item=unit, name=CLASS, text=text, value=float(len(mine)))
+    task.emit("prediction", unit, extra, item=unit, name=CLASS, text=text, value=float(len(class_prefixes)))
 
 
 def compare_hook_point(

@@ -106,8 +106,10 @@ class Classes:
     def list_needed_prefixes(self, low: int, high: int) -> np.ndarray:
         """Return the prefixes that classes low to high (exclusive) need, including the controls' prefixes, ascending,
         int64."""
-        mine = slice(*np.searchsorted(self.number, (low, high)))
-        every = np.concatenate([self.member[mine], *(other[mine] for other in self.compared_prefixes.values())])
+        member_slice = slice(*np.searchsorted(self.number, (low, high)))
+        every = np.concatenate(
+            [self.member[member_slice], *(other[member_slice] for other in self.compared_prefixes.values())]
+        )
         return np.unique(every[every >= 0])
 
 
@@ -234,8 +236,8 @@ def draw_prefixes(spec: MarkovSpec, prefixes: Prefixes, member: np.ndarray) -> n
     group = prefixes.phase if spec.reference_population == "prefixes" else prefixes.ply * 8 + prefixes.phase
     drawn = np.empty(len(member), np.int64)
     for number in np.unique(group[member]):
-        mine = np.flatnonzero(group[member] == number)
-        drawn[mine] = random.choice(np.flatnonzero(group == number), len(mine), replace=False)
+        group_members = np.flatnonzero(group[member] == number)
+        drawn[group_members] = random.choice(np.flatnonzero(group == number), len(group_members), replace=False)
     return drawn
 
 
@@ -272,9 +274,9 @@ def find_nearest_partners(seed: int, games: Games, prefixes: Prefixes, member: n
     for start in range(0, len(prefixes), BOARDS_AT_ONCE):
         part = np.arange(start, min(start + BOARDS_AT_ONCE, len(prefixes)))
         for hashes, rows in _hash_with_piece_off(build_boards(games, prefixes, part)):
-            mine = _key_boards(hashes, prefixes, part[rows])
-            hit = wanted.contains(mine)
-            first, last = (np.searchsorted(keys, mine[hit], side) for side in ("left", "right"))
+            board_keys = _key_boards(hashes, prefixes, part[rows])
+            hit = wanted.contains(board_keys)
+            first, last = (np.searchsorted(keys, board_keys[hit], side) for side in ("left", "right"))
             other = np.repeat(part[rows[hit]], last - first)
             asks = owner[np.repeat(first, last - first) + _count_up(last - first)]
             apart = prefixes.placement[other] != prefixes.placement[member[asks]]
@@ -320,9 +322,9 @@ def build_boards(games: Games, prefixes: Prefixes, rows: np.ndarray) -> np.ndarr
     boards = np.empty((len(rows), 64), np.int8)
     places, which = np.unique(prefixes.game[rows], return_inverse=True)
     for start in range(0, len(places), GAMES_AT_ONCE):
-        mine = np.flatnonzero((which >= start) & (which < start + GAMES_AT_ONCE))
-        longest = int(prefixes.ply[rows[mine]].max())
+        chunk_rows = np.flatnonzero((which >= start) & (which < start + GAMES_AT_ONCE))
+        longest = int(prefixes.ply[rows[chunk_rows]].max())
         packed = [moves[: 2 * longest] for moves in games.moves(places[start : start + GAMES_AT_ONCE])]
         every, offsets = compute_boards_after(packed)
-        boards[mine] = every[offsets[which[mine] - start] + prefixes.ply[rows[mine]]]
+        boards[chunk_rows] = every[offsets[which[chunk_rows] - start] + prefixes.ply[rows[chunk_rows]]]
     return boards

@@ -346,8 +346,8 @@ class Play(Kind):
             select_vector_rows(spec.intervention, checkpoint, inputs)
         if spec.book is not None:
             inputs.artifact("book", spec.book)
-        asked = spec.assist != "none" or spec.evaluate_draws != "none"
-        if asked or any(opponent.needs_process for opponent in spec.opponents):
+        needs_evaluations = spec.assist != "none" or spec.evaluate_draws != "none"
+        if needs_evaluations or any(opponent.needs_process for opponent in spec.opponents):
             find_stockfish()
         elif spec.adjudication != "none":
             try:

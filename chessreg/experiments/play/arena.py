@@ -237,13 +237,13 @@ class Arena:
         """Remove empty rows for which no game waits, unless the session can skip them."""
         if self.session.packable:
             return
-        kept = [row for row, game in enumerate(self.games) if game is not None]
-        empty = len(self.games) - len(kept)
-        if not kept or not empty or COMPACT_RATIO * empty < len(self.games):
+        occupied_rows = [row for row, game in enumerate(self.games) if game is not None]
+        empty = len(self.games) - len(occupied_rows)
+        if not occupied_rows or not empty or COMPACT_RATIO * empty < len(self.games):
             return
-        self.session.select(kept)
-        self.games = [self.games[row] for row in kept]
-        place = {row: new for new, row in enumerate(kept)}
+        self.session.select(occupied_rows)
+        self.games = [self.games[row] for row in occupied_rows]
+        place = {row: new for new, row in enumerate(occupied_rows)}
         self.awaited = {place[row]: answer for row, answer in self.awaited.items()}
         self.drafts = {place[row]: replace(draft, row=place[row]) for row, draft in self.drafts.items()}
 

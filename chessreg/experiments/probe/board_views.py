@@ -102,8 +102,8 @@ def build_probe_frame(
     read = probability.argmax(-1)
     if truth is None or len(truth) == 1:
         name, sure = label.classes[read[0]], probability[0, read[0]]
-        beside = "" if truth is None else f", true value {label.classes[truth[0]]}"
-        return BoardFrame(f"{title} {label.name} {name} ({sure:.0%}){beside}", squares)
+        true_value_text = "" if truth is None else f", true value {label.classes[truth[0]]}"
+        return BoardFrame(f"{title} {label.name} {name} ({sure:.0%}){true_value_text}", squares)
     wrong: dict[int, Mark] = {int(s): "wrong" for s in np.flatnonzero(read != truth)}
     return BoardFrame(
         title=f"{title} {64 - len(wrong)} of 64 squares",

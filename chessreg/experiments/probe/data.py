@@ -149,11 +149,11 @@ class ProbeData:
         if wanted.of is None:
             values[:] = 0
         hashes = allocate((len(item),), np.uint64)
-        mine = np.arange(len(item)) if game is None else np.flatnonzero(item == game)
-        for rows, positions in labels.iterate_positions(items, item[mine], ply[mine]):
-            hashes[mine[rows]] = positions.hashes
+        selected_rows = np.arange(len(item)) if game is None else np.flatnonzero(item == game)
+        for rows, positions in labels.iterate_positions(items, item[selected_rows], ply[selected_rows]):
+            hashes[selected_rows[rows]] = positions.hashes
             if wanted.of is not None:
-                values[mine[rows]] = wanted.of(positions)
+                values[selected_rows[rows]] = wanted.of(positions)
         if game_classes is not None:
             of_game = game_classes.classes if wanted.source == "skill" else game_classes.rating
             values[:, 0] = of_game[np.searchsorted(places, item)]

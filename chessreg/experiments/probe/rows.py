@@ -115,25 +115,25 @@ def encode_cached_sites(
         places = places[places == game]
     block_size = inputs.checkpoint_row(cache.checkpoint).block_size
 
-    def encoded(aligned: Any) -> EncodedGames:
+    def encode_aligned(aligned: Any) -> EncodedGames:
         games = EncodedGames.of(written, block_size, items, places, str(spec["sites"]), aligned)
         return games.select_numbered(int(spec["skip_sites"]), spec["max_sites"], cache.last_sites)
 
-    own = encoded(cache.alignment)
+    own = encode_aligned(cache.alignment)
     of_game = places[own.game]
-    theirs = np.lexsort((own.sites.token, own.sites.ply, of_game))
-    mine = np.arange(len(array.game)) if game is None else np.flatnonzero(array.game == game)
-    mine = mine[np.lexsort((array.token[mine], array.ply[mine], array.game[mine]))]
+    site_order = np.lexsort((own.sites.token, own.sites.ply, of_game))
+    cached_rows = np.arange(len(array.game)) if game is None else np.flatnonzero(array.game == game)
+    cached_rows = cached_rows[np.lexsort((array.token[cached_rows], array.ply[cached_rows], array.game[cached_rows]))]
     pairs = ((array.game, of_game), (array.token, own.sites.token), (array.ply, own.sites.ply))
-    if not all(np.array_equal(held[mine], present[theirs]) for held, present in pairs):
+    if not all(np.array_equal(held[cached_rows], present[site_order]) for held, present in pairs):
         raise ChessregError(
             f"cache {cache.run.id.hex[-6:]} holds other sites than its spec gives now", "cache the games again"
         )
-    other = own if alignment in (None, cache.alignment) else encoded(alignment)
+    other = own if alignment in (None, cache.alignment) else encode_aligned(alignment)
     sites = _Sites(np.full(len(array.game), -1, np.int8), array.ply.copy(), np.zeros(len(array.game), bool))
-    sites.phase[mine] = own.sites.phase[theirs]
-    sites.ply[mine] = other.sites.ply[theirs]
-    sites.whole[mine] = own.whole[own.sites.item][theirs]
+    sites.phase[cached_rows] = own.sites.phase[site_order]
+    sites.ply[cached_rows] = other.sites.ply[site_order]
+    sites.whole[cached_rows] = own.whole[own.sites.item][site_order]
     return sites
 
 

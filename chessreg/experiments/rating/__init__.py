@@ -180,8 +180,8 @@ def build_rating_detail(
     wins, draws, losses = results or player.results
     games = wins + draws + losses
     known = np.array(sorted(pool.anchors), np.int64)
-    mine, theirs = pool.first == number, pool.second == number
-    anchored = (mine & np.isin(pool.second, known)) | (theirs & np.isin(pool.first, known))
+    is_first_player, is_second_player = pool.first == number, pool.second == number
+    anchored = (is_first_player & np.isin(pool.second, known)) | (is_second_player & np.isin(pool.first, known))
     from_levels = any(source in ("levels", "levels-truncated") for source in loaded.sources.values())
     return RatingDetail(
         checkpoint_id=key.checkpoint_id.hex if key.checkpoint_id else None,

@@ -211,10 +211,10 @@ def build_player_key(session: Session, match: tables.Match, run: tables.Run, own
 
 def note_elos(player: RatedPlayer, opponent: RatedPlayer, extra: dict[str, Any], color: chess.Color) -> None:
     """Collect the ratings in the tags of a tournament's game."""
-    own, theirs = ("white_elo", "black_elo") if color else ("black_elo", "white_elo")
-    for who, name in ((player, own), (opponent, theirs)):
+    player_tag, opponent_tag = ("white_elo", "black_elo") if color else ("black_elo", "white_elo")
+    for rated_player, name in ((player, player_tag), (opponent, opponent_tag)):
         if isinstance(extra.get(name), int):
-            who.elos.append(extra[name])
+            rated_player.elos.append(extra[name])
 
 
 def label_players(session: Session, players: list[RatedPlayer]) -> None:

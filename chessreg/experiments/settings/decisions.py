@@ -102,8 +102,8 @@ class Decisions:
             place = np.zeros((len(some), most), np.int64)
             for sites in turns:
                 place[tokens.source[sites.item], sites.ply] = sites.token + 1
-            mine = np.flatnonzero((item >= start) & (item < start + len(some)))
-            seen[mine] = place[item[mine] - start, self.ply[mine]]
+            chunk_decisions = np.flatnonzero((item >= start) & (item < start + len(some)))
+            seen[chunk_decisions] = place[item[chunk_decisions] - start, self.ply[chunk_decisions]]
             ids.append(tokens.ids)
             lengths.append(np.diff(tokens.offsets))
         return np.concatenate(ids), np.cumsum(np.concatenate(lengths)), seen, item
@@ -177,18 +177,18 @@ def check_decisions(found: Decisions) -> None:
     ends = np.append(first[1:], len(order))
     for start in range(0, len(rows), GAMES_AT_ONCE):
         some = rows[start : start + GAMES_AT_ONCE]
-        mine = order[first[start] : ends[start + len(some) - 1]]
+        chunk_order = order[first[start] : ends[start + len(some) - 1]]
         written = fen.games(found.games, some)
         begin = np.searchsorted(written.source, np.arange(len(some) + 1))
-        item = np.searchsorted(some, found.game[mine])
-        at = begin[item] + found.ply[mine]
+        item = np.searchsorted(some, found.game[chunk_order])
+        at = begin[item] + found.ply[chunk_order]
         inside = at < begin[item + 1] - 1  # a decision precedes a move of the game
-        texts = found.select(mine).read_columns("fen")["fen"]
+        texts = found.select(chunk_order).read_columns("fen")["fen"]
         own = fen.boards(texts).ids.reshape(-1, fen.length)[:, BOARD_CHARACTERS]
         there = written.ids.reshape(-1, fen.length)[np.where(inside, at, 0), BOARD_CHARACTERS]
         wrong = np.flatnonzero(~inside | (own != there).any(1))
         if len(wrong):
             raise BadInputError(
-                f"{texts[wrong[0]]} is not the position of its game after {found.ply[mine][wrong[0]]} plies",
+                f"{texts[wrong[0]]} is not the position of its game after {found.ply[chunk_order][wrong[0]]} plies",
                 "give the games that contain the positions",
             )

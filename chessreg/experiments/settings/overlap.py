@@ -69,8 +69,8 @@ class EvaluatedGames:
                 continue
             order = np.argsort(chunk, kind="stable")
             which = order[np.minimum(np.searchsorted(chunk, item, sorter=order), len(chunk) - 1)]
-            mine = np.flatnonzero(chunk[which] == item)
-            hashes.append(hash_positions(boards[offsets[which[mine]] + ply[mine]], ply[mine]))
+            chunk_rows = np.flatnonzero(chunk[which] == item)
+            hashes.append(hash_positions(boards[offsets[which[chunk_rows]] + ply[chunk_rows]], ply[chunk_rows]))
         return cls(hash_move_lists(packed), hash_openings(packed), join_hashes(hashes))
 
     @classmethod
@@ -156,11 +156,11 @@ def refuse_game_overlap(trained: TrainingItems, hashes: np.ndarray, allow: bool,
     """Raise BadInputError if games with these move hashes uint64 [n] are training games, unless that is allowed."""
     if allow:
         return
-    mine = HashSet(hashes)
-    seen = np.zeros(len(mine), bool)
+    hash_set = HashSet(hashes)
+    seen = np.zeros(len(hash_set), bool)
     for games, places in trained:
-        seen[find_hits(mine, games.hashes[places])] = True
-    shared = int(np.isin(hashes, mine.sorted[seen]).sum())
+        seen[find_hits(hash_set, games.hashes[places])] = True
+    shared = int(np.isin(hashes, hash_set.sorted[seen]).sum())
     if shared:
         alike = "" if shared == len(hashes) else "short games are often equal: leave them out with --min-plies 20; "
         raise BadInputError(
@@ -205,8 +205,8 @@ def explain_unknown_parent(inputs: Inputs, checkpoint: tables.Checkpoint) -> str
     with inputs.database.read() as session:
         while checkpoint.parent_id is not None and "tuned_from" in (checkpoint.detail.get("source") or {}):
             checkpoint = session.get_one(tables.Checkpoint, checkpoint.parent_id)
-        told = checkpoint.training_datasets is not None
-    return None if told else "the model before tuning was imported without --trained-on"
+        has_datasets = checkpoint.training_datasets is not None
+    return None if has_datasets else "the model before tuning was imported without --trained-on"
 
 
 def _count_overlap(

@@ -55,8 +55,10 @@ class PromptSpec(Spec):
         """Return the settings; those left out are as in `own`."""
         own = own or PromptSettings()
         names = PromptSettings.__dataclass_fields__
-        given: dict[str, Any] = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return PromptSettings(**({name: getattr(own, name) for name in names} | given))
+        explicit_settings: dict[str, Any] = {
+            name: getattr(self, name) for name in names if getattr(self, name) is not None
+        }
+        return PromptSettings(**({name: getattr(own, name) for name in names} | explicit_settings))
 
 
 def check_prompted_model(checkpoint: tables.Checkpoint) -> None:

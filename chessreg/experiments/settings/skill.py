@@ -77,6 +77,6 @@ def permute_classes(classes: np.ndarray, stratum: np.ndarray, seed: int) -> np.n
     """
     dealt = classes.copy()
     for name in sorted(set(map(str, stratum))):
-        mine = np.flatnonzero(stratum == name)
-        dealt[mine] = classes[generator(seed, Stream.SHUFFLED_CLASSES, name).permutation(mine)]
+        stratum_rows = np.flatnonzero(stratum == name)
+        dealt[stratum_rows] = classes[generator(seed, Stream.SHUFFLED_CLASSES, name).permutation(stratum_rows)]
     return dealt

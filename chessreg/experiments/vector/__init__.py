@@ -83,8 +83,8 @@ class Vector(Kind):
             seconds = len(layers) * SECONDS_PER_LAYER
             return RunEstimate({"metric_point": len(layers)}, len(layers) * 4096, cpu_seconds=seconds)
         games = gather_games(spec, inputs)
-        kept = isinstance(spec, UncachedContrast)
-        sums = len(games.places) * games.checkpoint.d_model * 4 if kept else 0
+        is_uncached = isinstance(spec, UncachedContrast)
+        sums = len(games.places) * games.checkpoint.d_model * 4 if is_uncached else 0
         passes = len(layers) if isinstance(spec, Cascade) else 1
         if isinstance(spec, OfModel):
             operations = passes * count_reading_operations(spec.model(inputs), inputs, len(games.places))

@@ -38,9 +38,9 @@ def compute_contrast(sums: np.ndarray, positions: np.ndarray, classes: np.ndarra
         check_equal_positions(positions)
     sides = []
     for which in (0, int(classes.max())):
-        mine = classes == which
-        total = sums[mine].sum(0, dtype=np.float64)
-        sides.append(total / (mine.sum() if reduction == "summed" else positions[mine].sum()))
+        is_in_class = classes == which
+        total = sums[is_in_class].sum(0, dtype=np.float64)
+        sides.append(total / (is_in_class.sum() if reduction == "summed" else positions[is_in_class].sum()))
     low, high = sides
     return Direction(cast_float32(high - low), cast_float32(high), cast_float32(low))
 

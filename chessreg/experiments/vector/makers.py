@@ -111,9 +111,9 @@ def iterate_contrasts(
             yield layer, compute_contrast(class_sums, games.positions, classes, spec.reduction)
         return
     control = isinstance(task.spec, Control)
-    kept = {layer: load_kept_sums(task, layer, games.places) for layer in layers} if control else {}
-    if kept and all(class_sums is not None for class_sums in kept.values()):
-        for layer, known in kept.items():
+    stored_sums = {layer: load_kept_sums(task, layer, games.places) for layer in layers} if control else {}
+    if stored_sums and all(class_sums is not None for class_sums in stored_sums.values()):
+        for layer, known in stored_sums.items():
             assert known is not None
             yield layer, compute_contrast(known, games.positions, classes, spec.reduction)
         return
@@ -136,8 +136,8 @@ def load_kept_sums(task: Task[Control, VectorOptions], layer: int, places: np.nd
         artifact = task.inputs.artifact("of", f"{task.spec.of}/sums-{layer}")
     except (NotFoundError, NotInStoreError):
         return None
-    kept = read_layer(artifact.path / "sums.safetensors", sums=2, places=1)
-    return kept["sums"] if np.array_equal(kept["places"], places) else None
+    sum_tensors = read_layer(artifact.path / "sums.safetensors", sums=2, places=1)
+    return sum_tensors["sums"] if np.array_equal(sum_tensors["places"], places) else None
 
 
 def load_contrast_model(
@@ -215,15 +215,15 @@ def load_stored_vector(task: Task[Any, VectorOptions], layer: int) -> np.ndarray
     from sqlalchemy import select
 
     with task.inputs.database.read() as session:
-        kept = session.scalars(
+        stored_row = session.scalars(
             select(tables.VectorRecord).where(
                 tables.VectorRecord.run_id == task.run_id, tables.VectorRecord.layer == layer
             )
         ).first()
-        if kept is None:
+        if stored_row is None:
             return None
-        session.expunge(kept)
-    return load_vector_row(task.inputs, f"run:{task.resolved.spec_hash}", kept).vector
+        session.expunge(stored_row)
+    return load_vector_row(task.inputs, f"run:{task.resolved.spec_hash}", stored_row).vector
 
 
 @MAKERS.named("shuffled")
@@ -247,8 +247,8 @@ def make_shuffled_probe(task: Task[ShuffledProbeVector, VectorOptions], layers: 
     spec = task.spec
     real = find_probe_readout(spec, task.inputs)
     first = read_vector_rows(task.inputs, spec.of)[layers[0]]
-    kept = ("positions", "positions_summed", "residual", "side", "board")
-    detail = {name: first.detail[name] for name in kept if name in first.detail}
+    copied_fields = ("positions", "positions_summed", "residual", "side", "board")
+    detail = {name: first.detail[name] for name in copied_fields if name in first.detail}
     detail |= {"probe": spec.probe, "seed": task.inputs.run(spec.probe, "probe").spec["shuffled_label_control"]}
     again = ((layer, read_direction(real, task.inputs, spec.probe, layer)) for layer in layers)
     return copy_origin(first, f"shuffled:{first.source}", detail), match_norms(task, again)
@@ -311,20 +311,20 @@ def build_no_labels_error(source: str) -> BadInputError:
 
 def check_shuffled_probe(spec: ShuffledProbeVector, real: OfProbe, inputs: Inputs) -> None:
     """Raise BadInputError unless --probe differs from the original probe of the vectors in its labels alone."""
-    theirs = inputs.run(real.probe, "probe")
-    if not is_fitted_probe(theirs.kind):
+    real_run = inputs.run(real.probe, "probe")
+    if not is_fitted_probe(real_run.kind):
         raise BadInputError(
             "the probe of these vectors is imported, so its labels are not in the registry", "--source random"
         )
-    mine = inputs.run(spec.probe, "probe")
-    if mine.kind != theirs.kind or mine.spec["shuffled_label_control"] is None:
+    shuffled_run = inputs.run(spec.probe, "probe")
+    if shuffled_run.kind != real_run.kind or shuffled_run.spec["shuffled_label_control"] is None:
         raise BadInputError("--probe was not fitted to shuffled labels", "run it with --shuffled-label-control 1")
     free = {"shuffled_label_control", "seed", "replicate", "layers", "test_cache", "allow_overlap"}
-    for name in theirs.spec.keys() - free:
-        if mine.spec[name] != theirs.spec[name]:
+    for name in real_run.spec.keys() - free:
+        if shuffled_run.spec[name] != real_run.spec[name]:
             raise BadInputError(
-                f"--probe differs from the vectors' probe in more than its labels: its {name} is {mine.spec[name]}, "
-                f"theirs {theirs.spec[name]}"
+                f"--probe differs from the vectors' probe in more than its labels: "
+                f"its {name} is {shuffled_run.spec[name]}, theirs {real_run.spec[name]}"
             )
 
 
@@ -340,9 +340,9 @@ def make_random(task: Task[RandomVector, VectorOptions], layers: list[int]) -> M
     """Draw directions uniformly from the sphere, scaled to the norms of another run's vectors."""
     spec = task.spec
     rows = read_vector_rows(task.inputs, spec.of)
-    kept = ("positions", "positions_summed", "residual", "model")
+    copied_fields = ("positions", "positions_summed", "residual", "model")
     first = rows[layers[0]]
-    detail = {name: first.detail[name] for name in kept if name in first.detail}
+    detail = {name: first.detail[name] for name in copied_fields if name in first.detail}
 
     def draw_directions() -> Iterator[tuple[int, Direction]]:
         for layer in layers:

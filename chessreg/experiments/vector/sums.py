@@ -60,10 +60,12 @@ def sum_cached_activations(cache: CachedActivations, layer: int, places: np.ndar
     wanted = rows & (places[index] == cache.array.game)
     out = np.zeros((len(places), cache.array.d_model))
     for low in range(0, len(rows), SLICE_ROWS):
-        mine = np.flatnonzero(wanted[low : low + SLICE_ROWS])
-        if len(mine):
-            values = cache.values(layer, slice(low + int(mine[0]), low + int(mine[-1]) + 1))[mine - mine[0]]
-            games = index[low + mine]
+        slice_rows = np.flatnonzero(wanted[low : low + SLICE_ROWS])
+        if len(slice_rows):
+            values = cache.values(layer, slice(low + int(slice_rows[0]), low + int(slice_rows[-1]) + 1))[
+                slice_rows - slice_rows[0]
+            ]
+            games = index[low + slice_rows]
             at = np.argsort(games, kind="stable")
             starts = np.flatnonzero(np.diff(games[at], prepend=-1))
             out[games[at][starts]] += np.add.reduceat(values[at].astype(np.float64), starts, axis=0)

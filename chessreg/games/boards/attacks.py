@@ -114,9 +114,9 @@ def find_attacked_squares(boards: np.ndarray, by_white: np.ndarray) -> np.ndarra
     table = build_tables()
     occupied = pack_bits(boards != 0)
     attacks = np.zeros(len(boards), np.uint64)
-    mine = np.where(by_white[:, None], boards, -boards)
-    row, square = np.nonzero(mine > 0)
-    piece = mine[row, square].astype(np.int64)
+    own_boards = np.where(by_white[:, None], boards, -boards)
+    row, square = np.nonzero(own_boards > 0)
+    piece = own_boards[row, square].astype(np.int64)
     pawn = np.where(by_white[row], WHITE_PAWN, BLACK_PAWN)
     kind = np.where(piece == chess.PAWN, pawn, piece)
     leaper = np.isin(piece, (chess.PAWN, chess.KNIGHT, chess.KING))
@@ -137,15 +137,15 @@ def find_pinned_pieces(boards: np.ndarray, white: np.ndarray) -> np.ndarray:
     `chess.Board.is_pinned`."""
     occupied = pack_bits(boards != 0)
     pinned_bits = np.zeros(len(boards), np.uint64)
-    mine = np.where(white[:, None], boards, -boards)
-    row, king = np.nonzero(mine == KING)
+    own_boards = np.where(white[:, None], boards, -boards)
+    row, king = np.nonzero(own_boards == KING)
     for direction in range(8):
         shield = find_first_on_ray(king.astype(np.int64), np.full(len(row), direction), occupied[row])
         at = np.flatnonzero(shield >= 0)
-        at = at[mine[row[at], shield[at]] > 0]
+        at = at[own_boards[row[at], shield[at]] > 0]
         pinner = find_first_on_ray(shield[at], np.full(len(at), direction), occupied[row[at]])
         behind = at[pinner >= 0]
-        piece = mine[row[behind], pinner[pinner >= 0]]
+        piece = own_boards[row[behind], pinner[pinner >= 0]]
         pins = (piece == -QUEEN) | (piece == -(BISHOP if _DIAGONAL[direction] else ROOK))
         pinned_bits[row[behind[pins]]] |= get_square_bit(shield[behind[pins]])
     return pinned_bits

@@ -91,8 +91,8 @@ def _is_too_far(board: chess.Board, target: chess.Board, plies: int) -> bool:
             missing += 2
         if missing > turns + castles:
             return True
-        taken = board.occupied_co[not color].bit_count() - target.occupied_co[not color].bit_count()
-        if not 0 <= taken <= turns:
+        captured_pieces = board.occupied_co[not color].bit_count() - target.occupied_co[not color].bit_count()
+        if not 0 <= captured_pieces <= turns:
             return True
     return False
 

@@ -249,9 +249,9 @@ def find_duplicates(path: Path, count: int, at_once: int = _BATCH_HASHES) -> np.
             start = 0
             while data := file.read(8 * chunk):
                 hashes = np.frombuffer(data, "<u8")
-                mine = np.flatnonzero(hashes % np.uint64(passes) == number)
-                chunks.append(hashes[mine])
-                places.append(mine + start)
+                pass_rows = np.flatnonzero(hashes % np.uint64(passes) == number)
+                chunks.append(hashes[pass_rows])
+                places.append(pass_rows + start)
                 start += len(hashes)
         hashes, rows_ = np.concatenate(chunks), np.concatenate(places)
         order = np.argsort(hashes, kind="stable")  # stable, so the first of equal hashes is the earliest row

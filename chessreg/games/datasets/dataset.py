@@ -141,8 +141,8 @@ class DatasetReport:
 
     def find_miscount(self) -> str | None:
         """Return a sentence if the counts do not add up, else None."""
-        kept = self.plies if self.content == "positions" else self.games
-        listed = kept + sum(self.rejected.values()) + sum(self.skipped.values())
+        counted_items = self.plies if self.content == "positions" else self.games
+        listed = counted_items + sum(self.rejected.values()) + sum(self.skipped.values())
         if self.found in (None, listed):
             return None
         return f"{self.found:,} {self.content} were found, and {listed:,} are kept, rejected or skipped"
@@ -324,10 +324,10 @@ class DatasetFile:
         groups = np.searchsorted(starts, wanted, "right") - 1
         pieces, places = [], []
         for group in np.unique(groups).tolist():
-            mine = np.flatnonzero(groups == group)
+            group_rows = np.flatnonzero(groups == group)
             table = self._read(columns, group)
-            pieces.append(table.take(make_arrow_indices(wanted[mine] - starts[group])))
-            places.append(mine)
+            pieces.append(table.take(make_arrow_indices(wanted[group_rows] - starts[group])))
+            places.append(group_rows)
         if not pieces:
             return self._file.schema_arrow.empty_table().select(list(columns))
         back = np.argsort(np.concatenate(places), kind="stable")

@@ -207,9 +207,9 @@ class PositionSource:
             column: next((lower.index(known) for known in every if known in lower), None)
             for column, every in COLUMNS.items()
         }
-        twice = [names[at] for at in self.columns.values() if at is not None and lower.count(lower[at]) > 1]
-        if twice:
-            raise BadInputError(f"{path} has two columns {twice[0]}", "remove or rename one of them")
+        repeated_names = [names[at] for at in self.columns.values() if at is not None and lower.count(lower[at]) > 1]
+        if repeated_names:
+            raise BadInputError(f"{path} has two columns {repeated_names[0]}", "remove or rename one of them")
         if self.columns["fen"] is None:
             raise BadInputError(f"{path} has no column fen", f"its columns are {', '.join(names)[:200]}")
         if self.columns["best"] is not None:

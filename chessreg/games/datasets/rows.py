@@ -144,7 +144,7 @@ def read_block(
     games, played, texts = _play_games(games, reader, tally)
     games_read += len(games) - collected
     rejects: list[Reject] = []
-    kept: list[int] = []
+    kept_rows: list[int] = []
     for number, game in enumerate(games):
         fault = played[number][1] or game.moves.problem
         if fault:
@@ -157,16 +157,16 @@ def read_block(
         elif reason := wanted.find_rejection(game.tags):  # a second game in one movetext, without tags
             tally.skip(reason)
         else:
-            kept.append(number)
+            kept_rows.append(number)
     if excluded is not None:
-        seen = excluded.contains(moves.hash_move_lists([played[number][0] for number in kept])).tolist()
+        seen = excluded.contains(moves.hash_move_lists([played[number][0] for number in kept_rows])).tolist()
         for _ in range(sum(seen)):
             tally.skip(EXCLUDED)
-        kept = [number for number, leave in zip(kept, seen, strict=True) if not leave]
-    tally.cut += sum(games[number].cut for number in kept)
-    packed = [played[number][0] for number in kept]
+        kept_rows = [number for number, leave in zip(kept_rows, seen, strict=True) if not leave]
+    tally.cut += sum(games[number].cut for number in kept_rows)
+    packed = [played[number][0] for number in kept_rows]
     hashes = moves.hash_move_lists(packed)
-    batch = _make_batch([games[n] for n in kept], packed, hashes, [texts[n] for n in kept], tally)
+    batch = _make_batch([games[n] for n in kept_rows], packed, hashes, [texts[n] for n in kept_rows], tally)
     return BlockRows(batch, hashes, games_read, rejects, tally)
 
 

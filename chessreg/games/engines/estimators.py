@@ -396,8 +396,8 @@ def _settle_scale(counts: PairCounts, ratings: np.ndarray, games: np.ndarray) ->
         drift = ratings - ratings[0]
     ratings = np.where(np.isfinite(drift) & (np.abs(drift) > MAX_ELO_DISTANCE / 2), np.copysign(np.inf, drift), ratings)
     for player in list_unanchored(counts):
-        mine = (counts.pairs == player).any(axis=1)
-        ratings[games[:, mine].sum(axis=1) == 0, player] = np.nan
+        player_pairs = (counts.pairs == player).any(axis=1)
+        ratings[games[:, player_pairs].sum(axis=1) == 0, player] = np.nan
     return ratings
 
 

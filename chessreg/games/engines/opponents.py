@@ -204,8 +204,8 @@ def parse_ladder(texts: Iterable[str]) -> tuple[EngineSpec, ...]:
             raise BadInputError(f"{text!r} names no level", "the lower level first: stockfish:0-10")
         else:
             rungs += [parse_engine(f"stockfish:{n}{levels[3]}") for n in range(int(levels[1]), int(levels[2]) + 1)]
-    if twice := [rung.text for place, rung in enumerate(rungs) if rung in rungs[:place]]:
-        raise BadInputError(f"the ladder has {twice[0]} twice")
+    if repeated_rungs := [rung.text for place, rung in enumerate(rungs) if rung in rungs[:place]]:
+        raise BadInputError(f"the ladder has {repeated_rungs[0]} twice")
     return tuple(rungs)
 
 

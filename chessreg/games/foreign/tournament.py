@@ -148,8 +148,8 @@ def read_game(row: int, tags: dict[str, str], moves: Movetext, written: str) -> 
 
 def read_tagged_ending(game: ForeignGame, board: chess.Board, tags: dict[str, str], written: str) -> None:
     """Set why the game stopped, if the board does not show it: from the tags, then from the last comment."""
-    given = tags.get("Termination", "").lower()
-    why = next((termination for word, termination in _TERMINATIONS.items() if word in given), None)
+    termination_tag = tags.get("Termination", "").lower()
+    why = next((termination for word, termination in _TERMINATIONS.items() if word in termination_tag), None)
     if why is None and tags.get("TerminationReason", "") in list(Termination):  # in chessreg's files
         why = Termination(tags["TerminationReason"])
     loser = {"0-1": chess.WHITE, "1-0": chess.BLACK}.get(game.result)

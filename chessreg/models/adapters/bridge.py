@@ -72,13 +72,13 @@ class BridgedModel(Network):
     ) -> Tensor:
         if cache is not None or mask is not None:
             raise BadInputError(f"a {self.family} model is served without a cache of keys and values")
-        kept: list[Tensor] = []
-        handle = self.bridge.unembed.register_forward_pre_hook(lambda module, arguments: kept.append(arguments[0]))
+        residuals: list[Tensor] = []
+        handle = self.bridge.unembed.register_forward_pre_hook(lambda module, arguments: residuals.append(arguments[0]))
         try:
             self.bridge(tokens, position_ids=positions, use_cache=False)
         finally:
             handle.remove()
-        return kept[0]
+        return residuals[0]
 
     def unembed(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.bridge.unembed(hidden)

@@ -249,8 +249,8 @@ def compute_rotary_angles(config: Mapping[str, Any]) -> Tensor:
     if settings.get("rope_type") == "llama3":
         rounds = settings["original_max_position_embeddings"] * turn / (2 * math.pi)
         low, high = settings["low_freq_factor"], settings["high_freq_factor"]
-        kept = ((rounds - low) / (high - low)).clamp(0.0, 1.0)
-        return turn * (kept + (1.0 - kept) / settings["factor"])
+        unscaled_share = ((rounds - low) / (high - low)).clamp(0.0, 1.0)
+        return turn * (unscaled_share + (1.0 - unscaled_share) / settings["factor"])
     return turn
 
 

@@ -327,8 +327,8 @@ class LegalMovePolicy:
     move_tokens: int = 0
 
     def __post_init__(self) -> None:
-        given = self.temperatures or (self.default_temperature,)
-        object.__setattr__(self, "temperatures", check_one_temperature(self.name, self.argument, given))
+        temperatures = self.temperatures or (self.default_temperature,)
+        object.__setattr__(self, "temperatures", check_one_temperature(self.name, self.argument, temperatures))
         object.__setattr__(self, "move_tokens", 0)
 
 

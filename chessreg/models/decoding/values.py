@@ -92,8 +92,8 @@ def score_moves(
     parts: list[Tensor] = [torch.zeros(0, 1)]
     for start in range(0, len(tokens), BATCH_PASSES):
         some = slice(start, start + BATCH_PASSES)
-        mine = [edit.take(owner[some]) if edit.per_row else edit for edit in edits]
-        log_returns = model.return_log_probs(tokens[some], None if is_state else actions[some], edits=mine)
+        row_edits = [edit.take(owner[some]) if edit.per_row else edit for edit in edits]
+        log_returns = model.return_log_probs(tokens[some], None if is_state else actions[some], edits=row_edits)
         if bool(log_returns.isnan().any()):
             raise DivergedError("the model's values are NaN", "a smaller scale" if edits else "")
         parts.append(log_returns.cpu())

@@ -248,8 +248,8 @@ def find_vocabulary(source: CheckpointSource, given: Path | None) -> Vocabulary 
         return read_vocabulary(folder)
     if (inside := find_inner_vocabulary(source.content, path.name)) is not None:
         return inside
-    beside = path.with_name(META)
-    return read_vocabulary(beside) if beside.is_file() else None
+    meta_file = path.with_name(META)
+    return read_vocabulary(meta_file) if meta_file.is_file() else None
 
 
 def read_dataset_name(source: CheckpointSource) -> str:
@@ -283,8 +283,12 @@ def fit_rows(written: Encoding, rows: TokenRows | None, model: Network, path: Pa
         fitting = [one for one in others if encoding_named(one).size == held] or [one.name for one in padded]
         hint = "give the tokenizer.json that the model was trained with"
         if not prompt:
-            beside = [] if path.is_dir() else list_vocabulary_files(path.parent)
-            file = shlex.quote(str(path.with_name(beside[0]))) if beside else "FILE: its meta.pkl or tokenizer.json"
+            neighbor_files = [] if path.is_dir() else list_vocabulary_files(path.parent)
+            file = (
+                shlex.quote(str(path.with_name(neighbor_files[0])))
+                if neighbor_files
+                else "FILE: its meta.pkl or tokenizer.json"
+            )
             hint = " or ".join([*(f"--encoding {one}" for one in fitting), f"--vocabulary {file}"])
         raise BadInputError(f"{name} has a vocabulary of {held}, but encoding {written.name} has {written.size}", hint)
     if prompt and (needed := len(written.prompt(chess.Board())) + written.max_move_tokens - 1) > model.block_size:
@@ -340,14 +344,14 @@ def compare_logits(imported: Imported, model: Network, rows: TokenRows | None) -
     place = torch.arange(model.vocab_size) if rows is None else torch.tensor(rows.rows)
     exact = is_compared_exactly(model)
     with torch.no_grad():
-        theirs = imported.reference(place[tokens])
+        reference_logits = imported.reference(place[tokens])
         if model.head == "next-token":
-            theirs = theirs[..., place]
+            reference_logits = reference_logits[..., place]
         if exact:
             model.double()  # reversible; in float32, rounding would dominate the difference
-        ours = model(tokens)[:, -theirs.shape[1] :]  # a graph may have the logits of the last token only
+        ours = model(tokens)[:, -reference_logits.shape[1] :]  # a graph may have the logits of the last token only
         model.float()
-    return float((theirs - ours).abs().max()), float(theirs.abs().max()), tokens.numel()
+    return float((reference_logits - ours).abs().max()), float(reference_logits.abs().max()), tokens.numel()
 
 
 def is_compared_exactly(model: nn.Module) -> bool:

@@ -37,9 +37,11 @@ def judge_best_site(rows: Sequence[Row], made: CompleteSteps) -> list[Finding]:
     """For each phase, report the test games at the site where validation games put the joint probe furthest above
     controls."""
     least, findings = 8.0, []
-    beside = [(place, row) for place, row in enumerate(rows, 1) if None not in (row["phase"], row["minus_untrained"])]
-    for number in sorted({row["phase"] for _, row in beside}):
-        of_phase = [pair for pair in beside if pair[1]["phase"] == number]
+    compared_rows = [
+        (place, row) for place, row in enumerate(rows, 1) if None not in (row["phase"], row["minus_untrained"])
+    ]
+    for number in sorted({row["phase"] for _, row in compared_rows}):
+        of_phase = [pair for pair in compared_rows if pair[1]["phase"] == number]
         chosen = [row for _, row in of_phase if row["split"] == "validation"]
         if not chosen:
             continue

@@ -299,13 +299,13 @@ def read_shared_statements(header: str, path: Path) -> dict[str, str]:
     named = SHARED.match(header)
     if named is None:
         raise ChessregError(f"{path.name}: statements of: {header!r} is not FILE.sql to NAME")
-    beside = path.with_name(named[1])
-    if not beside.is_file():
+    shared_file = path.with_name(named[1])
+    if not shared_file.is_file():
         raise ChessregError(f"{path.name}: statements of: {named[1]} does not exist in its folder")
-    text = read_query_file(beside)
+    text = read_query_file(shared_file)
     if re.search(r"^-- statements of:", text, re.MULTILINE):
         raise ChessregError(f"{path.name}: statements of: {named[1]} shares them from another file; name that one")
-    statements = parse_entry(text, beside).statements
+    statements = parse_entry(text, shared_file).statements
     if named[2] not in statements:
         raise ChessregError(f"{path.name}: statements of: {named[1]} has no statement {named[2]}")
     names = [*statements]
@@ -327,8 +327,10 @@ def list_kind_query_files(file: Path) -> list[Path]:
 
 def find_kind_file(path: Path) -> Path | None:
     """Return the file of the user's kind that has this `.sql` file, or None for installed queries."""
-    beside = [] if path in list_query_files() else sorted(path.parent.glob("*.py"))
-    return next((file for file in beside if file.name != "__init__.py" and path in list_kind_query_files(file)), None)
+    kind_files = [] if path in list_query_files() else sorted(path.parent.glob("*.py"))
+    return next(
+        (file for file in kind_files if file.name != "__init__.py" and path in list_kind_query_files(file)), None
+    )
 
 
 @cache
@@ -346,14 +348,17 @@ def list_query_files() -> tuple[Path, ...]:
     return tuple(sorted(set(paths)))
 
 
-def list_entries(beside: tuple[Path, ...] = ()) -> tuple[Entry, ...]:
+def list_entries(kind_files: tuple[Path, ...] = ()) -> tuple[Entry, ...]:
     """Return all queries by title, including the current ones of these kind files. Raises ChessregError if two share a
     name."""
     return (
         check_unique_names(
-            [*list_installed_entries(), *parse_files(path for file in beside for path in list_kind_query_files(file))]
+            [
+                *list_installed_entries(),
+                *parse_files(path for file in kind_files for path in list_kind_query_files(file)),
+            ]
         )
-        if beside
+        if kind_files
         else list_installed_entries()
     )
 
@@ -370,12 +375,12 @@ def parse_files(paths: Iterable[Path]) -> list[Entry]:
 def check_unique_names(candidates: Sequence[Entry]) -> tuple[Entry, ...]:
     """Return the distinct queries, sorted by title. Raises ChessregError if two share a name."""
     unique = list({entry.path: entry for entry in candidates}.values())
-    taken: dict[str, str] = {}
+    files_by_name: dict[str, str] = {}
     for entry in unique:
         for name in {_name_key(n) for n in (entry.title, *entry.aliases, entry.path.stem)}:
-            if name in taken:
-                raise ChessregError(f"{entry.path.name} and {taken[name]} both have the name {name!r}")
-            taken[name] = entry.path.name
+            if name in files_by_name:
+                raise ChessregError(f"{entry.path.name} and {files_by_name[name]} both have the name {name!r}")
+            files_by_name[name] = entry.path.name
     return tuple(sorted(unique, key=lambda e: e.title))
 
 
@@ -403,7 +408,7 @@ def find_answerable_titles(
         return find_answerable_titles(entries, read, conditions=False)
 
 
-def find_entry(name: str, beside: tuple[Path, ...] = (), complete_kinds: Collection[str] | None = None) -> Entry:
+def find_entry(name: str, kind_files: tuple[Path, ...] = (), complete_kinds: Collection[str] | None = None) -> Entry:
     """Return the query with this title or alias (in any case) or file name (`./markov.sql`), or the query of the plot
     with this name, or else the best match for the words of `name` (chessreg.queries.catalogue.search).
 
@@ -421,7 +426,7 @@ def find_entry(name: str, beside: tuple[Path, ...] = (), complete_kinds: Collect
         if not path.is_file():
             raise NotFoundError(f"{name} does not exist", "chessreg query --list")
         return parse_entry(read_query_file(path), path)
-    catalogue = list_entries(beside)
+    catalogue = list_entries(kind_files)
     known = {_name_key(n): entry for entry in catalogue for n in (entry.title, *entry.aliases, entry.path.stem)}
     drawn = {_name_key(n): e for e in catalogue for plot in e.plots for n in (plot.title, *plot.aliases)}
     for names in (known, drawn):
@@ -454,13 +459,13 @@ def weigh_entry_words(entry: Entry) -> dict[str, float]:
     ])  # fmt: skip
 
 
-def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:
+def find_plot(name: str, kind_files: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:
     """Return a plot and its query. `name` is the title or an alias of a plot, the name of a query (its first plot), or
     words, for which the best match is returned.
 
     `beside`: files of kinds whose plots are included. Raises NotFoundError with similar names.
     """
-    catalogue = list_entries(beside)
+    catalogue = list_entries(kind_files)
     known = {
         _name_key(n): (entry, plot) for entry in catalogue for plot in entry.plots for n in (plot.title, *plot.aliases)
     }

@@ -314,8 +314,8 @@ class MachineSlots:
 
     def _find_cpu_slot(self, needs: ResourceNeeds) -> ResourceSlot | None:
         threads = self._count_threads(needs, needs.shards)
-        taken = sum(slot.threads for slot in self._taken.values() if not slot.gpus)
-        return ResourceSlot((), threads) if taken + threads <= self.cores else None
+        used_threads = sum(slot.threads for slot in self._taken.values() if not slot.gpus)
+        return ResourceSlot((), threads) if used_threads + threads <= self.cores else None
 
     def _count_threads(self, needs: ResourceNeeds, side_by_side: int) -> int:
         return min(needs.threads or max(1, self.cores // max(side_by_side, 1)), self.cores)
