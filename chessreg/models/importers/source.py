@@ -143,7 +143,7 @@ def open_checkpoint(path: Path, given: UnrecordedSettings = NONE_GIVEN) -> Check
     if path.name.endswith(LC0_SUFFIX) or is_lc0_network(path):
         raise BadInputError(
             f"{path.name} is an lc0 network, which cannot be imported",
-            "chessreg has no reader for lc0's weights, because no implementation to compare it with is available",
+            "it reads the last eight boards of a game, for which chessreg has no encoding",
         )
     if is_npz(path):
         return CheckpointSource(path, read_npz(path), given)
