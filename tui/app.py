@@ -248,7 +248,7 @@ class ChessregApp(Host):
         key = self.typed.next(event)
         while key is not None:
             await self.hand_on(key)
-            key = self.typed.more()
+            key = self.typed.take_next_text_key()
 
     async def on_unmount(self) -> None:
         self.remembered.set(LAST_SEEN_KEY, datetime.now(UTC).isoformat())
@@ -504,8 +504,8 @@ class ChessregApp(Host):
             return
         from tui.screens.dialogs import Confirm
 
-        def answered(yes: bool | None) -> None:
+        def handle_answer(yes: bool | None) -> None:
             if yes:
                 self.exit()
 
-        self.push_screen(Confirm(f"{' '.join(lost)} Quit?"), answered)
+        self.push_screen(Confirm(f"{' '.join(lost)} Quit?"), handle_answer)

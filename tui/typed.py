@@ -136,7 +136,7 @@ class TypedKeys:
         if not self._in_flight:
             self._send()
 
-    def more(self) -> Key | Paste | None:
+    def take_next_text_key(self) -> Key | Paste | None:
         """Return the next waiting key if it continues the text of the forwarded key, else None."""
         return self.waiting.popleft() if self.waiting and self._is_text_continued(self.waiting[0]) else None
 

@@ -204,7 +204,7 @@ def test_an_interval_that_is_symmetric_is_drawn_symmetrically(value: float, half
     point, canvas = Point(0.0, value, value - half, value + half), Canvas(1, 20)
     draw_whisker(canvas, 0, lambda y: 15 - y, point, "")
     mark = round(15 - value)
-    drawn_rows = [y for y in range(20) if canvas.at(0, y) != " " and y != mark]
+    drawn_rows = [y for y in range(20) if canvas.get_character(0, y) != " " and y != mark]
     assert sum(y < mark for y in drawn_rows) == sum(y > mark for y in drawn_rows)
     widest = Point("other", 10.0, text="10")
     chart = Chart(

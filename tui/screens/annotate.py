@@ -98,13 +98,13 @@ class AnnotatingScreen(AppScreen):
             return
         draft = question, chosen[0], frozenset(chosen[1])
 
-        def answered(text: str | None) -> None:
+        def handle_answer(text: str | None) -> None:
             if text:
                 then(chosen, text, partial(self.app.drop_draft, draft, text))
 
         hidden = self.describe_hidden(chosen[1])
         question_text = question.format(f" {count_chosen(*chosen)}") + (f"\n{hidden}; u unmarks all." if hidden else "")
-        self.app.push_screen(Prompt(question_text, draft=draft, wrong=wrong), answered)
+        self.app.push_screen(Prompt(question_text, draft=draft, wrong=wrong), handle_answer)
 
     def check_writable(self) -> bool:
         if self.app.read_only:

@@ -270,12 +270,12 @@ class FourBoardsScreen(DrawingScreen):
         """Show the moves before and after the edit, or clear them if they belong to an earlier position."""
         rankings = self.query_one(Rankings)
         if self.answer is not None:
-            rankings.show(self.answer, self.pointed)
+            rankings.show(self.answer, self.selected_move)
         else:  # the moves belong to an earlier position
             rankings.clear()
 
     @property
-    def pointed(self) -> str | None:
+    def selected_move(self) -> str | None:
         """The selected move in UCI notation, or None."""
         return None
 

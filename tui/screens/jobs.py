@@ -143,12 +143,12 @@ class JobActionsScreen(AppScreen):
         """Write a change of one job or its whole launch, report how many jobs changed, and reload."""
         from tui.data import job_rows
 
-        def changed(session: Any) -> int:
+        def apply_change(session: Any) -> int:
             ids: list[UUID] = job_rows.list_launch_jobs(session, row["id"]) if whole else [row["id"]]
             return job_rows.apply_to_jobs(session, do, ids)
 
         async with self.changing:
-            number = await self.change_registry("changing jobs", changed)
+            number = await self.change_registry("changing jobs", apply_change)
         if number:
             self.notify(f"{done}: {format_job_reference(row) if number == 1 else show.format_count(number, 'job')}")
         elif number is not None:

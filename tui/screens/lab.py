@@ -265,7 +265,7 @@ class LabScreen(FourBoardsScreen):
         return self.answer is not None and not self.asking and self.answered_sans == self.sans
 
     @property
-    def pointed(self) -> str | None:
+    def selected_move(self) -> str | None:
         moves = self.moves
         return moves[min(self.row, len(moves) - 1)].uci if moves else None
 

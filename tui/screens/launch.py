@@ -305,7 +305,7 @@ class FormScreen(AppScreen):
             self.go(self.rows, self.rows.index(row))
             if asks and row.field.is_reference:
                 if (name := self.take_run_on_page(row.field)) is not None:
-                    self.picked(row.field, name)
+                    self.set_picked(row.field, name)
                 else:
                     self.pick(row.field)
 
@@ -352,9 +352,9 @@ class FormScreen(AppScreen):
 
     def give(self, key: str, text: str | None) -> None:
         self.form.set_text(key, text)
-        self.changed()
+        self.schedule_check()
 
-    def changed(self) -> None:
+    def schedule_check(self) -> None:
         """Check the form now and plan after a delay.
 
         The draft is saved here, because the list reads it when the form is closed.
@@ -400,7 +400,7 @@ class FormScreen(AppScreen):
     def check(self) -> None:
         """Check the form if it has unchecked text."""
         if self.unchecked:
-            self.changed()
+            self.schedule_check()
 
     def on_descendant_blur(self) -> None:
         self.check()
@@ -544,13 +544,13 @@ class FormScreen(AppScreen):
         now = self.form.typed.get(field.key, "")
         model = self.form.text("checkpoint") if "checkpoint" in self.form.by_key else ""
         evaluates = is_evaluated_on(self.form.kind.name, field.path)
-        chosen = partial(self.picked, field)
+        chosen = partial(self.set_picked, field)
         existing = None if several else partial(find_existing_runs, form=self.form.snapshot(), key=field.key)
         self.app.push_screen(
             PickerScreen(field.path, field.noun, now, several, chosen, model, evaluates, self.form.kind.name, existing)
         )
 
-    def picked(self, field: Field, text: str) -> None:
+    def set_picked(self, field: Field, text: str) -> None:
         """Set the picked value and open the picker of the next required setting."""
         self.give(field.key, text or None)
         self.set_focus(next(row for row in self.rows if row.field is field))
@@ -577,7 +577,7 @@ class FormScreen(AppScreen):
     def choose_preset(self, place: int) -> None:
         self.form.preset = self.form.presets[place]
         self.query_one(PaneStrip).place = place
-        self.changed()
+        self.schedule_check()
 
     def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
         self.choose_preset(event.place)

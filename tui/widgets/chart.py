@@ -165,7 +165,7 @@ def draw_line_panel(chart: Chart, panel: Panel, width: int, height: int) -> list
         canvas.text(left - 2 - cell_len(text), y, text, "axis")
         canvas.put(left - 1, y, "┤", "axis")
     for y in range(top, bottom):
-        if canvas.at(left - 1, y) == " ":
+        if canvas.get_character(left - 1, y) == " ":
             canvas.put(left - 1, y, "│", "axis")
     canvas.text(left - 1, bottom, "└" + "─" * (right - left + 2), "axis")
     free = left - 1
@@ -287,7 +287,7 @@ class Canvas:
         self.width, self.height = width, height
         self._cells = [[(" ", "")] * width for _ in range(height)]
 
-    def at(self, x: int, y: int) -> str:
+    def get_character(self, x: int, y: int) -> str:
         return self._cells[y][x][0]
 
     def put(self, x: int, y: int, character: str, style: str = "") -> None:

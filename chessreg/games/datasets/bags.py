@@ -370,7 +370,7 @@ def export_bag(
     value = None if coding == "behavioral_cloning" else "win_prob"
     wanted = [name for name in (move, value) if name]
 
-    def encoded() -> Iterator[bytes]:
+    def iterate_records() -> Iterator[bytes]:
         for start in range(0, len(rows), BATCH_RECORDS):
             some = rows[start : start + BATCH_RECORDS]
             columns = positions.take(some, ["fen", *wanted]).to_pydict()
@@ -385,4 +385,4 @@ def export_bag(
                     fen, columns[move][place] if move else None, columns[value][place] if value else None
                 )
 
-    return coding, write_bag(path, encoded())
+    return coding, write_bag(path, iterate_records())

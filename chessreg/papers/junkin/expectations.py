@@ -31,14 +31,14 @@ def judge_equal_compute(rows: Sequence[Row], made: CompleteSteps) -> list[Findin
     A difference of compute above the limit leaves the result open (`mask ablation`, `differs`).
     """
 
-    def told(row: Row) -> str:
+    def describe_row(row: Row) -> str:
         return f"{format_row_shape(row)}, {100 * (row['flops'] / row['twin_flops'] - 1):+.0f} % compute"
 
-    equal = make_column_judge(make_difference_condition("input", EQUAL_COMPUTE), told, "legal_best", least=1.0)(
+    equal = make_column_judge(make_difference_condition("input", EQUAL_COMPUTE), describe_row, "legal_best", least=1.0)(
         rows, made
     )
     apart = make_column_judge(lambda row, made: row["flops"] is not None and row["twin_flops"] is not None
-                 and make_difference_condition("input", " unequal training")(row, made), told,
+                 and make_difference_condition("input", " unequal training")(row, made), describe_row,
                  "legal_best")  # fmt: skip
     return [*equal, *apart(rows, made)]
 
