@@ -19,6 +19,7 @@ from chessreg.errors import BadInputError
 from chessreg.queries import render, run_query, run_sql
 from chessreg.queries.ask import query_plot_rows
 from chessreg.queries.catalogue import find_plot
+from chessreg.queries.plot import list_baseline_rows
 from chessreg.runs.kind import find_kind
 from chessreg.session import Session, open_session
 from tests.quick import quick_first
@@ -310,7 +311,9 @@ async def test_a_plot_shows_the_numbers_of_its_query(drive: Any, session: Sessio
         chart = driver.screen.query_one(ChartView).chart
         drawn = sorted((point.x, point.y, point.low, point.high) for point in chart.points())
         ends = (f"{plot.y}_low", f"{plot.y}_high")
-        assert drawn == sorted((row[plot.x], row[plot.y], row[ends[0]], row[ends[1]]) for row in result.rows)
+        baseline = [(row[plot.x], row[plot.y], None, None) for row in list_baseline_rows(result, plot)]
+        rows = [(row[plot.x], row[plot.y], row[ends[0]], row[ends[1]]) for row in result.rows]
+        assert drawn == sorted([*rows, *baseline])
         assert chart.y in driver.text
         assert "●" in driver.text
         await driver.press("w")
