@@ -190,7 +190,7 @@ def test_every_setting_is_compared_unless_the_file_says_why_not(paper, name):
 class Accepting(PaperComparison):
     """Takes the words that select an input for that input."""
 
-    def of_reference(self, setting, ours, wanted):
+    def compare_references(self, setting, ours, wanted):
         return [] if ours == wanted else [f"{setting} differs"]
 
 
