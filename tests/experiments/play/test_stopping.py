@@ -87,7 +87,7 @@ def test_which_games_count_is_the_same_however_they_are_played(session, play, tm
             if counted[0] % 7 == 0:
                 raise StopRequest
 
-        monkeypatch.setattr(EarlyStopping, "done", stopping)
+        monkeypatch.setattr(EarlyStopping, "mark_done", stopping)
         state, tries = "", 0
         while state != "complete":
             report = other.run(spec, PlayOptions(device="cpu", threads=1, parallel_games=10))
@@ -114,7 +114,7 @@ def test_games_that_another_process_ends_while_one_begins_are_played_and_counted
         if not counted[0]:
             with monkeypatch.context() as patched:
                 patched.setattr(matches, "load_game_points", read)
-                patched.setattr(EarlyStopping, "done", stopping)
+                patched.setattr(EarlyStopping, "mark_done", stopping)
                 assert play(**settings).state == "partial"
         with session.database.read() as now:
             return read(now, run_id)
