@@ -24,7 +24,7 @@ Role = Literal["key", "value", "text", "detail"]
 Tone = Literal["key", "value", "text", "detail", "good", "bad", "warn", "running", "queued"]
 """The color of a cell: the role of its column, or the state that the cell shows."""
 STATE_TONES: dict[str, Tone] = {
-    "complete": "good", "running": "running", "cancelling": "warn", "queued": "queued", "queued again": "queued",
+    "complete": "good", "running": "running", "cancelling": "warn", "queued": "queued",
     "waiting": "queued", "blocked": "warn", "partial": "warn", "interrupted": "warn", "cancelled": "detail",
 }  # fmt: skip
 TONE_SIGNS: dict[Tone, str] = {"good": "✓", "bad": "✗", "running": "●", "queued": "○", "warn": "!", "detail": "–"}

@@ -329,7 +329,7 @@ async def test_a_change_is_shown_at_once_and_written_in_order_though_the_page_is
     async with drive(own_queue.folder, size=(120, 30)) as driver:
         await driver.go("jobs")
         driver.app.open("job", job.id, "sums")
-        for method, told in (("cancel", "cancelling"), ("retry", "queued again")):
+        for method, told in (("cancel", "cancelling"), ("retry", "queued")):
             while not isinstance(driver.screen, JobScreen) or not driver.screen.query("#headline"):
                 await asyncio.sleep(0.01)
             getattr(driver.screen, f"action_{method}")()

@@ -98,7 +98,7 @@ class JobActionsScreen(AppScreen):
             self.notify(nothing, severity="warning")
         else:
             done = "queued again" + (" once it has ended" if row["state"] == "cancelling" else "")
-            self.change({"state": "queued again", "ended_at": None}, done, nothing, queue.retry_jobs, row)
+            self.change({"state": "queued", "ended_at": None}, done, nothing, queue.retry_jobs, row)
 
     def action_priority(self, by: str) -> None:
         from chessreg.scheduling.queue import set_priority
