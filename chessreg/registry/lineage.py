@@ -293,6 +293,7 @@ def describe_nodes(session: Session, which: Iterable[Node]) -> dict[Node, dict[s
     runs = read_kinds_and_states(session, list_ids_of_noun(wanted, "run"))
     nouns = ("run", *list_tables_with_bytes(session))
     called = {noun: names.read_names_of(session, noun, list_ids_of_noun(wanted, noun)) for noun in nouns}
+    file_names = read_file_names(session, [node.id for node in wanted if node.noun == "file"])
     facts = {}
     for node in wanted:
         kind, state = runs.get(node.id, (node.noun, "missing" if node.noun == "run" else "complete"))
@@ -301,11 +302,23 @@ def describe_nodes(session: Session, which: Iterable[Node]) -> dict[Node, dict[s
         elif node.noun == "run" and UUID(hex=node.id) in stale_runs:
             state = "stale"
         facts[node] = {
-            "name": called[node.noun].get(UUID(hex=node.id)) if node.noun in called else None,
+            "name": called[node.noun].get(UUID(hex=node.id)) if node.noun in called else file_names.get(node.id),
             "kind": kind,
             "state": state,
         }
     return facts
+
+
+def read_file_names(session: Session, digests: Sequence[str]) -> dict[str, str]:
+    """Return digest → the name that a user's file had, for files that a run imported alone."""
+    read, attempt = tables.RunInput, tables.Attempt
+    wanted = select(read.digest, attempt.execution_options).join(attempt, attempt.run_id == read.run_id)
+    found = {}
+    for digest, options in select_by_keys(session, wanted, read.digest, list(digests)):
+        name = options.get("file_names") or options.get("file_name")
+        if name and ", " not in name:
+            found[digest] = str(name)
+    return found
 
 
 def read_kinds_and_states(session: Session, ids: Sequence[UUID]) -> dict[str, tuple[str, str]]:

@@ -237,6 +237,8 @@ def test_a_tensor_alone_is_a_vector_of_the_user(here: Any, tmp_path: Path, form:
     assert row["norm"] == pytest.approx(float(direction.norm()), rel=1e-5)
     with open_session() as session:
         assert session.vector("mine", 1) == pytest.approx(direction.numpy())
+    assert here("lineage", "mine") == 0
+    assert f"files: file {path.name}" in here.out
 
 
 def test_a_tensor_without_a_label_has_the_imports_name(here: Any, tmp_path: Path) -> None:

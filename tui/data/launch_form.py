@@ -404,12 +404,17 @@ def list_dataset_candidates(sql: SqlSession, evaluates: bool) -> list[Row]:
     return rows
 
 
-OF_MODEL_RANK, STARRED_RANK, READY_RANK = 4, 2, 1  # ranks of candidates
+OF_MODEL_RANK, STARRED_RANK, READY_RANK = 4, 2, 1  # ranks of candidates, which are added
 UNTRAINED_FORMAT = "random-init"  # the source format of a control
 
 
 def format_star(rank: int) -> str:
-    return "★ " if rank >= STARRED_RANK else ""
+    """Return the mark of a starred candidate, by its rank.
+
+    >>> format_star(OF_MODEL_RANK + READY_RANK), format_star(STARRED_RANK + READY_RANK)
+    ('', '★ ')
+    """
+    return "★ " if rank & STARRED_RANK else ""
 
 
 def find_starred(sql: SqlSession, noun: str) -> set[UUID]:

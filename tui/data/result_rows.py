@@ -395,6 +395,11 @@ TABLE_COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         TableColumn("n", "predictions", right=True),
         TableColumn("correct", "right", right=True),
         TableColumn("accuracy", "accuracy", right=True, text=format_accuracy, role="value"),
+        TableColumn("majority", "right by majority class", right=True),
+        TableColumn("positions", "positions", right=True),
+        TableColumn("exact", "all squares right", right=True),
+        TableColumn("unseen", "positions not fitted", right=True),
+        TableColumn("unseen_correct", "right in these", right=True),
     ),
     "rating": (
         TableColumn("player", "player", widest=40, least=20, role="key"),

@@ -33,6 +33,7 @@ class Summary(NamedTuple):
 
 
 CONDITIONS_WITH_INTERVALS = 12  # of more, as in a sweep, the intervals would take seconds
+SQUARE_METRIC = "_square_accuracy"  # its steps are squares
 MAX_METRIC_ROWS = 20_000  # that a table of metrics has at most; of more points the long list is shown
 
 
@@ -196,6 +197,15 @@ def find_layers(sql: SqlSession, run_id: UUID) -> dict[int, int]:
     return {unit: int(layer) for unit, layer in layers if layer.isdecimal()}
 
 
+def format_square(square: int) -> str:
+    """Return a square's name.
+
+    >>> format_square(0), format_square(15)
+    ('a1', 'h2')
+    """
+    return f"{'abcdefgh'[square % 8]}{square // 8 + 1}"
+
+
 def tabulate_metrics(sql: SqlSession, run_id: UUID) -> Summary:
     """Return the metrics of a run, without rows if that would be too long a table.
 
@@ -227,4 +237,7 @@ def tabulate_metrics(sql: SqlSession, run_id: UUID) -> Summary:
     if len({row["layer"] for row in rows}) > 1:
         keys = ["layer", *(key for key in keys if key != "unit")]
     columns = [make_count_column(f"metric {name}", name.replace("_", " ")) for name in names]
-    return Summary("metrics", [*(make_count_column(key, key) for key in keys), *columns], rows)
+    key_columns = [make_count_column(key, key) for key in keys]
+    if "step" in keys and all(name.endswith(SQUARE_METRIC) for name in names):
+        key_columns[keys.index("step")] = TableColumn("step", "square", text=lambda row: format_square(row["step"]))
+    return Summary("metrics", [*key_columns, *columns], rows)
