@@ -9,20 +9,22 @@ from __future__ import annotations
 import os
 import stat
 from abc import ABC, abstractmethod
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from store import artifacts
 from store.errors import CorruptError, NotInStoreError, StoreError
 from store.files import check_safe_name, convert_os_errors, discard_path, make_staging_path, sync_path, sync_tree
 from store.store import Store
-from store.waiting import call_interruptibly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
+T = TypeVar("T")
 GROUP_METADATA = "zarr.json"  # of a group; uploaded last, so a group with it is complete
 PIECE_BYTES = 16 << 20  # read at a time
 MAX_METADATA_BYTES = 64 << 20  # of a metadata file
@@ -177,6 +179,24 @@ class FolderPlace(ObjectSource):
     @staticmethod
     def _is_plain_path(path: Path, is_such: Callable[[int], bool]) -> bool:
         return is_such(path.lstat().st_mode)
+
+
+def call_interruptibly(call: Callable[[], T]) -> T:
+    """Return what `call` returns, or raise what it raises, from another thread. Ctrl-C ends the wait.
+
+    obstore waits for a server outside Python, up to three minutes with its retries, and does not notice signals. An
+    executor of the standard library would wait for the call at the end of the interpreter.
+    """
+    future: Future[T] = Future()
+
+    def act() -> None:
+        try:
+            future.set_result(call())
+        except Exception as error:
+            future.set_exception(error)
+
+    Thread(target=act, daemon=True).start()
+    return future.result()
 
 
 class BucketPlace(ObjectSource):

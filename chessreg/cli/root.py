@@ -160,7 +160,7 @@ class PipeClosedError(Exception):
 
 @contextmanager
 def report_closed_pipe() -> Iterator[None]:
-    """Raise PipeClosedError if the reader of standard output has closed it (`chessreg ... | head`)."""
+    """Raise PipeClosedError if the reader of standard output has closed it (as `head` does)."""
     try:
         yield
     except BrokenPipeError:

@@ -221,7 +221,10 @@ def wait_until_ready(followers: ProcessContext, store: dist.Store, size: int) ->
 
 def find_reason(followers: ProcessContext) -> str | None:
     """Return why the first process that failed has ended: its error, or its exit status. None: all of them live."""
-    connection.wait([process.sentinel for process in followers.processes], 1.0)
+    ended = connection.wait([process.sentinel for process in followers.processes], 1.0)
+    for process in followers.processes:
+        if process.sentinel in ended:  # it closes while the process ends, before there is an exit status
+            process.join(1.0)
     for process, error_file in zip(followers.processes, followers.error_files, strict=True):
         if Path(error_file).exists():
             traceback: str = pickle.loads(Path(error_file).read_bytes())

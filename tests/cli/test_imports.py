@@ -124,14 +124,15 @@ async def show_home(folder):
         while app.screen.at_home is None:
             await pilot.pause(0.05)
         import_screens()  # as the app does in the background
-        print("LOADED", *({"numpy", "torch", "pyarrow", "duckdb", "matplotlib"} & sys.modules.keys()))
+        print("LOADED", *({"torch", "pyarrow", "duckdb", "matplotlib"} & sys.modules.keys()))
 
 asyncio.run(show_home(Path(sys.argv[1])))
 """
 
 
 def test_home_and_the_code_of_all_screens_load_no_heavy_library(tmp_path: Path) -> None:
-    """They stay in memory for days. A screen imports such a library where it first reads rows that need it."""
+    """They stay in memory for days. A screen imports such a library where it first reads rows that need it. NumPy is
+    imported in the background, because every board needs it."""
     place = ["--registry", str(tmp_path / "registry.db"), "--store", str(tmp_path / "store")]
     assert run_command_line([*place, "init"]) == 0
     done = subprocess.run(

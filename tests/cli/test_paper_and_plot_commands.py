@@ -32,8 +32,8 @@ def test_what_is_missing_is_told_before_anything_is_done(here):
         ("--device", "cuda:7", "cuda:7 does not exist"),
         ("--on", "", "executor '' does not exist"),
         ("--on", "moon", "executor 'moon' does not exist"),
-        ("--output", "", "'--output': it is empty"),
-        ("--save", " ", "'--save': it is empty"),
+        ("--output", "", "'--output': the name of the file is empty"),
+        ("--save", " ", "'--save': the name of the file is empty"),
     ):
         assert here("paper", "karvonen", "--checkpoint", "x", "--dataset", "y", "--dry-run", option, value) in (2, 3, 4)
         assert message in here.err

@@ -261,7 +261,7 @@ def test_what_is_no_direction_is_named(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ({"layer": "zero"}, "its layer is 'zero', no whole number"),
+        ({"layer": "zero"}, "its layer is 'zero', not a whole number"),
         ({"layer": -1}, "its layer is '-1'"),
         ({"layer": 10**30}, "its layer is '1000"),
         ({"layer": float("nan")}, "its layer is 'nan'"),
@@ -271,7 +271,7 @@ def test_what_is_no_direction_is_named(name: str, tmp_path: Path) -> None:
         ({"pos_end": "x"}, "its pos_end is 'x'"),
         ({"metadata": 5}, "its metadata is a int"),
         ({"metadata": {"count_high_elo": "a"}}, "its count_high_elo is 'a'"),
-        ({"model_name": "x" * 1000}, "its model_name is 'xxx.*no name"),
+        ({"model_name": "x" * 1000}, "its model_name is 'xxx.*not a name"),
         ({"config_name": ["a"]}, "its config_name is"),
         ({"linear_probe": torch.zeros(1, 32, 8, 8, 13, dtype=torch.int32)}, "is strided of int32, not dense"),
         ({"linear_probe": torch.zeros(1, 32, 8, 8, 13, dtype=torch.complex64)}, "of complex64"),

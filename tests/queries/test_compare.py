@@ -213,8 +213,9 @@ def test_curves_of_layers_are_named_by_the_layer_in_its_order(make, database):
         for unit, layer in enumerate(layers):
             of_run = {"run_id": run.id, "unit": unit, "attempt_id": run.attempt_id, "name": "test_square_accuracy"}
             make.add(*(tables.MetricPoint(step=square, value=layer / 16, **of_run) for square in range(2)))
+    subjects = compare_runs(database, ["ours", "theirs"]).subjects
     with database.read() as session:
-        curves = read_curves(session, compare_runs(database, ["ours", "theirs"]).subjects)
+        curves = read_curves(session, subjects)
     assert curves == {
         "test_square_accuracy, layer 2": [[(0, 0.125), (1, 0.125)], []],
         "test_square_accuracy, layer 10": [[(0, 0.625), (1, 0.625)], [(0, 0.625), (1, 0.625)]],

@@ -99,7 +99,7 @@ WRITING = {  # place → its actions that change a row, a file or a setting: oth
     "jobs": "launch cancel cancel.launch retry priority.1 priority.-1",
     "job": "cancel cancel.launch retry priority.1 priority.-1",
     "launch": "file",
-    "form": "launch",
+    "form": "launch after_launch.cancel after_launch.retry",
     "result": "export",
 }
 

@@ -39,7 +39,7 @@ class ScoredDecisions(Decisions):
         returns, best = tuple(self.returns[i] for i in index), tuple(self.best[i] for i in index)
         return ScoredDecisions(self.positions, self.places[which], returns=returns, best=best)
 
-    def columns(self, *names: str) -> dict[str, list[Any]]:
+    def read_columns(self, *names: str) -> dict[str, list[Any]]:
         values = super().read_columns(*(name for name in names if name != "best"))
         return values | ({"best": list(self.best)} if "best" in names else {})
 

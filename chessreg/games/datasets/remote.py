@@ -21,7 +21,7 @@ from typing import IO, Any, NoReturn, Protocol
 from urllib.parse import unquote, urlsplit
 
 from chessreg.errors import BadInputError, NotFoundError, get_first_line
-from store.waiting import call_interruptibly
+from store.places import call_interruptibly
 
 _ADDRESS = re.compile(r"(s3|gs|https?|hf)://|hf:(?=[^/])")
 _WILDCARD = re.compile(r"[*?[]")

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
-from chessreg.models.adapters.base import check_weights
 from chessreg.models.importers.registry import Imported, register_format
 from chessreg.models.importers.source import STATE_DICTS, CheckpointSource, remove_wrappers
 
@@ -42,6 +41,7 @@ class Maia2File:
 
     def read(self, source: CheckpointSource) -> Imported:
         """Return the import. Raises BadInputError for other weights than those of a Maia-2 model."""
+        from chessreg.models.adapters.base import check_weights
         from chessreg.models.adapters.maia2 import Maia2
 
         raw = find_maia2_weights(source)

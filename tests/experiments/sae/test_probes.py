@@ -140,7 +140,10 @@ def test_what_does_not_go_together_is_refused(opened: Session, tmp_path: Path) -
         ({"sae": "features"}, "source residual does not use --sae"),
         ({"source": "means", "sae": "features"}, "source means does not use --sae"),
         ({"source": "sae-latents", "sae": "only-0"}, "the SAE run has no SAE of blocks.1.hook_resid_post"),
-        ({"source": "sae-contrast", "sae": "features", "cache": "of-twin", "test_cache": None}, "of another model"),
+        (
+            {"source": "sae-contrast", "sae": "features", "cache": "of-twin", "test_cache": None},
+            "another model",
+        ),
         ({"source": "means", "label": "rating"}, "needs a label of classes, but rating is a number"),
         ({"source": "sae-latents", "sae": "reference-board"}, "not a sae run"),
     ):
