@@ -12,6 +12,7 @@ the encoding.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -137,11 +138,12 @@ class _Tails(dict[str, bytes]):
         return self[tail]
 
 
-class FenCharacters:
+class FenCharacters(ABC):
     """Base class of encodings that write a position as 77 characters: everything that a model reads. Subclasses add the
     moves."""
 
     name: str
+    answer_size: int
     vocabulary: tuple[str, ...] = tuple(_CHARACTERS)
     size = len(_CHARACTERS)
     content: Content = "position"
@@ -282,6 +284,20 @@ class FenCharacters:
     def prompt(self, at: chess.Board | Sequence[str]) -> tuple[int, ...]:
         return tuple(self.encode(resolve_board(at).fen()).tolist())
 
+    def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
+        return {move: self.answer(board, move) for move in board.legal_moves}
+
+    @abstractmethod
+    def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
+        """Return the answer that a move is. Raises BadInputError for a move that is none."""
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        return ((frozenset(range(self.answer_size)),),)
+
+    def is_complete(self, ids: Ids, board: chess.Board) -> bool:
+        return len(ids) > 0
+
 
 class Fen77(FenCharacters):
     """The `fen-77` encoding: a model reads 31 characters and writes 1,968 actions.
@@ -324,9 +340,6 @@ class Fen77(FenCharacters):
             raise self._make_action_error(chess.Move(code & 63, code >> 6 & 63, code >> 12 or None).uci())
         return actions
 
-    def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
-        return {move: self.answer(board, move) for move in board.legal_moves}
-
     def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
         number = self.action_ids.get(move.uci())
         if number is None:
@@ -349,10 +362,6 @@ class Fen77(FenCharacters):
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
         return tuple((self.action_ids[text],) for text in self.accepted_texts(board))
 
-    @property
-    def forms(self) -> tuple[Form, ...]:
-        return ((frozenset(range(self.answer_size)),),)
-
     def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
         text = written if isinstance(written, str) else self.answer_text(written[:1])
         try:
@@ -360,6 +369,3 @@ class Fen77(FenCharacters):
         except ValueError:
             return None
         return move if move and board.is_legal(move) else None
-
-    def is_complete(self, ids: Ids, board: chess.Board) -> bool:
-        return len(ids) > 0

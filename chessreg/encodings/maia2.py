@@ -14,7 +14,7 @@ from typing import ClassVar
 import chess
 
 from chessreg.encodings import register_encoding
-from chessreg.encodings.base import Alignment, Form, Ids, Sites, Tokens, check_ids
+from chessreg.encodings.base import Alignment, Ids, Sites, Tokens, check_ids
 from chessreg.encodings.fen77 import SITES, FenCharacters
 from chessreg.errors import BadInputError
 from chessreg.named import NameRegistry
@@ -84,9 +84,6 @@ class Maia2Encoding(FenCharacters):
             )
         return super().sites(name, tokens, alignment)
 
-    def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
-        return {move: self.answer(board, move) for move in board.legal_moves}
-
     def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
         number = self.move_ids.get(mirror_move_for_black(move, board.turn).uci())
         if number is None:
@@ -106,10 +103,6 @@ class Maia2Encoding(FenCharacters):
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
         return tuple((self.move_ids[text],) for text in self.accepted_texts(board))
 
-    @property
-    def forms(self) -> tuple[Form, ...]:
-        return ((frozenset(range(self.answer_size)),),)
-
     def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
         text = written if isinstance(written, str) else self.answer_text(written[:1])
         try:
@@ -118,9 +111,6 @@ class Maia2Encoding(FenCharacters):
             return None
         move = mirror_move_for_black(seen, board.turn)
         return move if move and board.is_legal(move) else None
-
-    def is_complete(self, ids: Ids, board: chess.Board) -> bool:
-        return len(ids) > 0
 
 
 register_encoding(Maia2Encoding())
