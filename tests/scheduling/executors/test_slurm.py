@@ -256,7 +256,8 @@ def test_a_job_that_slurm_requeues_resumes_in_the_same_job(executor, desk):
     number = json.loads(desk.jobs()[0].handle)["job"]
     slurm("scontrol", "requeue", number)
     desk.until(lambda: "JobState=PENDING" in slurm("scontrol", "show", "job", number))
-    slurm("scontrol", "update", f"JobId={number}", "StartTime=now")
+    # Slurm itself waits 120 s. slurmd refuses a job that begins in the second in which it was ended.
+    slurm("scontrol", "update", f"JobId={number}", "StartTime=now+2seconds")
     desk.open_gate()
     desk.finish()
     assert desk.states() == ["finished"], desk.said()
