@@ -197,13 +197,13 @@ def test_a_follower_maps_the_arrays_of_a_corpus(tmp_path: Path) -> None:
     assert len(list((tmp_path / "follower").glob("*.npy"))) == 2
 
 
-def run_two_nodes(folder: Path, until: int) -> list[subprocess.Popen[bytes]]:
+def run_two_nodes(folder: Path, until: int, *options: str, devices: int = 1) -> list[subprocess.Popen[bytes]]:
     """Start the commands of a Slurm job on two nodes, here as two nodes of one machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-P", "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1",
-               "--max-restarts=0", "-m", "tests.models.torchrun_training", str(folder), str(until)]  # fmt: skip
+    command = [sys.executable, "-P", "-m", "torch.distributed.run", "--nnodes=2", f"--nproc-per-node={devices}",
+               "--max-restarts=0", "-m", "tests.models.torchrun_training", str(folder), str(until), *options]  # fmt: skip
     place = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port)}
     folder.mkdir(exist_ok=True)
     return [
@@ -222,6 +222,18 @@ def test_two_nodes_train_as_one_process(ends: tuple[int, ...], tmp_path: Path) -
     curve = [loss for point in trainer.curve for loss in (point.loss, point.heldout_loss) if loss is not None]
     assert curve == pytest.approx(losses(tmp_path / "one", 1), abs=1e-5)
     assert [path.name for path in (tmp_path / "two").iterdir()] == ["state.pt"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
+def test_two_nodes_train_a_sharded_model_as_one_process(devices: int, tmp_path: Path) -> None:
+    """FSDP2 over the processes of both nodes. The second launch continues from the first one's whole tensors."""
+    for until in (7, SHORT.steps):
+        nodes = run_two_nodes(tmp_path / "two", until, "fsdp", devices=devices)
+        assert [node.wait(300) for node in nodes] == [0, 0]
+    trainer = Trainer(SHORT, corpus(), tmp_path / "two", HOW)
+    curve = [loss for point in trainer.curve for loss in (point.loss, point.heldout_loss) if loss is not None]
+    assert curve == pytest.approx(losses(tmp_path / "one", 1), abs=1e-5)
 
 
 def test_more_devices_than_there_are_is_refused() -> None:
