@@ -203,7 +203,8 @@ def run_two_nodes(folder: Path, until: int, *options: str, devices: int = 1) -> 
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-P", "-m", "torch.distributed.run", "--nnodes=2", f"--nproc-per-node={devices}",
-               "--max-restarts=0", "-m", "tests.models.torchrun_training", str(folder), str(until), *options]  # fmt: skip
+               "--max-restarts=0", "-m", "tests.models.torchrun_training", str(folder), str(until),
+               *options]  # fmt: skip
     place = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port)}
     folder.mkdir(exist_ok=True)
     return [
