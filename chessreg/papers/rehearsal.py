@@ -7,18 +7,17 @@ steps after it use one with fewer layers.
 
 from __future__ import annotations
 
-import math
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from chessreg.cgroups import measure_cgroup_memory
 from chessreg.entities.display import format_size
 from chessreg.entities.merge import export_rows
 from chessreg.errors import BadInputError, ChessregError, get_first_line, is_out_of_memory
@@ -264,27 +263,8 @@ def measure_available_memory(device: str) -> int:
         import torch
 
         return int(torch.cuda.mem_get_info()[0])
-    available = min(psutil.virtual_memory().available, *measure_cgroup_memory())
+    available = min(psutil.virtual_memory().available, measure_cgroup_memory())
     return int(available * (1 - SPARE_MEMORY_SHARE))
-
-
-def measure_cgroup_memory(
-    tree: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
-) -> tuple[float, ...]:
-    """Return the bytes left in each cgroup of this process that limits memory, and infinity. Reads cgroups v2."""
-    left = [math.inf]
-    with suppress(OSError, ValueError):
-        line = next(line for line in own.read_text(encoding="utf-8").splitlines() if line.startswith("0::"))
-        group = PurePosixPath(line.removeprefix("0::"))
-        for name in (group, *group.parents):
-            folder = tree / name.relative_to("/")
-            with suppress(OSError, ValueError, StopIteration):  # "max" is no number
-                limit = int((folder / "memory.max").read_text(encoding="utf-8"))
-                used = int((folder / "memory.current").read_text(encoding="utf-8"))
-                stat = (folder / "memory.stat").read_text(encoding="utf-8").splitlines()
-                cached = next(int(line.split()[1]) for line in stat if line.startswith("inactive_file "))
-                left.append(max(limit - used + cached, 0))
-    return tuple(left)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 import shutil
 from collections import namedtuple
 from dataclasses import replace
@@ -147,17 +146,6 @@ def test_the_llama_of_the_paper_passes_on_the_meta_device():
 
     shape = {name: value for name, value in SIZES["paper"].language_models["llama"].items() if name != "tokenizer"}
     assert 7e8 < check_shape_on_meta(FinetuneConfig(**shape)) < 1.4e9
-
-
-def test_the_memory_of_a_job_is_what_its_cgroups_leave(tmp_path):
-    for folder, limit, used, cached in (("", "max", 9000, 0), ("job", "1000", 400, 100), ("job/step", "max", 400, 100)):
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / "memory.max").write_text(f"{limit}\n")
-        (tmp_path / folder / "memory.current").write_text(f"{used}\n")
-        (tmp_path / folder / "memory.stat").write_text(f"anon 5\ninactive_file {cached}\n")
-    (tmp_path / "own").write_text("3:cpuset:/\n0::/job/step\n")
-    assert rehearsal.measure_cgroup_memory(tmp_path, tmp_path / "own") == (math.inf, 700)
-    assert rehearsal.measure_cgroup_memory(tmp_path, tmp_path / "none") == (math.inf,)
 
 
 def test_the_peak_of_memory_is_that_inside_the_block():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from chessreg.cgroups import count_oom_kills
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.registry.causes import Cause
 from chessreg.registry.machine import query_gpus
@@ -206,23 +207,6 @@ def kill_group(leader: int) -> None:
         with suppress(ProcessLookupError, PermissionError, psutil.Error):
             if process.pid != leader and os.getsid(process.pid) == leader:
                 os.kill(process.pid, signal.SIGKILL)
-
-
-def count_oom_kills() -> int:
-    """Return how many processes of this control group the kernel has killed for lack of memory. 0 if unknown."""
-    with suppress(OSError, ValueError, StopIteration):
-        group = next(
-            line.rpartition(":")[2].strip()
-            for line in Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
-            if line.startswith("0::")
-        )
-        for line in (
-            (Path("/sys/fs/cgroup") / group.lstrip("/") / "memory.events").read_text(encoding="utf-8").splitlines()
-        ):
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
-    return 0
 
 
 def adopt_worker(process: dict[str, Any], log: Path) -> str:
