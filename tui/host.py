@@ -198,9 +198,13 @@ class Host(App[Exception | None]):
             banner.hush()
 
     def action_go(self, name: str) -> None:
-        """Open a main screen in its last state. If it is already open, return to its first screen."""
-        if name == self.current_mode:
+        """Open a main screen in its last state. If it is already open, return to its first screen, or clear the filter
+        of that one."""
+        top = self.top_screen
+        if name == self.current_mode and len(self.screen_stack) > 1:
             self.return_to(1)
+        elif top is not None and top.filtering is not None and (name == self.current_mode or not top.keeps_filter):
+            top.step_back()
         self.switch_mode(name)
         self.remembered.set("room", name)
 

@@ -16,8 +16,9 @@ from chessreg import child
 from chessreg.errors import ChessregError
 
 if TYPE_CHECKING:
+    from chessreg.entities.vector import RelativeNorm
     from chessreg.lab.answer import LabAnswer
-    from chessreg.lab.question import LabPosition, StoredState
+    from chessreg.lab.question import LabPosition, StoredState, VectorScales
     from chessreg.session import Session
     from tui.database_worker import DatabaseWorker
 
@@ -61,6 +62,18 @@ class ModelProcess:
         )  # even if the caller was cancelled
         return await asyncio.shield(exchange)
 
+    async def measure_scales(self, run: str) -> list[RelativeNorm]:
+        """Return the norms of the vectors of `run`, a name or id, next to those of the model's residuals.
+
+        Raises ModelProcessError.
+        """
+        from chessreg.entities.vector import RelativeNorm
+        from chessreg.lab.question import VectorScales
+
+        async with self._turn:
+            reply = await self._reply(0, VectorScales(run=run))
+        return [RelativeNorm(*values) for values in get_answer(reply)]
+
     async def environment(self) -> Environment:
         """Return the environment of a process that uses the app's registry and store."""
         return await self._database.ask("opening the registry", Environment.of)
@@ -95,14 +108,12 @@ class ModelProcess:
             if number != self._newest:
                 return None
             reply = await self._reply(number, question)
-        if "answer" not in reply:
-            raise ModelProcessError(reply["message"], reply["hint"])
-        return await asyncio.to_thread(parse_answer, reply["answer"])
+        return await asyncio.to_thread(parse_answer, get_answer(reply))
 
-    async def _reply(self, number: int, question: LabPosition | StoredState) -> dict[str, Any]:
-        from chessreg.lab.question import StoredState
+    async def _reply(self, number: int, question: LabPosition | StoredState | VectorScales) -> dict[str, Any]:
+        from chessreg.lab.question import StoredState, VectorScales
 
-        of = "state" if isinstance(question, StoredState) else "position"
+        of = {StoredState: "state", VectorScales: "scales"}.get(type(question), "position")
         line = json.dumps({"id": number, of: question.model_dump(mode="json")}) + "\n"
         process = await self._running()
         assert process.stdin
@@ -130,6 +141,13 @@ class ModelProcess:
                 limit=MAX_ANSWER_BYTES, start_new_session=True,
             )  # fmt: skip
         return self._process
+
+
+def get_answer(reply: Mapping[str, Any]) -> Any:
+    """Return the answer of a reply. Raises ModelProcessError if the reply is an error."""
+    if "answer" not in reply:
+        raise ModelProcessError(reply["message"], reply["hint"])
+    return reply["answer"]
 
 
 def parse_answer(values: Mapping[str, Any]) -> LabAnswer:

@@ -260,36 +260,23 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: An
     print_relative_norms(home, run_id)
 
 
-MAX_MEASURED_PARAMETERS = 200_000_000  # a larger model takes long to load
-
-
 def print_relative_norms(home: Home, run_id: str) -> None:
     """Print the norms of a run's vectors relative to the norms of the model's residuals, as a guide to the scale.
 
     Prints nothing if the model is not in the store, is too large to load for this, or does not read games.
     """
+    from chessreg.entities.vector import measure_relative_norms
     from chessreg.errors import NotFoundError
-    from chessreg.models.importers.game_check import measure_residual_norms
-    from chessreg.registry import tables
 
     session = home.session()
-    vectors = session.inputs.rows(tables.VectorRecord, session.inputs.run(run_id))
-    checkpoint = vectors[0].checkpoint_id
-    if checkpoint is None:
-        return
-    with session.database.read() as sql:
-        if (sql.get_one(tables.Checkpoint, checkpoint).parameters or 0) > MAX_MEASURED_PARAMETERS:
-            return
     try:
-        model = session.model(checkpoint.hex)
+        measured = measure_relative_norms(session.inputs, run_id, session.model)
     except NotFoundError:
         return
-    residuals = measure_residual_norms(model, {vector.hook_point for vector in vectors})
-    for vector in vectors:
-        if vector.norm and (residual := residuals.get(vector.hook_point)):
-            share = f"{100 * vector.norm / residual:.2g} % of the residual's mean norm ({residual:.4g} in sample games)"
-            equal = f"--intervention.scale {float(f'{residual / vector.norm:.2g}'):g} makes it as long"
-            click.echo(f"layer {vector.layer}: its norm is {share}; {equal}", err=True)
+    for found in measured:
+        share = f"{100 * found.share:.2g} % of the residual's mean norm ({found.residual:.4g} in sample games)"
+        equal = f"--intervention.scale {found.scale:g} makes it as long"
+        click.echo(f"layer {found.layer}: its norm is {share}; {equal}", err=True)
 
 
 @import_.command()

@@ -18,6 +18,7 @@ from chessreg.entities.display import (
     format_annotations,
     format_count,
     format_display_cell,
+    format_layers,
     list_facts,
 )
 from chessreg.errors import BadInputError, NotFoundError
@@ -97,7 +98,7 @@ class Entity:
 
     def summarize_rows(self, rows: list[Row]) -> Row:
         """Return one row that summarizes `rows`, the rows that one run made."""
-        return {**rows[0], "layers": len({row.get("layer") for row in rows})}
+        return {**rows[0], "layers": format_layers(row.get("layer") for row in rows)}
 
     # -- one thing ------------------------------------------------------------------------------------------------
 

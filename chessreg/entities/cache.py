@@ -17,10 +17,12 @@ from chessreg.entities.display import (
     Thing,
     VerifyOutput,
     format_count,
+    format_layers,
     format_size,
     list_facts,
 )
 from chessreg.errors import ChessregError, NotFoundError
+from chessreg.models.hook_points import BLOCK
 from chessreg.registry import names, tables
 from chessreg.runs.activations import chain_groups, describe_unit_gaps, require_registered, summarize_hook_points
 from chessreg.runs.inputs import Inputs
@@ -125,7 +127,8 @@ class Caches(Entity):
         ]
 
     def summarize_rows(self, rows: list[Row]) -> Row:
-        return {**rows[0], "layers": len(rows[0]["hook_points"])}
+        blocks = (BLOCK.match(point) for point in rows[0]["hook_points"])
+        return {**rows[0], "layers": format_layers(int(block[1]) for block in blocks if block)}
 
     def make_output(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> ShowOutput:
         groups = [

@@ -4,7 +4,7 @@ code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -245,6 +245,21 @@ def format_count(number: int, noun: str, plural: str = "") -> str:
     ('1 run', '1,200 runs', '2 boxes')
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def format_layers(layers: Iterable[int | None]) -> str:
+    """Return layers as ranges, as options accept them.
+
+    >>> format_layers([3, 0, 1, 2, 6]), format_layers([1]), format_layers([None])
+    ('0-3,6', '1', '')
+    """
+    ranges: list[list[int]] = []
+    for layer in sorted({layer for layer in layers if layer is not None}):
+        if ranges and ranges[-1][-1] == layer - 1:
+            ranges[-1].append(layer)
+        else:
+            ranges.append([layer])
+    return ",".join(f"{found[0]}-{found[-1]}" if len(found) > 1 else str(found[0]) for found in ranges)
 
 
 def format_share(share: float | None) -> str:

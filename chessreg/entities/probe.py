@@ -17,6 +17,7 @@ from chessreg.entities.display import (
     ShowOutput,
     Thing,
     build_layer_chart,
+    format_layers,
     format_share,
     list_facts,
 )
@@ -45,7 +46,7 @@ class Probes(Entity):
         Column("test_accuracy", "test", "share"),
     )  # fmt: skip
     overview_columns = (
-        columns[2], columns[4], Column("layers", "layers"), Column("best_layer", "best"), *columns[9:11],
+        columns[2], columns[4], Column("layers", "layers"), Column("best_layer", "best layer"), *columns[9:11],
         *columns[5:8], Column("tags", "tags"),
     )  # fmt: skip
     none_yet = "no probes yet: chessreg run probe --cache CACHE"
@@ -79,7 +80,11 @@ class Probes(Entity):
     def summarize_rows(self, rows: list[Row]) -> Row:
         """Return the row of the layer with the highest validation accuracy."""
         best = self.best(rows)
-        return {**best, "layers": len(rows), "best_layer": best["layer"] if len(rows) > 1 else None}
+        return {
+            **best,
+            "layers": format_layers(row["layer"] for row in rows),
+            "best_layer": best["layer"] if len(rows) > 1 else None,
+        }
 
     def best(self, rows: list[Row], reference: str = "", layers: str = "") -> Row:
         return max(rows, key=lambda row: (row["validation_accuracy"] or 0.0, -row["layer"]))

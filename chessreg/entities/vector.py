@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -18,6 +18,7 @@ from chessreg.entities.display import (
     Thing,
     build_layer_chart,
     format_count,
+    format_layers,
     list_facts,
 )
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
@@ -29,9 +30,56 @@ from store.errors import NotInStoreError
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
 
+    from chessreg.models.language_model import LanguageModel
     from chessreg.session import Session
 
 MAX_COMPARED_VECTORS = 200  # the newest
+
+
+MAX_MEASURED_PARAMETERS = 200_000_000  # a larger model takes long to load
+
+
+class RelativeNorm(NamedTuple):
+    """The norm of a vector, and the mean norm of its model's residual at its layer in sample games."""
+
+    layer: int
+    norm: float
+    residual: float
+
+    @property
+    def share(self) -> float:
+        """The vector's norm as a share of the residual's."""
+        return self.norm / self.residual
+
+    @property
+    def scale(self) -> float:
+        """The `--intervention.scale`, with two digits, at which the vector is as long as the residual."""
+        return float(f"{self.residual / self.norm:.2g}")
+
+
+def measure_relative_norms(
+    inputs: Inputs, reference: str, load_model: Callable[[str], LanguageModel]
+) -> list[RelativeNorm]:
+    """Return the norms of a vector run's vectors next to those of the model's residuals, as a guide to the scale.
+
+    `load_model` returns the model of a checkpoint's id. Returns [] if the model is unknown, too large to load for this,
+    or does not read games. Raises NotFoundError if the model is not in this store.
+    """
+    from chessreg.models.importers.game_check import measure_residual_norms
+
+    vectors = inputs.rows(tables.VectorRecord, inputs.run(inputs.reference("run:vector", reference)))
+    checkpoint = vectors[0].checkpoint_id
+    if checkpoint is None:
+        return []
+    with inputs.database.read() as sql:
+        if (sql.get_one(tables.Checkpoint, checkpoint).parameters or 0) > MAX_MEASURED_PARAMETERS:
+            return []
+    residuals = measure_residual_norms(load_model(checkpoint.hex), {vector.hook_point for vector in vectors})
+    return [
+        RelativeNorm(vector.layer, vector.norm, residuals[vector.hook_point])
+        for vector in vectors
+        if vector.norm and residuals.get(vector.hook_point)
+    ]
 
 
 def list_cosines(inputs: Inputs, reference: str, layer: int) -> list[dict[str, Any]]:
@@ -150,7 +198,11 @@ class Vectors(Entity):
         """Return the row of the first layer, with the smallest and largest norm over all layers."""
         norms = [row["norm"] for row in rows]
         least, most = f"{min(norms):.4g}", f"{max(norms):.4g}"
-        return {**rows[0], "layers": len(rows), "norms": least if min(norms) == max(norms) else f"{least} to {most}"}
+        return {
+            **rows[0],
+            "layers": format_layers(row["layer"] for row in rows),
+            "norms": least if min(norms) == max(norms) else f"{least} to {most}",
+        }
 
     def show(self, session: Session, reference: str, **options: Any) -> ShowOutput:
         with session.database.read() as sql:

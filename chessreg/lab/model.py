@@ -25,7 +25,7 @@ from chessreg.experiments.edit.spec import EditSettings, EditSpec, NextTokenEdit
 from chessreg.experiments.edit.states import NO_GAME, State, build_state_after, remove_moving_piece
 from chessreg.games.boards.moves import convert_packed_to_sans, pack_moves
 from chessreg.lab.answer import LabAnswer, ModelSide, RankedMove
-from chessreg.lab.question import EDIT, LabPosition, StoredState
+from chessreg.lab.question import EDIT, LabPosition, StoredState, VectorScales
 from chessreg.models.decoding.sampling import SampledText, sample_trees
 from chessreg.models.decoding.session import open_decoding_session
 from chessreg.models.decoding.tree import Prefix, TokenTree
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from chessreg.encodings import Encoding
+    from chessreg.entities.vector import RelativeNorm
     from chessreg.models.decoding.session import DecodingSession
     from chessreg.models.edits import ResidualEdit
     from chessreg.runs.inputs import Inputs
@@ -118,6 +119,15 @@ class Lab:
             self._answer_stored_state(question) if isinstance(question, StoredState) else self._answer_edit(question)
         )
         return replace(answer, seconds=time.monotonic() - began)
+
+    def measure_scales(self, question: VectorScales) -> list[RelativeNorm]:
+        """Return the norms of a run's vectors next to those of the model's residuals, as `measure_relative_norms`."""
+        from chessreg.entities.vector import measure_relative_norms
+
+        def load(checkpoint: str) -> LanguageModel:
+            return self.model(self.inputs.checkpoint(self.inputs.reference("checkpoint", checkpoint))[1])
+
+        return measure_relative_norms(self.inputs, question.run, load)
 
     def _answer_stored_state(self, question: StoredState) -> LabAnswer:
         """Return the answer for a stored state of an edit run."""

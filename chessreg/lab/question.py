@@ -247,6 +247,14 @@ class StoredState(BaseModel):
     condition: str | None = None
 
 
+class VectorScales(BaseModel):
+    """The scales at which the vectors of a run are as long as the model's residuals."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: str  # its name or id
+
+
 # -- available models and tools -----------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from chessreg.lab.question import LabPosition, StoredState
+from chessreg.lab.question import LabPosition, StoredState, VectorScales
 
 if TYPE_CHECKING:
     from chessreg.lab.model import Lab
@@ -39,7 +39,12 @@ def serve_questions(questions: IO[str], answers: IO[str], registry: str, store: 
         try:
             if lab is None:
                 lab = open_lab(registry, store, threads)
-            reply = f'{{"id": {int(request["id"])}, "answer": {lab.ask(parse_question(request)).as_json()}}}'
+            question = parse_question(request)
+            if isinstance(question, VectorScales):
+                answer = json.dumps(lab.measure_scales(question))
+            else:
+                answer = lab.ask(question).as_json()
+            reply = f'{{"id": {int(request["id"])}, "answer": {answer}}}'
         except Exception as error:
             reply = json.dumps({"id": request["id"], **describe_worker_error(error)})
         answers.write(reply + "\n")
@@ -61,7 +66,9 @@ def open_lab(registry: str, store: Path, threads: int) -> Lab:
 
 
 def parse_question(request: dict[str, Any]) -> Any:
-    """Return the question of a request: a state of an edit run, or a position."""
+    """Return the question of a request: a state of an edit run, the scales of a vector run, or a position."""
+    if "scales" in request:
+        return VectorScales(**request["scales"])
     return StoredState(**request["state"]) if "state" in request else LabPosition.of(**request["position"])
 
 

@@ -119,8 +119,14 @@ def get_default_columns(result: QueryResult) -> Defaults | None:
 
 
 def format_result_cell(result: QueryResult, row: dict[str, Any], name: str) -> str:
-    """Return a value as text with its interval; a single bound as ≤ or ≥."""
+    """Return a value as text with its interval; a single bound as ≤ or ≥. Evaluations (`…_cp`) that store a mate are
+    moves to mate."""
     value = row[name]
+    if name.endswith("_cp") and isinstance(value, (int, float)):
+        from chessreg.games.boards.adjudication import count_mate_moves
+
+        if (moves := count_mate_moves(value)) is not None:
+            return f"{'-' if value < 0 else ''}mate in {moves}"
     unit = result.column(name).unit
     decimals = DECIMALS.get(unit, 3)
     is_key = result.entry is not None and name in result.entry.default.keys

@@ -155,7 +155,9 @@ def describe_game(game: StoredGame) -> tuple[str, ...]:
     if row.first_try_legal is not None and game.match.policy not in MASKED_POLICIES:
         lines.append(f"{row.first_try_legal} of {show.format_count(row.turns, 'turn', 'turns')} legal on the first try")
     if row.adjudication_cp is not None:
-        lines.append(f"evaluation at the end {format_evaluation(row.adjudication_cp)}")
+        limit = (game.match.detail or {}).get("adjudication")
+        judge = f" (Stockfish, {format_limit(limit)})" if limit else ""
+        lines.append(f"evaluation at the move limit {format_evaluation(row.adjudication_cp)}{judge}")
     return tuple(lines)
 
 
@@ -225,6 +227,18 @@ def name_checkpoint(session: Session, checkpoint: str) -> str:
 
 
 EVALUATION_LIMIT = "nodes=10000"  # the limit of one evaluation
+
+
+def format_limit(limit: str) -> str:
+    """Return an engine's limit in words.
+
+    >>> format_limit("nodes=100000"), format_limit("time=0.1"), format_limit("depth=8")
+    ('100,000 nodes', '0.1 s', 'depth 8')
+    """
+    name, _, value = limit.partition("=")
+    if name == "nodes" and value.isdigit():
+        return f"{int(value):,} nodes"
+    return f"{value} s" if name == "time" else limit.replace("=", " ")
 
 
 def iter_evaluations(views: Sequence[BoardFrame]) -> Generator[int, None, None]:

@@ -17,6 +17,7 @@ from uuid import UUID
 from pydantic import ValidationError
 from sqlalchemy import or_, select, true
 
+from chessreg.entities.display import format_layers
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.folders import expand_path
 from chessreg.registry import names, tables
@@ -475,7 +476,8 @@ def list_run_candidates(session: Session, sql: SqlSession, kind: str, of_model: 
             .limit(MAX_LISTED_RUNS)
         )
     )
-    controls = find_control_runs(sql, [record.id for record in records])
+    ids = [record.id for record in records]
+    controls, fitted = find_control_runs(sql, ids), describe_fitted_layers(sql, ids)
     rows: list[Row] = []
     for row in make_run_rows(sql, records, {}):
         if row["archived"] or row["invalid"]:
@@ -490,6 +492,7 @@ def list_run_candidates(session: Session, sql: SqlSession, kind: str, of_model: 
         if kind == CACHE and isinstance(reference := row["spec"].get("dataset"), str):
             about += f" · of {format_typed_reference(sql, reference)}"
             begins = find_part_begin(reference)
+        about += f" · {fitted[row['id']]}" if row["id"] in fitted else ""
         about += " · of a random-init control" if control else ""
         value = row["name"] or row["id"].hex[-6:]
         rows.append({"value": value, "about": about, "at": row["created_at"], "rank": rank, "begins": begins})
@@ -508,6 +511,24 @@ def find_part_begin(reference: str) -> float:
     """
     found = PART_PATTERN.search(reference)
     return float(found[1]) if found else 0.0
+
+
+def describe_fitted_layers(sql: SqlSession, ids: Sequence[UUID]) -> dict[UUID, str]:
+    """Return the model and the layers of probes, vectors and SAEs, by the run that made them: `of deep, layers 0-2`."""
+    layers: dict[UUID, set[int]] = {}
+    models: dict[UUID, UUID | None] = {}
+    for table in (tables.ProbeRecord, tables.VectorRecord, tables.SaeRecord):
+        query = select(table.run_id, table.layer, table.checkpoint_id)
+        for run_id, layer, checkpoint in select_by_keys(sql, query, table.run_id, ids):
+            layers.setdefault(run_id, set()).add(layer)
+            models[run_id] = checkpoint
+    called = names.read_names_of(sql, "checkpoint", {id for id in models.values() if id is not None})
+    found = {}
+    for run_id, its in layers.items():
+        model = models[run_id]
+        of = "" if model is None else f"of {called.get(model) or show.abbreviate_id(model)}, "
+        found[run_id] = f"{of}layer{'s' * (len(its) > 1)} {format_layers(its)}"
+    return found
 
 
 def find_control_runs(sql: SqlSession, ids: Sequence[UUID]) -> set[UUID]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
 
 from tui.data.pages import Row
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session as SqlSession
+
     from chessreg.registry.lineage import Branch
     from chessreg.session import Session
 
@@ -23,12 +26,46 @@ class Trees(NamedTuple):
 
 
 def build_lineage_trees(session: Session, noun: str, id: str) -> Trees:
-    """Build both trees of a run, dataset, checkpoint or file; `id` is hexadecimal."""
+    """Build both trees of a run, dataset, checkpoint or file; `id` is hexadecimal. Runs have `settings`, `host` and
+    `created_at`."""
     from chessreg.registry.lineage import Node, build_tree
 
     with session.database.read() as sql:
         node = Node(noun, id)
-        return Trees(build_tree(sql, node, up=True), build_tree(sql, node, up=False))
+        trees = Trees(build_tree(sql, node, up=True), build_tree(sql, node, up=False))
+        branches = [*iter_branches(trees.up), *iter_branches(trees.down)]
+        facts = read_lineage_facts(sql, {UUID(branch.node.id) for branch in branches if branch.node.noun == "run"})
+        for branch in branches:
+            branch.facts |= facts.get(branch.node.id, {})
+    return trees
+
+
+def iter_branches(branch: Branch) -> Iterator[Branch]:
+    """Yield a branch and those below it."""
+    yield branch
+    for inner in branch.branches:
+        yield from iter_branches(inner)
+
+
+def read_lineage_facts(sql: SqlSession, ids: Collection[UUID]) -> dict[str, Row]:
+    """Return the seed and the given settings that are not inputs (`settings`), the machine of the last attempt (`host`) and the
+    creation time of runs, by their id in hexadecimal digits."""
+    from chessreg.registry.read import read_run_rows
+    from chessreg.runs.inputs import REFERENCE_PATTERN
+    from chessreg.runs.spec import describe_source, flatten_settings, format_value
+
+    found: dict[str, Row] = {}
+    for row in read_run_rows(sql, list(ids), stale=()):
+        settings = {
+            path.rpartition(".")[2].replace("_", " "): format_value(value)
+            for path, value in flatten_settings(row["spec"]).items()
+            if (path == "seed" or describe_source(path, row["explicit"]) == "given") and value not in (None, [], "")
+        }
+        words = (f"{name} {text}" for name, text in settings.items() if not REFERENCE_PATTERN.match(text))
+        found[row["id"].hex] = {
+            "settings": ", ".join(words), "host": row["host"], "created_at": row["created_at"],
+        }  # fmt: skip
+    return found
 
 
 def list_tree_lines(trees: Trees, ways: Collection[str], folded: Collection[str]) -> list[Row]:

@@ -22,7 +22,6 @@ from sqlalchemy import (
 from chessreg.registry import names, tables
 from chessreg.registry.database import select_by_keys
 from chessreg.registry.measures import MASKED_POLICIES, build_game_points_sql
-from tui import show
 from tui.columns import TableColumn, is_numeric_field
 from tui.data.pages import JoinedPages, Pages, Row
 from tui.data.sql_pages import KeysetPages, SortedPages, iter_stretches
@@ -367,13 +366,12 @@ TABLE_COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         TableColumn("color", "color"),
         TableColumn("opponent", "opponent", widest=28, least=12),
         TableColumn("points", "score", right=True, role="value"),
+        TableColumn("adjudication_cp", "evaluation", right=True, text=format_final_evaluation),
         TableColumn("result", "result"),
-        TableColumn("termination", "ended by", least=16),
+        TableColumn("termination", "ended by", text=lambda row: row["termination"].replace("_", " "), least=16),
         TableColumn("plies", "plies", right=True),
         TableColumn("first_try_legal", "legal first tries", right=True, text=format_first_tries),
-        TableColumn("adjudication_cp", "evaluation", right=True, text=format_final_evaluation),
         TableColumn("opening_number", "opening", text=format_opening),
-        TableColumn("seconds", "time per game", right=True, text=lambda row: show.format_seconds(row["seconds"])),
     ),
     "trial": (
         TableColumn("unit", "state", right=True),
@@ -421,9 +419,12 @@ TABLE_COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         TableColumn("p", "p", right=True),
     ),
 }
+TABLE_LEGENDS = {  # shown in the table's frame
+    "game": "score: the model's · evaluation: pawns for White at the move limit, beyond ±1 wins",
+}
 TABLES_WITH_INTERVALS = ("rating", "statistic")  # whose values show `low` and `high`
 HIDDEN_FIELDS = {"run_id", "attempt_id", "intervention_id", "run", "result_table", "counts", "match", "fen",
-             "opening_plies", "turns", "tries", "moves", "move_hash"}  # fmt: skip
+             "opening", "opening_plies", "turns", "tries", "moves", "move_hash", "seconds"}  # fmt: skip
 
 
 def make_result_columns(result_table: str, rows: Sequence[Row], with_run: bool = False) -> list[TableColumn]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+import re
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
+from uuid import UUID
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -66,6 +68,7 @@ class AppScreen(Screen[None]):
     follows: ClassVar[bool] = True  # whether the screen reloads when the registry changes
     finds: ClassVar[bool] = True  # whether / narrows its tables
     sorts: ClassVar[bool] = True  # whether > sorts its tables
+    keeps_filter: ClassVar[bool] = True  # whether the filter stays while another main screen is open
     crumb: str = ""
     stale = False
     refused = False  # whether the last input was invalid
@@ -196,6 +199,8 @@ class AppScreen(Screen[None]):
                 *(list_place_actions(TABLE) if self.query(PageTable) else ()),
                 *list_place_actions(EVERYWHERE),
             ]
+            if self.filtering is not None:
+                actions = [replace(a, short="clear filter") if a.method == "back" else a for a in actions]
         if self.has_no_rows:
             actions = [a for a in actions if not self.needs_row(a)]
         return [a for a in actions if self.offers(a) and not (a.writes and self.app.read_only)]
@@ -548,17 +553,61 @@ def format_field(name: str, value: Any) -> str:
     return f"{value} ({format_evaluation(value)})"
 
 
+INTERNAL_FIELDS = frozenset({  # fields of rows that only the screens use
+    "noun", "thing", "result_table", "rank", "begins", "short", "guide", "key", "way", "again", "below", "folds",
+    "folder", "fits", "narrows", "chosen", "unread", "move_hash",
+})  # fmt: skip
+MARK_FIELDS = ("starred", "pinned", "archived", "invalid")  # shown only if set
+LONG_HEX_PATTERN = re.compile(r"[0-9a-f]{32}")
+
+
+def is_id(value: Any) -> bool:
+    """Return whether a value is an id or a digest, or a list of them, which readers rarely need."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(is_id(one) for one in value)
+    return isinstance(value, UUID) or (isinstance(value, str) and LONG_HEX_PATTERN.search(value) is not None)
+
+
+def list_shown_fields(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the fields that readers need, without empty ones and bytes; those of nested values after their name."""
+    for name, value in fields.items():
+        if name in INTERNAL_FIELDS or value in (None, "", [], {}, ()) or (name in MARK_FIELDS and not value):
+            continue
+        if isinstance(value, (bytes, memoryview)):
+            continue
+        words = f"{prefix}{name}".replace("_", " ")
+        if isinstance(value, Mapping):
+            inner = {key: each for key, each in value.items() if each != fields.get(key)}
+            yield from list_shown_fields(inner, f"{words} ")
+        elif isinstance(value, (list, tuple)) and not any(isinstance(one, (dict, list)) for one in value):
+            yield words, value if is_id(value) else ", ".join(map(show.format_cell_value, value))
+        else:
+            yield words, value if is_id(value) else format_field(name, value)
+
+
 class FieldsScreen(TextScreen):
-    """Names and values of a row, without truncation."""
+    """Names, values and meanings of a row, without truncation. Ids and digests come last."""
 
     def __init__(self, fields: Mapping[str, Any], crumb: str = "fields") -> None:
         super().__init__()
         self.fields, self.crumb = fields, crumb
 
     def content(self) -> RenderableType:
+        from chessreg.queries.row_columns import TEXTS
+
+        meanings = TEXTS if "unit" in self.fields else {}  # of rows that a run made
+        named = list(list_shown_fields(self.fields))
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
-        for name, value in self.fields.items():
-            table.add_row(Text(name.replace("_", " ")), Text(format_field(name, value)))
+        table.add_column(style="dim")
+        for name, value in named:
+            if not is_id(value):
+                table.add_row(Text(name), Text(value), Text(meanings.get(name.replace(" ", "_"), "")))
+        ids = [(name, value) for name, value in named if is_id(value)]
+        for place, (name, value) in enumerate(ids):
+            if not place and len(ids) < len(named):
+                table.add_row("", "", "")
+            many = value if isinstance(value, (list, tuple)) else [value]
+            table.add_row(Text(name), Text("\n".join(map(show.format_full_value, many))), "")
         return table

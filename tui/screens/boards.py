@@ -21,6 +21,7 @@ from tui.columns import TableColumn
 from tui.data.pages import PAGE_ROWS, Pages, Row, count_rows_to
 from tui.data.result_rows import (
     DATASET_GAME,
+    TABLE_LEGENDS,
     TABLE_TITLES,
     find_tables_with_boards,
     has_datasets,
@@ -111,7 +112,7 @@ class BoardsScreen(BoardPreviewingScreen):
         if listed.pages is not None:
             strip.place = listed.result_tables.index(listed.result_table)
             columns = self.columns(listed)
-            table.set_title(TABLE_TITLES[listed.result_table])
+            table.set_title(TABLE_TITLES[listed.result_table], TABLE_LEGENDS.get(listed.result_table, ""))
             table.show(listed.pages, listed.rows, columns=columns, keep=keep, number=listed.number)
         else:
             table.loaded = True
@@ -257,6 +258,7 @@ class BoardScreen(DrawingScreen):
         self.evaluations: list[float | None] = []  # of each view; None: unknown
         self.asks_model = self.asking = False  # whether the model's moves are shown, and whether they are awaited
         self.answers: dict[int, LabAnswer] = {}  # the model's answer for a view
+        self.evaluated: set[int] = set()  # views whose evaluation was requested here, and is not of a dataset
         self.evaluating = 0  # number of the current evaluation; results of earlier ones are dropped
 
     def body(self) -> ComposeResult:
@@ -291,7 +293,7 @@ class BoardScreen(DrawingScreen):
             self.give_way(EditScreen(self.pages, self.at, drawn.row))
             return
         self.drawn_row = row
-        self.boards, self.answers, self.picked = drawn, {}, None
+        self.boards, self.answers, self.picked, self.evaluated = drawn, {}, None, set()
         self.evaluations, self.evaluating = [view.evaluation for view in drawn.views], self.evaluating + 1
         self.frame = min(self.frame, len(drawn.views) - 1)
         self.crumb = format_board_crumb({**drawn.row, "run": drawn.run})
@@ -410,7 +412,12 @@ class BoardScreen(DrawingScreen):
                 if (part := self.query_one(name, Static)).content != text:  # an update triggers a layout
                     part.update(text)
             here = self.views[0]
-            lines = [*self.square_lines(), *here.caption, *self.model_lines(), *list_legend(here)]
+            legend = list_legend(here)
+            if self.frame in self.evaluated:
+                from tui.data.board_views import EVALUATION_LIMIT, format_limit
+
+                legend[-1] += f" (Stockfish, {format_limit(EVALUATION_LIMIT)})"
+            lines = [*self.square_lines(), *here.caption, *self.model_lines(), *legend]
             self.query_one("#told", Static).update("\n".join(lines))
         elif self.is_pair and self.picked is not None:
             for pane, frame in zip(panes, self.views, strict=False):
@@ -556,6 +563,7 @@ class BoardScreen(DrawingScreen):
         def keep_evaluation(place: int, value: int) -> None:
             if self.evaluating == number and self.is_attached:
                 self.evaluations[place] = value
+                self.evaluated.add(place)
                 self.draw()
 
         def work_through() -> None:

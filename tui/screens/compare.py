@@ -85,10 +85,9 @@ class CompareScreen(PartsScreen):
         compared = self.compared
         if compared is None:
             return []
-        values = [
-            TableColumn(comparison.make_value_key(n), label, widest=64) for n, label in enumerate(compared.labels)
-        ]
-        numbers = [TableColumn(comparison.make_value_key(0), compared.labels[0], right=True)]
+        headings = [f"{compared.labels[0]} (baseline)", *compared.labels[1:]]
+        values = [TableColumn(comparison.make_value_key(n), heading, widest=64) for n, heading in enumerate(headings)]
+        numbers = [TableColumn(comparison.make_value_key(0), headings[0], right=True)]
         for n, label in list(enumerate(compared.labels))[1:]:
             numbers.append(TableColumn(comparison.make_value_key(n), label, right=True))
             numbers.append(

@@ -133,6 +133,7 @@ class PickerScreen(AppScreen):
 
     place = "picker"
     finds = False
+    keeps_filter = False
     BINDINGS = make_bindings("picker")
     DEFAULT_CSS = """
     PickerScreen { align: center middle; }
@@ -188,6 +189,7 @@ class PickerScreen(AppScreen):
         if rows is None:
             return
         keep, self._shown_words = table.loaded, words
+        table.empty = "no match; Esc clears the filter" if words else f"none yet; {self.command()} lists all"
         table.is_marked = lambda row: row["value"] in self.marked
         self.show_rows(rows, keep)
         if not keep and self.now:
@@ -239,6 +241,12 @@ class PickerScreen(AppScreen):
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         self.take(event.row)
+
+    def on_page_table_inspected(self, event: PageTable.Inspected) -> None:
+        from tui.screens.base import FieldsScreen
+
+        shown = {column.heading or "description": column.of(event.row) for column in self.columns}
+        self.app.push_screen(FieldsScreen(shown))
 
     def take(self, row: Mapping[str, Any]) -> None:
         """Close the picker and pass on the value.

@@ -330,7 +330,7 @@ def format_job_progress(view: JobView) -> str:
         share = sum(running) / total
         of = f" of {show.format_count(len(view.shards), 'job')}" if len(view.shards) > 1 else ""
         parts.append(f"{show.draw_bar(share, 20)} {show.format_percent(share)}")
-        parts.append(f"{done:,}/{total:,} units{of}")
+        parts.append(f"{done:,}/{total:,} units stored{of}")
     parts += [job["why"] if job["why"] != job["state"] else "", view.reason]
     return " · ".join(filter(None, parts))
 
@@ -343,7 +343,7 @@ def format_job_summary(view: JobView) -> str:
         job["name"] or "",
         f"job {show.abbreviate_id(job['id'])}",
         f"shard {format_shard(job)}" if format_shard(job) else "",
-        f"{show.format_units_done(job)} units" if job["units"] else "",
+        f"{show.format_units_done(job)} units stored" if job["units"] else "",
         show.format_job_pace(job),
         f"{job['executor']} on {show.format_host(job['machine'])}" if job["machine"] else job["executor"],
         f"partition {job['partition']}" if job["partition"] else "",

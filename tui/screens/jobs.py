@@ -200,7 +200,7 @@ PROGRESS = TableColumn(
     least=10,
     tone=lambda row: choose_state_tone(row["state"]),
 )
-UNITS = TableColumn("done", "units", right=True, text=show.format_units_done)
+UNITS = TableColumn("done", "units stored", right=True, text=show.format_units_done)
 PACE = TableColumn("pace", "pace", text=show.format_job_pace, whole=True, role="detail")
 ON = TableColumn("executor", "on", role="detail")
 MACHINE = TableColumn("machine", "machine", text=lambda row: show.format_host(row["machine"]), widest=20, role="detail")
@@ -247,7 +247,7 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         yield FilterBar("state:running  kind:probe  on:slurm  machine:box1  tries>1  launch:3f2a1c  !word", id="filter",
                         offered=FILTER_SUGGESTIONS)  # fmt: skip
         yield Static(NO_JOBS_TEXT, id="nothing", markup=False)
-        empty = "no job matches the filter; / then Esc clears it"
+        empty = "no job matches the filter; Esc clears it"
         yield PageTable(COLUMNS, id="jobs", title="Jobs", empty=empty)
 
     async def fill(self) -> None:

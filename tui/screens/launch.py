@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +19,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
 
+from chessreg.errors import ChessregError
 from tui import show
 from tui.actions import EVERYWHERE, FILTER, Action, list_place_actions, make_bindings
 from tui.columns import TableColumn
@@ -30,13 +32,16 @@ from tui.widgets.fields import (
     FieldList,
     FieldRow,
     FieldState,
+    format_equal_scales,
     format_field_help,
     format_field_note,
     format_plan,
+    format_scale_note,
 )
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
+    from chessreg.entities.vector import RelativeNorm
     from tui.data.launch_form import Field, Form, FormCheck, FormPlan
 
 
@@ -57,6 +62,7 @@ class LaunchScreen(AppScreen):
 
     place = "launch"
     finds = False
+    keeps_filter = False
     crumb = "launch"
     follows = False
     BINDINGS = make_bindings("launch")
@@ -65,7 +71,9 @@ class LaunchScreen(AppScreen):
 
     def body(self) -> ComposeResult:
         yield FilterBar("words of a kind's name or description", id="filter")
-        yield PageTable(COLUMNS, id="kinds", title="Kinds", empty="no kind of experiment matches the filter")
+        yield PageTable(
+            COLUMNS, id="kinds", title="Kinds", empty="no kind of experiment matches the filter; Esc clears it"
+        )
 
     def on_screen_resume(self) -> None:
         if self.is_mounted:
@@ -173,6 +181,7 @@ PLAN_DELAY_S = 0.4
 PASTED_CHARACTERS = 300  # long text is pasted: check it after the delay
 SETTING_PATTERN = re.compile(r"--([a-z][\w.-]*)")  # settings named in errors
 MAX_UNCONFIRMED_RUNS = 4
+SCALE_PATH = "intervention.scale"
 MOUNT_BATCH_ROWS = 12
 PART_TITLES = {
     "spec": "Settings that determine the result",
@@ -189,6 +198,7 @@ class FormScreen(AppScreen):
 
     place = "form"
     finds = False
+    keeps_filter = False
     AUTO_FOCUS = "FieldRow"
     follows = False
     BINDINGS = make_bindings("form")
@@ -226,6 +236,8 @@ class FormScreen(AppScreen):
         self.filter_words: list[str] = []
         self._timer: Timer | None = None
         self._planning = self._again = False
+        self.norms: Sequence[RelativeNorm] = ()  # of the chosen vector
+        self._measured = ""  # the vector of `norms`, or whose norms are being measured
 
     def body(self) -> ComposeResult:
         yield PaneStrip()
@@ -454,17 +466,44 @@ class FormScreen(AppScreen):
         self.show_fields()
         self.tell()
         self.relabel()
+        self.measure_vector()
+
+    def measure_vector(self) -> None:
+        """Measure the chosen vector, as a guide to its scale, if it is another one than before."""
+        spec = self.checked.spec if self.checked.is_valid else None
+        vector = getattr(getattr(spec, "intervention", None), "vector", None) or ""
+        if vector != self._measured:
+            self.norms, self._measured = (), vector
+            if vector:
+                self.run_exclusive(partial(self.read_norms, vector), "norms")
+            self.tell()
+
+    async def read_norms(self, vector: str) -> None:
+        """Show the norms of a vector next to those of the model. Shows nothing if they cannot be measured."""
+        with suppress(ChessregError):
+            self.norms = await self.app.model.measure_scales(vector)
+        self.require_shown()
+        self.tell()
+
+    @property
+    def edited_norms(self) -> Sequence[RelativeNorm]:
+        """The norms of the layers that the form edits."""
+        settings = getattr(self.checked.spec, "intervention", None)
+        layers = settings.layers if settings is not None else ()
+        return [norm for norm in self.norms if not layers or norm.layer in layers]
 
     def tell(self) -> None:
         """Show the description of the field and the plan."""
         if not self.query("#about"):
             return
-        row = self.row
-        self.query_one("#about", Static).update(
-            format_field_help(row.field, self.find_error(row.field.key)) if row else ""
-        )
+        row, norms = self.row, self.edited_norms
+        about = format_field_help(row.field, self.find_error(row.field.key)) if row else Text()
+        if row is not None and row.field.path == SCALE_PATH and norms:
+            about.append(f"\n{format_equal_scales(norms)}; also try smaller and negative ones", style="bold")
+        self.query_one("#about", Static).update(about)
         wide = self.has_class("-wide")
-        plan = format_plan(self.form, self.checked, self.outlook, wide, self.run_key)
+        note = format_scale_note(self.checked.spec.intervention.scale, norms) if norms else ""
+        plan = format_plan(self.form, self.checked, self.outlook, wide, self.run_key, note)
         if self.launching:
             plan = Text(f"{', then '.join(('launching', *self.after_launch))}…\n", style="bold").append_text(plan)
         self.query_one("#plan", Static).update(plan)

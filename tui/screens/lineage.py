@@ -20,10 +20,12 @@ LINEAGE_DIRECTIONS = (("up", "down"), ("up",), ("down",))
 
 
 def format_node(row: Row) -> str:
-    """Return the label of a node: guide lines, the field that refers to it, its kind and name."""
+    """Return the label of a node: guide lines, the field that refers to it, its kind and name. Without guide lines,
+    also whether it is among the inputs or the descendants."""
     field = f"{row['field']}: " if row["field"] not in ("", row["kind"]) else ""
     fold = "▸ " if row["below"] else ""
-    return f"{row['guide']}{fold}{field}{row['kind']} {row['name'] or ''}".rstrip()
+    way = "" if row["guide"] else f" ({row['way']})"
+    return f"{row['guide']}{fold}{field}{row['kind']} {row['name'] or ''}".rstrip() + way
 
 
 def format_node_state(row: Row) -> str:
@@ -36,7 +38,9 @@ COLUMNS = (
     TableColumn("what", "lineage", text=format_node, widest=120, least=30),
     TableColumn("short", "id", text=lambda row: show.abbreviate_id(row["id"][-6:])),
     TableColumn("state", "state", text=format_node_state),
-    TableColumn("way", "", text=lambda row: "" if row["guide"] else row["way"]),
+    TableColumn("settings", "settings", widest=60, least=16),
+    TableColumn("host", "machine", text=lambda row: show.format_host(row.get("host")), widest=20),
+    TableColumn("created_at", "created", least=16, role="detail"),
 )
 
 

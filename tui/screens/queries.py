@@ -59,7 +59,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
     def body(self) -> ComposeResult:
         yield FilterBar("words of a title, a question, an alias, a paper or a plot", id="filter")
         yield ScopeBar()
-        yield PageTable(COLUMNS, id="queries", title="Queries", empty="no query matches the filter")
+        yield PageTable(COLUMNS, id="queries", title="Queries", empty="no query matches the filter; Esc clears it")
 
     async def fill(self) -> None:
         search_text: str = self.app.remembered.get(SEARCH_KEY, "")

@@ -14,7 +14,14 @@ from tui import show
 from tui.actions import make_bindings
 from tui.columns import TableColumn
 from tui.data.pages import PAGE_ROWS, ListPages, Pages, Row
-from tui.data.result_rows import TABLE_TITLES, TABLES_WITH_BOARDS, count_result_rows, list_results, make_result_columns
+from tui.data.result_rows import (
+    TABLE_LEGENDS,
+    TABLE_TITLES,
+    TABLES_WITH_BOARDS,
+    count_result_rows,
+    list_results,
+    make_result_columns,
+)
 from tui.data.run_rows import ATTEMPT_COLUMNS, SETTING_COLUMNS, format_headline, format_run_state, format_units
 from tui.interval_bars import IntervalBars
 from tui.screens.annotate import AnnotatingScreen
@@ -118,7 +125,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
         if (pane := self.pane) is not None:
             table = self.query_one(PageTable)
             here = keep and table.cursor < max(1, len(pane.first))
-            table.set_title(pane.title)
+            table.set_title(pane.title, TABLE_LEGENDS.get(pane.result_table, ""))
             table.show(pane.pages, pane.first, columns=pane.columns, keep=here, bars=pane.bars)
             chosen = next((place for place, row in enumerate(pane.first) if row.get("chosen")), 0)
             if chosen and not here:

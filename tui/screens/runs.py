@@ -84,7 +84,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         yield FilterBar("kind:probe units>5 state:partial starred since:7d spec.seed:1 ~letters !word", id="filter",
                         offered=FILTER_SUGGESTIONS)  # fmt: skip
         yield Static("", id="nothing", markup=False)
-        empty = "no run matches the filter; / then Esc clears it"
+        empty = "no run matches the filter; Esc clears it"
         yield PageTable(self.make_headed_columns(), id="runs", title="Runs", empty=empty)
 
     def on_mount(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from tui.columns import TableColumn
 from tui.data import entity_rows
 from tui.data.pages import ListPages, Row
 from tui.screens.annotate import AnnotatingScreen
-from tui.screens.base import AppScreen, PartsScreen, collect_row_fields
+from tui.screens.base import INTERNAL_FIELDS, AppScreen, PartsScreen, collect_row_fields
 from tui.screens.files import import_picked_file
 from tui.screens.preview import PreviewingScreen, RowPreview, build_fields_table
 from tui.widgets.bars import PaneStrip
@@ -33,22 +34,23 @@ if TYPE_CHECKING:
     from chessreg.entities.base import Entity
 
 
-INTERNAL_FIELDS = ("noun", "thing")  # of `entity_rows.list_entities`
 IMPORT_COMMANDS = {  # noun → import command, accepted files, further options
     "dataset": (
         ("dataset", "add"), "games or positions: PGN, CSV, Parquet, .bag; also as .zst, .gz, .bz2, .zip",
         "--exclude DATASET --within DATASET --min-plies N --licence TEXT",
     ),
     "checkpoint": (
-        ("import", "checkpoint"), "a checkpoint: .pt, .pth, or a folder of Hugging Face (Space)",
-        "--encoding NAME --trained-on DATASET",
+        ("import", "checkpoint"),
+        "a model: nanoGPT, GPT-2, Lightning or TransformerLens (.pt, .ckpt, .pth, .safetensors), Maia-2 (.pt), "
+        "searchless_chess (.npz, folder), ONNX (.onnx, folder), Hugging Face (folder). Space picks a folder.",
+        "--encoding NAME: left out, found in the file, else pgn-char-32; --trained-on DATASET",
     ),
     "probe": (
-        ("import", "probe"), "a saved probe: .pth or .safetensors",
+        ("import", "probe"), "a saved probe: .pth, .pt or .safetensors",
         "--checkpoint NAME: the model that it reads, else unknown; --layers N --label TEXT",
     ),
     "vector": (
-        ("import", "vector"), "a saved activation vector: .pt",
+        ("import", "vector"), "a steering vector: a tensor [d_model] as .npy, .pt or .safetensors, or a skill probe",
         "--checkpoint NAME: the model that it is of, else unknown; --layers N --label TEXT",
     ),
 }  # fmt: skip
@@ -227,11 +229,31 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
         if thing is None:
             return
         keep, self.thing = self.thing is not None, thing
-        self.query_one("#summary", Static).update("\n".join(filter(None, [thing.summary, thing.annotations])))
+        self.update_summary()
+        if noun == "vector" and not keep:
+            self.run_exclusive(self.measure_scales, "scales")
         strip = self.query_one(PaneStrip)
         strip.names = tuple(part.name for part in thing.parts)
         strip.place = min(strip.place, len(strip.names) - 1)
         self.show_part(keep)
+
+    scales = ""  # of a vector: the scales at which it is as long as the model's residual
+
+    def update_summary(self) -> None:
+        """Show the summary of the entity, its annotations, and the scales of a vector."""
+        if self.thing is not None:
+            lines = [self.thing.summary, self.thing.annotations, self.scales]
+            self.query_one("#summary", Static).update("\n".join(filter(None, lines)))
+
+    async def measure_scales(self) -> None:
+        """Show the scales at which the vectors are as long as the model's residuals, if they can be measured."""
+        from tui.widgets.fields import format_equal_scales
+
+        with suppress(ChessregError):
+            if norms := await self.app.model.measure_scales(self.thing_id.hex):
+                self.scales = f"--intervention.scale: {format_equal_scales(norms)}"
+        self.require_shown()
+        self.update_summary()
 
     @property
     def part(self) -> Part | None:

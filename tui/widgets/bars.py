@@ -340,7 +340,7 @@ class FilterBar(Input):
         title: str = "filter",
     ) -> None:
         super().__init__(placeholder=placeholder, id=id, select_on_focus=False)
-        self.border_title = title
+        self.border_title = f"{title} · Esc clears it" if hides else title
         if offered:
             self.suggester = ColumnSuggester(offered)
         self.leads = leads  # label of Enter in the footer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,12 +17,14 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Input
 
+from chessreg.entities.display import format_layers
 from tui import show
 from tui.actions import make_bindings
 from tui.columns import fit_text
 from tui.themes import find_cursor_style
 
 if TYPE_CHECKING:
+    from chessreg.entities.vector import RelativeNorm
     from tui.data.launch_form import Field, Form, FormCheck, FormPlan
     from tui.data.pages import Row
 
@@ -243,6 +246,27 @@ MAX_COMMAND_CHARS = 500
 PLAN_STATUS = {"complete": "already complete", "already_queued": "already queued"}
 
 
+def format_equal_scales(norms: Sequence[RelativeNorm]) -> str:
+    """Return the scales at which vectors are as long as the residual.
+
+    >>> from chessreg.entities.vector import RelativeNorm
+    >>> format_equal_scales([RelativeNorm(3, 0.5, 100.0)])
+    'at scale 200, as long as the residual stream at layer 3'
+    >>> format_equal_scales([RelativeNorm(3, 0.5, 100.0), RelativeNorm(4, 0.5, 120.0)])
+    'at scale 200 to 240, as long as the residual stream at layers 3-4'
+    """
+    layers, scales = format_layers(norm.layer for norm in norms), sorted(norm.scale for norm in norms)
+    between = " to ".join(f"{scale:g}" for scale in dict.fromkeys((scales[0], scales[-1])))
+    return f"at scale {between}, as long as the residual stream at layer{'s' * (len(norms) > 1)} {layers}"
+
+
+def format_scale_note(scale: float, norms: Sequence[RelativeNorm]) -> str:
+    """Return the length of scaled vectors as a share of the residual's, and the scale at which they are equal."""
+    shares = sorted(100 * abs(scale) * norm.share for norm in norms)
+    between = " to ".join(dict.fromkeys(f"{share:.2g}" for share in (shares[0], shares[-1])))
+    return f"scale {scale:g} adds {between} % of the residual stream's length; {format_equal_scales(norms)}"
+
+
 def format_field_help(field: Field, error: str) -> Text:
     """Return the field's accepted values, its error, and its help."""
     text = Text().append(field.path, style="bold")
@@ -270,10 +294,12 @@ def describe_input(field: Field) -> str:
     return field.form
 
 
-def format_plan(form: Form, checked: FormCheck, outlook: FormPlan | None, wide: bool, run_key: str) -> Text:
+def format_plan(
+    form: Form, checked: FormCheck, outlook: FormPlan | None, wide: bool, run_key: str, note: str = ""
+) -> Text:
     """Return the plan in a few lines, or the reason why no plan is available yet, followed by the command.
 
-    `run_key` is the key that opens an existing run.
+    `run_key` is the key that opens an existing run. `note` is a further remark on the plan.
     """
     text = Text()
     if not checked.is_valid:
@@ -295,7 +321,8 @@ def format_plan(form: Form, checked: FormCheck, outlook: FormPlan | None, wide: 
         text.append("not ready  ", style="bold")
         text.append(outlook.trouble + (f" ({outlook.hint})" if outlook.hint else ""))
     else:
-        text.append_text(format_plan_facts(outlook.plan, checked, wide, run_key))
+        plan = {**outlook.plan, "remarks": [*filter(None, [note]), *outlook.plan["remarks"]]}
+        text.append_text(format_plan_facts(plan, checked, wide, run_key))
     text.append("\n\n" if wide else "\n")
     command = format_command_lines(form) if wide else form.command()
     text.append("$ ", style="dim")

@@ -242,9 +242,11 @@ class PageTable(ScrollView, can_focus=True):
             return shown
         return [one for column in shown for one in ([column, bar] if column.field == bar.field else [column])]
 
-    def set_title(self, title: str) -> None:
-        """Set the frame's title, with its first letter capitalized."""
-        self.title = title[:1].upper() + title[1:]
+    legend = ""
+
+    def set_title(self, title: str, legend: str = "") -> None:
+        """Set the frame's title, with its first letter capitalized. `legend` explains columns, after the row count."""
+        self.title, self.legend = title[:1].upper() + title[1:], legend
         self._write_title()
 
     def _write_title(self) -> None:
@@ -253,7 +255,8 @@ class PageTable(ScrollView, can_focus=True):
         if not self.title and self.loaded:
             count = count if " " in count else f"{count} {'row' if self.count == 1 else 'rows'}"
         count_shown = count if self.loaded and self.counts else ""
-        self.border_title = cast(str, Content(" ".join(filter(None, [self.title, count_shown]))))
+        title = " ".join(filter(None, [self.title, count_shown]))
+        self.border_title = cast(str, Content(f"{title} · {self.legend}" if self.legend and self.count else title))
         self.border_subtitle = cast(str, Content(self._left_out_text))
 
     @property

@@ -115,6 +115,19 @@ def _score_author_2024(color: chess.Color, result: str, cp: int | None) -> float
     return None if own == WIN_CP else float(own > WIN_CP)  # exactly 100 was written as "1/2" and dropped too
 
 
+MAX_MATE_MOVES = 100  # an evaluation further from that of a mate is centipawns
+
+
+def count_mate_moves(centipawns: float) -> int | None:
+    """Return the moves to mate of an evaluation that stores a mate, as engines here or Lichess's files do; else None.
+
+    >>> count_mate_moves(9_997), count_mate_moves(-29_999), count_mate_moves(-35)
+    (3, 1, None)
+    """
+    moves = (round(mate - abs(centipawns)) for mate in (MATE_CP, LICHESS_MATE_CP))
+    return next((left for left in moves if 0 <= left < MAX_MATE_MOVES), None)
+
+
 SCORING: NameRegistry[Callable[[chess.Color, str, int | None], float | None]] = NameRegistry("scoring policy")
 SCORING["paper"] = _score_paper
 SCORING["author-2024"] = _score_author_2024

@@ -12,7 +12,7 @@ import chess
 import chess.svg
 
 from chessreg.errors import BadInputError, report_write_errors
-from chessreg.games.boards.adjudication import LICHESS_MATE_CP, MATE_CP
+from chessreg.games.boards.adjudication import count_mate_moves
 from chessreg.games.boards.boardframe import EMPTY, BoardFrame, Mark, Role
 from chessreg.terminal import make_visible
 from store.files import write_whole
@@ -139,9 +139,6 @@ def format_readings(frame: BoardFrame) -> str:
     return ", ".join(named) + more
 
 
-MAX_MATE_MOVES = 100  # an evaluation further from that of a mate is centipawns
-
-
 def format_evaluation(centipawns: float) -> str:
     """Return an evaluation in centipawns (White's view) as pawns; a mate in n as `#n`, or `#-n` if Black mates.
 
@@ -150,9 +147,8 @@ def format_evaluation(centipawns: float) -> str:
     >>> format_evaluation(-35), format_evaluation(9_997), format_evaluation(-29_999), format_evaluation(10_000)
     ('-0.35 for White', '#3', '#-1', '#0')
     """
-    for mate in (MATE_CP, LICHESS_MATE_CP):
-        if 0 <= (left := round(mate - abs(centipawns))) < MAX_MATE_MOVES:
-            return f"#{'' if centipawns > 0 else '-'}{left}"
+    if (left := count_mate_moves(centipawns)) is not None:
+        return f"#{'' if centipawns > 0 else '-'}{left}"
     return f"{centipawns / 100:+.2f} for White"
 
 
