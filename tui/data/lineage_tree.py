@@ -48,8 +48,10 @@ def iter_branches(branch: Branch) -> Iterator[Branch]:
 
 
 def read_lineage_facts(sql: SqlSession, ids: Collection[UUID]) -> dict[str, Row]:
-    """Return the seed and the given settings that are not inputs (`settings`), the machine of the last attempt (`host`) and the
-    creation time of runs, by their id in hexadecimal digits."""
+    """Return the settings, machine (`host`) and creation time of runs, by their id in hexadecimal digits.
+
+    `settings` are the seed and those that were given, without inputs.
+    """
     from chessreg.registry.read import read_run_rows
     from chessreg.runs.inputs import REFERENCE_PATTERN
     from chessreg.runs.spec import describe_source, flatten_settings, format_value
