@@ -375,7 +375,7 @@ def make_world(root: Path) -> None:
 
     (root / "games.pgn").write_text("".join(f"{world_game(n)}\n\n" for n in range(60)))
     twin = make_random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=1023, vocab_size=32), seed=0)
-    save_checkpoint(twin, root / "twin", CheckpointInfo.of(twin, "pgn-char-32"))
+    save_checkpoint(twin, root / "twin", CheckpointInfo.from_network(twin, "pgn-char-32"))
     with open_session(str(root / "registry.db"), root / "store") as session:
         add_dataset(session.database, session.store, [root / "games.pgn"], name="sample")
         split_dataset(session.database, session.store, "sample", "fit=0.6,test=0.4", seed=0)
@@ -407,7 +407,7 @@ def add_uci_model(session: Session, folder: Path) -> None:
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
     network = make_random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=255, vocab_size=72), seed=0)
-    save_checkpoint(network, folder, CheckpointInfo.of(network, "uci-square-72"))
+    save_checkpoint(network, folder, CheckpointInfo.from_network(network, "uci-square-72"))
     import_checkpoint(session.database, session.store, folder, name="uci")
     session.run(
         CacheSpec(checkpoint="uci", dataset="sample:fit", sites="white-turns", games=8, max_sites=8), name="uci-fit"

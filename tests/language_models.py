@@ -100,7 +100,7 @@ def bring_in(session: Session, name: str, adapter: str, folder: Path) -> str:
         write_language_model(folder, adapter, LONG)
     else:
         made = network(adapter, get_encoding("fen-77" if name == "prompt" else name).size)
-        save_checkpoint(made, folder, CheckpointInfo.of(made, name))
+        save_checkpoint(made, folder, CheckpointInfo.from_network(made, name))
     if name == "prompt" and adapter.endswith("fen-encoder"):
         write_tokenizer(folder / "tokenizer.json")
     written = make_prompt_encoding(folder, end="</s>") if name == "prompt" else name

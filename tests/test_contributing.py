@@ -295,7 +295,7 @@ def test_the_adapter_is_saved_loaded_and_decodes(tmp_path):
     try:
         exec(EXAMPLES["adapter.py"], scope)
         model = scope["Linear"](32, 16, 64).make_untrained(3)  # type: ignore[operator]
-        save_checkpoint(model, tmp_path, CheckpointInfo.of(model, "pgn-char-32"))
+        save_checkpoint(model, tmp_path, CheckpointInfo.from_network(model, "pgn-char-32"))
         loaded = LanguageModel.load(tmp_path)
         tokens = torch.tensor([[15, 6, 4, 27, 9]])
         assert torch.equal(loaded.network(tokens), model(tokens))

@@ -155,4 +155,4 @@ def parse_answer(values: Mapping[str, Any]) -> LabAnswer:
     thread."""
     from chessreg.lab.answer import LabAnswer
 
-    return LabAnswer.of_json(values)
+    return LabAnswer.from_json(values)

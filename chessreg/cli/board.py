@@ -115,7 +115,7 @@ def evaluate_boards(views: list[BoardFrame], limit: str) -> list[BoardFrame]:
     search = parse_limit(limit)
     if not all(frame.position for frame in views):
         raise BadInputError("the side to move on these boards is unknown", "evaluate a game or a position")
-    with EnginePool(parse_engine("stockfish:20"), timed=search.kind == "time") as pool:
+    with EnginePool(parse_engine("stockfish:20"), is_timed=search.kind == "time") as pool:
         found = pool.evaluations((frame.position for frame in views), search)
         return [replace(frame, evaluation=value) for frame, value in zip(views, found, strict=True)]
 

@@ -58,7 +58,7 @@ def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | N
     elif "checkpoint" not in given:
         raise BadInputError("a model is missing", "give --checkpoint NAME, or RUN:UNIT of an edit run")
     else:
-        question = LabPosition.of(**given, settings=tuple(map(split_pair, settings)))
+        question = LabPosition.from_settings(**given, settings=tuple(map(split_pair, settings)))
     prepare_device("cpu")
     answer = Lab(home.session().inputs).ask(question)
     if home.json:

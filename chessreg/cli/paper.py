@@ -35,7 +35,11 @@ class PaperGroup(Group):
         if name == "list":
             return list_
         paper = list_papers().get(name)
-        return make_paper_command(name, paper.title, paper.firsts, paper.trains, paper.compares) if paper else None
+        return (
+            make_paper_command(name, paper.title, paper.steps_by_question, paper.can_train, paper.has_comparisons)
+            if paper
+            else None
+        )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -265,7 +269,7 @@ def run_paper(
             click.echo("interrupted: complete units are kept; the same command resumes", err=True)
             sys.exit(130)
         if action.report or only:
-            work.look()
+            work.tag_complete_runs()
         write_tables(work, action)
 
 
@@ -313,12 +317,12 @@ def run_steps(work: Work, quiet: bool) -> bool:
 
         def begin(number: int, planned: StepPlan) -> None:
             if not quiet:
-                state = f"is {planned.state}" if planned.done else f"{planned.missing:,} units"
+                state = f"is {planned.state}" if planned.is_done else f"{planned.missing:,} units"
                 state = f"refused: {planned.why}" if planned.state == "refused" else state
                 click.echo(f"[{number}/{total}] {planned.step.name} ({planned.step.kind}): {state}", err=True)
 
         try:
-            return work.do(begin, on_progress)
+            return work.run_steps(begin, on_progress)
         except KeyboardInterrupt:  # between two units, as where torch is imported
             return True
 
@@ -336,7 +340,7 @@ def launch_steps(work: Work, on: str, quiet: bool) -> None:
             )
 
     with show_progress_line("", quiet=quiet) as on_progress:
-        stopped = PaperLauncher(work, on, on_queued, on_progress).do()
+        stopped = PaperLauncher(work, on, on_queued, on_progress).launch_steps()
     if stopped:
         click.echo("interrupted: launched jobs continue (chessreg jobs); the same command resumes the paper", err=True)
         sys.exit(130)
@@ -403,14 +407,14 @@ def print_paper_plan(work: Work, as_json: bool) -> None:
     rate = measure_multiplication_rate() if any(p.step.operations or p.step.engine_seconds for p in plan) else 0.0
     times = {
         p.step.name: 0.0
-        if p.done
+        if p.is_done
         else estimate_step_seconds(p.step, rate, p.share * (p.missing / p.units if p.units else 1.0))
         for p in plan
     }
     rows: list[dict[str, Any]] = [
         {
             "step": p.step.name, "kind": p.step.kind, "state": p.state, "units": p.units, "missing": p.missing,
-            "rows": p.rows, "bytes": p.bytes, "cpu_seconds": times[p.step.name], "serves": p.step.serves, "why": p.why,
+            "rows": p.rows, "bytes": p.bytes, "cpu_seconds": times[p.step.name], "serves": p.step.purpose, "why": p.why,
         }
         for p in plan
     ]  # fmt: skip

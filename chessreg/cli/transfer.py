@@ -120,14 +120,14 @@ def push_to_hub(home: Home, references: tuple[str, ...], place: str, private: bo
             raise BadInputError(f"{address} is a {other} repository, but a {noun} needs a {needed} repository", hint)
         done = hub_repository.push_folder(made.folder, whole, f"Push {noun} {reference}", private=private)
     if home.json:
-        listed = {"repository": str(whole), "url": done.url, "commit": done.commit, "created": done.created}
-        print_output(home, {**listed, "files": sizes, "changed": list(done.changed)})
+        listed = {"repository": str(whole), "url": done.url, "commit": done.commit, "created": done.is_new}
+        print_output(home, {**listed, "files": sizes, "changed": list(done.changed_files)})
         return
-    if not done.changed:
+    if not done.changed_files:
         click.echo(f"{done.url} has these {len(sizes)} files already; nothing was committed", err=True)
         return
-    sent = sum(sizes[name] for name in done.changed)
-    click.echo(f"{len(done.changed)} of {len(sizes)} files, {sent:,} bytes, are now in {done.url}", err=True)
+    sent = sum(sizes[name] for name in done.changed_files)
+    click.echo(f"{len(done.changed_files)} of {len(sizes)} files, {sent:,} bytes, are now in {done.url}", err=True)
     click.echo(f"commit {done.commit}; to get it elsewhere: chessreg fetch {whole}", err=True)
 
 

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _encodings: NameRegistry[Encoding] = NameRegistry("encoding")
-_broken: list[str] = []  # errors of files here that cannot be loaded
+_load_errors: list[str] = []  # errors of files here that cannot be loaded
 
 
 def register_encoding(made: Encoding) -> None:
@@ -57,8 +57,8 @@ def get_encoding(name: str, folder: Path | None = None) -> Encoding:
     and for an encoding of one checkpoint without `folder`.
     """
     if not is_stored_encoding(name):
-        if name not in _encodings and _broken:
-            raise NotFoundError(f"encoding {name!r} does not exist", "; ".join(_broken))
+        if name not in _encodings and _load_errors:
+            raise NotFoundError(f"encoding {name!r} does not exist", "; ".join(_load_errors))
         return _encodings[name]
     if folder is None:
         raise NotFoundError(f"{name} is the encoding of one checkpoint with its own tokenizer", "name that checkpoint")
@@ -95,10 +95,10 @@ def get_phase_site(written: Encoding, phase: int) -> str:
     return f"{name}s" if f"{name}s" in written.site_names else name
 
 
-for _made in (PgnChar(), davis, lcb, Fen77()):
-    register_encoding(_made)
+for _encoding in (PgnChar(), davis, lcb, Fen77()):
+    register_encoding(_encoding)
 for _file in pkgutil.iter_modules(__path__):  # files added later register themselves
     try:
         plugins.load_custom_module(f"{__name__}.{_file.name}")
     except ChessregError as error:
-        _broken.append(error.message)
+        _load_errors.append(error.message)

@@ -158,7 +158,7 @@ class Encoding(Protocol):
         """Return the canonical tokens of one move. Raises BadInputError for a move that cannot be written."""
         ...
 
-    def origin_of(self, number: int) -> int | None:
+    def find_origin(self, number: int) -> int | None:
         """Return the from-square of all answers that begin with id `number`; None if the id does not determine it."""
         ...
 

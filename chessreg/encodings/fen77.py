@@ -43,16 +43,16 @@ _CHARACTERS = "0123456789abcdefghpnrkqPBNRQKw."
 _EMPTY = _CHARACTERS.index(".")
 FEN77_TOKENS = 77
 _FIELDS = {"castling": (65, 4), "en-passant": (69, 2), "halfmoves": (71, 3), "fullmoves": (74, 3)}
-SQUARE_OF = np.full(FEN77_TOKENS, -1, np.int8)
+SQUARE_BY_TOKEN = np.full(FEN77_TOKENS, -1, np.int8)
 """The square of each token (a1 = 0); -1 for tokens that are not squares."""
-SQUARE_OF[1:65] = np.arange(64).reshape(8, 8)[::-1].reshape(64)
+SQUARE_BY_TOKEN[1:65] = np.arange(64).reshape(8, 8)[::-1].reshape(64)
 _BATCH_FENS = 1 << 10  # keeps the working arrays in the CPU cache
 _FEN = re.compile(r"\S+ [wb] (?:-|[KQkq]{1,4}) (?:-|[a-h][36]) \d{1,3} \d{1,3}", re.ASCII)
 _TAIL = re.compile(r"([wb]) (-|[KQkq]{1,4}) (-|[a-h][36]) (\d{1,3}) (\d{1,3})", re.ASCII)
 _RUNS = [(b"%d" % run, b"1" * run) for run in range(2, 9)]
-_SLASH, _END, _BAD = 200, 201, 255
-_OF_BYTE = bytes(
-    {"1": _EMPTY, "/": _SLASH, " ": _END}.get(c, _CHARACTERS.index(c) if c in "pnbrqkPNBRQK" else _BAD)
+_SLASH, _END, _INVALID = 200, 201, 255
+_CODE_BY_BYTE = bytes(
+    {"1": _EMPTY, "/": _SLASH, " ": _END}.get(c, _CHARACTERS.index(c) if c in "pnbrqkPNBRQK" else _INVALID)
     for c in map(chr, range(256))
 )
 """Maps a byte of a FEN's first field (its digits expanded to ones) to a token, or to one of the three codes above."""
@@ -120,7 +120,7 @@ class _Tails(dict[str, bytes]):
     """Cache: the part of a FEN after the squares → its 13 tokens, then the ply as two bytes. KeyError for an invalid
     part."""
 
-    most = 1 << 16
+    max_entries = 1 << 16
 
     def __missing__(self, tail: str) -> bytes:
         match = _TAIL.fullmatch(tail)
@@ -132,7 +132,7 @@ class _Tails(dict[str, bytes]):
             for field, (_, length) in zip(fields, _FIELDS.values(), strict=True)
         )
         ply = max(2 * (int(fields[-1]) - 1), 0) + (side == "b")
-        if len(self) >= self.most:
+        if len(self) >= self.max_entries:
             self.clear()
         self[tail] = bytes(map(_CHARACTERS.index, text)) + ply.to_bytes(2, "little")
         return self[tail]
@@ -194,7 +194,7 @@ class FenCharacters(ABC):
         out = np.full((count, FEN77_TOKENS), _EMPTY, np.uint8)
         out[:, 0] = self._ids[np.where(positions.ply % 2 == 0, ord("w"), ord("b"))]
         pieces = self._ids[np.frombuffer(b"kqrbnp.PNBRQK", np.uint8)]
-        out[:, 1:65] = pieces[positions.boards[:, SQUARE_OF[1:65]] + 6]
+        out[:, 1:65] = pieces[positions.boards[:, SQUARE_BY_TOKEN[1:65]] + 6]
         rights = ["".join(letter for bit, letter in enumerate("KQkq") if of >> bit & 1) for of in range(16)]
         squares = ["", *chess.SQUARE_NAMES]
         numbers = [str(number) for number in range(1000)]
@@ -234,7 +234,7 @@ class FenCharacters(ABC):
             heads = heads.replace(run, ones)
         if len(heads) != 72 * len(fens):
             raise self._make_fen_error(fens)
-        ranks = np.frombuffer(heads.translate(_OF_BYTE), np.uint8).reshape(-1, 8, 9)
+        ranks = np.frombuffer(heads.translate(_CODE_BY_BYTE), np.uint8).reshape(-1, 8, 9)
         borders = ranks[:, :, 8]
         if (borders[:, :7] != _SLASH).any() or (borders[:, 7] != _END).any():
             raise self._make_fen_error(fens)
@@ -331,7 +331,7 @@ class Fen77(FenCharacters):
             table[move.from_square | move.to_square << 6 | (move.promotion or 0) << 12] = number
         return table
 
-    def actions_of(self, codes: np.ndarray) -> np.ndarray:
+    def encode_actions(self, codes: np.ndarray) -> np.ndarray:
         """Return the actions int16 [n] of packed moves uint16 [n]. Raises BadInputError for a move that is not an
         action."""
         actions = self._action_of_code[codes]
@@ -350,7 +350,7 @@ class Fen77(FenCharacters):
         """Return the error for a UCI move that is not one of the actions."""
         return BadInputError(f"{uci} is not one of the {self.answer_size:,} actions of {self.name}")
 
-    def origin_of(self, number: int) -> int | None:
+    def find_origin(self, number: int) -> int | None:
         return chess.parse_square(self.actions[number][:2])
 
     def answer_text(self, ids: Ids) -> str:

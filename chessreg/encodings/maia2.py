@@ -90,7 +90,7 @@ class Maia2Encoding(FenCharacters):
             raise BadInputError(f"{move.uci()} is not one of the {self.answer_size:,} moves of {self.name}")
         return (number,)
 
-    def origin_of(self, number: int) -> int | None:
+    def find_origin(self, number: int) -> int | None:
         """Return None: the from-square depends on the side to move."""
         return None
 

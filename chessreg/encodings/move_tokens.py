@@ -162,7 +162,7 @@ class MoveTokens:
         self._id = {text: number for number, text in enumerate(self.vocabulary)}
         self.special = {name: text for name, text in special.items() if text is not None}
         self._bos = self._id[self.special["bos"]]
-        self._unknown = self._id.get(self.special.get("unk", ""))
+        self._unknown_id = self._id.get(self.special.get("unk", ""))
         self.boundary_ids = frozenset(self._id[self.special[name]] for name in self.special if name != "unk")
         self.notation: Notation = spelling.notation
         self.max_move_tokens = spelling.max_tokens
@@ -252,11 +252,11 @@ class MoveTokens:
         ids = self._find_move_ids(board, move)
         if ids is not None:
             return ids
-        if self._unknown is None:
+        if self._unknown_id is None:
             raise BadInputError(
                 f"the vocabulary of {self.name} has no tokens for the move {move.uci()}, and no unknown token"
             )
-        return (self._unknown,)
+        return (self._unknown_id,)
 
     # -- texts ------------------------------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class MoveTokens:
         while place < len(word):
             for stop in range(len(word), place, -1):
                 number = self._id.get(word[place:stop])
-                if number is not None and number != self._unknown:
+                if number is not None and number != self._unknown_id:
                     yield number
                     place = stop
                     break
@@ -378,7 +378,7 @@ class MoveTokens:
                     origins[number] = move.from_square if same else None
         return origins
 
-    def origin_of(self, number: int) -> int | None:
+    def find_origin(self, number: int) -> int | None:
         return self._origins.get(number)
 
     def answer_text(self, ids: Ids) -> str:

@@ -147,7 +147,7 @@ class PgnChar:
         """Return the canonical SAN followed by a space."""
         return tuple(self.encode(board.san(move) + " ").tolist())
 
-    def origin_of(self, number: int) -> int | None:
+    def find_origin(self, number: int) -> int | None:
         return None
 
     def answer_text(self, ids: Ids) -> str:
@@ -180,7 +180,7 @@ class PgnChar:
 
 
 _SIGNS = ("", "+", "#")
-_BETWEEN = ("", "x", "-")
+_CAPTURE_MARKS = ("", "x", "-")
 _PROMOTIONS = {
     chess.KNIGHT: ("N", "n"),
     chess.BISHOP: ("B", "b"),
@@ -225,7 +225,7 @@ def list_spellings(board: chess.Board, alphabet: Iterable[str] | None = None) ->
     for (letter, origin, target, promotion), count in meant.items():
         if count > 1:
             continue
-        heads = [letter + origin + between + chess.square_name(target) for between in _BETWEEN]
+        heads = [letter + origin + between + chess.square_name(target) for between in _CAPTURE_MARKS]
         if promotion:
             heads = [head + equals + name for head in heads for equals in ("=", "") for name in _PROMOTIONS[promotion]]
         written.update(head + sign for head in heads for sign in _SIGNS)

@@ -136,7 +136,7 @@ class PretrainedTokenizer:
         self._begins_apart = inside is not None and inside != self.encode("a")
 
     @classmethod
-    def of_folder(cls, folder: Path, *, end: str | None = None, bos: str | None = None) -> PretrainedTokenizer:
+    def from_folder(cls, folder: Path, *, end: str | None = None, bos: str | None = None) -> PretrainedTokenizer:
         """Return the tokenizer of a Hugging Face folder.
 
         `end` defaults to the eos token named in tokenizer_config.json or config.json; `bos` to the token that the
@@ -340,8 +340,8 @@ class PromptEncoding:
             self.site_names += ("fen",)
         self.max_move_tokens = _MOVE_CHARACTERS[self.settings.notation] + 1
         before, after = text.removesuffix("{BM}").split("{FEN}")
-        self._before = [*([] if vocabulary.bos is None else [vocabulary.bos]), *vocabulary.encode(before)]
-        self._between, _, self._behind = (vocabulary.encode_inside(part) for part in after.partition("{LM}"))
+        self._prefix_ids = [*([] if vocabulary.bos is None else [vocabulary.bos]), *vocabulary.encode(before)]
+        self._middle_ids, _, self._suffix_ids = (vocabulary.encode_inside(part) for part in after.partition("{LM}"))
         self._separator = vocabulary.encode_inside(", ")
         alphabet = "".join(self._fen.vocabulary) + ("/ -" if self.settings.layout != "ruoss77" else "")
         alphabet += "abcdefgh12345678qrbn" if self.settings.notation == "uci" else "abcdefgh12345678NBRQKOx+#=-"
@@ -443,7 +443,9 @@ class PromptEncoding:
     def _build_prompt(self, position: np.ndarray, board: chess.Board | None) -> np.ndarray:
         """Return the prompt int32 [length] around a position's tokens, with the legal moves of `board` if given."""
         listed = self._encode_legal_moves(board) if board is not None else []
-        ids = np.concatenate([self._before, position, np.array([*self._between, *listed, *self._behind], np.int32)])
+        ids = np.concatenate(
+            [self._prefix_ids, position, np.array([*self._middle_ids, *listed, *self._suffix_ids], np.int32)]
+        )
         return ids.astype(np.int32, copy=False)
 
     def encode(self, text: str) -> np.ndarray:
@@ -453,8 +455,8 @@ class PromptEncoding:
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """Return the FEN of a prompt; blanked counters become 0 and 1."""
         array = check_ids(ids, self.size, self.name)
-        start = len(self._before)
-        if array[:start].tolist() != self._before:
+        start = len(self._prefix_ids)
+        if array[:start].tolist() != self._prefix_ids:
             raise BadInputError(f"these ids are not a prompt of {self.name}", "encode a FEN")
         if self.settings.layout == "ruoss77":
             place_of = {number: place for place, number in enumerate(self._table.tolist())}
@@ -491,7 +493,7 @@ class PromptEncoding:
             first = self._build_prompt(self._encode_position(every[0]), None)
             ids = np.tile(first, (len(every), 1))
             width = 71 if self.settings.counters == "blanked" else FEN77_TOKENS
-            start = len(self._before)
+            start = len(self._prefix_ids)
             ids[:, start : start + width] = self._table[every[:, :width]]
             items, lengths = ids.reshape(-1), np.full(len(every), len(first))
         else:
@@ -508,7 +510,7 @@ class PromptEncoding:
     def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
         """Return sites (see the class); both alignments are the same, because an item is one board."""
         check_alignment(alignment)
-        start, slashes = len(self._before), self.settings.layout != "ruoss77"
+        start, slashes = len(self._prefix_ids), self.settings.layout != "ruoss77"
         side = start + (72 if slashes else 0)  # the side to move comes after the board, or before it
         lengths = np.diff(tokens.offsets)
         black = np.zeros(len(tokens), bool)
@@ -555,7 +557,7 @@ class PromptEncoding:
         text = move.uci() if self.settings.notation == "uci" else board.san(move)
         return (*self._encode_move_text(text), self._words.end)
 
-    def origin_of(self, number: int) -> int | None:
+    def find_origin(self, number: int) -> int | None:
         return None
 
     def answer_text(self, ids: Ids) -> str:
@@ -600,7 +602,7 @@ def make_prompt_encoding(
     if template not in TEMPLATES:
         template = read_template(template)
     try:
-        vocabulary = PretrainedTokenizer.of_folder(folder, end=end, bos=bos)
+        vocabulary = PretrainedTokenizer.from_folder(folder, end=end, bos=bos)
         return PromptEncoding(vocabulary, PromptSettings(template, **settings))
     except DAMAGE_ERRORS as error:
         raise BadInputError(f"the tokenizer in {folder} cannot be used: {get_first_line(error)}") from error

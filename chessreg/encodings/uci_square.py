@@ -43,7 +43,7 @@ WHITE_ORIGIN, WHITE_DESTINATION, BLACK_ORIGIN, BLACK_DESTINATION, PROMOTION, SPE
 """The phases: the kind of token that is read (Davis 2026, Appendix A)."""
 
 _PIECE = re.compile(r"[a-h][1-8]|[qrbnQRBN]|</?\w+>|\s+")
-_PROMOTED = {chess.QUEEN: "q", chess.ROOK: "r", chess.BISHOP: "b", chess.KNIGHT: "n"}
+_PROMOTION_LETTERS = {chess.QUEEN: "q", chess.ROOK: "r", chess.BISHOP: "b", chess.KNIGHT: "n"}
 _LCB_SQUARES = (
     "c2 c4 e7 e5 g2 g3 b8 c6 f1 g8 f6 b1 c3 f8 b4 d5 e8 e2 e3 e4 a2 a3 d6 d8 a1 e6 b2 b3 c7 d2 d3 f7 f5 a7 a5 g1 d4 g4 "
     "c5 e1 d7 d1 h8 c1 a4 h2 h3 a8 f4 g7 g5 b6 b7 c8 h7 h4 f3 h5 h1 f2 h6 g6 b5 a6"
@@ -118,17 +118,17 @@ class UciSquare:
         self.name, self.vocabulary = name, tuple(vocabulary)
         self.size = self.answer_size = len(vocabulary)
         self._id = {text: number for number, text in enumerate(vocabulary)}
-        self._closing = [self._id[text] for text in closing]
+        self._closing_ids = [self._id[text] for text in closing]
         self._bos = self._id["<s>"]
         self._squares = np.array([self._id[square] for square in chess.SQUARE_NAMES], np.uint8)
         self._promotions = np.zeros(8, np.uint8)  # of python-chess's piece types
-        self._phase_of = np.full(self.size, SPECIAL, np.int8)
-        self._phase_of[self._squares] = 0
-        for piece, letter in _PROMOTED.items():
+        self._phase_by_id = np.full(self.size, SPECIAL, np.int8)
+        self._phase_by_id[self._squares] = 0
+        for piece, letter in _PROMOTION_LETTERS.items():
             self._promotions[piece] = self._id[letter]
-            self._phase_of[self._id[letter]] = PROMOTION
-        self._square_of = {int(number): square for square, number in enumerate(self._squares)}
-        self._piece_of = {self._id[letter]: piece for piece, letter in _PROMOTED.items()}
+            self._phase_by_id[self._id[letter]] = PROMOTION
+        self._square_by_id = {int(number): square for square, number in enumerate(self._squares)}
+        self._piece_by_id = {self._id[letter]: piece for piece, letter in _PROMOTION_LETTERS.items()}
         self.boundary_ids = frozenset(self._id[text] for text in ("<pad>", "<s>", "</s>"))
         self.masked_ids = frozenset(self._id[text] for text in "PNRBQK" if text in self._id)
         """Piece letters of LCB's oracle models, whose logits are masked in evaluation."""
@@ -163,10 +163,10 @@ class UciSquare:
         squares = 0  # of the present move
         for place, number in enumerate(array.tolist()):
             text = self.vocabulary[number]
-            if number in self._piece_of and texts and squares == 2:
+            if number in self._piece_by_id and texts and squares == 2:
                 texts[-1] += text
                 squares = 0
-            elif number in self._square_of:
+            elif number in self._square_by_id:
                 if squares == 1:
                     texts[-1] += text
                 else:
@@ -190,15 +190,15 @@ class UciSquare:
         np.cumsum(width, out=ends[1:])
         edges = np.zeros(len(games) + 1, np.int64)
         np.cumsum(plies, out=edges[1:])
-        tokens = Tokens.from_lengths(np.zeros(0, np.uint8), np.diff(ends[edges]) + 1 + len(self._closing))
+        tokens = Tokens.from_lengths(np.zeros(0, np.uint8), np.diff(ends[edges]) + 1 + len(self._closing_ids))
         ids = np.full(int(tokens.offsets[-1]), self._bos, np.uint8)
-        overhead = np.arange(len(games)) * (1 + len(self._closing)) + 1
+        overhead = np.arange(len(games)) * (1 + len(self._closing_ids)) + 1
         start = ends[:-1] + np.repeat(overhead, plies)
         ids[start] = self._squares[codes & 63]
         ids[start + 1] = self._squares[codes >> 6 & 63]
         promoted = np.flatnonzero(promotion)
         ids[start[promoted] + 2] = self._promotions[promotion[promoted]]
-        for back, closing in enumerate(reversed(self._closing), 1):
+        for back, closing in enumerate(reversed(self._closing_ids), 1):
             ids[tokens.offsets[1:] - back] = closing
         return Tokens(ids, tokens.offsets, tokens.source, tokens.ply)
 
@@ -214,7 +214,7 @@ class UciSquare:
         counts as the move's end.
         """
         check_alignment(alignment)
-        return select_sites(SITES, name, tokens, _SquareView(tokens, self._phase_of, self._bos, alignment))
+        return select_sites(SITES, name, tokens, _SquareView(tokens, self._phase_by_id, self._bos, alignment))
 
     def prompt(self, at: chess.Board | Sequence[str]) -> tuple[int, ...]:
         board = resolve_board(at)
@@ -232,8 +232,8 @@ class UciSquare:
     def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
         return self._encode_move(move)
 
-    def origin_of(self, number: int) -> int | None:
-        return self._square_of.get(number)
+    def find_origin(self, number: int) -> int | None:
+        return self._square_by_id.get(number)
 
     def answer_text(self, ids: Ids) -> str:
         return self.decode(ids)
@@ -259,16 +259,16 @@ class UciSquare:
                 return None
         else:
             ids = [int(number) for number in written]
-            if len(ids) < 2 or ids[0] not in self._square_of or ids[1] not in self._square_of:
+            if len(ids) < 2 or ids[0] not in self._square_by_id or ids[1] not in self._square_by_id:
                 return None
-            squares = self._square_of[ids[0]], self._square_of[ids[1]]
-            piece = self._piece_of.get(ids[2]) if _is_promotion(board, *squares) and len(ids) > 2 else None
+            squares = self._square_by_id[ids[0]], self._square_by_id[ids[1]]
+            piece = self._piece_by_id.get(ids[2]) if _is_promotion(board, *squares) and len(ids) > 2 else None
             move = chess.Move(*squares, promotion=piece)
         return move if move and board.is_legal(move) else None
 
     def is_complete(self, ids: Ids, board: chess.Board) -> bool:
         """Return whether the move is complete: after the destination, unless a pawn reaches its last rank there."""
-        squares = [self._square_of[int(number)] for number in ids[:2] if int(number) in self._square_of]
+        squares = [self._square_by_id[int(number)] for number in ids[:2] if int(number) in self._square_by_id]
         if len(squares) < min(len(ids), 2) or len(ids) > 2:
             return True
         return len(squares) == 2 and not _is_promotion(board, *squares)

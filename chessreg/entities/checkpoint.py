@@ -314,7 +314,7 @@ def import_checkpoint(
     register.check_registration(database, name)
     with store.stage(NOUN) as folder:
         report = importers.convert_checkpoint(
-            source, folder, encoding=encoding, vocabulary=vocabulary, given=given or importers.NONE_GIVEN
+            source, folder, encoding=encoding, vocabulary=vocabulary, given=given or importers.NO_SETTINGS
         )
         info = report.info
         if is_chessreg_folder(source, folder):  # copied unchanged, so that its digest stays the same
@@ -529,7 +529,7 @@ def register_random_init_control(
     with store.stage(NOUN) as folder:
         model = load_model(original).make_untrained(seed)
         source = {"format": "random-init", "seed": seed, "shape_of": parent.artifact}
-        info = CheckpointInfo.of(model, read_info(original).encoding, tokens_seen=0, source=source)
+        info = CheckpointInfo.from_network(model, read_info(original).encoding, tokens_seen=0, source=source)
         save_checkpoint(model, folder, info)
         copy_encoding(original, folder)
         content = content_digest(folder)

@@ -171,7 +171,7 @@ class Datasets(Entity):
             for name in ("exclude", "within"):
                 for reference in filters.get(name, ()):
                     words += [f"--{name}", format_typed_reference(sql, reference)]
-            words += GameFilter.of(filters).words()
+            words += GameFilter.from_filters(filters).words()
             words += ["--salvage"] if report.get("salvaged") else []
             remark += f", from {report['fetched']['url']}" if report.get("fetched") else ""
         return f"chessreg dataset {shlex.join(words)}", remark
@@ -470,7 +470,9 @@ def build_dataset_position_frame(row: dict[str, Any], title: str) -> BoardFrame:
     board = chess.Board(row["fen"])
     drawn: tuple[tuple[str, float, Role], ...] = (("best", 1.0, "best"), ("played", 0.3, "played"), ("action", 0.3, ""))
     arrows = tuple(
-        Arrow.of((row[name], weight, f"{name} {row[name]}", role)) for name, weight, role in drawn if row.get(name)
+        Arrow.from_item((row[name], weight, f"{name} {row[name]}", role))
+        for name, weight, role in drawn
+        if row.get(name)
     )
     if row["game"]:
         title += f": game {row['game']}, ply {row['ply']}"

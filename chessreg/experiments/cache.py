@@ -138,7 +138,7 @@ class Cache(Kind):
         written = inputs.encoding(spec.checkpoint)
         sampled = find_longest_items(items, places) if spec.last_sites is None else sample_places(places)
         encoded = select_cache_sites(spec, written, checkpoint.block_size, items, sampled)
-        if spec.last_sites is not None and not encoded.whole.any():
+        if spec.last_sites is not None and not encoded.fits_context.any():
             raise BadInputError(
                 f"--last-sites {spec.last_sites}: no game fits the model's context of {checkpoint.block_size} tokens",
                 "leave out --last-sites, or use shorter games",
@@ -257,7 +257,7 @@ def select_cache_sites(
     spec: CacheSpec, written: Encoding, block_size: int, games: Games | Positions, places: np.ndarray
 ) -> EncodedGames:
     """Return the items at these rows of the dataset, with the token positions whose activations are stored."""
-    encoded = EncodedGames.of(written, block_size, games, places, spec.sites, spec.alignment)
+    encoded = EncodedGames.from_items(written, block_size, games, places, spec.sites, spec.alignment)
     return encoded.select_numbered(spec.skip_sites, spec.max_sites, spec.last_sites)
 
 

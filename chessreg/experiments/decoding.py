@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
-FORCED, ALONE = "teacher-forced", "autoregressive"  # the names of the two modes
+TEACHER_FORCED, AUTOREGRESSIVE = "teacher-forced", "autoregressive"  # the names of the two modes
 DISTANCE = "distance"  # prefix of the names of sample counts
 PROMPT_SETTINGS = ("template", "layout", "counters", "notation", "last_separator")
 
@@ -135,7 +135,7 @@ class Decoding(Kind):
         prompt_columns = {"prompt": describe_prompt(written), "legal_list": has_move_list(written)}
         for start in range(0, len(task.units), task.options.forward_positions):
             units = task.units[start : start + task.options.forward_positions]
-            targets = [TargetMove.of(positions["fen"][unit], positions["best"][unit]) for unit in units]
+            targets = [TargetMove.from_uci(positions["fen"][unit], positions["best"][unit]) for unit in units]
             answers = answer_positions(model, written, targets, spec.length == "answer")
             for unit, one, own in zip(units, targets, answers, strict=True):
                 for mode, answer in own.items():
@@ -165,7 +165,7 @@ class Decoding(Kind):
         positions = select_positions(task.spec, task.inputs)
         columns = {"prompt": describe_prompt(written), "legal_list": has_move_list(written)}
         for (unit, target), own in zip(targets.items(), answers, strict=True):
-            greedy = own[ALONE]
+            greedy = own[AUTOREGRESSIVE]
             if greedy is None:
                 continue
             extra = AnswerRow(**columns, game=positions["game"][unit])
@@ -179,7 +179,7 @@ class Decoding(Kind):
         spec = DecodingSpec(**inputs.spec_of(row))
         rows = {one.name: one for one in inputs.unit_rows(tables.Prediction, row)}
         positions, _ = inputs.positions(spec.dataset)
-        [known] = positions.take([rows[ALONE].item], ["fen", "best"]).to_pylist()
+        [known] = positions.take([rows[AUTOREGRESSIVE].item], ["fen", "best"]).to_pylist()
         return [
             build_decoding_frame(
                 known["fen"],
@@ -245,7 +245,7 @@ class TargetMove:
     best: chess.Move
 
     @classmethod
-    def of(cls, fen: str, best: str) -> TargetMove:
+    def from_uci(cls, fen: str, best: str) -> TargetMove:
         """Return the target of a position (FEN) and its best move (UCI)."""
         return cls(chess.Board(fen), chess.Move.from_uci(best))
 
@@ -289,7 +289,7 @@ def answer_positions(
 
     `cut` limits an autoregressive answer to the number of tokens of the correct one.
     """
-    made: list[dict[str, DecodedAnswer | None]] = [{FORCED: None, ALONE: None} for _ in targets]
+    made: list[dict[str, DecodedAnswer | None]] = [{TEACHER_FORCED: None, AUTOREGRESSIVE: None} for _ in targets]
     prompts = {
         number: prompt
         for number, one in enumerate(targets)
@@ -303,14 +303,16 @@ def answer_positions(
     for number, (tokens, nats) in zip(prompts, scored, strict=True):
         answer = right[number]
         ids = tuple(tokens[:-1]) if len(answer) > 1 else tuple(tokens)
-        made[number][FORCED] = DecodedAnswer(ids, written.answer_text(ids), tokens[-1] == answer[-1], nats, len(answer))
+        made[number][TEACHER_FORCED] = DecodedAnswer(
+            ids, written.answer_text(ids), tokens[-1] == answer[-1], nats, len(answer)
+        )
         same = next(
             (k for k, (own, true) in enumerate(zip(tokens, answer, strict=True)) if own != true), len(answer) - 1
         )
         alone[number] = (*answer[:same], tokens[same])  # the autoregressive answer so far
     for number, own in continue_answers(model, written, targets, prompts, alone).items():
         ids = own[: len(right[number]) - (len(right[number]) > 1)] if cut else own
-        made[number][ALONE] = DecodedAnswer(
+        made[number][AUTOREGRESSIVE] = DecodedAnswer(
             ids, written.answer_text(ids), written.is_complete(own, targets[number].board)
         )
     return made
@@ -452,7 +454,7 @@ def build_decoding_frame(
     fen: str, best: chess.Move, rows: Mapping[str, tables.Prediction], written: Encoding
 ) -> BoardFrame:
     """Return the board of one position with the answers in both modes."""
-    board, own = chess.Board(fen), rows[ALONE]
+    board, own = chess.Board(fen), rows[AUTOREGRESSIVE]
     title, flipped = f"position {own.item}", board.turn == chess.BLACK
     arrows: list[tuple[int, int, float, str, Role]] = [
         (best.from_square, best.to_square, 0.4, f"{board.san(best)} (best)", "best")
@@ -461,7 +463,7 @@ def build_decoding_frame(
         caption = ["prompt and answer do not fit the model"]
         return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=flipped)
     caption = []
-    for mode in (ALONE, FORCED):
+    for mode in (AUTOREGRESSIVE, TEACHER_FORCED):
         extra, text = rows[mode].detail or {}, rows[mode].text or ""
         state = "legal" if extra["legal"] else "valid, illegal" if extra["valid"] else "no move"
         caption.append(f"{mode}: {text!r}, {'best' if rows[mode].value else state}")

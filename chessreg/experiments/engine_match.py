@@ -133,7 +133,7 @@ class EngineMatch(Kind):
 
 @dataclass
 class Duel:
-    """Plays games between two pools of engines, at most `at_once` at the same time.
+    """Plays games between two pools of engines, at most `concurrent_games` at the same time.
 
     `noise` begins every key of a draw. `adjudicate` is the limit under which stopped games are evaluated.
     """
@@ -141,10 +141,10 @@ class Duel:
     player: EnginePool
     opponent: EnginePool
     rules: MatchRules
-    opening_of: Callable[[int], Opening]
+    get_opening: Callable[[int], Opening]
     noise: tuple[int | str, ...]
     adjudicate: Limit | None
-    at_once: int
+    concurrent_games: int
     tick: Callable[[Collection[PlayedGame]], None] = lambda games: None  # called often with the games in play
 
     def play(self, units: list[int]) -> Iterator[PlayedGame]:
@@ -152,8 +152,8 @@ class Duel:
         waiting = iter(units)
         answers: dict[Future[Any], PlayedGame] = {}
         while True:
-            while len(answers) < self.at_once and (unit := next(waiting, None)) is not None:
-                game = PlayedGame(unit, self.opening_of(unit), self.rules)
+            while len(answers) < self.concurrent_games and (unit := next(waiting, None)) is not None:
+                game = PlayedGame(unit, self.get_opening(unit), self.rules)
                 if game.end is None:
                     answers[self._ask(game)] = game
                 else:
@@ -193,7 +193,7 @@ def play_duel(task: Task[EngineMatchSpec, EngineMatchOptions]) -> None:
     at_once = min(at_once, count_free_cores()) if timed else at_once
     stopping = EarlyStopping(task)
     with ExitStack() as stack:
-        pools = [stack.enter_context(EnginePool(engine, at_once, timed=timed)) for engine in (player, opponent)]
+        pools = [stack.enter_context(EnginePool(engine, at_once, is_timed=timed)) for engine in (player, opponent)]
         duel = Duel(
             pools[0],
             pools[1],
@@ -205,7 +205,7 @@ def play_duel(task: Task[EngineMatchSpec, EngineMatchOptions]) -> None:
             tick=lambda games: report_games(task, games, spec.move_limit),
         )
         for ended in duel.play(task.units):
-            ended.seconds = time.monotonic() - ended.started
+            ended.seconds = time.monotonic() - ended.start_time
             for game in stopping.take(ended):
                 emit_duel_game(task, game, stopping)
             if stopping.decided:

@@ -244,7 +244,7 @@ class Finetune(Kind):
         for point in trainer.curve:
             emit_train_point(task, point)  # type: ignore[arg-type]
         if trainer.curve:
-            task.emit("metric_point", 0, name="left_out", step=trainer.step, value=float(trainer.left_out))
+            task.emit("metric_point", 0, name="left_out", step=trainer.step, value=float(trainer.skipped_items))
         publish_finetuned(task, trainer)
         task.done(0)
 
@@ -307,11 +307,11 @@ def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetune
     # on a CPU, scores of more prompts are so large that every pass allocates them from the system again
     micro_tokens = options.micro_tokens or (4096 if device == "cpu" else 16_384)
     training_options = options.trainer_options(device, micro_tokens)
-    fens, moves = TrainingData.of_task(task, spec.datasets).open_labelled_positions()
+    fens, moves = TrainingData.from_task(task, spec.datasets).open_labelled_positions()
     made = PromptCorpus(written, fens, moves, config.block_size, spec.loss == "all")
     heldout = None
     if spec.heldout:
-        every = TrainingData.of_task(task, (spec.heldout,), "heldout").open_labelled_positions()
+        every = TrainingData.from_task(task, (spec.heldout,), "heldout").open_labelled_positions()
         task.inputs.note_shortage(spec, "heldout_positions", len(every[0]))
         places = draw_sample(len(every[0]), spec.heldout_positions, Stream.HELDOUT, spec.seed)
         sample = [[texts[place] for place in places] for texts in every]
@@ -333,7 +333,7 @@ def publish_finetuned(task: Task[FinetuneSpec, FinetuneOptions], trainer: Finetu
         known = list(parent.training_datasets or ())
         source["tuned_from"] = parent.artifact
     model = trainer.copy_trained()
-    info = CheckpointInfo.of(model, written.name, tokens_seen=trainer.tokens_seen, source=source)
+    info = CheckpointInfo.from_network(model, written.name, tokens_seen=trainer.tokens_seen, source=source)
     if spec.tune != "whole":
         with task.output("adapter", 0, "adapter") as folder:
             trainer.model.save_adapter(folder)

@@ -116,7 +116,7 @@ def emit_turn(task: Task[LegalitySpec, GameBatches], unit: int, place: int, turn
     task.emit(
         "trial",
         unit,
-        TurnRow(valid_mass=turn.valid.probability, valid_missed=turn.valid.missed) if turn.valid else None,
+        TurnRow(valid_mass=turn.valid.probability, valid_missed=turn.valid.unexplored) if turn.valid else None,
         condition="clean",
         sample=-turn.ply - 1,  # greedy texts count down, one for each ply
         item=place,

@@ -219,8 +219,8 @@ class MatchRules:
 class PlayedGame:
     """A game in play.
 
-    `tries` has one entry for each turn of the model. `illegal` is (ply, number, text). `assisted` are the plies that
-    Stockfish played for the model, after 0 tries. `unaided` is the last ply at which Stockfish declined to play.
+    `tries` has one entry for each turn of the model. `illegal` is (ply, number, text). `assisted_plies` are the plies
+    that Stockfish played for the model, after 0 tries. `unaided` is the last ply at which Stockfish declined to play.
     `draw_cp`: White's centipawns before the model's last move of a drawn game.
     """
 
@@ -236,9 +236,9 @@ class PlayedGame:
     end: GameEnd | None = None
     adjudication_cp: int | None = None
     draw_cp: int | None = None
-    assisted: list[int] = field(default_factory=list)
+    assisted_plies: list[int] = field(default_factory=list)
     unaided: int = -1
-    started: float = field(default_factory=time.monotonic)
+    start_time: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
@@ -293,7 +293,7 @@ class PlayedGame:
         if choice.move is not None:
             self.push(choice.move)
         else:
-            why = Termination.RESIGNATION if choice.resigned else Termination.FORFEIT_ILLEGAL
+            why = Termination.RESIGNATION if choice.is_resignation else Termination.FORFEIT_ILLEGAL
             self.end = make_loss(self.color, why)
 
     def advise(self, lines: Sequence[Evaluation]) -> None:
@@ -302,7 +302,7 @@ class PlayedGame:
         if best is None:
             self.unaided = self.ply
             return
-        self.assisted.append(self.ply)
+        self.assisted_plies.append(self.ply)
         self.tries.append(0)
         self.push(best)
 
@@ -348,7 +348,7 @@ class EarlyStopping:
 
     def __init__(self, task: Task[Any, Any]) -> None:
         self.task, self.rule = task, parse_stop(task.spec.stop)
-        self.waiting: dict[int, PlayedGame] = {}
+        self.pending_games: dict[int, PlayedGame] = {}
         self.next, self.decided, self.counts = 0, "", [0] * 5
         if self.rule is None:
             return
@@ -367,8 +367,8 @@ class EarlyStopping:
         if self.rule is None:
             yield game
             return
-        self.waiting[game.unit] = game
-        while not self.decided and (ended := self.waiting.pop(self.next, None)) is not None:
+        self.pending_games[game.unit] = game
+        while not self.decided and (ended := self.pending_games.pop(self.next, None)) is not None:
             assert ended.end is not None
             color = "white" if ended.color else "black"
             self.points[ended.unit] = score_game_points(
@@ -513,7 +513,7 @@ def build_game_columns(game: PlayedGame) -> dict[str, Any]:
         "result": game.end.result,
         "termination": str(game.end.termination),
         "adjudication_cp": game.adjudication_cp,
-        "turns": len(game.tries) - len(game.assisted),
+        "turns": len(game.tries) - len(game.assisted_plies),
         "first_try_legal": game.first_try_legal,
         "tries": np.array(game.tries, np.uint8).tobytes(),
         "moves": pack_moves(game.board.move_stack),

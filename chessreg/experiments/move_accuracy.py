@@ -310,7 +310,7 @@ class Verdict:
     mass: float
     rank: int
     legal_moves: int
-    chosen: str
+    chosen_move: str
     metrics: ReturnMetrics | None = None
 
     @property
@@ -325,13 +325,13 @@ class StateVerdict:
     """A model of values on a position whose win probability alone is known: as `MoveRow`."""
 
     legal_moves: int
-    chosen: str
+    chosen_move: str
     metrics: ReturnMetrics
 
     @property
     def columns(self) -> dict[str, Any]:
         """The columns of `MoveRow` that a verdict on a win probability fills."""
-        return {"legal_moves": self.legal_moves, "chosen": self.chosen} | self.metrics.columns
+        return {"legal_moves": self.legal_moves, "chosen": self.chosen_move} | self.metrics.columns
 
 
 def judge_states(
@@ -435,7 +435,7 @@ def build_verdicts(
             mass=min(sum_legal_mass(logprobs), 1.0),
             rank=1 + sum(value > own for value in logprobs.values()),
             legal_moves=len(logprobs),
-            chosen=most,
+            chosen_move=most,
             metrics=None if known is None else compute_return_metrics(session, row, logprobs, known),
         ))  # fmt: skip
     return made

@@ -182,7 +182,7 @@ class JudgedTurn:
     text: str
     move: chess.Move | None
     best: Future[Evaluation] | None = None
-    own: Future[Evaluation] | None = None
+    move_evaluation: Future[Evaluation] | None = None
 
 
 @dataclass
@@ -337,7 +337,7 @@ def judge_moves(task: Task[MoveQualitySpec, MoveQualityOptions]) -> None:
             game = searched.popleft()
             for turn in game.turns:
                 if turn.best is not None and turn.best.result().move != turn.move:
-                    turn.own = pool.analyse(turn.board, limit, turn.move)
+                    turn.move_evaluation = pool.analyse(turn.board, limit, turn.move)
             compared.append(game)
 
         def finish() -> None:
@@ -376,7 +376,11 @@ def emit_judged_game(
         sign = 1 if turn.board.turn == chess.WHITE else -1
         best = turn.best.result()
         best_cp = clip_centipawns(sign * best.score_cp, cap)
-        move_cp = best_cp if turn.own is None else clip_centipawns(sign * turn.own.result().score_cp, cap)
+        move_cp = (
+            best_cp
+            if turn.move_evaluation is None
+            else clip_centipawns(sign * turn.move_evaluation.result().score_cp, cap)
+        )
         losses.append(max(0, best_cp - move_cp))
         extra = MoveDetail(best=best.move.uci() if best.move else None, best_cp=best_cp, move_cp=move_cp, legal=True)
         text = turn.move.uci() if turn.move else turn.text

@@ -129,7 +129,7 @@ def resolve_applied_layers(spec: ApplySpec, inputs: Inputs) -> tuple[int, ...]:
 
 def load_applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int | None = None) -> ProbeData:
     """Return the cache, with labels if the label is a function of the position."""
-    fitted = RowSelection.of_detail(probe.detail)
+    fitted = RowSelection.from_detail(probe.detail)
     selection = fitted._replace(
         skip_sites=fitted.skip_sites if spec.skip_sites is None else spec.skip_sites,
         max_sites=fitted.max_sites if spec.max_sites is None else spec.max_sites,
@@ -158,7 +158,7 @@ def load_fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
         fit.cache,
         Labelling(fit.label, truth=False),
         "fitted_on",
-        selection=RowSelection.of(fit),
+        selection=RowSelection.from_spec(fit),
         pattern=fit.hook_point,
     )
     return data.positions[data.rows & ~data.draw_held_out(fit.validation, fit.seed, fit.split)]

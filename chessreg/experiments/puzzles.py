@@ -129,7 +129,7 @@ class Puzzles(Kind):
             solve_puzzles(puzzles, model, open_decoding_session(model, len(puzzles), edits), spec)
             for unit, puzzle in zip(units, puzzles, strict=True):
                 extra = puzzle.build_row(intervention.id if intervention else None)
-                text = " ".join(puzzle.chosen) or None
+                text = " ".join(puzzle.played_moves) or None
                 task.emit("prediction", unit, extra, item=puzzle.place, name="line", text=text, value=puzzle.value)
             task.done(*units)
             task.progress(task.units_done / len(task.units), f"{task.units_done:,} puzzles")
@@ -160,18 +160,18 @@ def select_puzzles(spec: PuzzlesSpec, inputs: Inputs) -> tuple[Positions, np.nda
 class Puzzle:
     """The state of a puzzle while it is solved.
 
-    `line` is the solution, beginning with the solver's move. `board` is the current position. `chosen` has the moves
-    that the model chose, or its text without blanks if it was not a legal move.
+    `line` is the solution, beginning with the solver's move. `board` is the current position. `played_moves` has the
+    moves that the model chose, or its text without blanks if it was not a legal move.
     """
 
     place: int
     board: chess.Board
     line: tuple[chess.Move, ...]
     rating: int | None
-    chosen: list[str] = field(default_factory=list)
-    right: int = 0
-    over: bool = False
-    readable: bool = True
+    played_moves: list[str] = field(default_factory=list)
+    right_moves: int = 0
+    is_over: bool = False
+    is_readable: bool = True
     illegal: bool = False
     share: float | None = None
     mass: float | None = None
@@ -184,37 +184,37 @@ class Puzzle:
     @property
     def value(self) -> float | None:
         """1.0 if all moves were right, else 0.0; None for an unreadable position."""
-        return float(self.right == self.solver_moves) if self.readable else None
+        return float(self.right_moves == self.solver_moves) if self.is_readable else None
 
     def take(self, move: chess.Move | None, text: str) -> None:
         """Apply a chosen move, and the opponent's reply."""
-        self.chosen.append("_".join(text.split()) if move is None else move.uci())
-        wanted = self.line[2 * self.right]
+        self.played_moves.append("_".join(text.split()) if move is None else move.uci())
+        wanted = self.line[2 * self.right_moves]
         self.illegal = move is None
         if move is None:
-            self.over = True
+            self.is_over = True
             return
         mates = is_mating_move(self.board, move)
         if move != wanted and not mates:
-            self.over = True
+            self.is_over = True
             return
         if move != wanted:  # another mate than the solution's: the puzzle ends as solved
-            self.right, self.over = self.solver_moves, True
+            self.right_moves, self.is_over = self.solver_moves, True
             return
-        self.right += 1
-        self.over = self.right == self.solver_moves
-        if not self.over:
+        self.right_moves += 1
+        self.is_over = self.right_moves == self.solver_moves
+        if not self.is_over:
             self.board.push(move)
-            self.board.push(self.line[2 * self.right - 1])
+            self.board.push(self.line[2 * self.right_moves - 1])
 
     def build_row(self, intervention: UUID | None) -> PuzzleRow:
         """Return the columns of the puzzle's row."""
         return PuzzleRow(
             rating=self.rating,
-            first=self.right > 0 if self.readable else None,
+            first=self.right_moves > 0 if self.is_readable else None,
             moves=self.solver_moves,
-            right=self.right,
-            illegal=self.illegal if self.readable else None,
+            right=self.right_moves,
+            illegal=self.illegal if self.is_readable else None,
             share=self.share,
             mass=self.mass,
             intervention_id=intervention.hex if intervention else None,
@@ -245,14 +245,14 @@ def read_puzzles(positions: Positions, places: np.ndarray) -> list[Puzzle]:
 def solve_puzzles(puzzles: Sequence[Puzzle], model: LanguageModel, session: DecodingSession, spec: PuzzlesSpec) -> None:
     """Choose the model's moves for all puzzles together, move after move. Row r of the session belongs to puzzle r."""
     encoding, policy, depth = model.encoding, spec.make_chooser(), 0
-    while any(not puzzle.over for puzzle in puzzles):
+    while any(not puzzle.is_over for puzzle in puzzles):
         prompts, turns = [list(tokens) for tokens in session.tokens], []
         for row, puzzle in enumerate(puzzles):
-            if puzzle.over:
+            if puzzle.is_over:
                 continue
             tokens = build_puzzle_prompt(puzzle, encoding, model.block_size)
             if tokens is None:
-                puzzle.readable, puzzle.over = False, True
+                puzzle.is_readable, puzzle.is_over = False, True
                 continue
             prompts[row] = list(tokens)
             turns.append(ModelTurn(row, puzzle.board, (Stream.PUZZLES, spec.seed, puzzle.place, depth)))

@@ -55,7 +55,7 @@ class AnyTraining(Spec):
     heldout_steps: int = Field(500, ge=1, description="steps between held-out losses")
 
     @property
-    def drawn_by(self) -> int:
+    def draw_seed(self) -> int:
         """The seed of all draws. A replicate has other initial weights and another order of the data."""
         return self.seed + self.replicate
 
@@ -295,10 +295,10 @@ class Train(Kind):
         options = task.options.trainer_options(
             prepare_device(task.options.device, task.options.threads), task.options.micro_tokens
         )
-        made = build_corpus(spec, TrainingData.of_task(task, spec.datasets))
+        made = build_corpus(spec, TrainingData.from_task(task, spec.datasets))
         trainer_type: type[Trainer] = BranchTrainer if isinstance(spec, BranchSpec) else Trainer
         trainer = trainer_type(spec, made, task.folder, options)  # type: ignore[arg-type]
-        heldout = build_corpus(spec, TrainingData.of_task(task, (spec.heldout,), "heldout")) if spec.heldout else None
+        heldout = build_corpus(spec, TrainingData.from_task(task, (spec.heldout,), "heldout")) if spec.heldout else None
         measures_heldout_moves = isinstance(spec, MovesOfPositions) and spec.heldout_moves
         measure = make_heldout_measure(spec, task.inputs) if measures_heldout_moves else None  # type: ignore[arg-type]
 
@@ -492,7 +492,7 @@ def encode_played_moves(
             written = fen.games(games, some)
             played = [np.frombuffer(packed, "<u2") for packed in games.moves(some)]
             followed = written.ply < np.array([len(codes) for codes in played])[written.source]
-            yield written.ids.reshape(-1, fen.length)[followed], fen.actions_of(np.concatenate(played))
+            yield written.ids.reshape(-1, fen.length)[followed], fen.encode_actions(np.concatenate(played))
 
 
 LABEL_COLUMNS = {"action": ("best",), "action-value": ("action", "win_prob"), "state-value": ("win_prob",)}
@@ -613,7 +613,7 @@ def make_heldout_measure(spec: BranchSpec | PositionSpec, inputs: Inputs) -> Cal
     held = select_training_decisions(spec, spec.heldout, inputs, "heldout")
 
     def measure(network: Any) -> Mapping[str, float]:
-        model = LanguageModel(network, CheckpointInfo.of(network, spec.encoding))
+        model = LanguageModel(network, CheckpointInfo.from_network(network, spec.encoding))
         verdicts = [verdict for _, verdict in judge_decisions(model, held)]
         names = {"valid": "valid", "legal": "legal", "legal_best": "best_of_legal", "mass": "legal_mass"}
         means = {metric: float(np.mean([getattr(each, name) for each in verdicts])) for name, metric in names.items()}
@@ -653,7 +653,7 @@ def publish_trained(task: Task[TrainSpec, TrainOptions], trainer: Any) -> None:
     model = trainer.copy_trained()
     source = {"format": "chessreg-train", "spec_hash": task.resolved.spec_hash, "finished": time.strftime("%Y-%m-%d")}
     source |= {} if trainer.tokens_read is None else {"tokens_read": trainer.tokens_read}
-    info = CheckpointInfo.of(model, spec.encoding, tokens_seen=trainer.tokens_seen, source=source)
+    info = CheckpointInfo.from_network(model, spec.encoding, tokens_seen=trainer.tokens_seen, source=source)
     with task.output("checkpoint", 0, "checkpoint") as folder:
         save_checkpoint(model, folder, info)
         info = read_info(folder)

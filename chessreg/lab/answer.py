@@ -89,7 +89,7 @@ class LabAnswer:
         return json.dumps(values)
 
     @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> LabAnswer:
+    def from_json(cls, values: Mapping[str, Any]) -> LabAnswer:
         """Return the answer that `as_json` wrote."""
         changed = {
             "clean": _parse_side(values["clean"]),

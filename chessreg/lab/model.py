@@ -134,8 +134,8 @@ class Lab:
         place = load_edited_state(self.inputs, UUID(hex=question.run), question.unit, question.condition)
         probes = self.probes(place.spec.probe)
         board = place.state.board
-        removed = place.removed
-        scene = Scene(place.edited.model, board, place.state.prompt, probes, False, removed.modified, removed.square)
+        removed = place.removal
+        scene = Scene(place.removals.model, board, place.state.prompt, probes, False, removed.modified, removed.square)
         moves = tuple(convert_packed_to_sans(pack_moves(board.move_stack)))
         return replace(self._answer(scene, place.edits, place.condition.name), sans=moves)
 
@@ -230,7 +230,7 @@ class Lab:
             case = apply_board_changes(prefix, spec.board)
         else:
             first = TokenTree(self._open_session(scene)).logprobs(0)
-            square = scene.model.encoding.origin_of(int(first.argmax()))
+            square = scene.model.encoding.find_origin(int(first.argmax()))
             if (reason := explain_case_skip(spec, prefix, square)) or square is None:
                 return self._answer(
                     scene, [], why_not=f"no piece can be removed from the most probable square: {reason}"
@@ -356,7 +356,7 @@ def sum_origin_probabilities(probability: np.ndarray, written: Encoding) -> tupl
 
     `probability` float64 [outputs] is that of the next token.
     """
-    origins = np.array([-1 if (o := written.origin_of(i)) is None else o for i in range(len(probability))])
+    origins = np.array([-1 if (o := written.find_origin(i)) is None else o for i in range(len(probability))])
     if (origins < 0).all():
         return ()
     sums = np.bincount(origins[origins >= 0], probability[origins >= 0], 64)

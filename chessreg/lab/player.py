@@ -264,6 +264,6 @@ def describe_failure(choice: MoveChoice) -> str:
     tries = ", ".join(map(ascii, choice.illegal[:MAX_SHOWN_TRIES])) + (
         ", …" if len(choice.illegal) > MAX_SHOWN_TRIES else ""
     )
-    if choice.resigned:
+    if choice.is_resignation:
         return "wrote a game result" + (f" after {tries}" if tries else "")
     return f"wrote no legal move ({tries})"

@@ -83,7 +83,7 @@ class LabPosition(Settings):
     settings: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, **settings: Any) -> LabPosition:
+    def from_settings(cls, **settings: Any) -> LabPosition:
         """Return a question. Raises BadInputError for settings that do not fit together."""
         try:
             return cls(**settings)
@@ -149,7 +149,7 @@ class LabPosition(Settings):
         return self
 
     @property
-    def further(self) -> dict[str, Any]:
+    def further_settings(self) -> dict[str, Any]:
         """The further settings as arguments of the spec of an edit."""
         fields = self.spec_class.model_fields
         several = {name for name, field in fields.items() if isinstance(field.default, tuple)}
@@ -168,7 +168,7 @@ class LabPosition(Settings):
             )
         if self.fen:
             raise BadInputError("a position given by --fen cannot be stored", "give the moves that lead to it")
-        given: dict[str, Any] = {"king": "include", **self.further}
+        given: dict[str, Any] = {"king": "include", **self.further_settings}
         if self.next_token:
             given |= {"board": self.board, "later": self.later}
             given |= {"patch": "unit"} if self.later and "patch" not in given else {}
@@ -409,4 +409,4 @@ def has_square_tokens(name: str | None) -> bool:
     if name not in encodings.list_encodings():
         return False
     written = encodings.get_encoding(name)
-    return any(written.origin_of(number) is not None for number in range(written.answer_size))
+    return any(written.find_origin(number) is not None for number in range(written.answer_size))

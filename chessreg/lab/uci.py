@@ -51,11 +51,11 @@ class GoCommand:
     search (empty: all), and whether to wait for `stop`."""
 
     board: chess.Board | None
-    why_not: str
+    position_error: str
     game: int
-    among: tuple[chess.Move, ...]
-    waits: bool
-    released: threading.Event
+    search_moves: tuple[chess.Move, ...]
+    is_delayed: bool
+    release_event: threading.Event
 
 
 class UciEngine:
@@ -67,7 +67,7 @@ class UciEngine:
         self.work: Queue[Callable[[], None] | None] = Queue()
         self.finished = threading.Event()
         self._board: chess.Board | None = chess.Board()
-        self._why_not = ""
+        self._position_error = ""
         self._game = 0
         self._searches: list[GoCommand] = []  # requested and not answered
 
@@ -113,20 +113,20 @@ class UciEngine:
     def _uci(self, words: list[str]) -> None:
         """Send name, author and options."""
         lines = [f"id name chessreg {self.name}", "id author the chessreg maintainers", *self._options(), "uciok"]
-        self._say(*lines)
+        self._write_lines(*lines)
 
     def _isready(self, words: list[str]) -> None:
         """Send `readyok`: at once during a search, else after the checkpoint is loaded."""
         if self._searches:
-            self._say("readyok")
+            self._write_lines("readyok")
         else:
             self.work.put(self._load)
-            self.work.put(lambda: self._say("readyok"))
+            self.work.put(lambda: self._write_lines("readyok"))
 
     def _ucinewgame(self, words: list[str]) -> None:
         """Start a new game, from the initial position."""
         self._game += 1
-        self._board, self._why_not = chess.Board(), ""
+        self._board, self._position_error = chess.Board(), ""
         self.work.put(self._load)
 
     def _position(self, words: list[str]) -> None:
@@ -134,10 +134,10 @@ class UciEngine:
         try:
             self._board, played = parse_position(words)
         except BadInputError as error:
-            self._board, self._why_not = None, error.message
+            self._board, self._position_error = None, error.message
             self.info(f"invalid position: {error.message}")
             return
-        self._why_not = ""
+        self._position_error = ""
         if lost := find_lost_castling(words, self._board):
             self.info(f"castling {lost} is not possible here and is ignored; Chess960 castling is not supported")
         for word in played:
@@ -159,14 +159,14 @@ class UciEngine:
             named = words[words.index("searchmoves") + 1 :]
             among = tuple(dict.fromkeys(legal[word] for word in named if word in legal))
         waits = "infinite" in words or "ponder" in words
-        go = GoCommand(board, self._why_not, self._game, among, waits, threading.Event())
+        go = GoCommand(board, self._position_error, self._game, among, waits, threading.Event())
         self._searches.append(go)
         self.work.put(lambda: self._search(go))
 
     def _release(self, words: list[str] | None = None) -> None:
         """Let every waiting search send its move (`stop`, `ponderhit`)."""
         for go in list(self._searches):
-            go.released.set()
+            go.release_event.set()
 
     def _setoption(self, words: list[str]) -> None:
         """Queue a change of an option."""
@@ -238,25 +238,25 @@ class UciEngine:
         found = None
         try:
             if go.board is None:
-                self.info(f"no position: {go.why_not}")
+                self.info(f"no position: {go.position_error}")
             else:
                 key = Stream.UCI, settings.seed, go.game, go.board.ply()
-                found = self.player.find(go.board, settings.policy, settings.temperatures, key, go.among)
+                found = self.player.find(go.board, settings.policy, settings.temperatures, key, go.search_moves)
                 for line in format_info_lines(found, go.board, settings, round(1000 * (time.monotonic() - began))):
-                    self._say(line)
-            if go.waits:
-                go.released.wait()
+                    self._write_lines(line)
+            if go.is_delayed:
+                go.release_event.wait()
         finally:
             self._searches.remove(go)
-        self._say(f"bestmove {'(none)' if found is None or found.move is None else found.move.uci()}")
+        self._write_lines(f"bestmove {'(none)' if found is None or found.move is None else found.move.uci()}")
 
     # -- output ----------------------------------------------------------------------------------------------------
 
     def info(self, text: str) -> None:
         """Send a text to the GUI as `info string`."""
-        self._say(f"info string {make_visible(' '.join(text.split()))}")
+        self._write_lines(f"info string {make_visible(' '.join(text.split()))}")
 
-    def _say(self, *lines: str) -> None:
+    def _write_lines(self, *lines: str) -> None:
         """Write complete lines to the GUI; a lock keeps lines of two threads apart."""
         with self._lock:
             for line in lines:

@@ -69,7 +69,7 @@ def parse_question(request: dict[str, Any]) -> Any:
     """Return the question of a request: a state of an edit run, the scales of a vector run, or a position."""
     if "scales" in request:
         return VectorScales(**request["scales"])
-    return StoredState(**request["state"]) if "state" in request else LabPosition.of(**request["position"])
+    return StoredState(**request["state"]) if "state" in request else LabPosition.from_settings(**request["position"])
 
 
 def describe_worker_error(error: Exception) -> dict[str, str]:

@@ -179,7 +179,7 @@ class BranchTrainer(Trainer):
         """A BranchCorpus always has a batch."""
 
     def iterate_batches(self, epoch: int, first: int) -> Iterator[Batch]:
-        random = make_epoch_generator(self.config.drawn_by, epoch)
+        random = make_epoch_generator(self.config.draw_seed, epoch)
         return iter(self.corpus.batches(self.config.batch_moves, random)[first:])
 
     def split_rows(self, rows: Batch) -> tuple[list[tuple[Branches]], int]:

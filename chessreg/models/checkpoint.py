@@ -52,7 +52,7 @@ class CheckpointInfo:
     format_version: int = FORMAT_VERSION
 
     @classmethod
-    def of(
+    def from_network(
         cls,
         network: Network,
         encoding: str,
@@ -97,7 +97,7 @@ class CheckpointInfo:
         return content
 
     @classmethod
-    def of_json(cls, content: Mapping[str, Any]) -> CheckpointInfo:
+    def from_json(cls, content: Mapping[str, Any]) -> CheckpointInfo:
         """Return the info of a stored form. Raises TypeError for missing or unknown fields."""
         renamed = {"encoding" if name == "tokenizer" else name: value for name, value in content.items()}
         return cls(**renamed)
@@ -135,7 +135,7 @@ def read_info(folder: Path) -> CheckpointInfo:
         version = content["format_version"]
         if version != FORMAT_VERSION:
             raise BadInputError(f"{path} has format {version}; this chessreg reads format {FORMAT_VERSION}")
-        return CheckpointInfo.of_json(content)
+        return CheckpointInfo.from_json(content)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInputError(f"{path} is not a checkpoint's {INFO}: {error}") from error
 

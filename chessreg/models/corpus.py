@@ -116,11 +116,11 @@ class TokenStream(Corpus):
 
     def __init__(self, tokens: np.ndarray, edges: np.ndarray, length: int, vocab_size: int = 32) -> None:
         self.tokens, self.edges, self.length, self.vocab_size = tokens, edges, length, vocab_size
-        self.firsts = np.concatenate([[0], np.cumsum(np.diff(edges) // length)])
+        self.first_items = np.concatenate([[0], np.cumsum(np.diff(edges) // length)])
         self._reader = RowReader(tokens)
 
     def __len__(self) -> int:
-        return int(self.firsts[-1])
+        return int(self.first_items[-1])
 
     def compute_lengths(self, items: np.ndarray) -> np.ndarray:
         return np.full(len(items), self.length, np.int64)
@@ -129,8 +129,8 @@ class TokenStream(Corpus):
         return len(self) > 0
 
     def find_span(self, item: int) -> tuple[int, int]:
-        group = int(np.searchsorted(self.firsts, item, "right")) - 1
-        start = int(self.edges[group]) + (item - int(self.firsts[group])) * self.length
+        group = int(np.searchsorted(self.first_items, item, "right")) - 1
+        start = int(self.edges[group]) + (item - int(self.first_items[group])) * self.length
         return start, start + self.length
 
 

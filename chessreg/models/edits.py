@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 class TokenMask:
     """Selects the tokens of a sequence that an edit changes.
 
-    `of(tokens int [n], encoding)` returns bool [n]. `prefix_stable` means that a token's membership depends only on the
-    tokens up to it, so that cached keys and values stay valid as the sequence grows.
+    `compute(tokens int [n], encoding)` returns bool [n]. `prefix_stable` means that a token's membership depends only
+    on the tokens up to it, so that cached keys and values stay valid as the sequence grows.
     """
 
     name: str
     prefix_stable: bool
-    of: Callable[[np.ndarray, Encoding], np.ndarray]
+    compute: Callable[[np.ndarray, Encoding], np.ndarray]
 
 
 TOKEN_MASKS: NameRegistry[TokenMask] = NameRegistry("token mask")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from chessreg.models.corpus import Corpus, PositionCorpus
-from chessreg.models.train_config import OF_POSITIONS, TextTraining, TrainConfig
+from chessreg.models.train_config import POSITION_TRAININGS, TextTraining, TrainConfig
 
 SEED_COUNT = 2**64  # torch and numpy accept seeds below this
 DRAWN_ITEMS = 1 << 22
@@ -38,14 +38,14 @@ class EpochOrder:
         self.random = make_epoch_generator(seed, epoch)
         self.is_drawn = count <= DRAWN_ITEMS
         if self.is_drawn:
-            self._drawn = self.random.permutation(count)
+            self._permutation = self.random.permutation(count)
         else:
             self._keys = self.random.bit_generator.random_raw(FEISTEL_ROUNDS)
 
     def items(self, start: int, stop: int) -> np.ndarray:
         """Return the items at places start to stop (or the last) of the order, int64."""
         if self.is_drawn:
-            return self._drawn[start:stop]
+            return self._permutation[start:stop]
         return permute_places(np.arange(start, min(stop, self.count)), self.count, self._keys)
 
 
@@ -83,8 +83,8 @@ def iterate_batches(
     corpus: Corpus | PositionCorpus, config: TrainConfig, epoch: int, first: int = 0
 ) -> Iterator[Batch]:
     """Yield the batches of one epoch from batch `first` on: rows of items. A pure function of its arguments."""
-    order = EpochOrder(config.drawn_by, epoch, len(corpus))
-    if isinstance(config, OF_POSITIONS):
+    order = EpochOrder(config.draw_seed, epoch, len(corpus))
+    if isinstance(config, POSITION_TRAININGS):
         return iterate_items(order, config.batch_moves, first)
     assert isinstance(config, TextTraining)
     rows = max(1, config.batch_tokens // config.block_size)
@@ -171,7 +171,7 @@ def _iterate_buckets(
         games, starts = cutter.cut(order.items(place, place + BUCKET_ITEMS))
         if number + len(starts) > first:
             edges = [*starts, len(games)]
-            drawn = make_epoch_generator(config.drawn_by, epoch, bucket).permutation(len(starts))
+            drawn = make_epoch_generator(config.draw_seed, epoch, bucket).permutation(len(starts))
             for batch in drawn[max(0, first - number) :].tolist():
                 yield games[edges[batch] : edges[batch + 1], None].tolist()
         number += len(starts)

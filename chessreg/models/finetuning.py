@@ -76,10 +76,10 @@ class PromptCorpus:
         fens: Sequence[str],
         moves: Sequence[str],
         block_size: int,
-        every: bool = False,
+        trains_on_prompts: bool = False,
     ) -> None:
         self.encoding, self.fens, self.moves, self.block_size = encoding, fens, moves, block_size
-        self.every = every
+        self.trains_on_prompts = trains_on_prompts
 
     def __len__(self) -> int:
         return len(self.fens)
@@ -122,7 +122,10 @@ class PromptCorpus:
             if not portions or len(row[0]) * (len(portions[-1]) + 1) > most:
                 portions.append([])
             portions[-1].append(row)
-        return [pad_rows([(ids, 1 if self.every else prompt) for ids, prompt in portion]) for portion in portions]
+        return [
+            pad_rows([(ids, 1 if self.trains_on_prompts else prompt) for ids, prompt in portion])
+            for portion in portions
+        ]
 
 
 EMPTY_BOARD = chess.Board(None)
@@ -399,7 +402,7 @@ class Finetuner(Trainer):
         """Accept every corpus: a PromptCorpus always has a batch, although none of its positions may fit."""
 
     def iterate_batches(self, epoch: int, first: int) -> Iterator[Batch]:
-        order = EpochOrder(self.config.drawn_by, epoch, len(self.corpus))
+        order = EpochOrder(self.config.draw_seed, epoch, len(self.corpus))
         return iterate_items(order, self.config.batch_positions, first)
 
     def select_weights(self) -> dict[str, Tensor]:

@@ -323,13 +323,13 @@ def check_free_space(folder: Path, needed: int, address: HubAddress) -> None:
 
 @dataclass(frozen=True)
 class PushedFolder:
-    """The outcome of an upload: the commit and its web page, and the paths that were written. `created` is whether the
+    """The outcome of an upload: the commit and its web page, and the paths that were written. `is_new` is whether the
     repository is new."""
 
     url: str
     commit: str
-    changed: tuple[str, ...]
-    created: bool
+    changed_files: tuple[str, ...]
+    is_new: bool
 
 
 def list_folder_files(folder: Path) -> dict[str, Path]:

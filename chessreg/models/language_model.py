@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from chessreg.encodings import Encoding
 
 
-class _Reached(Exception):
+class _LastPointReached(Exception):
     """Raised at the last wanted hook point, to skip the rest of the pass."""
 
 
@@ -41,7 +41,7 @@ class LanguageModel:
     ) -> None:
         """`folder` is the checkpoint's folder; a model that reads prompts needs it for its tokenizer."""
         self.network = network.eval()
-        self.info = info or CheckpointInfo.of(network, "pgn-char-32")
+        self.info = info or CheckpointInfo.from_network(network, "pgn-char-32")
         self.name, self.folder = name, folder
 
     @classmethod
@@ -254,7 +254,7 @@ class LanguageModel:
         def end(block: Any, arguments: tuple[Any, ...]) -> None:
             given = block.at_places(arguments[0], *at, self.network.attention == "causal")
             picked.update({name: given for name in hook_points if points[name] is block})  # it may have two names
-            raise _Reached
+            raise _LastPointReached
 
         block = points[last]
         ended = block.register_forward_pre_hook(end) if hasattr(block, "at_places") else nullcontext()
@@ -277,14 +277,14 @@ class LanguageModel:
             def hook(module: nn.Module, arguments: Any, residual: Tensor) -> None:
                 keep(name, residual)
                 if leave and name == last:
-                    raise _Reached
+                    raise _LastPointReached
 
             return hook
 
         handles = [module.register_forward_hook(hook_of(name)) for name, module in points]
         try:
             yield
-        except _Reached:
+        except _LastPointReached:
             pass
         finally:
             for handle in handles:
@@ -302,7 +302,7 @@ class LanguageModel:
             mask = torch.zeros(tokens.shape, dtype=torch.bool)
             for row, ids in enumerate(tokens.cpu().numpy()):
                 own = len(ids) if lengths is None else int(lengths[row])
-                chosen = get_token_mask(edit.token_mask).of(ids[:own], self.encoding)
+                chosen = get_token_mask(edit.token_mask).compute(ids[:own], self.encoding)
                 mask[row, :own] = torch.from_numpy(np.asarray(chosen, bool))
             masked.append((edit, mask.to(self.device)))
         return masked

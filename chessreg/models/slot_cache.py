@@ -47,14 +47,14 @@ class CacheSlots:
     """The columns that one pass writes and reads: rows [r] (None: all, in order), columns [r, q], the first `width`
     columns.
 
-    `fresh` means that no row has earlier tokens, so that nothing is read back. With `spans`, rows are read one by one,
-    and [r, q] is [tokens, 1]: a row is repeated for each of its tokens.
+    `is_fresh` means that no row has earlier tokens, so that nothing is read back. With `spans`, rows are read one by
+    one, and [r, q] is [tokens, 1]: a row is repeated for each of its tokens.
     """
 
     rows: Tensor | None
     columns: Tensor
     width: int
-    fresh: bool
+    is_fresh: bool
     spans: Sequence[RowSpan] | None = None
 
 
@@ -78,7 +78,7 @@ class SlotLayer:
         kept_values[rows[:, None], :, slots.columns] = values.transpose(1, 2)
         if slots.spans is not None:
             return RowKeys(kept_keys, kept_values, slots.spans)
-        if slots.fresh:
+        if slots.is_fresh:
             return keys, values
         if slots.rows is None:
             return kept_keys[:, :, : slots.width], kept_values[:, :, : slots.width]

@@ -48,7 +48,7 @@ class TrainConfig:
     seed: int = 1337
 
     @property
-    def drawn_by(self) -> int:
+    def draw_seed(self) -> int:
         """The seed of all random draws."""
         return self.seed
 
@@ -138,5 +138,5 @@ class SearchlessTraining(TrainConfig):
     ] = 4096  # fmt: skip
 
 
-OF_POSITIONS = (PositionTraining, SearchlessTraining)
+POSITION_TRAININGS = (PositionTraining, SearchlessTraining)
 """Trainings whose items are positions with one label each."""

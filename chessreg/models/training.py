@@ -32,7 +32,7 @@ from chessreg.models.prefetch import prefetch
 from chessreg.models.ranks import END, NEXT_STEP, Ranks, explain_lost_collective
 from chessreg.models.sharding import gather_tensors, shard_model, shard_optimizer_state
 from chessreg.models.train_config import (
-    OF_POSITIONS,
+    POSITION_TRAININGS,
     GPT2Training,
     PositionTraining,
     SearchlessTraining,
@@ -224,13 +224,13 @@ STATE = "state.pt"
 
 @dataclass(frozen=True)
 class PreparedBatch:
-    """A batch in portions of one forward pass, with the place in the data after it. `left_out` counts its items that do
-    not fit the model."""
+    """A batch in portions of one forward pass, with the place in the data after it. `skipped_items` counts its items
+    that do not fit the model."""
 
     epoch: int
     position: int
     portions: list[Any]
-    left_out: int = 0
+    skipped_items: int = 0
 
 
 class BatchCounts(NamedTuple):
@@ -238,7 +238,7 @@ class BatchCounts(NamedTuple):
 
     targets: int
     tokens: int
-    left_out: int
+    skipped_items: int
 
 
 class Trainer:
@@ -259,18 +259,18 @@ class Trainer:
         self.options = options or TrainerOptions()
         self.ranks: Ranks | None = None
         self.is_sharded = False
-        torch.manual_seed(config.drawn_by)
+        torch.manual_seed(config.draw_seed)
         self.model = self.make_initial_model().to(self.load_device)
         if self.options.activation_checkpointing:
             self.checkpoint_activations()
         self.optimizers = make_optimizers(self.model, config)
         self.step = self.tokens_seen = self.epoch = self.position = 0
-        self.left_out = 0  # drawn items that do not fit the model
+        self.skipped_items = 0  # drawn items that do not fit the model
         self.tokens_read: int | None = 0  # tokens through the model, including padding; None: not in an old state
         self.check_corpus()
         self.batches = self.prepare_batches()
         self.curve: list[TrainPoint] = []
-        self.since: list[Tensor] = []  # losses of the steps since the last point of the curve
+        self.recent_losses: list[Tensor] = []  # losses of the steps since the last point of the curve
         if self.state_path.exists():
             self.load()
 
@@ -401,7 +401,7 @@ class Trainer:
         """Return the counts of all portions of a batch."""
         targets = sum(self.count_targets(*part) for part in batch.portions)
         tokens = sum(self.count_read_tokens(*part) for part in batch.portions)
-        return BatchCounts(targets, tokens, batch.left_out)
+        return BatchCounts(targets, tokens, batch.skipped_items)
 
     def count_targets(self, inputs: Tensor, labels: Tensor) -> int:
         """Return the number of tokens or moves that one portion predicts."""
@@ -409,7 +409,7 @@ class Trainer:
 
     def count_read_tokens(self, inputs: Tensor, labels: Tensor) -> int:
         """Return the number of tokens in one portion, including padding and the first token of a model of positions."""
-        return inputs.numel() + (len(inputs) if isinstance(self.config, OF_POSITIONS) else 0)
+        return inputs.numel() + (len(inputs) if isinstance(self.config, POSITION_TRAININGS) else 0)
 
     def compute_summed_loss(self, forward: Callable[..., Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         """Return the summed cross-entropy of one portion, in nats."""
@@ -429,9 +429,9 @@ class Trainer:
             "model": self.weights(),
             "optimizers": self.optimizer_states(),
             "place": [self.step, self.tokens_seen, self.epoch, self.position],
-            "left_out": self.left_out,
+            "left_out": self.skipped_items,
             "tokens_read": self.tokens_read,
-            "since": torch.stack(self.since) if self.since else torch.zeros(0),
+            "since": torch.stack(self.recent_losses) if self.recent_losses else torch.zeros(0),
             "curve": [asdict(point) for point in self.curve],
         }
         with replace_file(self.state_path, self.state_path.with_suffix(".tmp")) as file:
@@ -448,8 +448,8 @@ class Trainer:
             for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
             self.step, self.tokens_seen, self.epoch, self.position = state["place"]
-            self.left_out, self.tokens_read = state["left_out"], state["tokens_read"]
-            self.since = list(state["since"])
+            self.skipped_items, self.tokens_read = state["left_out"], state["tokens_read"]
+            self.recent_losses = list(state["since"])
             self.curve = [TrainPoint(**point) for point in state["curve"]]
         except Exception as error:  # torch raises various types for files that it did not write
             if is_out_of_memory(error):
@@ -469,7 +469,7 @@ class Trainer:
         batch = next(self.batches)
         parts, counts = self.share_batch(batch)
         if self.config.dropout:  # the same draws in a resumed run, different ones in every process
-            torch.manual_seed((self.config.drawn_by << 32 | self.options.rank << 56 | self.step) % SEED_COUNT)
+            torch.manual_seed((self.config.draw_seed << 32 | self.options.rank << 56 | self.step) % SEED_COUNT)
         summed = torch.zeros((), device=self.options.device)
         idle = self.count_idle_passes(batch, len(parts))
         for part in parts:
@@ -489,7 +489,7 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
         self.step += 1
         self.epoch, self.position = batch.epoch, batch.position
-        self.left_out += counts.left_out
+        self.skipped_items += counts.skipped_items
         self.tokens_seen += counts.targets
         if self.tokens_read is not None:
             self.tokens_read += counts.tokens
@@ -596,10 +596,10 @@ class Trainer:
         tokens = self.tokens_seen
         while self.step < self.config.steps and not should_stop():
             self.command(NEXT_STEP)
-            self.since.append(self.train_step(forward))
+            self.recent_losses.append(self.train_step(forward))
             last = self.step == self.config.steps
             if self.step % self.options.log_steps == 0 or last:
-                loss, now = float(torch.stack(self.since).mean()), time.monotonic()
+                loss, now = float(torch.stack(self.recent_losses).mean()), time.monotonic()
                 if not math.isfinite(loss):
                     raise FloatingPointError(f"the loss is {loss} at step {self.step}")
                 held: tuple[float | None, float | None] = (None, None)
@@ -612,7 +612,7 @@ class Trainer:
                 factor = self.config.rate(self.step - 1)
                 point = TrainPoint(self.step, self.tokens_seen, loss, held[0], factor, rate, held[1], more)
                 self.curve.append(point)
-                self.since, tokens, clock = [], self.tokens_seen, time.monotonic()
+                self.recent_losses, tokens, clock = [], self.tokens_seen, time.monotonic()
                 try:
                     on_point(point)
                 except BaseException:  # the run was interrupted: save, so that no step is repeated

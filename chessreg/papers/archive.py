@@ -62,7 +62,7 @@ def save_paper(work: Work, path: Path) -> dict[str, Any]:
     runs = {name: run for name, run in find_begun_runs(whole).items() if name in chosen and not chosen[name].scratch}
     if not runs:
         raise NotFoundError("no run of this paper has begun", "run the command without --save")
-    left = [name for name, planned in plan.items() if not planned.done]
+    left = [name for name, planned in plan.items() if not planned.is_done]
     wanted = list_needed_artifacts(whole, [name for name in left if name in chosen], runs)
     others = list_needed_artifacts(whole, left, runs)  # inputs of steps that are not selected, if present
     wanted += [item for item in others if item not in wanted and item.is_in(session.store)]
@@ -72,7 +72,7 @@ def save_paper(work: Work, path: Path) -> dict[str, Any]:
         for item in wanted:
             open_place(str(there.root)).put_artifact(session.store, item.digest)
         states = unfinished.carry_states(session.database, session.store, there, runs.values())
-        about = {"paper": work.paper.name, "tag": work.tag, "complete": sum(plan[name].done for name in chosen)}
+        about = {"paper": work.paper.name, "tag": work.tag, "complete": sum(plan[name].is_done for name in chosen)}
         (root / ABOUT_FILE).write_text(json.dumps(about), encoding="utf-8")
         write_zip(root, path)
     made = {"runs": len(runs), "artifacts": len(wanted), "states": states, "bytes": path.stat().st_size}

@@ -30,15 +30,15 @@ class PaperLauncher:
     def __init__(
         self,
         work: Work,
-        on: str,
+        executor: str,
         on_launch: Callable[[int], None] = lambda queued: None,
         on_progress: Callable[[float, str], None] = lambda fraction, text: None,
     ) -> None:
-        self.work, self.on, self.on_launch, self.on_progress = work, on, on_launch, on_progress
-        self.coming: dict[str, str] = {}  # references of incomplete steps that are launched
+        self.work, self.executor, self.on_launch, self.on_progress = work, executor, on_launch, on_progress
+        self.launched_references: dict[str, str] = {}  # references of incomplete steps that are launched
         self.losses: Counter[str] = Counter()  # of steps
 
-    def do(self) -> bool:
+    def launch_steps(self) -> bool:
         """Launch and wait until every step is complete. Return True if interrupted; the jobs then continue.
 
         A lost job is launched again, at most twice. Raises ChessregError naming a step whose job failed. The other jobs
@@ -46,13 +46,13 @@ class PaperLauncher:
         """
         self.work.forget()
         try:
-            while not self.round():
-                self.wait()
+            while not self.launch_round():
+                self.wait_for_job()
         except KeyboardInterrupt:
             return True
         return False
 
-    def round(self) -> bool:
+    def launch_round(self) -> bool:
         """Launch the steps that can be launched now; return whether every step is complete."""
         from chessreg.runs.ingest import ingest_fragments
         from chessreg.scheduling.launch import launch_orders
@@ -74,24 +74,30 @@ class PaperLauncher:
         work = self.work
         orders = []
         for step in work.steps:
-            if step.name in work.references or step.name in work.refused:
+            if step.name in work.references or step.name in work.refusal_reasons:
                 continue
-            if step.name in self.coming and not self.complete(step.name):
+            if step.name in self.launched_references and not self.is_complete(step.name):
                 continue
             if step.needs <= work.references.keys():
                 planned = work.plan_step(step)
                 work.mark_if_complete(planned)
-                if planned.done:
-                    self.coming.pop(step.name, None)
+                if planned.is_done:
+                    self.launched_references.pop(step.name, None)
                     continue
                 if step.kind in PREPARATIONS:
-                    work.one(step, self.on_progress)
+                    work.run_step(step, self.on_progress)
                     continue
             if self.has_known_settings(step):
-                kind, spec = work.spec(step, work.references | self.coming)
-                self.coming[step.name] = f"run:{resolve_and_hash(kind, spec, work.session.inputs)[1]}"
+                kind, spec = work.spec(step, work.references | self.launched_references)
+                self.launched_references[step.name] = f"run:{resolve_and_hash(kind, spec, work.session.inputs)[1]}"
                 orders.append(
-                    Order(kind, spec, kind.options(**work.how), tuple(sorted(spec.model_fields_set)), on=self.on)
+                    Order(
+                        kind,
+                        spec,
+                        kind.options(**work.run_options),
+                        tuple(sorted(spec.model_fields_set)),
+                        on=self.executor,
+                    )
                 )
         return orders
 
@@ -100,16 +106,16 @@ class PaperLauncher:
         made = self.work.references.keys()
         if step.kind in PREPARATIONS or callable(step.settings) or step.optional:
             return step.needs <= made
-        return step.needs <= made | self.coming.keys()
+        return step.needs <= made | self.launched_references.keys()
 
     # -- states of jobs ---------------------------------------------------------------------------------------
 
     def run_id(self, step: str) -> UUID:
         from chessreg.registry.identity import make_uuid
 
-        return make_uuid(self.coming[step].removeprefix("run:"))
+        return make_uuid(self.launched_references[step].removeprefix("run:"))
 
-    def complete(self, step: str) -> bool:
+    def is_complete(self, step: str) -> bool:
         """Return whether the run of a step is complete."""
         from chessreg.registry import tables
 
@@ -124,7 +130,7 @@ class PaperLauncher:
         from chessreg.registry.tables import Job
         from chessreg.scheduling import status
 
-        wanted = [self.run_id(step) for step in self.coming]
+        wanted = [self.run_id(step) for step in self.launched_references]
         newest: dict[UUID, list[Job]] = {}
         with self.work.session.database.read() as sql:
             jobs = select(Job).where(Job.run_id.in_(wanted)).order_by(Job.created_at, Job.shard, Job.id)
@@ -135,7 +141,7 @@ class PaperLauncher:
                 held.append(job)
             return status.read_job_rows(sql, [job for held in newest.values() for job in held])
 
-    def wait(self) -> None:
+    def wait_for_job(self) -> None:
         """Return after a job has ended, or if no job is left."""
         from chessreg.runs.ingest import ingest_fragments
         from chessreg.scheduling.presence import Presence
@@ -161,18 +167,18 @@ class PaperLauncher:
         """Raise ChessregError for the first step whose newest job failed. Lost jobs are launched again."""
         from chessreg.scheduling.status import FINAL_STATES
 
-        steps = {self.run_id(step): step for step in self.coming}
+        steps = {self.run_id(step): step for step in self.launched_references}
         for row in self.rows():
             step = steps[row["run_id"]]
             if (
-                step not in self.coming
+                step not in self.launched_references
                 or row["state"] not in FINAL_STATES - {"complete", "blocked"}
-                or self.complete(step)
+                or self.is_complete(step)
             ):
                 continue
             if row["state"] == "lost" and self.losses[step] < MAX_RELAUNCHES:
                 self.losses[step] += 1
-                del self.coming[step]
+                del self.launched_references[step]
                 continue
             why = f": {row['message']}" if row["message"] else ""
             raise ChessregError(

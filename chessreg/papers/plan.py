@@ -44,7 +44,7 @@ class Request:
     `layers` and `d_model` are the model's. `sae` is a run of SAEs of its residual after every layer, or None. A paper
     that trains its own models has an empty `checkpoint` and 0 layers; it has `positions` with best moves, optionally
     `puzzles`, and pretrained `language_models`. If the games of the positions are unknown, `fit` and `test` are empty
-    and `without_games` is the reason. `beside` are other models of games, for tables that compare models.
+    and `without_games` is the reason. `other_models` are other models of games, for tables that compare models.
     """
 
     checkpoint: str
@@ -58,7 +58,7 @@ class Request:
     puzzles: str | None = None
     language_models: tuple[RequestedLanguageModel, ...] = ()
     without_games: str = ""
-    beside: tuple[str, ...] = ()
+    other_models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Step:
     name: str
     kind: str  # a kind of experiment, or one of chessreg.papers.work
     settings: Values | Callable[[CompleteSteps], Values]
-    serves: str
+    purpose: str
     after: tuple[str, ...] = ()
     units: int = 0
     rows: Mapping[str, int] = field(default_factory=dict)
@@ -145,12 +145,12 @@ class Sheet:
     file: str  # without suffix
     title: str
     query: str
-    where: str | None = None
+    row_filter: str | None = None
     plots: tuple[str, ...] = ()
     scorings: tuple[str, ...] = ("paper",)
-    published: bool = True
+    has_published: bool = True
     tables: tuple[str, ...] = ()  # published tables to compare with; empty: all of this query
-    of_model: bool = False  # rows of the checkpoint, also from other runs
+    covers_model: bool = False  # rows of the checkpoint, also from other runs
     choices: bool = False  # rows of the runs that choose settings
     steps: tuple[str, ...] = ()
 
@@ -202,9 +202,10 @@ class Expectation:
 class Paper:
     """A paper: `steps` for a request, the sheets and pictures that they fill, and expectations of a good model.
 
-    `check` raises BadInputError for a model that the paper is not about, before any step begins. A paper that `trains`
-    its own models takes positions instead of a checkpoint. A paper that `compares` models accepts further models.
-    `remarks` are lines about a request that are printed first: the steps it leaves out, with the reason.
+    `check` raises BadInputError for a model that the paper is not about, before any step begins. A paper that
+    `can_train` its own models takes positions instead of a checkpoint. A paper that `has_comparisons` models accepts
+    further models. `remarks` are lines about a request that are printed first: the steps it leaves out, with the
+    reason.
     """
 
     name: str
@@ -212,19 +213,21 @@ class Paper:
     steps: Callable[[Request], Sequence[Step]]
     sheets: tuple[Sheet, ...]
     pictures: tuple[Picture, ...] = ()
-    firsts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # patterns of steps by the question they answer
+    steps_by_question: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # patterns of steps by the question they answer
     expectations: tuple[Expectation, ...] = ()
     check: Callable[[Session, Request], None] | None = None
     remarks: Callable[[Request], Sequence[str]] = lambda request: ()
-    trains: bool = False
-    compares: bool = False
+    can_train: bool = False
+    has_comparisons: bool = False
 
 
 def put_steps_first(paper: Paper, steps: Sequence[Step], wanted: Sequence[str]) -> list[Step]:
     """Return the steps that match `wanted` first, in its order, then the others.
 
-    An entry of `wanted` is a pattern of names (`arm-legal-*`) or a key of `firsts`. Raises NotFoundError for an entry
-    that matches no step.
+    An entry of `wanted` is a pattern of names (`arm-legal-*`) or a key of `steps_by_question`. Raises NotFoundError for
+    an entry that matches no step.
     """
     chosen: dict[str, Step] = {}
     for each in wanted:
@@ -237,10 +240,10 @@ def match_steps(paper: Paper, steps: Sequence[Step], wanted: str) -> list[Step]:
 
     Raises NotFoundError if no step matches.
     """
-    patterns = paper.firsts.get(wanted, (wanted,))
+    patterns = paper.steps_by_question.get(wanted, (wanted,))
     found = [step for pattern in patterns for step in steps if fnmatchcase(step.name, pattern)]
     if not found:
-        known = f"{', '.join(paper.firsts)}; " if paper.firsts else ""
+        known = f"{', '.join(paper.steps_by_question)}; " if paper.steps_by_question else ""
         raise NotFoundError(f"{wanted!r} matches no step", f"{known}or names as --dry-run shows them, with * and ?")
     return found
 

@@ -81,8 +81,8 @@ def rehearse_paper(work: Work, on_step: Callable[[RehearsedStep], None] = lambda
     done = [check_disk(work)]
     on_step(done[0])
     with open_rehearsal(work.session, list_inputs(work.request)) as session:
-        rehearsal = Work(session, work.paper, replace(work.request, size="rehearsal"), work.how)
-        rehearsal.steps = [step for step in rehearsal.every if step.name in paper_steps]
+        rehearsal = Work(session, work.paper, replace(work.request, size="rehearsal"), work.run_options)
+        rehearsal.steps = [step for step in rehearsal.all_steps if step.name in paper_steps]
         for step in rehearsal.steps:
             done.append(rehearse_step(rehearsal, step, paper_steps[step.name]))
             on_step(done[-1])
@@ -98,7 +98,7 @@ def write_temporary_report(rehearsal: Work) -> None:
 
 def list_inputs(request: Request) -> list[str]:
     """Return the names of the models, datasets and runs that a request reads."""
-    models = [request.checkpoint, *request.beside, *(model.name for model in request.language_models)]
+    models = [request.checkpoint, *request.other_models, *(model.name for model in request.language_models)]
     names = [*models, request.fit, request.test, request.positions, request.puzzles, request.sae]
     return list(dict.fromkeys(name for name in names if name))
 
@@ -145,9 +145,9 @@ def rehearse_step(rehearsal: Work, step: Step, paper_step: Step) -> RehearsedSte
 
     def act() -> None:
         if step.kind in PREPARATIONS:
-            made = PREPARATIONS[step.kind].made(rehearsal.session, rehearsal.settings(step))
+            made = PREPARATIONS[step.kind].find(rehearsal.session, rehearsal.settings(step))
             if made is None:
-                rehearsal.one(step, lambda fraction, text: None)
+                rehearsal.run_step(step, lambda fraction, text: None)
             else:
                 rehearsal.references[step.name] = made
             return
@@ -156,11 +156,11 @@ def rehearse_step(rehearsal: Work, step: Step, paper_step: Step) -> RehearsedSte
         resolved = resolve_spec(kind, spec, rehearsal.session.inputs)
         estimate = kind.estimate(resolved.spec, rehearsal.session.inputs)
         counted.append(estimate_cpu_seconds(kind.name, estimate, step.share))
-        report = rehearsal.session.run(spec, kind.options(**rehearsal.how), kind=kind)
+        report = rehearsal.session.run(spec, kind.options(**rehearsal.run_options), kind=kind)
         if report.interrupted:
             raise KeyboardInterrupt
-        rehearsal.references[step.name] = rehearsal.reference_of(report.run_id)
-        rehearsal.mark(step)
+        rehearsal.references[step.name] = rehearsal.get_reference(report.run_id)
+        rehearsal.tag_run(step)
 
     seen = measure(step.name, step.kind, act)
     if seen.state == FAILED and step.optional:
@@ -211,13 +211,13 @@ class PeakMemory:
     """Measures the largest resident memory of this process and its children inside a `with` block."""
 
     def __enter__(self) -> PeakMemory:
-        self.peak_bytes, self._ended = 0, threading.Event()
+        self.peak_bytes, self._end_event = 0, threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._ended.set()
+        self._end_event.set()
         self._thread.join()
 
     def _sample(self) -> None:
@@ -228,7 +228,7 @@ class PeakMemory:
                 with suppress(psutil.Error):
                     total += child.memory_info().rss
             self.peak_bytes = max(self.peak_bytes, total)
-            if self._ended.wait(SAMPLE_INTERVAL_S):
+            if self._end_event.wait(SAMPLE_INTERVAL_S):
                 return
 
 
@@ -299,7 +299,7 @@ def check_disk(work: Work) -> RehearsedStep:
 
     def act() -> None:
         nonlocal needed
-        shares = compute_game_shares(count_available_games(work.session, work.every), work.every)
+        shares = compute_game_shares(count_available_games(work.session, work.all_steps), work.all_steps)
         plans = [StepPlan(step, "waiting", step.units, 0, dict(step.rows), step.bytes) for step in work.steps]
         summed = sum_step_plans([scale_step_plan(plan, shares[plan.step.name]) for plan in plans])
         needed = summed["bytes"] + TRIAL_BYTES * summed["rows"].get("trial", 0)
@@ -328,7 +328,7 @@ def shrink_large_model(kind: Kind, spec: Any, rehearsal: Work, remarks: list[str
     shape = {name: getattr(spec, name) for name in ("family", "n_layer", "n_head", "n_embd", "block_size")}
     weights = check_shape_on_meta(FinetuneConfig(**shape))
     needed = TRAINING_BYTES * weights
-    available = measure_available_memory(str(rehearsal.how.get("device", "auto")))
+    available = measure_available_memory(str(rehearsal.run_options.get("device", "auto")))
     if needed <= available:
         return spec
     remarks.append(

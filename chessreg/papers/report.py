@@ -57,7 +57,7 @@ def write_report(work: Work, folder: Path) -> list[ReportEntry]:
 
 def has_complete_run(work: Work, sheet: Sheet) -> bool:
     """Return whether any run of a sheet is complete."""
-    return bool(work.list_run_ids(sheet.steps)) if sheet.steps else work.has(sheet.choices)
+    return bool(work.list_run_ids(sheet.steps)) if sheet.steps else work.has_run(sheet.choices)
 
 
 def write_sheet(work: Work, sheet: Sheet, scoring: str, folder: Path) -> ReportEntry:
@@ -75,7 +75,7 @@ def write_sheet(work: Work, sheet: Sheet, scoring: str, folder: Path) -> ReportE
     files = [f"{stem}.md", f"{stem}.csv"]
     write_file(folder / files[0], format_page(result, title, again).encode())
     render.write_result(result, folder / files[1])
-    if sheet.published:
+    if sheet.has_published:
         files += write_published_page(work, sheet, result, title, stem, folder)
     figures, empty = write_sheet_plots(work, sheet, scoring, stem, folder) if len(result) else ([], [])
     return ReportEntry(title, len(result), (*files, *figures), again, (*result.notes, *empty))
@@ -113,11 +113,11 @@ def draw_picture(work: Work, picture: Picture, folder: Path) -> ReportEntry:
 
 def build_sheet_scope(work: Work, sheet: Sheet) -> Scope:
     """Return the scope of a sheet: its runs, and its condition on rows."""
-    if sheet.of_model:
-        return Scope(checkpoint=(work.request.checkpoint,), where=sheet.where)
+    if sheet.covers_model:
+        return Scope(checkpoint=(work.request.checkpoint,), where=sheet.row_filter)
     if sheet.steps:
-        return Scope(run=tuple(work.list_run_ids(sheet.steps)), where=sheet.where)
-    return Scope(tag=(work.tag_of(sheet.choices),), where=sheet.where)
+        return Scope(run=tuple(work.list_run_ids(sheet.steps)), where=sheet.row_filter)
+    return Scope(tag=(work.get_tag(sheet.choices),), where=sheet.row_filter)
 
 
 def write_published_page(
@@ -164,9 +164,9 @@ def format_sheet_command(work: Work, sheet: Sheet, scoring: str) -> str:
     """Return the command that prints this sheet."""
     import shlex
 
-    where = f" --where {shlex.quote(sheet.where)}" if sheet.where else ""
+    where = f" --where {shlex.quote(sheet.row_filter)}" if sheet.row_filter else ""
     policy = f" --scoring {scoring}" if scoring != "paper" else ""
-    narrow = f"--checkpoint {work.request.checkpoint}" if sheet.of_model else f"--tag {work.tag_of(sheet.choices)}"
+    narrow = f"--checkpoint {work.request.checkpoint}" if sheet.covers_model else f"--tag {work.get_tag(sheet.choices)}"
     if sheet.steps:
         narrow = work.format_runs_option(sheet.steps)
     return f'chessreg query "{sheet.query}" {narrow}{where}{policy}'
@@ -179,7 +179,7 @@ def format_paper_command(name: str, request: Request) -> str:
     given: list[tuple[str, str | None]] = [
         ("--checkpoint", request.checkpoint),
         ("--sae", request.sae),
-        *(("--beside", other) for other in request.beside),
+        *(("--beside", other) for other in request.other_models),
         ("--position-dataset", request.positions),
         ("--puzzle-dataset", request.puzzles),
         *(("--language-model", model.text) for model in request.language_models),
@@ -193,10 +193,10 @@ def format_paper_command(name: str, request: Request) -> str:
 
 def describe_missing_steps(work: Work) -> list[str]:
     """Return the lines about incomplete steps that begin the report of an unfinished paper."""
-    left = [step for step in work.steps if step.name not in work.references | work.refused]
+    left = [step for step in work.steps if step.name not in work.references | work.refusal_reasons]
     if not left:
         return []
-    served = dict.fromkeys(step.serves for step in left)
+    served = dict.fromkeys(step.purpose for step in left)
     return [
         f"**Not complete: {len(left)} of {len(work.steps)} steps are not done.** Unfinished: "
         f"{'; '.join(served)}. `{format_paper_command(work.paper.name, work.request)}` continues.",
@@ -206,7 +206,7 @@ def describe_missing_steps(work: Work) -> list[str]:
 
 def describe_left_out_sheets(work: Work) -> list[str]:
     """Return a line that names the sheets for which a size has no step."""
-    names = [step.name for step in work.every]
+    names = [step.name for step in work.all_steps]
     left = [
         sheet.title
         for sheet in work.paper.sheets
@@ -240,9 +240,9 @@ def format_index(work: Work, made: Sequence[ReportEntry]) -> str:
         *(f"{line}\n" for line in work.paper.remarks(request)),
         *describe_missing_steps(work),
         *describe_left_out_sheets(work),
-        *(describe_shared_games(work.session, request) if any(step.name == "parts" for step in work.every) else ()),
+        *(describe_shared_games(work.session, request) if any(step.name == "parts" for step in work.all_steps) else ()),
         "",
-        f"Results are tagged `{work.tag}`, runs that only choose settings `{work.tag_of(True)}`.",
+        f"Results are tagged `{work.tag}`, runs that only choose settings `{work.get_tag(True)}`.",
         "",
         "From a cell to its rows: each table is printed again by its command below; with `--rows N` that command "
         "prints the games, trials or scores that row N is computed from, each with its run and unit. "
@@ -260,14 +260,14 @@ def format_index(work: Work, made: Sequence[ReportEntry]) -> str:
     lines += ["## Runs", "", "| step | kind | run | serves |", "|---|---|---|---|"]
     for step in work.steps:
         reference = work.references.get(step.name, "")
-        serves = step.serves
-        if step.name in work.refused:
-            serves = f"{serves}: {escape_markdown(work.refused[step.name])}"
+        serves = step.purpose
+        if step.name in work.refusal_reasons:
+            serves = f"{serves}: {escape_markdown(work.refusal_reasons[step.name])}"
         run = (
             work.complete_steps.run_id(step.name)[-6:]
             if reference.startswith("run:")
             else reference.removeprefix("sha256:")[:12]
         )
-        state = "refused" if step.name in work.refused else "not done"
+        state = "refused" if step.name in work.refusal_reasons else "not done"
         lines.append(f"| {step.name} | {step.kind} | {run or state} | {serves} |")
     return "\n".join(lines) + "\n"

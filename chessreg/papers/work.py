@@ -72,15 +72,15 @@ class StepPlan:
     share: float = 1.0  # available share of the games that the step asks for
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return self.state in ("complete", "unneeded", "refused")
 
 
 class Work:
     """One paper on one model and its data, at one size.
 
-    `how` are the execution options of every run (device, threads). `only` restricts the work to these steps and their
-    dependencies: names of steps, with `*` for any text, or questions of the paper. Empty: all steps.
+    `run_options` are the execution options of every run (device, threads). `only` restricts the work to these steps and
+    their dependencies: names of steps, with `*` for any text, or questions of the paper. Empty: all steps.
     """
 
     def __init__(
@@ -88,23 +88,23 @@ class Work:
         session: Session,
         paper: Paper,
         request: Request,
-        how: Mapping[str, Any] = MappingProxyType({}),
+        run_options: Mapping[str, Any] = MappingProxyType({}),
         first: Sequence[str] = (),
         only: Sequence[str] = (),
     ) -> None:
         """Create the work. Steps that match `first` (names, patterns of names or questions of the paper) come first."""
-        self.session, self.paper, self.request, self.how = session, paper, request, how
+        self.session, self.paper, self.request, self.run_options = session, paper, request, run_options
         if paper.check is not None:
             paper.check(session, request)
-        self.every = order_steps(put_steps_first(paper, paper.steps(request), first))
-        self.steps = select_steps(paper, self.every, only)
-        self._foreseen: tuple[dict[str, str], frozenset[str]] | None = None
+        self.all_steps = order_steps(put_steps_first(paper, paper.steps(request), first))
+        self.steps = select_steps(paper, self.all_steps, only)
+        self._completeness: tuple[dict[str, str], frozenset[str]] | None = None
         self.tag = f"{paper.name}-{request.size}-{compute_request_digest(session, request)}"
         self.references: dict[str, str] = {}
-        self.refused: dict[str, str] = {}  # optional steps whose kind refuses them, with the reason
+        self.refusal_reasons: dict[str, str] = {}  # optional steps whose kind refuses them, with the reason
         self.answers: dict[tuple[Any, ...], QueryResult] = {}
 
-    def tag_of(self, choice: bool) -> str:
+    def get_tag(self, choice: bool) -> str:
         """Return the tag of the results, or of the runs that only choose settings. A query pools runs with one tag."""
         return f"{self.tag}-choice" if choice else self.tag
 
@@ -140,7 +140,7 @@ class Work:
         """Return the plan of every step, without doing any."""
         ingest_fragments(self.session.database, self.session.store)
         self.forget()
-        shares = compute_game_shares(count_available_games(self.session, self.every), self.every)
+        shares = compute_game_shares(count_available_games(self.session, self.all_steps), self.all_steps)
         return [scale_step_plan(self.plan_step(step), shares[step.name]) for step in self.steps]
 
     def step(self, name: str) -> Step:
@@ -149,16 +149,16 @@ class Work:
     def forget(self) -> None:
         """Forget the states of all steps, so that they are read again."""
         self.references.clear()
-        self.refused.clear()
-        self._foreseen = None
+        self.refusal_reasons.clear()
+        self._completeness = None
 
     @property
     def is_finished(self) -> bool:
         """Whether every step is complete, unneeded or refused."""
-        return len(self.references) + len(self.refused) == len(self.steps)
+        return len(self.references) + len(self.refusal_reasons) == len(self.steps)
 
     @property
-    def unneeded(self) -> frozenset[str]:
+    def unneeded_steps(self) -> frozenset[str]:
         """The missing scratch steps on which no unfinished step depends, directly or indirectly."""
         return self._find_complete_steps()[1]
 
@@ -167,30 +167,30 @@ class Work:
 
         Computed once after `forget`. A step counts as complete even if its scratch steps are missing.
         """
-        if self._foreseen is None:
+        if self._completeness is None:
             known: dict[str, str] = {}
             left: set[str] = set()
             done: set[str] = set()
             for step in self.steps:
-                reference = self.foreseen(step, known) if step.needs <= known.keys() else None
+                reference = self.find_reference(step, known) if step.needs <= known.keys() else None
                 if reference is not None:
                     known[step.name] = reference
-                if reference is None or not (step.kind in PREPARATIONS or self.run_of(reference)):
+                if reference is None or not (step.kind in PREPARATIONS or self.find_run(reference)):
                     (left if not step.scratch else done).add(step.name)
             for step in reversed(self.steps):  # steps come after the steps that they depend on
                 if step.name in left and not step.optional:
                     left |= step.needs
-            self._foreseen = known, frozenset(done - left)
-        return self._foreseen
+            self._completeness = known, frozenset(done - left)
+        return self._completeness
 
-    def foreseen(self, step: Step, known: Mapping[str, str]) -> str | None:
+    def find_reference(self, step: Step, known: Mapping[str, str]) -> str | None:
         """Return the reference of a complete step or of any scratch step, else None."""
         if step.kind in PREPARATIONS:
-            return PREPARATIONS[step.kind].made(self.session, self.settings(step, known))
+            return PREPARATIONS[step.kind].find(self.session, self.settings(step, known))
         reference = f"run:{resolve_and_hash(*self.spec(step, known), self.session.inputs)[1]}"
-        return reference if step.scratch or self.run_of(reference) else None
+        return reference if step.scratch or self.find_run(reference) else None
 
-    def run_of(self, reference: str) -> tables.Run | None:
+    def find_run(self, reference: str) -> tables.Run | None:
         """Return the run of a reference if it is complete, else None."""
         with self.session.database.read() as sql:
             run = sql.get(tables.Run, make_uuid(reference.removeprefix("run:")))
@@ -199,12 +199,12 @@ class Work:
             sql.expunge(run)
             return run
 
-    def look(self) -> None:
+    def tag_complete_runs(self) -> None:
         """Tag the runs of all complete steps, also of steps that were not selected, so that tables include them.
 
         A step whose kind refuses these games is not complete.
         """
-        self.steps = self.every
+        self.steps = self.all_steps
         ingest_fragments(self.session.database, self.session.store)
         self.forget()
         for step in self.steps:
@@ -222,9 +222,9 @@ class Work:
 
     def mark_if_complete(self, planned: StepPlan) -> None:
         if planned.state == "complete" and planned.step.kind not in PREPARATIONS:
-            self.mark(planned.step)
+            self.tag_run(planned.step)
 
-    def has(self, choice: bool) -> bool:
+    def has_run(self, choice: bool) -> bool:
         """Return whether any run of the results is complete, or with `choice` any run that chooses settings."""
         return any(
             s.name in self.references and s.choice == choice and not s.scratch and s.kind not in PREPARATIONS
@@ -236,12 +236,12 @@ class Work:
         if not step.needs <= self.references.keys():
             reference = None if step.scratch else self._find_complete_steps()[0].get(step.name)
             if reference is not None:
-                run = None if step.kind in PREPARATIONS else self.run_of(reference)
+                run = None if step.kind in PREPARATIONS else self.find_run(reference)
                 self.references[step.name] = reference
                 return StepPlan(step, "complete", run.units if run else 1, 0)
             return StepPlan(step, "waiting", step.units, step.units, dict(step.rows), step.bytes)
         if step.kind in PREPARATIONS:
-            reference = PREPARATIONS[step.kind].made(self.session, self.settings(step))
+            reference = PREPARATIONS[step.kind].find(self.session, self.settings(step))
             if reference is None:
                 return StepPlan(step, "ready", 1, 1)
             self.references[step.name] = reference
@@ -249,10 +249,10 @@ class Work:
         step_kind, spec = self.spec(step)
         inputs = self.session.inputs
         known = f"run:{resolve_and_hash(step_kind, spec, inputs)[1]}"
-        if (run := self.run_of(known)) is not None:  # its inputs may be missing
+        if (run := self.find_run(known)) is not None:  # its inputs may be missing
             self.references[step.name] = known
             return StepPlan(step, "complete", run.units, 0)
-        if step.name in self.unneeded:
+        if step.name in self.unneeded_steps:
             self.references[step.name] = known
             return StepPlan(step, "unneeded", step.units, 0)
         try:
@@ -262,7 +262,7 @@ class Work:
         except ChessregError as error:
             if not step.optional:
                 raise
-            self.refused[step.name] = error.message
+            self.refusal_reasons[step.name] = error.message
             return StepPlan(step, "refused", 0, 0, why=error.message)
         missing = len(find_missing_units(inputs, resolved))
         if not missing:
@@ -272,7 +272,7 @@ class Work:
         state = "partial" if missing < resolved.units else "ready"
         return StepPlan(step, state, resolved.units, missing, dict(estimate.rows), estimate.bytes)
 
-    def do(
+    def run_steps(
         self,
         on_step: Callable[[int, StepPlan], None] = lambda number, planned: None,
         on_progress: Callable[[float, str], None] = lambda fraction, text: None,
@@ -286,38 +286,38 @@ class Work:
             planned = self.plan_step(step)
             on_step(number, planned)
             self.mark_if_complete(planned)
-            if planned.done:
+            if planned.is_done:
                 continue
             try:
-                if self.one(step, on_progress):
+                if self.run_step(step, on_progress):
                     return True
             except ChessregError as error:
                 raise type(error)(f"step {step.name}: {error.message}", error.hint) from error
         return False
 
-    def one(self, step: Step, on_progress: Callable[[float, str], None]) -> bool:
+    def run_step(self, step: Step, on_progress: Callable[[float, str], None]) -> bool:
         """Do one step; return whether it was interrupted."""
         if step.kind in PREPARATIONS:
             self.references[step.name] = PREPARATIONS[step.kind].make(self.session, self.settings(step))
             return False
         step_kind, spec = self.spec(step)
-        report = self.session.run(spec, step_kind.options(**self.how), kind=step_kind, on_progress=on_progress)
+        report = self.session.run(spec, step_kind.options(**self.run_options), kind=step_kind, on_progress=on_progress)
         release_memory()
         if report.missing:
             if not report.interrupted:
                 raise ChessregError(f"{report.missing} of {report.units} units are missing", "run the command again")
             return True
-        self.references[step.name] = self.reference_of(report.run_id)
-        self.mark(step)
+        self.references[step.name] = self.get_reference(report.run_id)
+        self.tag_run(step)
         return False
 
-    def reference_of(self, run_id: UUID) -> str:
+    def get_reference(self, run_id: UUID) -> str:
         with self.session.database.read() as sql:
             return f"run:{sql.get_one(tables.Run, run_id).spec_hash}"
 
-    def mark(self, step: Step) -> None:
+    def tag_run(self, step: Step) -> None:
         """Tag the run of a complete step as one of this paper, unless it has the tag."""
-        run_id, tag = UUID(self.complete_steps.run_id(step.name)), self.tag_of(step.choice)
+        run_id, tag = UUID(self.complete_steps.run_id(step.name)), self.get_tag(step.choice)
         with self.session.database.read() as sql:
             known = select(CURRENT_ANNOTATIONS.c.value).where(
                 CURRENT_ANNOTATIONS.c.noun == "run",
@@ -392,7 +392,7 @@ def make_request(
             )
     if len({checkpoint, *beside}) <= len(beside):
         raise BadInputError("--beside repeats a model, or the model of --checkpoint", "name each model once")
-    return Request(checkpoint, dataset, test or dataset, row.layers, row.d_model, size, sae, beside=tuple(beside))
+    return Request(checkpoint, dataset, test or dataset, row.layers, row.d_model, size, sae, other_models=tuple(beside))
 
 
 def has_games(session: Session, positions: str) -> bool:
@@ -498,10 +498,10 @@ def sum_step_plans(plan: Sequence[StepPlan]) -> dict[str, Any]:
     rows: dict[str, int] = {}
     for planned in plan:
         states[planned.state] = states.get(planned.state, 0) + 1
-        if not planned.done:
+        if not planned.is_done:
             for table, count in planned.rows.items():
                 rows[table] = rows.get(table, 0) + count
-    left = sum(p.bytes for p in plan if not p.done)
+    left = sum(p.bytes for p in plan if not p.is_done)
     return {"steps": len(plan), "states": states, "rows": rows, "bytes": left}
 
 
@@ -509,9 +509,9 @@ def sum_step_plans(plan: Sequence[StepPlan]) -> dict[str, Any]:
 
 
 class Preparation(NamedTuple):
-    """A step that is not a run: `made` returns the reference of the existing result or None, `make` creates it."""
+    """A step that is not a run: `find` returns the reference of the existing result or None, `make` creates it."""
 
-    made: Callable[[Session, Values], str | None]
+    find: Callable[[Session, Values], str | None]
     make: Callable[[Session, Values], str]
 
 

@@ -35,12 +35,12 @@ def read_labels(inputs: Inputs, cache: CachedActivations, name: str) -> np.ndarr
     from chessreg.games.datasets.labels import get_label, iterate_positions
 
     wanted = get_label(name)
-    if wanted.of is None:
+    if wanted.compute is None:
         raise BadInputError(f"{name} is a label of whole games, not of positions", "subclass chessreg.kinds.Probe")
     items, _ = inputs.items(cache.dataset)
     values = np.zeros((len(cache.array.game), wanted.squares), np.int8)
     for rows, positions in iterate_positions(items, cache.array.game, cache.array.ply):
-        values[rows] = wanted.of(positions)
+        values[rows] = wanted.compute(positions)
     return values
 
 

@@ -69,7 +69,7 @@ class RuleReading:
 
     probe: Tensor
     average: Tensor
-    centred: bool
+    is_centred: bool
 
     def residual(self, residual: Tensor, added: Tensor) -> Tensor:
         """Return the residual [state, d_model] in the form that the probe reads.
@@ -77,7 +77,7 @@ class RuleReading:
         `added` float [state] is the mean over d_model of the earlier edits. It is not removed, because TransformerLens
         does not remove it.
         """
-        if not self.centred:
+        if not self.is_centred:
             return residual
         return residual - (residual.mean(-1) - added)[:, None]
 

@@ -89,7 +89,7 @@ def plain_way(network: FoldedModel, editor: Editor, chosen: list[State]) -> dict
     """Texts by (unit, condition, sample), as board_state_interventions.py writes them."""
     encoding, spec = editor.encoding, editor.spec
     found: dict[tuple[int, str, int], str] = {}
-    [condition] = editor.edited.list_conditions()
+    [condition] = editor.removals.list_conditions()
     for state in chosen:
         prompt = list(state.prompt)
         edits: list[ResidualEdit] = []
@@ -102,7 +102,7 @@ def plain_way(network: FoldedModel, editor: Editor, chosen: list[State]) -> dict
                     move = encoding.parse(found[state.unit, name, sample], state.board)
                     assert move is not None
                     removed = remove_moving_piece(state, move)
-            edits = editor.edited.build_edits(condition, [prompt], [removed])
+            edits = editor.removals.build_edits(condition, [prompt], [removed])
     return found
 
 

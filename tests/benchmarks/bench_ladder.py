@@ -63,7 +63,7 @@ def arena_ladder(model: LanguageModel, games: int) -> tuple[list[PlayedGame], fl
             lambda unit: Opening(unit),
             noise=NOISE,
             batch_games=32,
-            opponent_of=lambda unit: RUNGS[unit // games],
+            get_opponent=lambda unit: RUNGS[unit // games],
         )
         began = np.array([time.perf_counter(), time.process_time()])
         played = list(arena.play(range(games * len(RUNGS))))

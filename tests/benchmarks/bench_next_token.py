@@ -100,7 +100,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     network = make_random_gpt2(GPT2Config(given.layers, 8, given.width, 512, 72), 0)
-    model = LanguageModel(network, CheckpointInfo.of(network, "uci-square-72"))
+    model = LanguageModel(network, CheckpointInfo.from_network(network, "uci-square-72"))
     games = [game for game in prompts_of(2 * given.games) if len(game[40]) == 81][: given.games]
     drawn = torch.randn(len(games), len(PREFIXES), given.layers, KINDS - 1, given.width,
                         generator=torch.Generator().manual_seed(0))  # fmt: skip

@@ -28,7 +28,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained model, which plays legal moves under the policy legal and forfeits otherwise."""
     folder = tmp_path_factory.mktemp("tiny") / "checkpoint"
     model = make_random_gpt2(GPT2Config(n_layer=1, n_head=2, n_embd=16, block_size=256, vocab_size=32), 0)
-    save_checkpoint(model, folder, CheckpointInfo.of(model, PgnChar.name, source={"format": "test"}))
+    save_checkpoint(model, folder, CheckpointInfo.from_network(model, PgnChar.name, source={"format": "test"}))
     return folder
 
 

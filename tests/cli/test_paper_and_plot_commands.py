@@ -102,7 +102,7 @@ def test_a_plan_a_run_and_a_run_again(here, toys, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:  # Ctrl-C where no run is at work
-        patched.setattr(Work, "do", stopped)
+        patched.setattr(Work, "run_steps", stopped)
         assert here(*toys) == 130
         assert here.err.splitlines()[-1] == "interrupted: complete units are kept; the same command resumes"
     assert here(*toys[:5], "sample:test", *toys[6:]) == 4

@@ -10,7 +10,7 @@ import chess
 import numpy as np
 import pytest
 
-from chessreg.encodings.fen77 import SQUARE_OF, Fen77, FenError
+from chessreg.encodings.fen77 import SQUARE_BY_TOKEN, Fen77, FenError
 from chessreg.errors import BadInputError
 from chessreg.games.datasets.dataset import Games
 from chessreg.noise import generator
@@ -71,9 +71,9 @@ def test_every_legal_move_of_a_game_is_an_action_and_others_are_refused() -> Non
 def test_actions_of_packed_moves() -> None:
     moves = [move for name in GAMES for move in boards(name)[-1].move_stack]
     codes = np.array([m.from_square | m.to_square << 6 | (m.promotion or 0) << 12 for m in moves], np.uint16)
-    assert fen.actions_of(codes).tolist() == [fen.action_ids[move.uci()] for move in moves]
+    assert fen.encode_actions(codes).tolist() == [fen.action_ids[move.uci()] for move in moves]
     with pytest.raises(BadInputError, match="0000"):
-        fen.actions_of(np.zeros(1, np.uint16))
+        fen.encode_actions(np.zeros(1, np.uint16))
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_squares_are_sites_and_say_which_square_they_are() -> None:
     squares = fen.sites("squares", tokens)
     for item, board in ((0, boards("en passant for both sides")[-1]), (1, chess.Board())):
         for token in squares.token[squares.item == item].tolist():
-            piece = board.piece_at(int(SQUARE_OF[token]))
+            piece = board.piece_at(int(SQUARE_BY_TOKEN[token]))
             assert fen.vocabulary[tokens.item(item)[token]] == (piece.symbol() if piece else ".")
-    assert sorted(SQUARE_OF[1:65].tolist()) == list(range(64))
-    assert (SQUARE_OF[[0, *range(65, 77)]] == -1).all()
+    assert sorted(SQUARE_BY_TOKEN[1:65].tolist()) == list(range(64))
+    assert (SQUARE_BY_TOKEN[[0, *range(65, 77)]] == -1).all()
 
 
 def test_the_ply_of_a_position_is_that_of_its_move_number() -> None:

@@ -207,7 +207,7 @@ def test_a_tokenizer_that_puts_a_space_before_every_text_writes_prompts_as_they_
         text = TEMPLATES[template].replace("{FEN}", position).replace("{LM}", moves).removesuffix("{BM}")
         assert words.decode(ids[1:]) == text, template
         assert one.decode(ids) == board.fen()
-        start = len(one._before)
+        start = len(one._prefix_ids)
         assert [words.decode([*words.encode("|"), number]) for number in ids[start : start + len(position)]] == [
             f"|{character}" for character in position
         ]

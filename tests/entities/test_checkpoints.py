@@ -41,7 +41,7 @@ def hugging_face(folder: Path, seed: int = 0, vocabulary: int = 32) -> Path:
     """A tiny GPT-2 as Hugging Face writes one: without chessreg.json."""
     config = GPT2Config(n_layer=2, n_head=2, n_embd=16, block_size=64, vocab_size=vocabulary)
     model = make_random_gpt2(config, seed)
-    save_checkpoint(model, folder, CheckpointInfo.of(model, "pgn-char-32"))
+    save_checkpoint(model, folder, CheckpointInfo.from_network(model, "pgn-char-32"))
     (folder / "chessreg.json").unlink()
     return folder
 

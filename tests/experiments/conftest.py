@@ -54,7 +54,7 @@ def bigram_model(
         active = torch.nn.functional.gelu(10 * torch.nn.functional.layer_norm(torch.eye(size), (size,)))
         block.mlp.c_proj.weight.copy_(torch.linalg.solve(active, 10 * wanted - torch.eye(size)).T)
         hf.ln_f.weight.fill_(2.5)
-    return LanguageModel(hf, CheckpointInfo.of(hf, name))
+    return LanguageModel(hf, CheckpointInfo.from_network(hf, name))
 
 
 @pytest.fixture(scope="session")
@@ -67,5 +67,5 @@ def bigram() -> Callable[..., LanguageModel]:
 def checkpoint_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bigram") / "checkpoint"
     made = bigram_model().network
-    save_checkpoint(made, folder, CheckpointInfo.of(made, "pgn-char-32", source={"format": "test"}))
+    save_checkpoint(made, folder, CheckpointInfo.from_network(made, "pgn-char-32", source={"format": "test"}))
     return folder

@@ -14,7 +14,7 @@ from chessreg.encodings.prompts import PromptEncoding, PromptSettings
 from chessreg.errors import BadInputError
 from chessreg.experiments.decoding import (
     ALONE,
-    FORCED,
+    TEACHER_FORCED,
     DecodedAnswer,
     DecodingSpec,
     TargetMove,
@@ -63,7 +63,7 @@ def rows_of(session: Any, run: Any) -> dict[str, dict[int, Any]]:
     with session.database.read() as sql:
         rows = sql.query(tables.Prediction).filter_by(run_id=run.run_id).all()
         sql.expunge_all()
-    return {mode: {row.unit: row for row in rows if row.name == mode} for mode in (FORCED, ALONE)}
+    return {mode: {row.unit: row for row in rows if row.name == mode} for mode in (TEACHER_FORCED, ALONE)}
 
 
 def test_both_modes_are_what_the_model_says_step_by_step(world_session: Any, models: dict[str, str]) -> None:
@@ -72,12 +72,12 @@ def test_both_modes_are_what_the_model_says_step_by_step(world_session: Any, mod
     model = world_session.model(models["tuned"])
     positions, _ = world_session.inputs.positions(world_session.inputs.reference("dataset", "puzzles"))
     known = positions.take(range(len(positions.rows(None))), ["fen", "best"]).to_pylist()
-    targets = [TargetMove.of(row["fen"], row["best"]) for row in known]
+    targets = [TargetMove.from_uci(row["fen"], row["best"]) for row in known]
     written = model.encoding
     texts = set()
     for one, got in zip(targets, answer_positions(model, written, targets, False), strict=True):
         if one.board.fullmove_number > 999:
-            assert got == {FORCED: None, ALONE: None}  # three digits hold it no more
+            assert got == {TEACHER_FORCED: None, ALONE: None}  # three digits hold it no more
             continue
         prompt, right = list(written.prompt(one.board)), written.answer(one.board, one.best)
         told, nats = [], 0.0
@@ -85,10 +85,10 @@ def test_both_modes_are_what_the_model_says_step_by_step(world_session: Any, mod
             logprobs = torch.log_softmax(model.logits(torch.tensor([prompt + list(right[:place])]))[0, -1], -1)
             told.append(int(logprobs.argmax()))
             nats -= float(logprobs[token])
-        assert got[FORCED] is not None
-        assert got[FORCED].ids == tuple(told[:-1])
-        assert got[FORCED].ended == (told[-1] == right[-1])
-        assert got[FORCED].nats == pytest.approx(nats, abs=1e-4)
+        assert got[TEACHER_FORCED] is not None
+        assert got[TEACHER_FORCED].ids == tuple(told[:-1])
+        assert got[TEACHER_FORCED].ended == (told[-1] == right[-1])
+        assert got[TEACHER_FORCED].nats == pytest.approx(nats, abs=1e-4)
         session = DecodingSession(model, 1)
         session.sync([prompt])
         [choice] = choose_moves(make_policy("free", (0.0,), False), session, written, [ModelTurn(0, one.board, ("t",))])
@@ -149,7 +149,7 @@ def test_tables_show_modes_prompts_and_what_tuning_and_the_list_did(world_sessio
     for name, run in runs.items():
         row = by_run[run.run_id.hex]
         assert row["best"] == pytest.approx(shares[name][ALONE])
-        assert row["delta_best"] == pytest.approx(shares[name][ALONE] - shares[name][FORCED])
+        assert row["delta_best"] == pytest.approx(shares[name][ALONE] - shares[name][TEACHER_FORCED])
     answer = world_session.query("prompt ablation", run=ids)
     ablation = {row["run_id"]: row for row in answer.rows}
     told = compare_with_published(world_session.database, answer).rows

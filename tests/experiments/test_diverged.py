@@ -23,7 +23,7 @@ def overflowing(world_session, tmp_path):
     made = make_random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=1023, vocab_size=32), seed=7)
     with torch.no_grad():
         made.wpe.weight[60:] = torch.finfo(torch.float32).max
-    save_checkpoint(made, tmp_path / "overflowing", CheckpointInfo.of(made, "pgn-char-32"))
+    save_checkpoint(made, tmp_path / "overflowing", CheckpointInfo.from_network(made, "pgn-char-32"))
     with world_session.database.read() as sql:
         if sql.scalars(select(tables.Annotation).where(tables.Annotation.value == "overflowing")).first():
             return
@@ -71,7 +71,7 @@ def test_activations_that_do_not_fit_their_type_are_refused(world, world_session
     made = make_random_gpt2(GPT2Config(n_layer=1, n_head=2, n_embd=32, block_size=200, vocab_size=32), seed=7)
     with torch.no_grad():
         made.wpe.weight[60:] = 1e5
-    save_checkpoint(made, tmp_path / "large", CheckpointInfo.of(made, "pgn-char-32"))
+    save_checkpoint(made, tmp_path / "large", CheckpointInfo.from_network(made, "pgn-char-32"))
     import_checkpoint(world_session.database, world_session.store, tmp_path / "large", name="large")
     words = ["--registry", str(world / "registry.db"), "--store", str(world / "store"), "run", "cache"]
     words += ["--checkpoint", "large", "--dataset", "sample:fit", "--games", "2", "--max-sites", "14"]

@@ -75,7 +75,7 @@ def test_labels_are_the_answer_and_its_end_alone(words: Any) -> None:
         prompt = words.decode(inputs[row, : first + 1].tolist())
         assert prompt.endswith("Best move: ")
         assert inputs[row, first + 1 : first + len(answer)].tolist() == answer[:-1]
-    every = PromptCorpus(made.encoding, FENS, MOVES, 512, every=True)
+    every = PromptCorpus(made.encoding, FENS, MOVES, 512, trains_on_prompts=True)
     [(same, told)] = every.batches([0, 1, 2], 10_000)
     assert torch.equal(same, inputs)
     for row, length in enumerate(sorted(len(ids) for ids, _ in made.rows([0, 1, 2]))):  # all but bos and padding
@@ -133,7 +133,7 @@ def test_two_processes_tune_as_one_and_each_encodes_its_share(
         if lora:
             again.model.save_adapter(tmp_path)
         curves.append([loss for p in again.curve for loss in (p.loss, p.heldout_loss) if loss is not None])
-        counts.append((again.left_out, again.tokens_seen, again.tokens_read))
+        counts.append((again.skipped_items, again.tokens_seen, again.tokens_read))
     assert counts[0] == counts[1]
     assert counts[0][0] > 0
     assert len(curves[0]) == 7
@@ -190,7 +190,7 @@ def saved(trainer: Finetuner, folder: Path) -> Path:
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
     model = trainer.copy_trained()
-    save_checkpoint(model, folder, CheckpointInfo.of(model, trainer.corpus.encoding.name))
+    save_checkpoint(model, folder, CheckpointInfo.from_network(model, trainer.corpus.encoding.name))
     trainer.corpus.encoding.save(folder)
     return folder
 
@@ -228,7 +228,7 @@ def test_what_does_not_fit_is_left_out_and_counted(words: Any, tmp_path: Path) -
     assert len(corpus(words, lengths[0] - 1, template="junkin-5").rows([0])) == 1  # the end is not read
     trainer = tuner(tmp_path / "some", short, batch_positions=3, steps=2)
     trainer.run(lambda point: None)
-    assert (trainer.left_out, tuner(tmp_path / "some", short, batch_positions=3, steps=2).left_out) == (2, 2)
+    assert (trainer.skipped_items, tuner(tmp_path / "some", short, batch_positions=3, steps=2).skipped_items) == (2, 2)
     with pytest.raises(BadInputError, match="none of the 3 positions of step 0 fits the model's 100 tokens"):
         tuner(tmp_path / "none", corpus(words, 100, template="junkin-5"), batch_positions=3).run(lambda point: None)
 
@@ -340,7 +340,7 @@ def test_a_tuned_model_is_refused_its_own_positions_and_does_not_know_what_its_p
     row, _ = tuned(world_session, checkpoint=start.id.hex, steps=1, warmup_steps=0, batch_positions=2)
     inputs, reference = world_session.inputs, world_session.inputs.reference("checkpoint", row.id.hex)
     positions, _ = inputs.positions(inputs.reference("dataset", "puzzles"))
-    evaluated = overlap.EvaluatedGames.of(positions, np.arange(3))
+    evaluated = overlap.EvaluatedGames.from_items(positions, np.arange(3))
     found = overlap.measure_overlap(inputs, reference, evaluated)
     assert found.positions == found.of_positions > 1
     with pytest.raises(BadInputError, match="3 of the 3 games"):

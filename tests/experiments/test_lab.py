@@ -35,7 +35,7 @@ EDIT = {"checkpoint": "likes-nc3", "probe": "likes-nc3-board", "moves": MOVES, "
 def likes_nc3(world, bigram, tmp_path_factory) -> None:
     """A model that writes legal moves, and probes of it, in the world of this file."""
     model, folder = bigram(likes=".Nc3 "), tmp_path_factory.mktemp("likes") / "model"
-    save_checkpoint(model.network, folder, CheckpointInfo.of(model.network, "pgn-char-32"))
+    save_checkpoint(model.network, folder, CheckpointInfo.from_network(model.network, "pgn-char-32"))
     with open_session(str(world / "registry.db"), world / "store") as session:
         import_checkpoint(session.database, session.store, folder, name="likes-nc3")
         cache = CacheSpec(checkpoint="likes-nc3", dataset="sample:fit", max_sites=10)
@@ -52,7 +52,7 @@ def lab(likes_nc3, world_session) -> Lab:
 @pytest.fixture
 def stored(world_session, lab):
     """The edit run of that position: its id, and its greedy rows by condition."""
-    spec = LabPosition.of(**EDIT).spec()
+    spec = LabPosition.from_settings(**EDIT).spec()
     report = world_session.run(spec, EditOptions(threads=1))
     with world_session.database.read() as sql:
         trial = tables.Trial
@@ -64,7 +64,7 @@ def stored(world_session, lab):
 @pytest.mark.slow
 def test_masses_and_texts_are_those_that_the_edit_run_stores(lab: Lab, stored) -> None:
     run_id, rows = stored
-    answer = lab.ask(LabPosition.of(**EDIT))
+    answer = lab.ask(LabPosition.from_settings(**EDIT))
     again = lab.ask(StoredState(run=run_id.hex, unit=0))
     assert answer.edited is not None
     for found in (answer, again):
@@ -93,7 +93,7 @@ def test_beliefs_of_every_layer_are_the_heat_maps(lab: Lab, stored, world_sessio
 
 
 def test_moves_are_ranked_and_sum_to_the_mass(lab: Lab) -> None:
-    answer = lab.ask(LabPosition.of(**EDIT))
+    answer = lab.ask(LabPosition.from_settings(**EDIT))
     board = chess.Board(answer.fen)
     for side in (answer.clean, answer.edited):
         assert {move.uci for move in side.moves} == {move.uci() for move in board.legal_moves}
@@ -108,7 +108,9 @@ def test_moves_are_ranked_and_sum_to_the_mass(lab: Lab) -> None:
 
 
 def test_only_the_edited_side_follows_the_scale(lab: Lab) -> None:
-    small, large = (lab.ask(LabPosition.of(**{**EDIT, "scale": scale, "layers": (0,)})) for scale in (0.5, 40.0))
+    small, large = (
+        lab.ask(LabPosition.from_settings(**{**EDIT, "scale": scale, "layers": (0,)})) for scale in (0.5, 40.0)
+    )
     assert small.clean is large.clean  # not computed again
     assert small.edited.original != pytest.approx(large.edited.original, abs=1e-3)
     assert (small.scales, large.scales) == ((0.5,), (40.0,))
@@ -116,18 +118,18 @@ def test_only_the_edited_side_follows_the_scale(lab: Lab) -> None:
 
 def test_a_vector_is_added_and_leaves_the_board_alone(lab: Lab) -> None:
     with_vector = {"checkpoint": "reference", "moves": MOVES, "vector": "skill", "probe": "reference-board"}
-    answer = lab.ask(LabPosition.of(**with_vector, scale=3.0))
+    answer = lab.ask(LabPosition.from_settings(**with_vector, scale=3.0))
     assert answer.edited is not None
     assert (answer.square, answer.modified_fen, answer.edited.modified) == (None, "", None)
     assert answer.edited_layers
     assert not np.array_equal(answer.clean.beliefs, answer.edited.beliefs)
-    nothing = lab.ask(LabPosition.of(**with_vector, scale=0))
+    nothing = lab.ask(LabPosition.from_settings(**with_vector, scale=0))
     assert nothing.edited is None
     assert "scale 0" in nothing.why_not
 
 
 def test_black_to_move_and_no_edit(lab: Lab) -> None:
-    answer = lab.ask(LabPosition.of(checkpoint="reference", moves="e4"))
+    answer = lab.ask(LabPosition.from_settings(checkpoint="reference", moves="e4"))
     assert chess.Board(answer.fen).turn == chess.BLACK
     assert 0 < answer.clean.original < 1
     assert answer.edited is None
@@ -135,7 +137,7 @@ def test_black_to_move_and_no_edit(lab: Lab) -> None:
 
 @pytest.mark.parametrize("moves", ["", "startpos", chess.STARTING_FEN])
 def test_the_initial_position_is_edited_stored_and_taken_up_as_any_other(lab: Lab, world_session, moves: str) -> None:
-    question = LabPosition.of(**{**EDIT, "moves": moves})
+    question = LabPosition.from_settings(**{**EDIT, "moves": moves})
     answer, spec = lab.ask(question), question.spec()
     assert answer.edited is not None
     assert (answer.sans, chess.square_name(answer.square or 0)) == ((), "b1")
@@ -166,7 +168,7 @@ def test_a_control_is_the_one_that_the_run_drew(lab: Lab, world_session) -> None
     assert any(row.unit > 0 for row in rows)
     for row in rows:
         taken = load_stored_edit(world_session.inputs, run_id, row)
-        question = LabPosition.of(
+        question = LabPosition.from_settings(
             checkpoint=taken.checkpoint_id.hex, probe=taken.probe_run.hex, moves=" ".join(taken.sans),
             layers=taken.layers, scale=taken.scale, token_mask=taken.token_mask, condition=taken.condition,
             unit=taken.unit, settings=taken.settings,
@@ -194,11 +196,11 @@ def test_a_control_is_the_one_that_the_run_drew(lab: Lab, world_session) -> None
 )
 def test_what_cannot_be_looked_at_is_told(lab: Lab, wrong: dict, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        lab.ask(LabPosition.of(**{**EDIT, **wrong}))
+        lab.ask(LabPosition.from_settings(**{**EDIT, **wrong}))
 
 
 def test_frames_mark_what_is_read_otherwise(lab: Lab) -> None:
-    answer = lab.ask(LabPosition.of(**EDIT))
+    answer = lab.ask(LabPosition.from_settings(**EDIT))
     place = text.find_layer_place(answer, None)
     clean, edited = (text.build_belief_frame(answer, which, place, 12) for which in ("clean", "edited"))
     original = chess.Board(answer.fen)
@@ -228,18 +230,18 @@ def test_the_worker_answers_line_by_line_and_survives_what_fails(lab: Lab, world
     lines = io.StringIO("".join(json.dumps(question) + "\n" for question in asked))
     worker.serve_questions(lines, said, f"sqlite:///{world / 'registry.db'}", world / "store", 1)
     first, second, third, fourth = (json.loads(line) for line in said.getvalue().splitlines())
-    answer, same = LabAnswer.of_json(first["answer"]), lab.ask(LabPosition.of(**EDIT))
+    answer, same = LabAnswer.from_json(first["answer"]), lab.ask(LabPosition.from_settings(**EDIT))
     assert answer.clean.moves == same.clean.moves
     np.testing.assert_array_equal(answer.edited.beliefs, same.edited.beliefs)
     assert answer.summary() == same.summary()
     assert "not legal" in second["message"]
     assert "nothing" in third["message"]
     assert third["hint"]
-    assert LabAnswer.of_json(fourth["answer"]).edited is None
+    assert LabAnswer.from_json(fourth["answer"]).edited is None
 
 
 def test_a_command_gives_every_digit_of_the_scale() -> None:
-    question = LabPosition.of(**{**EDIT, "scale": 0.12345678})
+    question = LabPosition.from_settings(**{**EDIT, "scale": 0.12345678})
     assert [words[words.index("--scale") + 1] for words in (question.command, question.storing_arguments)] == [
         "0.12345678"
     ] * 2

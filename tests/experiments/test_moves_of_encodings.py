@@ -54,7 +54,7 @@ def fen_model() -> LanguageModel:
             parameter *= 8 if parameter.dim() == 2 else 1
         usual = network.hidden(torch.tensor([written.prompt(chess.Board())]))[0, -1]
         network.action_head.weight[written.action_ids["b1c3"]] = 3 * usual / usual.norm()
-    return LanguageModel(network, CheckpointInfo.of(network, written.name))
+    return LanguageModel(network, CheckpointInfo.from_network(network, written.name))
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,9 @@ def layer_of(session, report) -> int:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_lab_asks_any_model(session, name):
     called = f"{NAMES[name]}-moves"
-    answer = Lab(session.inputs).ask(LabPosition.of(checkpoint=called, probe=f"{called}-board", moves="e4 e5"))
+    answer = Lab(session.inputs).ask(
+        LabPosition.from_settings(checkpoint=called, probe=f"{called}-board", moves="e4 e5")
+    )
     assert answer.sans == ("e4", "e5")
     assert sum(move.probability for move in answer.clean.moves) == pytest.approx(answer.clean.original, abs=1e-6)
     assert answer.clean.moves[0].san == "Nc3"

@@ -67,7 +67,7 @@ def test_counts_equal_those_of_sets_of_fens(world_session):
     fit = games.rows(part)
     other = np.setdiff1d(np.arange(len(games)), fit)
     places = np.concatenate([fit[:3], other[:10]])
-    found = overlap.measure_overlap(inputs, recipe, EvaluatedGames.of(games, places))
+    found = overlap.measure_overlap(inputs, recipe, EvaluatedGames.from_items(games, places))
     old = {fen for moves in games.moves(fit) for fen in states(moves)}
     new = {fen for moves in games.moves(places) for fen in states(moves)}
     openings = {moves[:40] for moves in games.moves(fit)}
@@ -87,14 +87,14 @@ def test_only_positions_looked_at_are_compared(world_session):
     games, part = inputs.dataset(inputs.reference("dataset", "sample:test"))
     places = games.rows(part)[:4]
     item, ply = np.repeat(places, 2), np.tile([0, 30], 4)
-    found = overlap.measure_overlap(inputs, recipe, EvaluatedGames.of(games, places, item, ply))
+    found = overlap.measure_overlap(inputs, recipe, EvaluatedGames.from_items(games, places, item, ply))
     assert (found.positions, found.of_positions) == (1, 5)  # all share the initial position
 
 
 def test_what_is_not_known_is_said_to_be_unknown(world_session):
     inputs = world_session.inputs
     games = world_session.dataset("sample")
-    mine = EvaluatedGames.of(games, np.arange(3))
+    mine = EvaluatedGames.from_items(games, np.arange(3))
     found = overlap.measure_overlap(inputs, inputs.reference("checkpoint", "reference"), mine)
     assert (found.games, found.positions, found.of_games) == (None, None, 3)
     assert "unknown" in str(found)

@@ -212,7 +212,7 @@ def test_regression_learns_a_linear_rule():
     elo = (1500 + 300 * made.stored[1] @ np.random.default_rng(1).standard_normal(48) / 140).astype(np.float32)[:, None]
     data = ProbeData(made, None, made.data.item, elo, 0)
     rows = data.item < 240
-    standard = RatingScaler.of(elo[rows])
+    standard = RatingScaler.from_ratings(elo[rows])
     spec = ProbeSpec(cache="run:" + "0" * 64, epochs=12, label="rating")
     weight = fit_probes(spec, data, rows, [0, 1], "cpu", lambda fraction, text: None, standard)
     read = made.stored[1] @ weight[1, :, 0, 0] * standard.std + standard.mean

@@ -48,7 +48,8 @@ def loaded(session, run, field="cache", fitted=None):
     spec = ProbeSpec(**run.spec)
     recipe = spec.test_cache if field == "test_cache" else spec.cache
     return ProbeData.load(
-        session.inputs, recipe, Labelling(spec.label, spec.skill, fitted=fitted), field, selection=RowSelection.of(spec)
+        session.inputs, recipe, Labelling(spec.label, spec.skill, skill_report=fitted), field,
+        selection=RowSelection.from_spec(spec),
     )  # fmt: skip
 
 

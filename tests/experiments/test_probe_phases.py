@@ -30,7 +30,7 @@ FEW = {"min_positions": 50, "epochs": 1}
 def session(world):
     """A tiny UCI model with every token of its games cached, `all` to fit on and `held` to test on."""
     network = make_random_gpt2(GPT2Config(2, 2, 32, block_size=160, vocab_size=72), seed=3)
-    info = CheckpointInfo.of(network, "uci-square-72")
+    info = CheckpointInfo.from_network(network, "uci-square-72")
     with open_session(str(world / "registry.db"), world / "store") as opened:
         with opened.store.stage("checkpoint") as folder:
             save_checkpoint(network, folder, info)
@@ -93,7 +93,7 @@ def test_a_game_beyond_the_context_has_no_last_positions(session):
     written, places = get_encoding("uci-square-72"), np.arange(12)
     lengths = np.diff(written.games(games, places).offsets)
     limit = int(np.median(lengths))
-    encoded = EncodedGames.of(written, limit, games, places, "all").select_numbered(0, None, 5)
+    encoded = EncodedGames.from_items(written, limit, games, places, "all").select_numbered(0, None, 5)
     assert encoded.counts.tolist() == [5 if length <= limit else 0 for length in lengths]
     with pytest.raises(BadInputError, match="--last-sites 5: no game fits the model's context of 160 tokens"):
         raise_for_long_games(session)

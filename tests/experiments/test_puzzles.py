@@ -96,26 +96,31 @@ def test_every_puzzle_comes_out_as_when_it_is_asked_alone(session: Session) -> N
 def test_a_line_goes_on_with_the_opponents_answers_until_a_move_is_wrong() -> None:
     puzzle = puzzle_of(0)
     for number, word in enumerate(("e6e7", "b3c1", "h6c1")):
-        assert not puzzle.over
+        assert not puzzle.is_over
         puzzle.take(chess.Move.from_uci(word), "")
-        assert (puzzle.right, puzzle.over) == (number + 1, number == 2)
+        assert (puzzle.right_moves, puzzle.is_over) == (number + 1, number == 2)
     assert puzzle.value == 1.0
     puzzle = puzzle_of(0)
     puzzle.take(chess.Move.from_uci("e6e7"), "")
     puzzle.take(chess.Move.from_uci("e7e1"), "")
-    assert (puzzle.right, puzzle.value, puzzle.over, puzzle.illegal) == (1, 0.0, True, False)
+    assert (puzzle.right_moves, puzzle.value, puzzle.is_over, puzzle.illegal) == (1, 0.0, True, False)
     puzzle = puzzle_of(0)
     puzzle.take(None, " Qh9 # ")
-    assert (puzzle.chosen, puzzle.value, puzzle.illegal, puzzle.build_row(None).first) == (["Qh9_#"], 0.0, True, False)
+    assert (puzzle.played_moves, puzzle.value, puzzle.illegal, puzzle.build_row(None).first) == (
+        ["Qh9_#"],
+        0.0,
+        True,
+        False,
+    )
 
 
 def test_another_mate_solves_a_puzzle_and_another_promotion_does_not() -> None:
     puzzle = puzzle_of(3)
     puzzle.take(chess.Move.from_uci("b1b8"), "")
-    assert (puzzle.right, puzzle.value, puzzle.over) == (1, 1.0, True)
+    assert (puzzle.right_moves, puzzle.value, puzzle.is_over) == (1, 1.0, True)
     puzzle = puzzle_of(5)
     puzzle.take(chess.Move.from_uci("a7a8r"), "")
-    assert (puzzle.right, puzzle.value) == (0, 0.0)
+    assert (puzzle.right_moves, puzzle.value) == (0, 0.0)
 
 
 def test_steps_are_drawn_with_the_solution_beside_a_wrong_move() -> None:

@@ -35,7 +35,7 @@ def models(world):
     }
     with open_session(str(world / "registry.db"), world / "store") as session:
         for name, network in networks.items():
-            info = CheckpointInfo.of(network, name)
+            info = CheckpointInfo.from_network(network, name)
             with session.store.stage("checkpoint") as folder:
                 save_checkpoint(network, folder, info)
                 artifact = checkpoint.publish_checkpoint(session.store, folder, None)

@@ -55,7 +55,7 @@ def session(world: Any, bigram: Any, tmp_path_factory: pytest.TempPathFactory) -
         register(opened, uci_model(bigram), "uci")
         register(opened, bigram(name="uci-square-77"), "lcb")
         register(opened, short, "pgn")
-        register(opened, LanguageModel(fen, CheckpointInfo.of(fen, "fen-77")), "fen")
+        register(opened, LanguageModel(fen, CheckpointInfo.from_network(fen, "fen-77")), "fen")
         path = tmp_path_factory.mktemp("promotes") / "promotes.pgn"
         board = chess.Board()
         path.write_text(

@@ -65,7 +65,7 @@ def half(tmp_path: Path) -> Path:
 
     folder = tmp_path / "half"
     with opened(folder) as session, pytest.raises(Stopped):
-        work(session).do(begin)
+        work(session).run_steps(begin)
     return folder
 
 
@@ -148,7 +148,7 @@ def test_a_paper_that_was_half_loaded_is_loaded_again(
         load(folder)
         load(folder)
         with opened(folder) as session:
-            assert not work(session).do()
+            assert not work(session).run_steps()
             with session.database.read() as sql:
                 rows = sorted(
                     (row.run_id.hex, row.unit, row.item, row.correct) for row in sql.scalars(select(tables.Score))

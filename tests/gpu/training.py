@@ -309,4 +309,4 @@ def read_shards(folder: Path) -> GPT2:
     }
     shape = {name: config[name] for name in ("n_layer", "n_head", "n_embd", "vocab_size", "layer_norm_epsilon")}
     gpt2_config = GPT2Config(**shape, block_size=config["n_positions"], activation=config["activation_function"])
-    return GPT2.of_weights(gpt2_config, weights)
+    return GPT2.from_weights(gpt2_config, weights)

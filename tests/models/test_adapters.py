@@ -50,13 +50,13 @@ def fen_encoder(attention: str = "bidirectional", embedding: str = "own") -> Lan
     with torch.no_grad():
         for parameter in network.parameters():
             parameter *= 8 if parameter.dim() == 2 else 1
-    return LanguageModel(network, CheckpointInfo.of(network, "fen-77"))
+    return LanguageModel(network, CheckpointInfo.from_network(network, "fen-77"))
 
 
 class Slow(GPT2):
     """A GPT-2 whose sessions keep no keys and values."""
 
-    cached = False
+    can_cache = False
 
 
 @pytest.mark.parametrize("options", [{}, {"activation": "gelu_new", "bias": True}, {"tied_head": False, "d_mlp": 40}])
@@ -68,7 +68,7 @@ def test_gpt2_equals_the_library_transformers(options: dict[str, Any]) -> None:
         name: tensor * 4 + (0.1 * torch.randn(tensor.shape, generator=drawn) if bias else 0)
         for name, tensor in make_random_gpt2(config, 3).weights().items()
     }
-    model = LanguageModel(GPT2.of_weights(config, weights))
+    model = LanguageModel(GPT2.from_weights(config, weights))
     assert isinstance(model.network, GPT2)
     assert model.network.has_biases is bias
     theirs = to_hugging_face(model.network)
@@ -85,7 +85,7 @@ def test_gpt2_equals_the_library_transformers(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("mask", ["all", "last", "test-even-ids"])
 def test_a_session_that_recomputes_equals_one_that_keeps_keys_and_values(tiny: LanguageModel, mask: str) -> None:
     assert isinstance(tiny.network, GPT2)
-    slow = LanguageModel(Slow.of_weights(tiny.network.config, tiny.network.weights()))
+    slow = LanguageModel(Slow.from_weights(tiny.network.config, tiny.network.weights()))
     vectors = torch.randn(3, 32, generator=torch.Generator().manual_seed(2))
     edits = [ResidualEdit(0, vectors, 2.0, mask), ResidualEdit(1, vectors[0], -1.0, mask)]
     sessions = [DecodingSession(model, 3, edits) for model in (tiny, slow)]
@@ -258,10 +258,10 @@ def test_an_architecture_is_registered_once() -> None:
 
 @pytest.mark.slow
 def test_gpt2_llama_and_fen_encoder_run_without_transformers(tiny: LanguageModel, tmp_path: Path) -> None:
-    save_checkpoint(tiny.network, tmp_path / "gpt2", CheckpointInfo.of(tiny.network, "pgn-char-32"))
+    save_checkpoint(tiny.network, tmp_path / "gpt2", CheckpointInfo.from_network(tiny.network, "pgn-char-32"))
     save_checkpoint(fen_encoder().network, tmp_path / "fen", fen_encoder().info)
     llama = wrap_hugging_face(hugging_face("llama"))
-    save_checkpoint(llama, tmp_path / "llama", CheckpointInfo.of(llama, "pgn-char-32"))
+    save_checkpoint(llama, tmp_path / "llama", CheckpointInfo.from_network(llama, "pgn-char-32"))
     script = f"""
         import sys
         from chessreg.models.decoding.session import DecodingSession

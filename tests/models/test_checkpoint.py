@@ -21,7 +21,7 @@ TOKENS = torch.arange(60).reshape(2, 30) % 32
 
 
 def saved(model: LanguageModel, folder: Path, dtype: str = "float32") -> Path:
-    info = CheckpointInfo.of(model.network, "pgn-char-32", tokens_seen=123, source={"format": "test"})
+    info = CheckpointInfo.from_network(model.network, "pgn-char-32", tokens_seen=123, source={"format": "test"})
     save_checkpoint(model.network, folder, info, dtype)  # type: ignore[arg-type]
     return folder
 
@@ -68,8 +68,10 @@ def test_the_digest_is_of_the_content(tiny: LanguageModel, tmp_path: Path) -> No
     one, two = saved(tiny, tmp_path / "one"), saved(tiny, tmp_path / "two")
     assert compute_checkpoint_digest(one) == compute_checkpoint_digest(two)
     other = make_random_gpt2(tiny.network.config, 5)
-    save_checkpoint(other, tmp_path / "three", CheckpointInfo.of(other, "pgn-char-32"))
-    save_checkpoint(tiny.network, tmp_path / "four", CheckpointInfo.of(tiny.network, "pgn-char-32", residual="centred"))
+    save_checkpoint(other, tmp_path / "three", CheckpointInfo.from_network(other, "pgn-char-32"))
+    save_checkpoint(
+        tiny.network, tmp_path / "four", CheckpointInfo.from_network(tiny.network, "pgn-char-32", residual="centred")
+    )
     assert (
         len(
             {
@@ -97,8 +99,8 @@ def test_biases_that_a_model_has_are_kept_and_counted(tiny: LanguageModel, tmp_p
     assert isinstance(tiny.network, GPT2)
     weights = {name: tensor.clone() for name, tensor in tiny.network.weights().items()}
     weights["transformer.h.1.mlp.c_proj.bias"] += 1.0
-    model = GPT2.of_weights(tiny.network.config, weights)
-    info = CheckpointInfo.of(model, "pgn-char-32")
+    model = GPT2.from_weights(tiny.network.config, weights)
+    info = CheckpointInfo.from_network(model, "pgn-char-32")
     assert info.architecture["bias"] is True
     assert info.parameters > tiny.network.count_parameters()[0]
     assert all(p.requires_grad for p in model.parameters())

@@ -47,7 +47,7 @@ def test_a_file_is_read_by_its_path_and_its_shapes(tmp_path):
     file = read_davis_probe(path, str(path))
     assert file.weight.shape == (8, 64, 13)
     assert file.weight[0, 28].tolist() == [2800.0 + place for place in ORDER["piece"]]
-    assert (file.origin.label, file.origin.residual_index, file.origin.phase, file.origin.centred) == (
+    assert (file.origin.label, file.origin.residual_index, file.origin.phase, file.origin.is_centred) == (
         "piece", 7, 0, False,
     )  # fmt: skip
     bare = read_davis_probe(path, "")

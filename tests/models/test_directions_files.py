@@ -54,9 +54,9 @@ def test_the_sixteen_layer_piece_probe_has_the_published_numbers(shared_data: Pa
     origin = probe.origin
     assert (origin.layer, origin.label, origin.positions, origin.first_position) == (11, "piece", "dots", 0)
     assert (origin.model, origin.n_layers) == ("tf_lens_lichess_16layers_ckpt_no_optimizer", 16)
-    assert origin.centred is True
-    assert (probe.train_games, probe.epochs, origin.logged["num_games"]) == (10_000, 5, 11_000)
-    assert origin.logged["final_loss"] == pytest.approx(0.75736, abs=1e-5)
+    assert origin.is_centred is True
+    assert (probe.train_games, probe.epochs, origin.metadata["num_games"]) == (10_000, 5, 11_000)
+    assert origin.metadata["final_loss"] == pytest.approx(0.75736, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ def test_the_last_accuracies_are_shares_of_one_batch_of_two_games(
     file: str, right: int, of: int, shared_data: Path
 ) -> None:
     probe = read_karvonen_probe(shared_data / "probes" / file)
-    assert probe.origin.logged["acc"] == pytest.approx(right / of, abs=1e-6)
+    assert probe.origin.metadata["acc"] == pytest.approx(right / of, abs=1e-6)
     assert 2 * (probe.origin.positions_per_game or 0) * probe.weight.shape[1] == of
 
 
 def test_the_untrained_and_the_skill_probe_have_the_published_numbers(shared_data: Path) -> None:
     untrained = read_karvonen_probe(shared_data / "probes" / PIECE_RANDOM)
     assert np.linalg.norm(untrained.weight) == pytest.approx(196.0819, abs=1e-3)
-    assert untrained.origin.logged["final_loss"] == pytest.approx(52.41270, abs=1e-4)
+    assert untrained.origin.metadata["final_loss"] == pytest.approx(52.41270, abs=1e-4)
     skill = read_karvonen_probe(shared_data / "probes" / SKILL_8)
     assert (skill.weight.shape, skill.origin.label) == ((512, 1, 2), "skill")
     low, high = skill.weight[:, 0, 0], skill.weight[:, 0, 1]
@@ -95,7 +95,7 @@ def test_the_contrastive_vector_has_the_published_numbers(shared_data: Path) -> 
     assert norms == pytest.approx([44.60, 45.10, 10.17241], abs=5e-3)
     np.testing.assert_allclose(found.high - found.low, found.vector, atol=1e-5)
     assert abs(float(found.high.mean())) < 1e-3  # the author's residual stream is centred (2.3)
-    assert (found.origin.logged["metadata"]["count_high_elo"], found.origin.centred) == (943, True)
+    assert (found.origin.metadata["metadata"]["count_high_elo"], found.origin.is_centred) == (943, True)
 
 
 # -- the layouts that the public data has no example of ----------------------------------------------------------------
@@ -106,10 +106,10 @@ def test_the_oldest_probes_are_a_bare_tensor_whose_name_tells_the_rest(tmp_path:
     probe = read_karvonen_probe(written(tensor(1, 16, 8, 8, 13), tmp_path / name))
     origin = probe.origin
     assert (origin.layer, origin.label, origin.n_layers, origin.first_position) == (12, "piece", 16, 5)
-    assert (origin.model, origin.centred) == ("tf_lens_lichess_16layers_ckpt_no_optimizer", True)
+    assert (origin.model, origin.is_centred) == ("tf_lens_lichess_16layers_ckpt_no_optimizer", True)
     assert (probe.train_games, probe.epochs, origin.positions_per_game) == (None, None, None)
     nameless = read_karvonen_probe(written(tensor(1, 16, 8, 8, 13), tmp_path / "probe.pth")).origin
-    assert (nameless.layer, nameless.label, nameless.model, nameless.centred) == (None, "piece", None, None)
+    assert (nameless.layer, nameless.label, nameless.model, nameless.is_centred) == (None, "piece", None, None)
 
 
 def test_older_dicts_lack_keys_and_have_others(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_older_dicts_lack_keys_and_have_others(tmp_path: Path) -> None:
     content["linear_probe_name"] = "chess_color_probe"
     probe = read_karvonen_probe(written(content, tmp_path / "color.pth"))
     assert (probe.weight.shape, probe.origin.label, probe.origin.n_layers) == ((16, 64, 3), "color", 8)
-    assert probe.origin.logged["max_lr"] == 3e-4
+    assert probe.origin.metadata["max_lr"] == 3e-4
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_oldest_contrasts_are_their_two_averages(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.high, high.numpy())
     assert (found.source, found.origin.layer, found.origin.positions) == ("contrastive", 14, "dots")
     assert found.origin.first_position == 25
-    assert found.origin.logged["metadata"]["count_low_elo"] == 1057
+    assert found.origin.metadata["metadata"]["count_low_elo"] == 1057
     assert read_karvonen_vector(written(content, tmp_path / "activations.pt")).origin.layer is None
 
 

@@ -58,7 +58,7 @@ def test_an_edit_may_put_something_in_the_place_of_the_residual(tiny: LanguageMo
     tokens, clean = ids(pgn), tiny.residuals(ids(pgn), [0])[0, 0]
     edit = ResidualEdit(0, vector(1, 32), 2.0, "dots", instead=half)
     edited = tiny.residuals(tokens, [0], edits=[edit])[0, 0]
-    dots = torch.from_numpy(get_token_mask("dots").of(tokens[0].numpy(), pgn))
+    dots = torch.from_numpy(get_token_mask("dots").compute(tokens[0].numpy(), pgn))
     assert 0 < int(dots.sum()) < len(dots)
     assert torch.equal(edited[~dots], clean[~dots])
     assert torch.allclose(edited[dots], clean[dots] / 2 + 2 * vector(1, 32), atol=CLOSE)
@@ -98,8 +98,8 @@ def test_a_bias_cannot_edit_some_positions_or_differ_by_row() -> None:
 def test_segments_are_those_of_karvonens_code(pgn: Encoding) -> None:
     """Golden test 2: `;1.e4 c5 2.Nf3 d6 3` has white [[0..4],[8..13],[17,18]] and black [[5,6,7],[14,15,16]]."""
     tokens = pgn.encode(";1.e4 c5 2.Nf3 d6 3")
-    white = get_token_mask("white_segments").of(tokens, pgn)
-    black = get_token_mask("black-segments").of(tokens, pgn)
+    white = get_token_mask("white_segments").compute(tokens, pgn)
+    black = get_token_mask("black-segments").compute(tokens, pgn)
     assert white.nonzero()[0].tolist() == [0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 17, 18]
     assert black.nonzero()[0].tolist() == [5, 6, 7, 14, 15, 16]
     with pytest.raises(NotFoundError, match="token mask 'green-segments' does not exist"):

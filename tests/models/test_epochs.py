@@ -18,7 +18,7 @@ from chessreg.models import epochs
 from chessreg.models.corpus import Corpus, PositionCorpus, RowReader
 from chessreg.models.epochs import EpochOrder, iterate_batches, make_epoch_generator, permute_places
 from chessreg.models.prefetch import prefetch
-from chessreg.models.train_config import OF_POSITIONS, PositionTraining, TextTraining, TrainConfig
+from chessreg.models.train_config import POSITION_TRAININGS, PositionTraining, TextTraining, TrainConfig
 from chessreg.models.training import Trainer, TrainerOptions
 
 CONFIG = TextTraining(n_layer=2, n_head=2, n_embd=32, block_size=31, batch_tokens=310, warmup_steps=5, seed=3,
@@ -50,9 +50,9 @@ def make_data(packing: Any, items: int) -> tuple[Corpus | PositionCorpus, Any]:
 def list_earlier_batches(corpus: Corpus | PositionCorpus, config: TrainConfig, epoch: int) -> list[list[list[int]]]:
     """The batches of an epoch as the version before this module made them, one Python list for each item."""
     lengths = corpus.compute_lengths(np.arange(len(corpus)))
-    rng = make_epoch_generator(config.drawn_by, epoch)
+    rng = make_epoch_generator(config.draw_seed, epoch)
     order = rng.permutation(len(lengths))
-    if isinstance(config, OF_POSITIONS):
+    if isinstance(config, POSITION_TRAININGS):
         return [order[i : i + config.batch_moves, None].tolist() for i in range(0, len(order), config.batch_moves)]
     assert isinstance(config, TextTraining)
     limit = config.block_size + 1

@@ -90,7 +90,7 @@ def test_the_loss_is_that_of_every_token_of_the_games() -> None:
 @pytest.mark.parametrize("name", ["uci-square-72", "uci-square-77", "fen-77"])
 def test_untrained_models_of_every_encoding_have_learned_nothing(name: str) -> None:
     made = network("bidirectional-fen-encoder" if name == "fen-77" else "gpt2", get_encoding(name).size)
-    check = check_on_games(LanguageModel(made, CheckpointInfo.of(made, name)))
+    check = check_on_games(LanguageModel(made, CheckpointInfo.from_network(made, name)))
     assert check.loss is not None
     assert check.turns == 95
     assert not check.has_learned
@@ -124,7 +124,7 @@ def test_what_cannot_be_measured_is_none() -> None:
     assert (check.legal, check.turns) == (None, 0)
     assert check.tokens == 80  # four of each game
     silent = make_random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=8, block_size=80, vocab_size=31), 0)
-    assert check_on_games(LanguageModel(silent, CheckpointInfo.of(silent, "fen-77"))) == GameCheck(0)
+    assert check_on_games(LanguageModel(silent, CheckpointInfo.from_network(silent, "fen-77"))) == GameCheck(0)
     infinite = make_random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=8, block_size=96, vocab_size=32), 0)
     with torch.no_grad():
         infinite.ln_f.weight *= 1e38

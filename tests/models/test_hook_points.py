@@ -34,7 +34,7 @@ def strong(network: Network) -> LanguageModel:
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             parameter.copy_(parameter * 5 if parameter.dim() == 2 else parameter + 0.3 * noise)
     name = "fen-77" if network.head == "action" else "pgn-char-32"
-    return LanguageModel(network, CheckpointInfo.of(network, name))
+    return LanguageModel(network, CheckpointInfo.from_network(network, name))
 
 
 def gpt2() -> LanguageModel:
@@ -70,7 +70,7 @@ def test_a_causal_fen_encoder_is_the_bridge_of_a_gpt2_with_its_weights(embedding
     model = fen_encoder("causal", embedding)
     theirs = GPT2(model.network.config.blocks()).double().eval()  # type: ignore[union-attr, operator]
     theirs.load_state_dict(model.network.state_dict(), strict=False)  # the head is not part of the comparison
-    first = torch.full((2, 1), model.network.first)  # type: ignore[call-overload]
+    first = torch.full((2, 1), model.network.first_token)  # type: ignore[call-overload]
     slow = build_bridge(to_hugging_face(theirs.double()))
     _, cache = slow.run_with_cache(torch.cat([first, TOKENS], 1), names_filter=POINTS)
     found = model.activations(TOKENS, POINTS)
@@ -84,7 +84,7 @@ def test_a_fen_encoder_is_plain_torch(attention: str, embedding: str) -> None:
     """torch.nn's own encoder layers, norm first, over the same weights."""
     model = fen_encoder(attention, embedding)
     weights: dict[str, Tensor] = model.network.state_dict()
-    ids = torch.cat([torch.full((2, 1), model.network.first), TOKENS], 1)  # type: ignore[call-overload]
+    ids = torch.cat([torch.full((2, 1), model.network.first_token), TOKENS], 1)  # type: ignore[call-overload]
     embedded = weights["wte.weight"][ids]
     residual = embedded + weights["wpe.weight"]
     expected = {"hook_embed": embedded}

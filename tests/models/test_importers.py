@@ -206,7 +206,7 @@ def test_a_nanogpt_file_of_other_tokens_is_reordered_or_refused_with_what_helps(
 
 
 def test_our_own_folder_comes_home_unchanged(tiny: LanguageModel, tmp_path: Path) -> None:
-    info = CheckpointInfo.of(tiny.network, "pgn-char-32", residual="centred", tokens_seen=9)
+    info = CheckpointInfo.from_network(tiny.network, "pgn-char-32", residual="centred", tokens_seen=9)
     save_checkpoint(tiny.network, tmp_path / "one", info)
     report = convert_checkpoint(tmp_path / "one", tmp_path / "two")
     assert report.digest == compute_checkpoint_digest(tmp_path / "one")
@@ -374,7 +374,7 @@ def test_a_shape_that_lacks_a_required_key_is_named(monkeypatch: pytest.MonkeyPa
     model = make_random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=8, block_size=8, vocab_size=32), seed=0)
     monkeypatch.setattr(type(model), "shape", lambda self: {"family": "gpt2", "n_layer": 1})
     with pytest.raises(BadInputError, match=r"GPT2.shape\(\) has no n_embd"):
-        CheckpointInfo.of(model, "pgn-char-32")
+        CheckpointInfo.from_network(model, "pgn-char-32")
 
 
 MINE = """

@@ -53,7 +53,7 @@ def with_ratings(model: LanguageModel, rating: int, opponent: int) -> LanguageMo
     assert isinstance(model.network, Maia2)
     settings = {**model.network.shape(), "rating": rating, "opponent_rating": opponent}
     config = Maia2.config_type(**{name: settings[name] for name in Maia2.config_type.__dataclass_fields__})
-    return LanguageModel(Maia2.of_weights(config, model.network.state_dict()), model.info)
+    return LanguageModel(Maia2.from_weights(config, model.network.state_dict()), model.info)
 
 
 def encode(*boards: str | chess.Board) -> Tensor:

@@ -53,7 +53,7 @@ def test_every_spelling_is_summed(tiny: LanguageModel, pgn: Encoding, name: str,
     session.feed([pgn.encode(";1."), pgn.encode(";1.e4 e5 2."), pgn.encode(";1.e4 e5 2.Nf3 Nc6 3.")])
     canonical = [sorted(ids[:-1] for ids in pgn.answers(board).values()) for board in boards]
     pairs = [[pgn.accepted_ids(board) for board in boards], canonical]
-    tries = [legal.Trie.of([pairs[0][row], pairs[1][row]]) for row in range(3)]
+    tries = [legal.Trie.from_sets([pairs[0][row], pairs[1][row]]) for row in range(3)]
     ends = [*pgn.stop_ids, *pgn.boundary_ids]
     for limit in (10, 4):
         found = legal.compute_accepted_masses(TokenTree(session), tries, pgn, limit, sets=2)
@@ -65,21 +65,21 @@ def test_every_spelling_is_summed(tiny: LanguageModel, pgn: Encoding, name: str,
                 kept = [ids for ids in ended if len(ids) <= limit] + cut
                 [logprobs] = legal.score_answers(session, [kept], rows=[row])
                 assert mass.probability == pytest.approx(float(np.exp(logprobs).sum()), rel=1e-4)
-                assert mass.missed == 0
+                assert mass.unexplored == 0
         assert all(every.probability > known.probability for every, known in found)
 
 
 def test_what_a_floor_leaves_out_is_bounded(tiny: LanguageModel, pgn: Encoding, monkeypatch) -> None:
     session = DecodingSession(tiny, 1)
     session.feed([pgn.encode(";1.")])
-    trie = legal.Trie.of([pgn.accepted_ids(chess.Board())])
+    trie = legal.Trie.from_sets([pgn.accepted_ids(chess.Board())])
     masses = {}
     for floor in (0.0, 1e-3):
         monkeypatch.setattr(legal, "MIN_PREFIX_PROBABILITY", floor)
         [[masses[floor]]] = legal.compute_accepted_masses(TokenTree(session), [trie], pgn)
     rough, whole = masses[1e-3], masses[0.0].probability
-    assert rough.missed > 0
-    assert rough.probability < whole < rough.probability + rough.missed
+    assert rough.unexplored > 0
+    assert rough.probability < whole < rough.probability + rough.unexplored
 
 
 @pytest.mark.parametrize("name", EDITS)
@@ -123,9 +123,9 @@ def standard_errors(model: LanguageModel, pgn: Encoding, count: int, samples: in
         session = DecodingSession(model, 1)
         session.feed([prompt])
         trees = TokenTree(session)
-        trie = legal.Trie.of([pgn.accepted_ids(board)])
+        trie = legal.Trie.from_sets([pgn.accepted_ids(board)])
         [[mass]] = legal.compute_accepted_masses(trees, [trie], pgn)
-        assert mass.missed < 1e-4
+        assert mass.unexplored < 1e-4
         keys = [[(11, number, sample) for sample in range(samples)]]
         [texts] = sample_trees(trees, pgn, [board], keys, temperature=[1.0] * samples)
         taken: dict[str, bool] = {}
@@ -151,7 +151,9 @@ def test_first_tries_in_play_are_legal_as_often_as_the_exact_mass_says(pgn: Enco
     session = DecodingSession(model, 20)
     session.feed(prompts)
     tree = TokenTree(session)
-    masses = legal.compute_accepted_masses(tree, [legal.Trie.of([pgn.accepted_ids(board)]) for board in boards], pgn)
+    masses = legal.compute_accepted_masses(
+        tree, [legal.Trie.from_sets([pgn.accepted_ids(board)]) for board in boards], pgn
+    )
     exact = np.array([mass.probability for [mass] in masses])
     session.select([row for row in range(20) for _ in range(tries)])
     turns = [ModelTurn(row, boards[row // tries], ("first try", row)) for row in range(20 * tries)]
@@ -185,7 +187,7 @@ def test_the_mass_of_texts_in_the_form_of_a_move_is_how_often_they_are_written(p
     for mass, among, written in zip(masses, legal.score_legal_moves(session, boards, pgn), texts, strict=True):
         share = sum(bool(text.finished and WELL_FORMED.fullmatch(text.text)) for text in written) / count
         assert 0.05 < mass.probability < 0.98
-        assert 0 <= mass.missed < 0.01
+        assert 0 <= mass.unexplored < 0.01
         deviation = (mass.probability * (1 - mass.probability) / count) ** 0.5
-        assert share == pytest.approx(mass.probability, abs=mass.missed + 4.5 * deviation)
+        assert share == pytest.approx(mass.probability, abs=mass.unexplored + 4.5 * deviation)
         assert legal.sum_legal_mass(among) < mass.probability

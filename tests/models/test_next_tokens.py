@@ -28,7 +28,7 @@ def squares() -> LanguageModel:
         for name, parameter in network.named_parameters():
             if parameter.dim() == 2:
                 parameter *= 4 if "wpe" in name or "wte" in name else 8
-    return LanguageModel(network, CheckpointInfo.of(network, "uci-square-72"))
+    return LanguageModel(network, CheckpointInfo.from_network(network, "uci-square-72"))
 
 
 def draw(seed: int, *shape: int) -> Tensor:
@@ -116,7 +116,9 @@ def test_without_an_edit_it_is_hugging_faces_pass_of_the_same_weights(squares: L
     """Equal to transformers' GPT2LMHeadModel."""
     from transformers import GPT2LMHeadModel
 
-    save_checkpoint(squares.network, tmp_path / "squares", CheckpointInfo.of(squares.network, "uci-square-72"))
+    save_checkpoint(
+        squares.network, tmp_path / "squares", CheckpointInfo.from_network(squares.network, "uci-square-72")
+    )
     theirs = GPT2LMHeadModel.from_pretrained(tmp_path / "squares").eval()
     found = NextTokens(squares, ROWS, SITES, range(LAYERS)).logprobs.exp()
     for (row, token), own in zip(SITES, found, strict=True):
@@ -136,7 +138,7 @@ def test_a_model_without_a_cache_gives_the_same(squares: LanguageModel, monkeypa
 
 def test_the_fen_encoder_sees_the_edit_of_its_last_token() -> None:
     network = FenEncoder(FenConfig(n_layer=2, n_head=2, n_embd=16)).make_untrained(0)
-    model = LanguageModel(network, CheckpointInfo.of(network, "fen-77"))
+    model = LanguageModel(network, CheckpointInfo.from_network(network, "fen-77"))
     row = model.encoding.prompt([])
     edit = ResidualEdit(0, 3 * draw(1, 16), 1.0, "last", reference=network.norm().forward)
     found = NextTokens(model, [row], [(0, 76)], [0]).predict_edited([0, 0], [edit])

@@ -367,7 +367,7 @@ def test_an_adapter_that_cannot_reorder_says_so(tmp_path: Path) -> None:
 
 def test_a_folder_of_ours_keeps_its_bytes_with_a_vocabulary_in_order(tmp_path: Path) -> None:
     model = make_random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=8, block_size=16, vocab_size=32), 0)
-    save_checkpoint(model, tmp_path / "ours", CheckpointInfo.of(model, "pgn-char-32"))
+    save_checkpoint(model, tmp_path / "ours", CheckpointInfo.from_network(model, "pgn-char-32"))
     before = convert_checkpoint(tmp_path / "ours", tmp_path / "one").digest
     save_json("vocab.json", ids(CHARACTERS))(tmp_path / "ours")
     assert convert_checkpoint(tmp_path / "ours", tmp_path / "two").digest == before

@@ -30,7 +30,9 @@ def resting(work):
         Step("middle", TOY, {"positions": 3, "seed": 14}, "", ("early",)),
         Step("late", TOY, {"positions": 4, "seed": 15}, "", ("scratch-1",)),
     ]
-    paper = Paper("toy", "Toys", lambda request: steps, (), firsts={"end": ("late", "nothing-*"), "all": ("*",)})
+    paper = Paper(
+        "toy", "Toys", lambda request: steps, (), steps_by_question={"end": ("late", "nothing-*"), "all": ("*",)}
+    )
     return replace_paper(work, paper)
 
 
@@ -81,7 +83,7 @@ def test_steps_come_first_that_are_asked_for_with_what_they_need(resting):
 def test_a_papers_questions_are_answered_by_steps_that_it_has(size):
     paper = find_paper("karvonen")
     steps = paper.steps(Request("m", "d", "e", 8, 64, size))
-    for question in paper.firsts:
+    for question in paper.steps_by_question:
         assert len(order_steps(put_steps_first(paper, steps, [question]))) == len(steps)
     first = order_steps(put_steps_first(paper, steps, ["skill"]))
     done = [step.name for step in first].index("arm-legal-random-positive-of-probe-random-1")
@@ -91,7 +93,7 @@ def test_a_papers_questions_are_answered_by_steps_that_it_has(size):
 def test_what_is_half_done_goes_on_elsewhere_without_the_scratch_that_nothing_needs(resting, elsewhere, tmp_path):
     begin, stopped = stop_before("late")
     with pytest.raises(stopped):
-        resting.do(begin)
+        resting.run_steps(begin)
     saved = archive.save_paper(resting, tmp_path / "half.zip")
     assert (saved["complete"], saved["steps"], saved["runs"]) == (4, 5, 2)  # early and middle; scratch is left out
     for _ in range(2):  # a second time does nothing
@@ -99,7 +101,7 @@ def test_what_is_half_done_goes_on_elsewhere_without_the_scratch_that_nothing_ne
     assert states(elsewhere) == {
         "scratch-1": "ready", "scratch-2": "unneeded", "early": "complete", "middle": "complete", "late": "waiting",
     }  # fmt: skip
-    assert not elsewhere.do()
+    assert not elsewhere.run_steps()
     assert states(elsewhere)["late"] == "complete"
     assert states(elsewhere)["scratch-2"] == "unneeded"
     for name in ("early", "middle"):
@@ -110,10 +112,10 @@ def test_what_is_half_done_goes_on_elsewhere_without_the_scratch_that_nothing_ne
 
 
 def test_a_step_that_is_partly_done_is_taken_along(resting, elsewhere, tmp_path, interrupt_at):
-    assert resting.do(on_progress=interrupt_at(6))  # in the third step, of three positions
+    assert resting.run_steps(on_progress=interrupt_at(6))  # in the third step, of three positions
     archive.save_paper(resting, tmp_path / "half.zip")
     archive.load_paper(elsewhere, tmp_path / "half.zip")
-    assert not elsewhere.do()
+    assert not elsewhere.run_steps()
     assert states(elsewhere)["early"] == "complete"
 
 
@@ -123,7 +125,7 @@ def attempts(work):
 
 
 def test_an_attempt_at_work_is_lost_in_what_is_saved_until_its_end_is_known(resting, elsewhere, tmp_path, interrupt_at):
-    assert resting.do(on_progress=interrupt_at(6))
+    assert resting.run_steps(on_progress=interrupt_at(6))
     ended = attempts(resting)
     attempt, running = tables.Attempt, tables.AttemptState.RUNNING
     with resting.session.database.write() as sql:  # in its state while the run continues
@@ -153,7 +155,7 @@ def test_a_paper_of_which_nothing_is_here_is_not_saved(resting, tmp_path):
 
 @pytest.mark.slow
 def test_a_file_of_others_is_refused_in_one_line_and_leaves_nothing(resting, elsewhere, tmp_path, monkeypatch):
-    resting.do()
+    resting.run_steps()
     path = tmp_path / "whole.zip"
     archive.save_paper(resting, path)
     before = sorted(elsewhere.session.store.root.rglob("*"))
@@ -211,7 +213,7 @@ def test_a_file_of_others_is_refused_in_one_line_and_leaves_nothing(resting, els
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(resting, tmp_path):
-    resting.do()
+    resting.run_steps()
     (tmp_path / "locked").mkdir()
     (tmp_path / "locked" / "half.zip").mkdir()
     with pytest.raises(BadInputError, match="cannot write"):
@@ -250,14 +252,14 @@ def state_of(work):
 @pytest.mark.slow
 def test_a_training_that_was_stopped_goes_on_elsewhere_from_one_file(training, tmp_path, interrupt_at):
     here, there = training
-    assert here.do(on_progress=interrupt_at(1, "loss"))  # at its first point, of two
+    assert here.run_steps(on_progress=interrupt_at(1, "loss"))  # at its first point, of two
     saved = archive.save_paper(here, tmp_path / "half.zip")
     assert (saved["complete"], saved["runs"], saved["states"]) == (0, 1, 1)
     for came in (1, 0):  # a second time does nothing
         assert archive.load_paper(there, tmp_path / "half.zip")[1] == came
     assert read_progress(state_of(there)) == read_progress(state_of(here))
     assert read_progress(state_of(there))[0] == 20
-    assert not there.do()
+    assert not there.run_steps()
     assert archive.save_paper(there, tmp_path / "whole.zip")["states"] == 0
     assert archive.load_paper(here, tmp_path / "whole.zip")[1] == 0
     assert states(here) == {"model": "complete"}
@@ -267,20 +269,20 @@ def test_a_training_that_was_stopped_goes_on_elsewhere_from_one_file(training, t
 def test_what_steps_to_come_read_is_saved_though_they_are_not_among_those_chosen(training, tmp_path):
     here, there = training
     answers = Step("answers", "perplexity", {"checkpoint": "@model/checkpoint", "dataset": "sample:test"}, "nothing")
-    paper = Paper("toy", "A training and its test", lambda request: [*here.every, answers], ())
+    paper = Paper("toy", "A training and its test", lambda request: [*here.all_steps, answers], ())
     first = Work(here.session, paper, here.request, {"threads": 1}, only=("model",))
-    assert not first.do()
+    assert not first.run_steps()
     assert archive.save_paper(first, tmp_path / "model.zip")["artifacts"] == 1
     assert [step.name for step in first.steps] == ["model"]
     rest = Work(there.session, paper, there.request, {"threads": 1})
     archive.load_paper(rest, tmp_path / "model.zip")
     assert states(rest) == {"model": "complete", "answers": "ready"}
-    assert not rest.do()
+    assert not rest.run_steps()
 
 
 def test_a_saved_training_that_is_damaged_is_refused_before_anything_is_taken_in(training, tmp_path, interrupt_at):
     here, there = training
-    assert here.do(on_progress=interrupt_at(1, "loss"))
+    assert here.run_steps(on_progress=interrupt_at(1, "loss"))
     state_of(here).write_bytes(b"cut short")
     with pytest.raises(ChessregError, match=r"state\.pt is not a saved state"):
         archive.save_paper(here, tmp_path / "half.zip")

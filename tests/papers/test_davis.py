@@ -213,13 +213,13 @@ def test_a_model_of_other_texts_is_refused_at_once(world_session):
 
 def test_other_models_are_rows_of_table_2(world_session, world, capsys):
     """The paper's own, LCB's and two of PGN text are compared."""
-    asked = Request("model", "train", "test", 8, 64, "small", beside=("lcb", "pgn"))
+    asked = Request("model", "train", "test", 8, 64, "small", other_models=("lcb", "pgn"))
     steps = {step.name: step for step in find_paper("davis").steps(asked)}
     own = {step.name for step in find_paper("davis").steps(replace(asked, beside=()))}
     assert steps.keys() - own == {
         f"{kind}-of-{name}"
         for kind in ("perplexity-exclude", "perplexity-include", "legality")
-        for name in asked.beside
+        for name in asked.other_models
     }
     assert steps["legality-of-lcb"].settings == {**steps["legality"].settings, "checkpoint": "lcb"}
     for sheet in find_paper("davis").sheets[:2]:
@@ -271,7 +271,7 @@ def make_davis(root, openings=("",)):
     games = [random_game(n, 44, "davis", openings[n % len(openings)]) for n in range(260)]
     (root / "games.pgn").write_text("".join(f"{game}\n\n" for game in games))
     network = make_random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=128, vocab_size=72), seed=5)
-    save_checkpoint(network, root / "model", CheckpointInfo.of(network, "uci-square-72"))
+    save_checkpoint(network, root / "model", CheckpointInfo.from_network(network, "uci-square-72"))
     with open_session(str(root / "registry.db"), root / "store") as session:
         add_dataset(session.database, session.store, [root / "games.pgn"], name="games")
         import_checkpoint(session.database, session.store, root / "model", name="model")
@@ -359,10 +359,10 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table_and_
         process.join()
         work.plan()
         before = dict(work.references)
-        assert not work.do()
+        assert not work.run_steps()
         assert len(before) >= 12
         assert before.items() <= work.references.items()
-        assert {name.split("-")[2] for name in work.refused} == {"4"}  # promotions: a handful of positions
+        assert {name.split("-")[2] for name in work.refusal_reasons} == {"4"}  # promotions: a handful of positions
         assert work.is_finished
         written = write_report(work, tmp_path / "tables")
     assert [each.title for each in written] == [

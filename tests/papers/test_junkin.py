@@ -228,7 +228,7 @@ def test_all_four_models_of_the_paper_play_its_ladder_by_its_rules(size, rungs, 
         own = {setting: getattr(spec, setting) for setting in published if setting not in ("ladder", "games")}
         assert own == {setting: published[setting] for setting in own}
         assert (spec.color, spec.policy, spec.games, len(spec.ladder)) == ("both", "retry:6", games, rungs)
-        assert f"preset junkin-2025, {games:,} games a level, both colors" in steps[name].serves
+        assert f"preset junkin-2025, {games:,} games a level, both colors" in steps[name].purpose
         assert steps[name].units == rungs * games
     if size == "paper":
         assert {specs[name].ladder for name in players} == {tuple(f"stockfish:{level}@time=0.1" for level in range(11))}
@@ -406,7 +406,7 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table(tmp_
         process.join()
         work.plan()
         before = dict(work.references)
-        assert not work.do()
+        assert not work.run_steps()
         assert len(before) >= 4
         assert before.items() <= work.references.items()
         assert work.is_finished

@@ -39,7 +39,7 @@ def ended(session):
 
 def test_a_paper_is_done_by_jobs_and_what_follows_from_results_comes_last(work, supervised, checks):
     queued = []
-    assert not PaperLauncher(work, "local", queued.append).do()
+    assert not PaperLauncher(work, "local", queued.append).launch_steps()
     assert queued == [3, 1]  # `best` needs the results of two others
     assert [p.state for p in work.plan()] == ["complete"] * 4
     done = ended(supervised)
@@ -47,58 +47,58 @@ def test_a_paper_is_done_by_jobs_and_what_follows_from_results_comes_last(work, 
     assert done[-1].run_id.hex == work.complete_steps.run_id("best")
     assert done[-1].detail["spec"]["seed"] == int(checks(work.complete_steps, "b") > checks(work.complete_steps, "a"))
     again = []
-    assert not PaperLauncher(work, "local", again.append).do()
+    assert not PaperLauncher(work, "local", again.append).launch_steps()
     assert (again, len(jobs(supervised))) == ([], 4)
 
 
 class Still(PaperLauncher):
     """A launch whose jobs never begin."""
 
-    def wait(self):
+    def wait_for_job(self):
         raise KeyboardInterrupt
 
 
 def test_every_job_is_told_how(work, session):
     told = Work(session, work.paper, work.request, {"device": "cpu", "threads": 1})
-    assert Still(told, "local").do()
+    assert Still(told, "local").launch_steps()
     assert {
         (job.detail["execution_options"]["device"], job.detail["execution_options"]["threads"]) for job in jobs(session)
     } == {("cpu", 1)}
 
 
 def test_an_interrupted_launching_leaves_its_jobs_and_the_next_one_finds_them(work, session):
-    assert Still(work, "local").do()
+    assert Still(work, "local").launch_steps()
     assert [job.state for job in jobs(session)] == [JobState.QUEUED] * 3
     queued = []
-    assert Still(work, "local", queued.append).do()
+    assert Still(work, "local", queued.append).launch_steps()
     assert (queued, len(jobs(session))) == ([0], 3)
 
 
 def test_a_step_whose_job_failed_is_named_and_launched_again_the_next_time(work, session):
     class Failed(PaperLauncher):
-        def wait(self):
+        def wait_for_job(self):
             with self.work.session.database.write() as sql:
                 job = sql.scalars(select(tables.Job).where(tables.Job.run_id == self.run_id("b"))).one()
                 job.state, job.cause, job.message = JobState.ENDED, tables.Cause.FAILED, "no room"
 
     with pytest.raises(ChessregError, match="step b: its job ended as failed: no room") as caught:
-        Failed(work, "local").do()
+        Failed(work, "local").launch_steps()
     assert caught.value.hint.startswith("chessreg logs ")
     queued = []
-    assert Still(work, "local", queued.append).do()
+    assert Still(work, "local", queued.append).launch_steps()
     assert (queued, len(jobs(session))) == ([1], 4)
 
 
 def test_a_step_whose_job_was_lost_is_launched_again_twice(work, session):
     class Unlucky(PaperLauncher):
-        def wait(self):
+        def wait_for_job(self):
             with self.work.session.database.write() as sql:
                 for job in sql.scalars(select(tables.Job).where(tables.Job.run_id == self.run_id("b"))):
                     job.state, job.cause, job.message = JobState.ENDED, tables.Cause.LOST, "its process is gone"
 
     queued = []
     with pytest.raises(ChessregError, match="step b: its job ended as lost: its process is gone"):
-        Unlucky(work, "local", queued.append).do()
+        Unlucky(work, "local", queued.append).launch_steps()
     assert queued == [3, 1, 1]
 
 
@@ -110,6 +110,6 @@ def test_a_run_that_needs_another_is_launched_with_it(session, work):
     launching = PaperLauncher(
         Work(session, Paper("x", "", lambda request: [cache, probe, chosen], ()), work.request), "local"
     )
-    launching.coming["cache"] = "run:" + "e" * 64
+    launching.launched_references["cache"] = "run:" + "e" * 64
     [order] = launching.orders()
     assert (order.kind.name, order.spec.cache) == ("probe", "run:" + "e" * 64)

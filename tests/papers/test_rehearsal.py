@@ -64,7 +64,7 @@ def test_steps_are_measured_and_leave_nothing_in_the_registry_and_the_store(worl
              operations=1e15),
         Step("probe", "probe", {"cache": "@cached", "epochs": 1}, "Table 1"),
     ]  # fmt: skip
-    sheet = Sheet("table-1", "Table 1", "best probe layers", published=False)
+    sheet = Sheet("table-1", "Table 1", "best probe layers", has_published=False)
     done = rehearse(world_session, steps, (sheet,))
     assert list(done) == ["disk", "a", "parts", "cached", "probe", "tables"]
     assert {step.state for step in done.values()} == {"passed"}, done

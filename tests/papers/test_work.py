@@ -57,7 +57,7 @@ def test_references_are_found_and_replaced_at_any_depth():
 
 
 def test_every_run_is_told_how(work, session):
-    assert not Work(session, work.paper, work.request, {"device": "cpu", "threads": 1}).do()
+    assert not Work(session, work.paper, work.request, {"device": "cpu", "threads": 1}).run_steps()
     with session.database.read() as sql:
         used = {
             (a.execution_options["device"], a.execution_options["threads"]) for a in sql.scalars(select(tables.Attempt))
@@ -80,7 +80,7 @@ def test_what_a_step_held_in_memory_is_gone_before_the_next(work, monkeypatch):
     monkeypatch.setattr(work.session, "run", run_and_hold)
     gc.disable()
     try:
-        work.do()
+        work.run_steps()
     finally:
         gc.enable()
     assert len(held) > 2
@@ -99,7 +99,7 @@ def test_a_plan_makes_nothing_and_counts_what_waits_as_expected(work):
 
 def test_doing_it_runs_everything_once_and_tags_the_runs(work, session):
     seen = []
-    assert not work.do(lambda number, planned: seen.append((number, planned.step.name, planned.state)))
+    assert not work.run_steps(lambda number, planned: seen.append((number, planned.step.name, planned.state)))
     assert seen == [(1, "a", "ready"), (2, "b", "ready"), (3, "best", "ready"), (4, "slow", "ready")]
     with session.database.read() as sql:
         runs = sql.scalars(select(tables.Run)).all()
@@ -109,14 +109,14 @@ def test_doing_it_runs_everything_once_and_tags_the_runs(work, session):
         attempts = len(sql.scalars(select(tables.Attempt)).all())
     assert len(runs) == len(tagged) == attempts == 4
     again = []
-    assert not work.do(lambda number, planned: again.append(planned.state))
+    assert not work.run_steps(lambda number, planned: again.append(planned.state))
     assert again == ["complete"] * 4
     with session.database.read() as sql:
         assert len(sql.scalars(select(tables.Attempt)).all()) == 4
 
 
 def test_settings_may_follow_from_results(work, session, checks):
-    work.do()
+    work.run_steps()
     with session.database.read() as sql:
         [best] = sql.scalars(select(tables.Run).where(tables.Run.units == 3))
     assert best.spec["seed"] == int(checks(work.complete_steps, "b") > checks(work.complete_steps, "a"))
@@ -129,12 +129,12 @@ def test_a_number_of_no_rows_is_none_and_never_0(work):
 
 
 def test_an_interrupted_paper_goes_on_where_it_stopped(work, session, interrupt_at):
-    assert work.do(on_progress=interrupt_at(7))  # in the second step
+    assert work.run_steps(on_progress=interrupt_at(7))  # in the second step
     plan = states(work.plan())
     assert plan["a"] == ("complete", 5, 0)
     assert plan["b"][0] == "partial"
     assert plan["best"][0] == "waiting"
-    assert not work.do()
+    assert not work.run_steps()
     assert {state for state, *_ in states(work.plan()).values()} == {"complete"}
 
 
@@ -151,11 +151,11 @@ def test_a_step_that_fails_is_named(work, monkeypatch):
 
     monkeypatch.setattr(type(work.session), "run", fails)
     with pytest.raises(ChessregError, match="step a: no room"):
-        work.do()
+        work.run_steps()
 
 
 def test_the_tables_are_written_with_the_commands_that_print_them(work, tmp_path):
-    work.do()
+    work.run_steps()
     [sheet] = write_report(work, tmp_path / "out" / "toy")
     assert (sheet.rows, sheet.files[:2]) == (0, ("accuracy.md", "accuracy.csv"))
     text = (tmp_path / "out" / "toy" / "index.md").read_text()
@@ -168,13 +168,13 @@ def test_the_tables_are_written_with_the_commands_that_print_them(work, tmp_path
 
 
 def test_a_report_of_what_is_not_complete_says_so_first(work, tmp_path, interrupt_at):
-    assert work.do(on_progress=interrupt_at(7))  # in the second of four steps
-    work.look()
+    assert work.run_steps(on_progress=interrupt_at(7))  # in the second of four steps
+    work.tag_complete_runs()
     write_report(work, tmp_path)
     text = (tmp_path / "index.md").read_text()
     assert "**Not complete: 3 of 4 steps are not done.** Unfinished: the table; nothing." in text
     assert f"| best | {work.steps[2].kind} | not done | the table |" in text
-    work.do()
+    work.run_steps()
     write_report(work, tmp_path)
     assert "ot complete" not in (tmp_path / "index.md").read_text()
     assert "not done" not in (tmp_path / "index.md").read_text()
@@ -195,7 +195,7 @@ def test_a_picture_is_drawn_once_its_steps_are_complete_and_says_why_when_it_can
     )
     drawing = Work(work.session, replace(work.paper, pictures=pictures), work.request)
     assert write_report(drawing, tmp_path / "before") == []
-    drawing.do()
+    drawing.run_steps()
     made = write_report(drawing, tmp_path / "after")
     assert [(each.title, each.rows, each.files) for each in made[1:]] == [
         ("Figure 1", None, ("figure-1.svg",)), ("Figure 5", None, ()),
@@ -212,8 +212,8 @@ def test_a_picture_is_drawn_once_its_steps_are_complete_and_says_why_when_it_can
 def test_only_some_steps_are_done_with_what_they_need(work, session):
     part = Work(session, work.paper, work.request, only=("be*",))
     assert [step.name for step in part.steps] == ["a", "b", "best"]
-    assert not part.do()
-    part.look()
+    assert not part.run_steps()
+    part.tag_complete_runs()
     assert part.references.keys() == {"a", "b", "best"}
     assert states(part.plan())["slow"] == ("ready", 4, 4)
     assert part.tag == work.tag
@@ -236,7 +236,7 @@ def picky(work, session, monkeypatch):
 
 def test_a_paper_goes_on_without_an_optional_step_that_is_refused(picky, work, session, tmp_path):
     whole, seen = Work(session, picky, work.request), {}
-    assert not whole.do(lambda number, planned: seen.update({planned.step.name: (planned.state, planned.why)}))
+    assert not whole.run_steps(lambda number, planned: seen.update({planned.step.name: (planned.state, planned.why)}))
     assert seen["refused"] == ("refused", "9 positions are too many")
     assert whole.is_finished
     assert whole.references.keys() == {"a", "b", "best", "slow"}
@@ -245,13 +245,13 @@ def test_a_paper_goes_on_without_an_optional_step_that_is_refused(picky, work, s
     assert "| refused | Table 2: 9 positions are too many |" in (tmp_path / "index.md").read_text()
     needed = replace(picky, steps=lambda request: [Step("refused", TOY, {"positions": 9}, "Table 2")])
     with pytest.raises(BadInputError, match="step refused: 9 positions are too many"):
-        Work(session, needed, work.request).do()
+        Work(session, needed, work.request).run_steps()
 
 
 def test_a_sheet_may_be_of_some_steps(work, session, tmp_path):
     sheets = tuple(replace(work.paper.sheets[0], file=name, steps=(name,)) for name in ("a", "no-*"))
     part = Work(session, replace(work.paper, sheets=sheets), work.request)
-    part.do()
+    part.run_steps()
     made = write_report(part, tmp_path)
     assert [each.files[0] for each in made] == ["a.md"]
     assert made[0].command == f'chessreg query "probe accuracy by layer" --run {part.complete_steps.run_id("a")[-6:]}'
@@ -282,7 +282,7 @@ def test_what_is_expected_is_held_against_the_rows(work, session, tmp_path):
         Expectation("nothing", "≥ 2", "toy checks", ("x",), lambda rows, made: found),
     )
     whole = Work(session, replace(work.paper, expectations=expectations), work.request)
-    whole.do()
+    whole.run_steps()
     with patch.object(type(session), "query", lambda self, title, **scope: SimpleNamespace(rows=rows)):
         made = expected.write_reference_result(whole, tmp_path)
     lines = list(csv.DictReader((tmp_path / "reference-result.csv").open()))

@@ -54,7 +54,9 @@ def make_squares(root: Path) -> None:
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:
             parameter.data *= 4 if "wpe" in name or "wte" in name else 8  # so that it prefers some squares
-    save_checkpoint(model, root / "model", CheckpointInfo.of(model, "uci-square-72", source={"format": "test"}))
+    save_checkpoint(
+        model, root / "model", CheckpointInfo.from_network(model, "uci-square-72", source={"format": "test"})
+    )
     place = ["--registry", str(root / "registry.db"), "--store", str(root / "store")]
     for command in (
         ["dataset", "add", str(root / "games.pgn"), "--name", "games"],

@@ -53,7 +53,7 @@ def bigram_checkpoint(folder: Path, texts: list[str]) -> None:
         block.mlp.c_fc.weight.copy_(10 * unit)
         block.mlp.c_proj.weight.copy_((out * 4096).round() / 4096)  # the same bits on every CPU
         model.ln_f.weight.fill_(2.5)
-    save_checkpoint(model, folder, CheckpointInfo.of(model, PgnChar.name, source={"format": "test"}))
+    save_checkpoint(model, folder, CheckpointInfo.from_network(model, PgnChar.name, source={"format": "test"}))
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def study_world(world: Path, root: Path) -> None:
 
     shutil.copytree(world, root, dirs_exist_ok=True)
     deep = make_random_gpt2(GPT2Config(n_layer=3, n_head=1, n_embd=16, block_size=512, vocab_size=32), 7)
-    save_checkpoint(deep, root / "deep", CheckpointInfo.of(deep, PgnChar.name, source={"format": "test"}))
+    save_checkpoint(deep, root / "deep", CheckpointInfo.from_network(deep, PgnChar.name, source={"format": "test"}))
     place = ["--registry", str(root / "registry.db"), "--store", str(root / "store")]
     assert run_command_line([*place, "import", "checkpoint", str(root / "deep"), "--name", "deep"]) == 0
     with same_code(), open_session(str(root / "registry.db"), root / "store") as session:

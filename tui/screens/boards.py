@@ -609,7 +609,7 @@ class BoardScreen(DrawingScreen):
         from_start = frame.moves or frame.position == STARTING_FEN
         known = {"moves": " ".join(frame.moves)} if from_start else {"fen": frame.position}
         try:
-            answer = await self.app.model.ask(LabPosition.of(checkpoint=drawn.checkpoint, **known))
+            answer = await self.app.model.ask(LabPosition.from_settings(checkpoint=drawn.checkpoint, **known))
         except ChessregError as error:
             self.require_shown()
             self.asking = False

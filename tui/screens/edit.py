@@ -295,10 +295,10 @@ class CaseScreen(StateScreen):
     def head(self, case: StoredCase, state: EditedState) -> str:
         """Return the line above the boards: condition, edited layers, scale and case."""
         if case.skip_reason:
-            return f"{case.where} · {case.skip_reason}"
+            return f"{case.location} · {case.skip_reason}"
         edit = state.edit
         of = "" if edit is None else f"layers {', '.join(map(str, edit.layers))}, scale {edit.scale:g} {edit.rule} · "
-        return f"{state.condition}: {of}{case.where} · legal mass before → after"
+        return f"{state.condition}: {of}{case.location} · legal mass before → after"
 
     def legend(self, case: StoredCase, state: EditedState, size: int) -> str:
         """Return the meaning of signs and colors.

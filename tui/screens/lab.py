@@ -177,7 +177,7 @@ class LabScreen(FourBoardsScreen):
         edits = probe is not None and vector is None
         later = self.ahead if edits and self.condition == PATCH else ()
         settings = tuple(pair for pair in self.settings if pair[0] != PATCH or later)
-        return LabPosition.of(
+        return LabPosition.from_settings(
             checkpoint=self.choice.name if named else self.choice.checkpoint_id.hex,
             moves=" ".join(self.sans),
             probe=reference(probe),

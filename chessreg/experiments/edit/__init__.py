@@ -217,7 +217,7 @@ class NextTokenEdit(EditKind):
 def emit_edit_overlap(task: Task[Any, Any], games: Any, places: np.ndarray) -> None:
     """Emit the overlap of the edited games with the training games of the model and the probes, as metric points of
     unit 0."""
-    evaluated = EvaluatedGames.of(games, places)
+    evaluated = EvaluatedGames.from_items(games, places)
     inputs = {"checkpoint": task.spec.checkpoint, "probe": task.spec.probe, "black-probe": task.spec.black_probe}
     for name, reference in inputs.items():
         if reference is None:

@@ -69,7 +69,7 @@ def build_prefixes(
         by_game.setdefault(unit // per_game, []).append(unit)
     made_of_all: list[GamePrefix] = []
     for number, own in by_game.items():
-        turns = GameTurns.of(encoding, games, int(places[number]))
+        turns = GameTurns.from_game(encoding, games, int(places[number]))
         if spec.prefixes:
             chosen = [(unit, spec.prefixes[unit % per_game]) for unit in own]
             made = [
@@ -94,7 +94,7 @@ class GameTurns:
     """Plies played when each token has been read."""
 
     @classmethod
-    def of(cls, encoding: Encoding, games: Games, item: int) -> GameTurns:
+    def from_game(cls, encoding: Encoding, games: Games, item: int) -> GameTurns:
         """Return the turns of the game at row `item` of `games`."""
         tokens = encoding.games(games, np.array([item]))
         sites = encoding.sites("turns", tokens)

@@ -142,7 +142,7 @@ def check_next_token(
     """Raise BadInputError for a model or settings that do not support edits that read the next token."""
     from chessreg.experiments.edit.cases import apply_board_changes, build_single_prefix
 
-    if all(encoding.origin_of(number) is None for number in range(encoding.answer_size)):
+    if all(encoding.find_origin(number) is None for number in range(encoding.answer_size)):
         raise BadInputError(
             f"the tokens of {encoding.name} do not name squares or moves",
             "edit it with chessreg run edit, or give a model of UCI squares",

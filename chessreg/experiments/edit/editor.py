@@ -31,8 +31,8 @@ class RemovalAnswers:
     """The canonical and the accepted texts of the moves on the two boards of a removal, as token ids."""
 
     canonical: tuple[frozenset[Prefix], frozenset[Prefix]]  # of the original and the modified board
-    shared: tuple[tuple[Prefix, ...], ...]  # for each move that is legal on both boards, its texts on either
-    accepted: Trie  # of both boards; empty without the setting `spellings`
+    shared_texts: tuple[tuple[Prefix, ...], ...]  # for each move that is legal on both boards, its texts on either
+    accepted_texts: Trie  # of both boards; empty without the setting `spellings`
 
 
 class Editor:
@@ -40,9 +40,9 @@ class Editor:
 
     def __init__(self, task: Task[EditSpec, EditOptions]) -> None:
         self.task, self.spec = task, task.spec
-        self.edited = PieceRemovals(task.spec, task.inputs, prepare_device(task.options.device, task.options.threads))
-        self.model, self.encoding = self.edited.model, self.edited.encoding
-        self.interventions = self.edited.record(task)
+        self.removals = PieceRemovals(task.spec, task.inputs, prepare_device(task.options.device, task.options.threads))
+        self.model, self.encoding = self.removals.model, self.removals.encoding
+        self.interventions = self.removals.record(task)
 
     def emit_states(self, states: Sequence[State]) -> None:
         """Emit all rows of these states."""
@@ -71,7 +71,7 @@ class Editor:
             reason = explain_skip(self.spec, state.board, move)
             if move is None or reason:
                 self.emit_skipped(state, sampled, move, reason or "illegal")
-            elif not self.edited.has_directions(removed := remove_moving_piece(state, move)):
+            elif not self.removals.has_directions(removed := remove_moving_piece(state, move)):
                 self.emit_skipped(state, sampled, move, "no direction")
             else:
                 removals.append(removed)
@@ -83,8 +83,8 @@ class Editor:
         clean = self.emit_condition(CLEAN, trees.take(rows), removals, answers)
         edited_prompts = [prompts[row] for row in rows]
         real: list[ResidualEdit] = []
-        for condition in self.edited.list_conditions():
-            edits = self.edited.build_edits(
+        for condition in self.removals.list_conditions():
+            edits = self.removals.build_edits(
                 condition, edited_prompts, removals, None if condition.source == "edit" else real
             )
             real = edits if condition.source == "edit" else real
@@ -97,7 +97,7 @@ class Editor:
         shared = tuple(tuple(sorted({original[move], modified[move]})) for move in original if move in modified)
         accepted = [self.encoding.accepted_ids(board) for board in removed.boards] if self.spec.spellings else []
         canonical = frozenset(original.values()), frozenset(modified.values())
-        return RemovalAnswers(canonical, shared, Trie.of(accepted))
+        return RemovalAnswers(canonical, shared, Trie.from_sets(accepted))
 
     def write(
         self,
@@ -133,7 +133,7 @@ class Editor:
         ]
         every: list[list[Mass]] = [[]] * len(removals)
         if spec.spellings:
-            tries = [own.accepted for own in answers]
+            tries = [own.accepted_texts for own in answers]
             every = compute_accepted_masses(trees, tries, self.encoding, spec.max_tokens, sets=2)
         keys = [
             [(0,), *((spec.seed, "edit", removed.state.unit, sample) for sample in range(spec.samples))]
@@ -144,8 +144,8 @@ class Editor:
         # This is read last: it computes the last tokens of the prompts again. Without edits it uses a branch, because
         # the session itself continues.
         session = trees.session if edits else trees.session.branch(())
-        logits = self.edited.read(session, [removed.state.prompt for removed in removals], edits)
-        seen = [StateReading.of(*each) for each in zip(logits, probabilities, answers, removals, strict=True)]
+        logits = self.removals.read(session, [removed.state.prompt for removed in removals], edits)
+        seen = [StateReading.from_logits(*each) for each in zip(logits, probabilities, answers, removals, strict=True)]
         for row, removed in enumerate(removals):
             detail = EditRow(
                 piece=removed.piece.symbol(),
@@ -160,7 +160,7 @@ class Editor:
             if every[row]:
                 original, modified = every[row]
                 detail.spelled_original, detail.spelled_modified = original.probability, modified.probability
-                detail.spelled_missed = max(original.missed, modified.missed)
+                detail.spelled_missed = max(original.unexplored, modified.unexplored)
             self.emit(name, removed, GREEDY_SAMPLE, texts[row][0], masses[row], detail)
             for sample, sampled in enumerate(texts[row][1:]):
                 self.emit(name, removed, sample, sampled)
@@ -229,26 +229,31 @@ class StateReading:
     empty: float  # probability that this square is empty
     classes: np.ndarray  # most probable class of every square, int64 [64]
     # exact probability of each move that is legal on both boards, in either spelling, float64 [moves]
-    shared: np.ndarray
+    shared_probabilities: np.ndarray
 
     @classmethod
-    def of(
+    def from_logits(
         cls, logits: np.ndarray, probabilities: Mapping[Prefix, float], answers: RemovalAnswers, removed: Removal
     ) -> StateReading:
         """Return the readings, given the probe's logits float32 [64, 13] and the probability of every answer."""
-        shared = [sum(probabilities[ids] for ids in ways) for ways in answers.shared]
+        shared = [sum(probabilities[ids] for ids in ways) for ways in answers.shared_texts]
         there = np.exp(logits[removed.square].astype(np.float64) - logits[removed.square].max())
         return cls(removed.square, float(there[EMPTY] / there.sum()), logits.argmax(1), np.array(shared, np.float64))
 
     def build_columns(self, clean: StateReading | None) -> dict[str, float | None]:
         """Return the columns of EditRow with these readings. Without `clean`, comparisons with the clean model are left
         out."""
-        values: dict[str, float | None] = {"shared_mass": min(float(self.shared.sum()), 1.0), "read_empty": self.empty}
+        values: dict[str, float | None] = {
+            "shared_mass": min(float(self.shared_probabilities.sum()), 1.0),
+            "read_empty": self.empty,
+        }
         if clean is None:
             return values
         values["squares_changed"] = int((self.classes != clean.classes)[np.arange(64) != self.square].sum()) / 63
-        if self.shared.sum() > 0 and clean.shared.sum() > 0:
-            values["shared_moved"], values["shared_kl"] = compute_divergences(clean.shared, self.shared)
+        if self.shared_probabilities.sum() > 0 and clean.shared_probabilities.sum() > 0:
+            values["shared_moved"], values["shared_kl"] = compute_divergences(
+                clean.shared_probabilities, self.shared_probabilities
+            )
         return values
 
 

@@ -73,10 +73,10 @@ class LoadedState:
     """A state of an edit run with the edits of one condition."""
 
     spec: EditSpec
-    edited: PieceRemovals
+    removals: PieceRemovals
     condition: EditCondition
     state: State
-    removed: Removal
+    removal: Removal
     edits: list[ResidualEdit]
 
 
@@ -116,10 +116,10 @@ def load_readings(
     errors of `load_edited_state`.
     """
     place = load_edited_state(inputs, run_id, unit, condition)
-    removed, setting = place.removed, place.condition.setting
+    removed, setting = place.removal, place.condition.setting
     at = max(setting.layers) if layer is None else layer
     probe = load_probe(inputs, place.spec.probe, at)
-    model, prompt = place.edited.model, place.state.prompt
+    model, prompt = place.removals.model, place.state.prompt
     clean, after = (compute_probe_logits(model, prompt, [probe], active)[0] for active in ([], place.edits))
     name, board = place.condition.name, place.state.board
     return ProbeReadings(clean, after, at, name, board, removed.modified, removed.square, removed.label)

@@ -307,7 +307,7 @@ def compute_square_logits(
     themselves add is not removed, as in TransformerLens.
     """
     tokens = np.array(prompt)
-    here = [e for e in edits if get_token_mask(e.token_mask).of(tokens, model.encoding)[-1]]
+    here = [e for e in edits if get_token_mask(e.token_mask).compute(tokens, model.encoding)[-1]]
     logits = []
     for probe, residual in zip(probes, residuals.float().cpu(), strict=True):
         if probe.centred and model.residual == "raw":

@@ -210,7 +210,7 @@ class SiteEditor(CaseEdits):
         self.task, self.all_conditions = task, self.list_conditions()
         self.interventions = self.record(task)
         size = self.model.outputs
-        self.origins = np.array([-1 if (o := self.encoding.origin_of(i)) is None else o for i in range(size)])
+        self.origins = np.array([-1 if (o := self.encoding.find_origin(i)) is None else o for i in range(size)])
         self.edited_layers = sorted(
             {layer for condition in self.all_conditions for layer in self.find_edited_layers(condition)}
         )
@@ -258,7 +258,7 @@ class SiteEditor(CaseEdits):
                 fitting.append(prefix)
         if not fitting:
             return StoredBatch([], np.zeros((0, 1 + len(self.all_conditions), self.model.outputs), np.float32))
-        tokens, later = self.clean(fitting, patched)
+        tokens, later = self.compute_clean(fitting, patched)
         logprobs = self.mask_unused_outputs(tokens.logprobs)
         cases, sites = self.select_cases(fitting, logprobs)
         if not cases:
@@ -270,7 +270,7 @@ class SiteEditor(CaseEdits):
             self.emit_condition_rows(outcome, outcomes[0], cases, legal, row)
         return StoredBatch(cases, np.exp(np.stack([o.logprobs for o in outcomes], 1)).astype(np.float32))
 
-    def clean(self, fitting: Sequence[GamePrefix], patched: bool) -> tuple[NextTokens, np.ndarray]:
+    def compute_clean(self, fitting: Sequence[GamePrefix], patched: bool) -> tuple[NextTokens, np.ndarray]:
         """Return the clean model's next-token distribution after each prefix, and the sites of the later boards.
 
         The sites are int64 [prefixes]. Later boards are read only if `patched`; otherwise their sites have no meaning.

@@ -46,7 +46,7 @@ class StoredCase:
     """
 
     spec: NextTokenEditSpec
-    where: str
+    location: str
     boards: Mapping[str, chess.Board]
     rows: Mapping[str, tables.Trial]
     squares: Mapping[str, np.ndarray]
@@ -132,12 +132,12 @@ def build_case_frames(row: Mapping[str, Any], inputs: Inputs) -> list[BoardFrame
     """
     case = load_stored_case(inputs, UUID(str(row["run_id"])), int(row["unit"]))
     if case.skip_reason:
-        return [BoardFrame.from_board(case.boards["original"], title=case.where, caption=(case.skip_reason,))]
+        return [BoardFrame.from_board(case.boards["original"], title=case.location, caption=(case.skip_reason,))]
     wanted = row.get("condition") or CLEAN
     if wanted == CLEAN:
         wanted = next(name for name in case.conditions if name.startswith("edit"))
     aims = {"original": "the original board", "target": "the target board", "later": "the game's later board"}
-    frames = [case.draw_frame("original", CLEAN, f"clean, {case.where}")]
+    frames = [case.draw_frame("original", CLEAN, f"clean, {case.location}")]
     return frames + [case.draw_frame(name, wanted, f"{wanted}, {aims[name]}") for name in case.boards]
 
 
@@ -155,7 +155,7 @@ def load_square_probabilities(
     for condition, values in probabilities.items():
         squares[condition] = np.zeros(64)
         for number, probability in enumerate(values.astype(np.float64).tolist()):
-            origin = encoding.origin_of(number)
+            origin = encoding.find_origin(number)
             if origin is not None:
                 squares[condition][origin] += probability
         squares[condition] = squares[condition].clip(0.0, 1.0)

@@ -90,12 +90,12 @@ def summarize_log(log: TrainingLog) -> dict[str, Any]:
     again = sorted({point.line for point in log.points if point.repeat})
     odd = (
         ("told again", again, "another value of the same step; both are kept"),
-        ("no finite number", list(log.not_finite), "nan or inf: left out"),
+        ("no finite number", list(log.nonfinite_lines), "nan or inf: left out"),
     )
     return {
         "rows": log.lines,
         "points": len(log.points),
-        "other_lines": log.others,
+        "other_lines": log.other_lines,
         "metrics": dict(sorted(Counter(point.name for point in log.points).items())),
         "rejected": [],
         "oddities": [

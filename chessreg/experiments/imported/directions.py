@@ -107,8 +107,8 @@ class ImportedProbe(_ImportedDirections):
             )
             measured = {"norm": float(np.linalg.norm(file.weight)), **measure_two_sides(file.weight)}
             logged = {
-                "final_loss": file.origin.logged.get("final_loss"),
-                "last_accuracy": file.origin.logged.get("acc"),
+                "final_loss": file.origin.metadata.get("final_loss"),
+                "last_accuracy": file.origin.metadata.get("acc"),
             }
             emit_measured(task, unit, {**measured, **logged})
 
@@ -137,7 +137,7 @@ class ImportedVector(_ImportedDirections):
             how = resolve_source(spec, file)
             label = spec.label or file.origin.label or ("vector" if how == "user" else "unknown")
             rating = {"WhiteEloBinIndex": "white_elo", "BlackEloBinIndex": "black_elo"}.get(
-                str(file.origin.logged.get("column_name")), label
+                str(file.origin.metadata.get("column_name")), label
             )
             source = f"{how}:{rating if how in ('contrastive', 'cascade') else label}"[:64]
             source = file.origin.columns.get("source") or source

@@ -100,7 +100,7 @@ class ImportedGames(ImportedFile):
         stopped = evaluate_stopped_games([games[unit] for unit in task.units if unit in games], task.spec.adjudication)
         for unit in task.units:
             if unit in games:
-                game, arm = games[unit], arms.by_row[unit]
+                game, arm = games[unit], arms.arm_by_row[unit]
                 extra = ImportedGame(
                     given_id=game.id,
                     white=game.white.name,
@@ -174,7 +174,7 @@ def evaluate_stopped_games(games: Iterable[ForeignGame], limit: str) -> dict[int
     if limit == "none" or not stopped:
         return {}
     wanted = parse_limit(limit)
-    with EnginePool(EngineSpec("random"), timed=wanted.kind == "time") as pool:
+    with EnginePool(EngineSpec("random"), is_timed=wanted.kind == "time") as pool:
         waiting = {game.row: pool.analyse(build_judged_board(game), wanted) for game in stopped}
         return {row: future.result().score_cp for row, future in waiting.items()}
 

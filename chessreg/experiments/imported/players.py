@@ -141,15 +141,15 @@ class Arms:
         self.rename = parse_renames(spec.rename)
         self.colors: dict[int, chess.Color] = {}
         self.arms: dict[tuple[str, str, chess.Color], Arm] = {}
-        self.planned: dict[int, int] = {}
-        self.by_row: dict[int, Arm] = {}
+        self.game_counts: dict[int, int] = {}
+        self.arm_by_row: dict[int, Arm] = {}
         for game in file.games:
             color = choose_side(game, spec.players)
             player, opponent = self.rename_player(game.side(color)), self.rename_player(game.side(not color))
             key = (player.text, opponent.text, color)
             arm = self.arms.setdefault(key, Arm(len(self.arms), player, opponent, color))
-            self.by_row[game.row] = arm
-            self.planned[arm.number] = self.planned.get(arm.number, 0) + 1
+            self.arm_by_row[game.row] = arm
+            self.game_counts[arm.number] = self.game_counts.get(arm.number, 0) + 1
 
     def rename_player(self, player: MatchPlayer) -> MatchPlayer:
         """Return the player under its new name. An engine without a limit in the file gets the limit of the
@@ -167,10 +167,10 @@ class Arms:
 
         Every player except engines gets one; in a PGN file only the players that the settings name.
         """
-        return not player.is_engine and (format != "pgn" or player.name in self.preferred)
+        return not player.is_engine and (format != "pgn" or player.name in self.player_names)
 
     @property
-    def preferred(self) -> set[str]:
+    def player_names(self) -> set[str]:
         """The names, after renaming, of the players whose results count."""
         return {rename_player(self.rename, name) for name in self.spec.players}
 
@@ -190,7 +190,9 @@ def record_arms(task: Task[ImportedGamesSpec, Any], file: ForeignFile, arms: Arm
                 row = build_external_row(player.name)
                 ids[player.name] = row["id"]
                 task.record("checkpoint", **row)
-        task.record("match", run_id=task.run_id, **build_match_columns(arm, spec, file, ids, arms.planned[arm.number]))
+        task.record(
+            "match", run_id=task.run_id, **build_match_columns(arm, spec, file, ids, arms.game_counts[arm.number])
+        )
 
 
 def build_match_columns(

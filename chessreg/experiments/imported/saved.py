@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="ProbeFile | VectorFile")
 
-UNKNOWN = "unknown model"
+UNKNOWN_MODEL = "unknown model"
 
 
 def read_imported_probe_file(path: Path, name: str | None = None) -> ProbeFile:
@@ -284,19 +284,19 @@ def build_imported_detail(
     return {
         "hook_point": format_hook_point(layer, pattern),
         "layer": layer,
-        "model": resolve_model(spec, origin) or UNKNOWN,
-        "checkpoint": spec.checkpoint or UNKNOWN,
+        "model": resolve_model(spec, origin) or UNKNOWN_MODEL,
+        "checkpoint": spec.checkpoint or UNKNOWN_MODEL,
         "centred": centred,
         "residual": "centred" if centred else "raw",
         "skip_sites": origin.first_position,
         "positions_per_game": origin.positions_per_game,
-        "logged": origin.logged,
+        "logged": origin.metadata,
     }
 
 
 def count_games_by_side(origin: FileOrigin) -> dict[str, int]:
     """Return the numbers of games of strong and of weak players that a vector's file states."""
-    counts = origin.logged.get("metadata") or origin.logged
+    counts = origin.metadata.get("metadata") or origin.metadata
     counts_of_side = {side: counts.get(f"count_{side}_elo") for side in ("high", "low")}
     return {f"games_{side}": int(count) for side, count in counts_of_side.items() if count is not None}
 

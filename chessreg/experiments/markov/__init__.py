@@ -134,7 +134,7 @@ class Markov(Kind):
             "metric_point": len(points) * len(COSINES) * spec.resamples,
         }
         reached = (
-            f"{classes.reached:,} positions are reached by at least {spec.min_members} move orders, "
+            f"{classes.candidate_count:,} positions are reached by at least {spec.min_members} move orders, "
             f"{classes.orders:,} orders in all; the run takes {len(classes):,} of them with {members:,} orders"
         )
         states = f"{needed:,} states at {len(points)} hook points, including the partners of the controls"
@@ -182,7 +182,9 @@ def list_class_games(classes: Classes) -> np.ndarray:
 def emit_markov_overlap(task: Task[MarkovSpec, MarkovOptions], games: Games, classes: Classes) -> None:
     """Emit the overlap of the members' games and positions with the model's training games."""
     member_prefixes = classes.prefixes.take(classes.member)
-    evaluated = overlap.EvaluatedGames.of(games, list_class_games(classes), member_prefixes.game, member_prefixes.ply)
+    evaluated = overlap.EvaluatedGames.from_items(
+        games, list_class_games(classes), member_prefixes.game, member_prefixes.ply
+    )
     counted = overlap.measure_overlap(task.inputs, task.spec.checkpoint, evaluated)
     for name, value in counted.columns().items():
         if isinstance(value, int):
@@ -250,8 +252,8 @@ def emit_tests(
                 layer=layer,
                 cosine=cosine,
                 classes=len(classes),
-                reached=classes.reached,
-                within=float(test.within.mean()),
+                reached=classes.candidate_count,
+                within=float(test.class_similarities.mean()),
                 population=test.population.mean,
                 population_sd=test.population.deviation,
                 members_mean=members.mean,
@@ -260,25 +262,27 @@ def emit_tests(
                 null_sd=float(test.null.std(ddof=1)) if len(test.null) > 1 else 0.0,
                 null_low=float(low),
                 null_high=float(high),
-                at_least=test.at_least,
+                at_least=test.exceeding_count,
                 resamples=len(test.null),
                 d=test.d,
             ),
             name=f"{point} {cosine}",
             value=test.statistic,
-            p=(1 + test.at_least) / (1 + len(test.null)),
+            p=(1 + test.exceeding_count) / (1 + len(test.null)),
             n=len(classes.member),
         )
         for resample, value in enumerate(test.null.tolist()):
             task.emit("metric_point", unit, name=f"{point} {cosine}", step=resample, value=value)
     (raw, plain, _), (centred, moved, _) = tests_of["raw"], tests_of["centred"]
-    columns = {"excess": raw.within - raw.population.mean, **plain, "centred": centred.within,
-               "centred_excess": centred.within - centred.population.mean,
+    columns = {"excess": raw.class_similarities - raw.population.mean, **plain, "centred": centred.class_similarities,
+               "centred_excess": centred.class_similarities - centred.population.mean,
                **{f"centred_{name}": values for name, values in moved.items()}}  # fmt: skip
     for number in range(len(classes)):
         own = {name: float(values[number]) for name, values in columns.items() if np.isfinite(values[number])}
         extra = MarkovClass(layer=layer, **own)
-        task.emit("prediction", unit, extra, item=number, name=point, text=None, value=float(raw.within[number]))
+        task.emit(
+            "prediction", unit, extra, item=number, name=point, text=None, value=float(raw.class_similarities[number])
+        )
 
 
 def build_order_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:

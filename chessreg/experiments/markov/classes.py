@@ -77,7 +77,7 @@ class Classes:
     `same_last` int64 [m]: a prefix with equal ply and last move and another board, -1 without one.
     `nearest` int64 [m]: a prefix of equal ply whose board differs in one piece, -1 without one. `reference` int64
     [m]: random prefixes, each of the phase of the member at its index; None if the members are the population.
-    `reached` counts the positions that at least `min_members` move orders reach, `orders` these move orders.
+    `candidate_count` counts the positions that at least `min_members` move orders reach, `orders` these move orders.
     """
 
     prefixes: Prefixes
@@ -86,7 +86,7 @@ class Classes:
     same_last: np.ndarray
     nearest: np.ndarray
     reference: np.ndarray | None
-    reached: int
+    candidate_count: int
     orders: int
 
     def __len__(self) -> int:
@@ -161,7 +161,7 @@ def collect_prefixes(
 
 def _read_prefixes(spec: MarkovSpec, written: Encoding, block_size: int, games: Games, places: np.ndarray) -> Prefixes:
     """Return the prefixes of the games at these rows, including repeated move lists."""
-    encoded = EncodedGames.of(written, block_size, games, places, READ_SITES)
+    encoded = EncodedGames.from_items(written, block_size, games, places, READ_SITES)
     encoded = encoded.take((encoded.sites.ply >= spec.first_ply) & (encoded.sites.ply <= spec.last_ply))
     game, ply, phase = encoded.game, encoded.sites.ply, encoded.sites.phase.astype(np.int64)
     packed = [moves[: 2 * spec.last_ply] for moves in games.moves(places)]

@@ -53,21 +53,21 @@ class SimilarityTest:
     """The test of Davis 2026, section 4.5: T is the mean over classes of the mean cosine within a class, minus the
     population's mean.
 
-    `within` float64 [classes]; `null` float64 [resamples]: T of random sets. `d` is Cohen's d: (mean of `within` - mean
-    of the population) / standard deviation of the population; None if that deviation is 0.
+    `class_similarities` float64 [classes]; `null` float64 [resamples]: T of random sets. `d` is Cohen's d: (mean of
+    `class_similarities` - mean of the population) / standard deviation of the population; None if that deviation is 0.
     """
 
-    within: np.ndarray
+    class_similarities: np.ndarray
     population: Population
     null: np.ndarray
 
     @property
     def statistic(self) -> float:
         """The statistic T: the mean cosine within the classes minus that of the reference population."""
-        return float(self.within.mean()) - self.population.mean
+        return float(self.class_similarities.mean()) - self.population.mean
 
     @property
-    def at_least(self) -> int:
+    def exceeding_count(self) -> int:
         """Number of random groupings whose T is at least as large, within `COSINE_TOLERANCE`."""
         return int((self.null >= self.statistic - COSINE_TOLERANCE).sum())
 

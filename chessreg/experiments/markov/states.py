@@ -42,7 +42,7 @@ def store_states(
 
     prefixes = classes.prefixes.take(classes.list_needed_prefixes(low, high))
     places, which = np.unique(prefixes.game, return_inverse=True)
-    encoded = EncodedGames.of(model.encoding, model.block_size, games, places, READ_SITES)
+    encoded = EncodedGames.from_items(model.encoding, model.block_size, games, places, READ_SITES)
     stride = int(encoded.sites.ply.max()) + 1
     encoded = encoded.take(np.isin(encoded.game * stride + encoded.sites.ply, which * stride + prefixes.ply))
     states = {point: np.empty((len(encoded.sites), model.d_model), np.float32) for point in points}

@@ -408,12 +408,14 @@ def play_match(task: Task[PlaySpec, PlayOptions]) -> None:
     hardest = next((rung for rung in rungs[::-1] if rung.needs_process), rungs[-1])
     adjudicate = None if spec.adjudication == "none" else parse_limit(spec.adjudication)
     judge_draws = None if spec.evaluate_draws == "none" else parse_limit(spec.evaluate_draws)
-    training = TrainingGames.of(inputs, spec.checkpoint)
+    training = TrainingGames.from_inputs(inputs, spec.checkpoint)
     record_play_match(task, checkpoint, intervention)
     limits = (*(rung.limit for rung in rungs), adjudicate, judge_draws)
     timed = any(limit is not None and limit.kind == "time" for limit in limits)
     cores = Cores(options, device, timed, hardest.needs_process or spec.assist != "none", task.threads)
-    with EnginePool(hardest, options.engine_processes or None, timed=timed, reserved_cores=cores.reserved) as pool:
+    with EnginePool(
+        hardest, options.engine_processes or None, is_timed=timed, reserved_cores=cores.reserved_cores
+    ) as pool:
         policy = make_policy(spec.policy, spec.temperatures, spec.resignation == "counts", spec.move_tokens)
         arena = Arena(
             ModelPlayer(model, policy, intervention.build_edits(device) if intervention else ()),
@@ -422,7 +424,7 @@ def play_match(task: Task[PlaySpec, PlayOptions]) -> None:
             make_opening_source(task),
             noise=(spec.seed, spec.replicate),
             roles=EngineRoles(adjudicate, judge_draws, spec.assist),
-            opponent_of=(lambda unit: rungs[unit // spec.games]) if len(rungs) > 1 else None,
+            get_opponent=(lambda unit: rungs[unit // spec.games]) if len(rungs) > 1 else None,
             batch_games=options.parallel_games,
             engines_slow=cores.share,
             tick=lambda games: report_games(task, games, spec.move_limit),
@@ -442,10 +444,10 @@ class Cores:
     searches less. Otherwise one core is left to the engines. `used` collects the numbers of threads of the model.
     """
 
-    def __init__(self, options: PlayOptions, device: str, timed: bool, engines: bool, used: set[int]) -> None:
-        self.options, self.timed, self.engines, self.used, self.reserved = options, timed, engines, used, 0
-        if timed and device == "cpu" and count_free_cores() > 1:
-            self.reserved = min(options.threads or 1, count_free_cores() - 1)
+    def __init__(self, options: PlayOptions, device: str, is_timed: bool, engines: bool, used: set[int]) -> None:
+        self.options, self.is_timed, self.engines, self.used, self.reserved_cores = options, is_timed, engines, used, 0
+        if is_timed and device == "cpu" and count_free_cores() > 1:
+            self.reserved_cores = min(options.threads or 1, count_free_cores() - 1)
         self.share(False)
 
     def share(self, engines_slow: bool) -> None:
@@ -454,7 +456,7 @@ class Cores:
         from chessreg.models.devices import count_usable_cores, prepare_device
 
         usual = max(1, count_usable_cores() - self.engines)
-        threads = self.options.threads or (1 if engines_slow or self.timed else usual)
+        threads = self.options.threads or (1 if engines_slow or self.is_timed else usual)
         self.used.add(threads)
         prepare_device("cpu", threads)
 
@@ -469,7 +471,7 @@ def emit_played_game(
     drawn = None if game.draw_cp is None else game.draw_cp if game.color else -game.draw_cp
     extra = GameDetail(
         legal_mass=mass,
-        assisted=None if task.spec.assist == "none" else len(game.assisted),
+        assisted=None if task.spec.assist == "none" else len(game.assisted_plies),
         draw_cp=drawn,
         training_openings=openings,
         training_games=games,
@@ -544,7 +546,7 @@ class TrainingGames:
         self.openings, self.games = np.sort(openings), np.sort(games)
 
     @classmethod
-    def of(cls, inputs: Inputs, checkpoint: str) -> TrainingGames | None:
+    def from_inputs(cls, inputs: Inputs, checkpoint: str) -> TrainingGames | None:
         """Return the training games of a checkpoint (an input reference); None if they are unknown or not in the
         store."""
         training, why = load_training_items(inputs, checkpoint)

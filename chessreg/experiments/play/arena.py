@@ -59,8 +59,8 @@ class EngineRoles:
 class Arena:
     """Plays games of one model under one set of rules against one pool of engines.
 
-    `noise` starts the key of every draw. `opening_of` returns the opening of a unit, and `opponent_of` its opponent if
-    that is not the pool's. `tick` is called at least every `TICK_SECONDS` during waits and once per pass, with the
+    `noise` starts the key of every draw. `get_opening` returns the opening of a unit, and `get_opponent` its opponent
+    if that is not the pool's. `tick` is called at least every `TICK_SECONDS` during waits and once per pass, with the
     games in play; it may raise to end them all. `engines_slow` is called with True when the model starts to wait for
     the engines, which then need every core, and with False when that ends.
     """
@@ -70,31 +70,33 @@ class Arena:
         player: ModelPlayer,
         rules: MatchRules,
         pool: EnginePool,
-        opening_of: Callable[[int], Opening],
+        get_opening: Callable[[int], Opening],
         *,
         noise: tuple[int | str, ...],
         roles: EngineRoles = EngineRoles(),
-        opponent_of: Callable[[int], EngineSpec] | None = None,
+        get_opponent: Callable[[int], EngineSpec] | None = None,
         batch_games: int = 32,
         tick: Callable[[Iterable[PlayedGame]], None] = lambda games: None,
         engines_slow: Callable[[bool], None] = lambda slow: None,
     ) -> None:
         model, policy = player.model, player.policy
         self.model, self.encoding, self.policy, self.rules = model, model.encoding, policy, rules
-        self.pool, self.opening_of, self.noise, self.edits = pool, opening_of, noise, list(player.edits)
-        self.roles, self.opponent_of, self.batch_games, self.tick = roles, opponent_of, batch_games, tick
-        self.engines_slow, self.slow, self.waits = engines_slow, False, 0.5
-        self.waited = self.worked = 0.0  # seconds since the last prompts were read
+        self.pool, self.get_opening, self.noise, self.edits = pool, get_opening, noise, list(player.edits)
+        self.roles, self.get_opponent, self.batch_games, self.tick = roles, get_opponent, batch_games, tick
+        self.engines_slow, self.slow, self.wait_share = engines_slow, False, 0.5
+        self.wait_s = self.work_s = 0.0  # seconds since the last prompts were read
         self.history = self.encoding.content == "history"  # a position cannot be cropped
         longest = max(policy.move_tokens if self.history else 0, self.encoding.max_move_tokens)
         self.room = model.block_size - (longest - 1)  # the last token of a move is never an input of the model
-        self.waiting: Iterator[int] = iter(())
+        self.remaining_units: Iterator[int] = iter(())
         self.session = self._open_session(0)
         self.games: list[PlayedGame | None] = []
-        self.awaited: dict[int, Future[Any]] = {}  # row → the move or the evaluated lines that an engine computes
+        self.pending_answers: dict[
+            int, Future[Any]
+        ] = {}  # row → the move or the evaluated lines that an engine computes
         self.drafts: dict[int, Draft] = {}  # row → the model's move in progress
         self.finished: deque[PlayedGame] = deque()
-        self.judged: list[tuple[PlayedGame, Future[Evaluation]]] = []
+        self.pending_evaluations: list[tuple[PlayedGame, Future[Evaluation]]] = []
 
     def _open_session(self, rows: int) -> DecodingSession:
         """Open a decoding session of the edited model with this number of empty rows."""
@@ -105,16 +107,16 @@ class Arena:
     def play(self, units: Iterable[int]) -> Iterator[PlayedGame]:
         """Yield finished games in the order in which they end."""
         units = list(units)
-        self.waiting = iter(units)
+        self.remaining_units = iter(units)
         rows = min(self.batch_games, len(units))
         self.session, self.games = self._open_session(rows), [None] * rows
-        self.awaited, self.drafts = {}, {}
+        self.pending_answers, self.drafts = {}, {}
         self._fill()
         while any(game is not None for game in self.games):
             self._run_round()
             self._judge(block=False)
             yield from self._drain()
-        while self.judged:
+        while self.pending_evaluations:
             self._judge(block=True)
             yield from self._drain()
         yield from self._drain()
@@ -123,17 +125,17 @@ class Arena:
 
     def _run_round(self) -> None:
         """Apply the engines' answers, make one forward pass, and send new queries."""
-        for row in [row for row, answer in self.awaited.items() if answer.done()]:
-            game, answer = self._get_game(row), self.awaited.pop(row).result()
+        for row in [row for row, answer in self.pending_answers.items() if answer.done()]:
+            game, answer = self._get_game(row), self.pending_answers.pop(row).result()
             if game.is_model_to_move:
                 game.advise(answer)
             else:
                 game.push(answer.move)
         self._turn_over()
         self._compact()
-        busy = self.drafts.keys() | self.awaited.keys()
+        busy = self.drafts.keys() | self.pending_answers.keys()
         ready = [r for r, game in enumerate(self.games) if game and game.is_model_to_move and r not in busy]
-        if not self.drafts and ADMIT_RATIO * len(ready) < len(ready) + len(self.awaited):
+        if not self.drafts and ADMIT_RATIO * len(ready) < len(ready) + len(self.pending_answers):
             self._wait_for_engines()
             return
         began = time.perf_counter()
@@ -146,15 +148,15 @@ class Arena:
             if choice is not None:
                 del self.drafts[row]
                 self._get_game(row).take(choice)
-        self.worked += time.perf_counter() - began
+        self.work_s += time.perf_counter() - began
         self._turn_over()
         self.tick(filter(None, self.games))
 
     def _wait_for_engines(self) -> None:
         """Wait up to `TICK_SECONDS` for an engine's answer."""
         began = time.perf_counter()
-        wait(self.awaited.values(), timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
-        self.waited += time.perf_counter() - began
+        wait(self.pending_answers.values(), timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
+        self.wait_s += time.perf_counter() - began
         self.tick(filter(None, self.games))
 
     def _turn_over(self) -> None:
@@ -162,14 +164,14 @@ class Arena:
         self._free_ended_rows()
         self._fill()
         for row, game in enumerate(self.games):
-            if game is None or row in self.awaited or row in self.drafts:
+            if game is None or row in self.pending_answers or row in self.drafts:
                 continue
             if not game.is_model_to_move:
                 key = (*self.noise, game.unit, game.ply)
-                other = {} if self.opponent_of is None else {"spec": self.opponent_of(game.unit)}
-                self.awaited[row] = self.pool.submit(game.unit, game.board, key=key, **other)
+                other = {} if self.get_opponent is None else {"spec": self.get_opponent(game.unit)}
+                self.pending_answers[row] = self.pool.submit(game.unit, game.board, key=key, **other)
             elif game.unaided != game.ply and is_consulted(self.roles.assist, game.board):
-                self.awaited[row] = self.pool.lines(game.board, ASSIST_LIMIT, ASSIST_LINES)
+                self.pending_answers[row] = self.pool.lines(game.board, ASSIST_LIMIT, ASSIST_LINES)
 
     def _get_game(self, row: int) -> PlayedGame:
         """Return the game of an occupied row."""
@@ -192,15 +194,15 @@ class Arena:
                 wanted[row] = tokens
             key = (Stream.PLAY, *self.noise, game.unit, game.ply)
             turns.append(ModelTurn(row, game.board, key, tuple(tokens) if long else None))
-        self.session.hold(wanted)
+        self.session.set_rows(wanted)
         self.drafts.update((draft.row, draft) for draft in begin_drafts(self.session, turns))
 
     def _update_engine_speed(self) -> None:
         """Update the estimate of whether the model waits for the engines longer than it computes."""
-        if self.waited + self.worked:
-            self.waits = WAIT_SMOOTHING * self.waits + (1 - WAIT_SMOOTHING) * (self.waited > self.worked)
-        self.waited = self.worked = 0.0
-        if self.slow != (self.waits > 0.5):
+        if self.wait_s + self.work_s:
+            self.wait_share = WAIT_SMOOTHING * self.wait_share + (1 - WAIT_SMOOTHING) * (self.wait_s > self.work_s)
+        self.wait_s = self.work_s = 0.0
+        if self.slow != (self.wait_share > 0.5):
             self.slow = not self.slow
             self.engines_slow(self.slow)
 
@@ -212,8 +214,8 @@ class Arena:
 
     def _start_next_game(self) -> PlayedGame | None:
         """Return the next waiting game. A game that its opening already ended goes to `finished`."""
-        for unit in self.waiting:
-            game = PlayedGame(unit, self.opening_of(unit), self.rules)
+        for unit in self.remaining_units:
+            game = PlayedGame(unit, self.get_opening(unit), self.rules)
             if game.end is None:
                 return game
             self.finished.append(game)
@@ -227,9 +229,11 @@ class Arena:
             self.games[row] = None
             drawn = game.find_last_choice() if self.roles.judge_draws and game.end.result == "1/2-1/2" else None
             if game.is_adjudicated and self.roles.adjudicate is not None:
-                self.judged.append((game, self.pool.analyse(game.find_judged_board(), self.roles.adjudicate)))
+                self.pending_evaluations.append(
+                    (game, self.pool.analyse(game.find_judged_board(), self.roles.adjudicate))
+                )
             elif drawn is not None and self.roles.judge_draws is not None:
-                self.judged.append((game, self.pool.analyse(drawn, self.roles.judge_draws)))
+                self.pending_evaluations.append((game, self.pool.analyse(drawn, self.roles.judge_draws)))
             else:
                 self.finished.append(game)
 
@@ -244,7 +248,7 @@ class Arena:
         self.session.select(occupied_rows)
         self.games = [self.games[row] for row in occupied_rows]
         place = {row: new for new, row in enumerate(occupied_rows)}
-        self.awaited = {place[row]: answer for row, answer in self.awaited.items()}
+        self.pending_answers = {place[row]: answer for row, answer in self.pending_answers.items()}
         self.drafts = {place[row]: replace(draft, row=place[row]) for row, draft in self.drafts.items()}
 
     def _encode_context(self, game: PlayedGame) -> list[int] | None:
@@ -261,21 +265,23 @@ class Arena:
     def _judge(self, block: bool) -> None:
         """Store finished evaluations in their games; `block` waits up to `TICK_SECONDS` for one first."""
         if block:
-            wait([future for _, future in self.judged], timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
+            wait(
+                [future for _, future in self.pending_evaluations], timeout=TICK_SECONDS, return_when="FIRST_COMPLETED"
+            )
             self.tick(filter(None, self.games))
         left = []
-        for game, future in self.judged:
+        for game, future in self.pending_evaluations:
             if future.done():
                 name = "adjudication_cp" if game.is_adjudicated else "draw_cp"
                 setattr(game, name, future.result().score_cp)
                 self.finished.append(game)
             else:
                 left.append((game, future))
-        self.judged = left
+        self.pending_evaluations = left
 
     def _drain(self) -> Iterator[PlayedGame]:
         """Yield the finished games, with their duration in seconds."""
         while self.finished:
             game = self.finished.popleft()
-            game.seconds = time.monotonic() - game.started
+            game.seconds = time.monotonic() - game.start_time
             yield game

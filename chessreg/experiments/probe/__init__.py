@@ -114,7 +114,7 @@ class Probe(Kind):
     def run(self, task: Task[ProbeSpec, ProbeOptions]) -> None:
         from chessreg.experiments.probe.work import ProbeWork
 
-        ProbeWork(task, resolve_probe_layers(task.spec, task.inputs)).do()
+        ProbeWork(task, resolve_probe_layers(task.spec, task.inputs)).run_units()
 
     def fit(self, training: ProbeTraining) -> list[dict[str, np.ndarray]]:
         """Fit the probes of `training.layers`. Return one dict of float32 tensors per layer.
@@ -146,7 +146,7 @@ def check_row_selection(spec: ProbeSpec, inputs: Inputs) -> None:
     from chessreg.experiments.probe.data import RowSelection, build_empty_selection_error, select_rows
     from chessreg.experiments.probe.rows import check_position_count
 
-    selection = RowSelection.of(spec)
+    selection = RowSelection.from_spec(spec)
     for field, reference in zip(("cache", "test_cache"), list_probe_caches(spec), strict=False):
         cache = load_cache(inputs, reference, field, spec.hook_point)
         usable, _, _ = select_rows(inputs, cache, selection)

@@ -36,10 +36,10 @@ def build_score_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
             spec.label,
             spec.skill,
             spec.seed,
-            fitted=SkillReport(**probe.detail["skill"]) if "skill" in probe.detail else None,
+            skill_report=SkillReport(**probe.detail["skill"]) if "skill" in probe.detail else None,
         ),
         "test_cache" if tested else "cache",
-        selection=RowSelection.of(spec),
+        selection=RowSelection.from_spec(spec),
         game=int(row["item"]),
         pattern=spec.hook_point,
     )

@@ -51,12 +51,12 @@ class RowSelection(NamedTuple):
     alignment: Alignment | None = None
 
     @classmethod
-    def of(cls, spec: Any) -> RowSelection:
+    def from_spec(cls, spec: Any) -> RowSelection:
         """Return the selection of a probe run's settings."""
         return cls(*(getattr(spec, name) for name in cls._fields))
 
     @classmethod
-    def of_detail(cls, detail: Mapping[str, Any]) -> RowSelection:
+    def from_detail(cls, detail: Mapping[str, Any]) -> RowSelection:
         """Return the selection that a probe was fitted on, from its meta.json."""
         return cls(detail.get("skip_sites") or 0, *(detail.get(name) for name in cls._fields[1:]))
 
@@ -76,7 +76,7 @@ class Labelling:
     name: str
     skill: SkillSettings | None = None
     seed: int = 0
-    fitted: SkillReport | None = None
+    skill_report: SkillReport | None = None
     truth: bool = True
 
 
@@ -141,19 +141,24 @@ class ProbeData:
         game_classes, classes = None, len(wanted.classes)
         if wanted.source != "position" and labelling.truth:
             game_classes = load_skill_classes(
-                inputs, cache.dataset, places, labelling.skill or SkillSettings(), labelling.seed, labelling.fitted
+                inputs,
+                cache.dataset,
+                places,
+                labelling.skill or SkillSettings(),
+                labelling.seed,
+                labelling.skill_report,
             )
             classes = len(game_classes.report.games) if wanted.source == "skill" else 0
         shape = (len(item), wanted.squares)
         values = allocate(shape, np.float32 if wanted.source == "rating" else np.int8)
-        if wanted.of is None:
+        if wanted.compute is None:
             values[:] = 0
         hashes = allocate((len(item),), np.uint64)
         selected_rows = np.arange(len(item)) if game is None else np.flatnonzero(item == game)
         for rows, positions in labels.iterate_positions(items, item[selected_rows], ply[selected_rows]):
             hashes[selected_rows[rows]] = positions.hashes
-            if wanted.of is not None:
-                values[selected_rows[rows]] = wanted.of(positions)
+            if wanted.compute is not None:
+                values[selected_rows[rows]] = wanted.compute(positions)
         if game_classes is not None:
             of_game = game_classes.classes if wanted.source == "skill" else game_classes.rating
             values[:, 0] = of_game[np.searchsorted(places, item)]

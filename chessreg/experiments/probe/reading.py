@@ -44,7 +44,7 @@ class RatingScaler:
     std: float
 
     @classmethod
-    def of(cls, values: np.ndarray) -> RatingScaler:
+    def from_ratings(cls, values: np.ndarray) -> RatingScaler:
         """Return the scaler of Elo ratings float32 [n]."""
         return cls(float(values.mean(dtype=np.float64)), max(float(values.std(dtype=np.float64)), 1e-6))
 
@@ -149,7 +149,7 @@ class Baselines:
 
     guesses: dict[str, dict[int, float]]
 
-    def of(self, game: int) -> dict[str, float]:
+    def get_guesses(self, game: int) -> dict[str, float]:
         return {name: values[game] for name, values in self.guesses.items()}
 
 
@@ -182,7 +182,7 @@ def build_score_columns(
         columns |= {"vote_class": score.vote_class, "mean_class": score.mean_class}
     if data.skill is not None:
         columns["game_class"] = int(score.truth[0, 0])
-        guesses = baselines.of(score.game) if baselines else {}
+        guesses = baselines.get_guesses(score.game) if baselines else {}
         columns |= {f"{name}_class": int(value) for name, value in guesses.items()}
     return ProbeScore(
         hook_point=data.cache.hook_point(layer),
@@ -208,7 +208,7 @@ def build_rating_rows(
     for logits in iterate_game_logits(reader, data, rows, layer, device, centre=False):
         read = logits.logits[:, 0, 0].astype(np.float64) * standard.std + standard.mean
         elo = float(data.labels[logits.rows[0], 0])
-        guesses = baselines.of(logits.game) if baselines else {}
+        guesses = baselines.get_guesses(logits.game) if baselines else {}
         yield (
             logits.game,
             float(read.mean()),

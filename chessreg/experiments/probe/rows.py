@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class _Sites(NamedTuple):
     phase: np.ndarray
     ply: np.ndarray
-    whole: np.ndarray
+    fits_context: np.ndarray
 
 
 class EncodedRows(NamedTuple):
@@ -57,7 +57,7 @@ def encode_rows(
     sites = encode_cached_sites(inputs, written, cache, alignment, game)
     usable = np.ones(len(sites.ply), bool)
     if last_sites is not None:
-        usable &= mask_last_sites(cache, last_sites) & sites.whole
+        usable &= mask_last_sites(cache, last_sites) & sites.fits_context
     if phase is not None:
         usable &= sites.phase == phase
     return EncodedRows(usable, sites.ply, sites.phase)
@@ -116,7 +116,7 @@ def encode_cached_sites(
     block_size = inputs.checkpoint_row(cache.checkpoint).block_size
 
     def encode_aligned(aligned: Any) -> EncodedGames:
-        games = EncodedGames.of(written, block_size, items, places, str(spec["sites"]), aligned)
+        games = EncodedGames.from_items(written, block_size, items, places, str(spec["sites"]), aligned)
         return games.select_numbered(int(spec["skip_sites"]), spec["max_sites"], cache.last_sites)
 
     own = encode_aligned(cache.alignment)
@@ -133,7 +133,7 @@ def encode_cached_sites(
     sites = _Sites(np.full(len(array.game), -1, np.int8), array.ply.copy(), np.zeros(len(array.game), bool))
     sites.phase[cached_rows] = own.sites.phase[site_order]
     sites.ply[cached_rows] = other.sites.ply[site_order]
-    sites.whole[cached_rows] = own.whole[own.sites.item][site_order]
+    sites.fits_context[cached_rows] = own.fits_context[own.sites.item][site_order]
     return sites
 
 

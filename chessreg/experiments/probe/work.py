@@ -210,25 +210,25 @@ SCHEDULES: dict[str, Callable[[float], float]] = {  # share of the steps done â†
 class ProbeWork:
     """One attempt at the missing layers of a probe run."""
 
-    def __init__(self, task: Task[ProbeSpec, ProbeOptions], every: tuple[int, ...]) -> None:
+    def __init__(self, task: Task[ProbeSpec, ProbeOptions], all_layers: tuple[int, ...]) -> None:
         self.task, self.spec = task, task.spec
-        self.every, self.layers = every, {unit: every[unit] for unit in task.units}
+        self.all_layers, self.layers = all_layers, {unit: all_layers[unit] for unit in task.units}
         self.device = prepare_device(task.options.device, task.options.threads)
         self.allocate = make_allocator(task.folder, task.options.memory_mib)
         self.features = load_features(task.inputs, self.spec, list(self.layers.values()))
         self.data = self.load(self.spec.cache, "cache")
-        self.held_out = self.data.draw_held_out(self.spec.validation, self.spec.seed, self.spec.split)
-        self.fitted = self.data.rows & ~self.held_out
-        if not self.fitted.any():
+        self.heldout_rows = self.data.draw_held_out(self.spec.validation, self.spec.seed, self.spec.split)
+        self.fit_rows = self.data.rows & ~self.heldout_rows
+        if not self.fit_rows.any():
             raise BadInputError("one game is too few to fit and to evaluate a probe", "cache more games")
         if self.spec.shuffled_label_control is not None:
-            self.data.deal_labels(self.fitted, self.spec.shuffled_label_control)
+            self.data.deal_labels(self.fit_rows, self.spec.shuffled_label_control)
         self.sites = name_probe_sites(task.inputs, self.data.cache, self.spec)
-        self.tested: list[tuple[str, ProbeData, np.ndarray]] = [("validation", self.data, self.held_out)]
+        self.test_sets: list[tuple[str, ProbeData, np.ndarray]] = [("validation", self.data, self.heldout_rows)]
         if self.spec.test_cache:
             report = self.data.skill.report if self.data.skill else None
             test = self.load(self.spec.test_cache, "test_cache", report)
-            self.tested.append(("test", test, test.rows))
+            self.test_sets.append(("test", test, test.rows))
 
     def load(self, reference: str, field: str, fitted: Any = None) -> ProbeData:
         """Return the labelled data of a cache, as features if the source is not the residual. `fitted` is a skill
@@ -236,28 +236,28 @@ class ProbeWork:
         spec = self.spec
         data = ProbeData.load(
             self.task.inputs, reference, Labelling(spec.label, spec.skill, spec.seed, fitted), field,
-            selection=RowSelection.of(spec), allocate=self.allocate,
+            selection=RowSelection.from_spec(spec), allocate=self.allocate,
             pattern=spec.hook_point,
         )  # fmt: skip
         return data if self.features is None else self.features.view(data)
 
-    def do(self) -> None:
+    def run_units(self) -> None:
         """Fit the probes of all missing layers, then score and publish each."""
         spec, task, data = self.spec, self.task, self.data
         if data.skill is not None:
             task.progress(0.0, str(data.skill.report))
         shared = self.measure_overlaps()
-        standard = RatingScaler.of(data.labels[self.fitted]) if data.classes == 0 else None
+        standard = RatingScaler.from_ratings(data.labels[self.fit_rows]) if data.classes == 0 else None
         fitted = self.fit(standard)
-        seen = HashSet(data.positions[self.fitted])
-        majority = data.find_majority_classes(self.fitted) if data.classes else np.zeros(1, np.int8)
-        baselines = {split: self.predict_baselines(on) for split, on, _ in self.tested}
+        seen = HashSet(data.positions[self.fit_rows])
+        majority = data.find_majority_classes(self.fit_rows) if data.classes else np.zeros(1, np.int8)
+        baselines = {split: self.predict_baselines(on) for split, on, _ in self.test_sets}
         row = {
-            "train_games": len(np.unique(data.item[self.fitted])),
-            "train_positions": int(self.fitted.sum()),
+            "train_games": len(np.unique(data.item[self.fit_rows])),
+            "train_positions": int(self.fit_rows.sum()),
             "detail": {
                 "overlap": shared,
-                **RowSelection.of(spec).as_detail(),
+                **RowSelection.from_spec(spec).as_detail(),
                 **({"skill": data.skill.report.as_json()} if data.skill else {}),
                 **({"mean": standard.mean, "std": standard.std} if standard else {}),
                 **({} if standard else {"majority": majority.tolist()}),
@@ -265,7 +265,7 @@ class ProbeWork:
             },
         }
         for (unit, layer), (tensors, reader) in zip(self.layers.items(), fitted, strict=True):
-            for split, on, mask in self.tested:
+            for split, on, mask in self.test_sets:
                 if standard is None:
                     self.emit_scores(unit, layer, split, on, mask, reader, majority, seen, baselines[split])
                 else:
@@ -282,16 +282,18 @@ class ProbeWork:
         kind: Any = self.task.kind  # `Probe`, or a user's subclass of it
         if self.features is None:
             training = ProbeTraining(
-                spec, data, self.fitted, layers, self.every, self.device, self.task.progress, standard
+                spec, data, self.fit_rows, layers, self.all_layers, self.device, self.task.progress, standard
             )
             fitted = kind.fit(training)
             check_fitted(kind.name, training, fitted)
             return [(tensors, kind.reader(tensors, self.device)) for tensors in fitted]
         if self.features.is_learned:
-            weights = fit_probes(spec, data, self.fitted, layers, self.device, self.task.progress, standard, self.every)
+            weights = fit_probes(
+                spec, data, self.fit_rows, layers, self.device, self.task.progress, standard, self.all_layers
+            )
         else:
             weights = self.features.compute_contrast(
-                data, self.fitted, layers, spec.min_class_positions, self.task.progress
+                data, self.fit_rows, layers, spec.min_class_positions, self.task.progress
             )
         return [
             (self.features.build_tensors(layer, weight), make_linear_reader(weight, self.device))
@@ -366,7 +368,7 @@ class ProbeWork:
         if data.skill is None or on.skill is None:
             return None
         games, _ = self.task.inputs.dataset(data.cache.dataset)
-        fitted = np.isin(data.places, data.item[self.fitted])
+        fitted = np.isin(data.places, data.item[self.fit_rows])
         edges = compute_length_edges(games.take(data.places[fitted], ["plies"]).column("plies").to_numpy())
         mine, theirs = (
             compute_baseline_keys(self.task.inputs, data, edges),
@@ -383,7 +385,7 @@ class ProbeWork:
         fitted games."""
         inputs, spec = self.task.inputs, self.spec
         checkpoint = str(inputs.run(spec.cache, "cache").spec["checkpoint"])
-        evaluated = [on.select_evaluated(mask) for _, on, mask in self.tested]
+        evaluated = [on.select_evaluated(mask) for _, on, mask in self.test_sets]
         counts: dict[str, TrainingOverlap] = {
             "checkpoint": overlap.measure_overlap(
                 inputs, checkpoint, concatenate_evaluated(evaluated), self.task.progress
@@ -391,7 +393,7 @@ class ProbeWork:
         }
         if len(evaluated) > 1:
             items, _ = inputs.items(self.data.cache.dataset)
-            fitted = np.unique(self.data.item[self.fitted]).astype(np.int64)
+            fitted = np.unique(self.data.item[self.fit_rows]).astype(np.int64)
             counts["probe"] = overlap.measure_game_overlap([(items, fitted)], evaluated[1])
         return {name: value.columns() for name, value in counts.items()}
 

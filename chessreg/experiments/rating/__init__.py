@@ -196,7 +196,7 @@ def build_rating_detail(
         draws=draws,
         losses=losses,
         score=round((wins + 0.5 * draws) / games, 6) if games else None,
-        unscored=player.unscored,
+        unscored=player.unscored_games,
         opponents=len(player.opponents),
         anchored_games=int(anchored.sum()) if results is None else games,
         systematic=ANCHOR_ERROR if from_levels else None,

@@ -58,7 +58,7 @@ class RatedPlayer:
     is_rated: bool = False  # named by a match as the player whose result it is
     elos: list[int] = field(default_factory=list)  # from the tags of the PGN
     results: list[int] = field(default_factory=lambda: [0, 0, 0])
-    unscored: int = 0
+    unscored_games: int = 0
     opponents: set[int] = field(default_factory=set)
     sides: set[tuple[str, int]] = field(default_factory=set)
     origins: set[str] = field(default_factory=set)  # ours, imported
@@ -124,8 +124,8 @@ def add_run_games(
         note_elos(player, opponent, extra or {}, color)
         points = 0.0 if termination == Termination.FORFEIT_ILLEGAL else score_game(spec.scoring, color, result, cp)
         if points is None:
-            player.unscored += 1
-            opponent.unscored += 1
+            player.unscored_games += 1
+            opponent.unscored_games += 1
             continue
         outcome = OUTCOMES[points]
         count_result(player, opponent, outcome)
@@ -159,8 +159,8 @@ def add_sweep_games(
         player, opponent = register_sides(session, match, run, players)
         for number in range(int(value)):
             if spec.scoring != "paper" and COUNTED_OUTCOMES[name] == DRAW:
-                player.unscored += 1
-                opponent.unscored += 1
+                player.unscored_games += 1
+                opponent.unscored_games += 1
                 continue
             count_result(player, opponent, COUNTED_OUTCOMES[name])
             games.append((player.number, opponent.number, COUNTED_OUTCOMES[name], (run.id, unit, name, number)))

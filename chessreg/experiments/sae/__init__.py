@@ -59,12 +59,12 @@ class Sae(Kind):
     clocked = ("train_seconds",)
 
     def units(self, spec: SaeSpec, inputs: Inputs) -> int:
-        return len(SaeOrigin.of(spec, inputs).list_saes(spec))
+        return len(SaeOrigin.from_spec(spec, inputs).list_saes(spec))
 
     def check(self, spec: SaeSpec, inputs: Inputs) -> None:
         """Raise BadInputError for sites that the model's encoding lacks, and for held-out games that the model or the
         SAE is trained on."""
-        origin = SaeOrigin.of(spec, inputs)
+        origin = SaeOrigin.from_spec(spec, inputs)
         origin.encode_items(inputs.encoding(origin.checkpoint), origin.held_items, origin.held_places[:1])
         items, places = origin.held_items, origin.held_places
         overlap.refuse_overlap(inputs, origin.checkpoint, items, places, spec.allow_overlap)
@@ -73,7 +73,7 @@ class Sae(Kind):
         )
 
     def estimate(self, spec: SaeSpec, inputs: Inputs) -> RunEstimate:
-        origin = SaeOrigin.of(spec, inputs)
+        origin = SaeOrigin.from_spec(spec, inputs)
         saes, width = len(origin.list_saes(spec)), origin.row.d_model
         features = [expansion * width for expansion in spec.expansions]
         latents = sum(features) * len(origin.points)
@@ -90,7 +90,7 @@ class Sae(Kind):
         from chessreg.experiments.sae.work import SaeWork, build_state_name
 
         with task.lock_states(*map(build_state_name, task.units)):
-            SaeWork(task).do()
+            SaeWork(task).run_units()
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
 
@@ -125,7 +125,7 @@ def build_latent_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]
         name = f"{sae.hook_point}, expansion {sae.detail['expansion']}"
     if not row.get("games"):
         raise NotFoundError("the run kept no positions of this latent", "chessreg run sae --boards 8")
-    origin = SaeOrigin.of(spec, inputs)
+    origin = SaeOrigin.from_spec(spec, inputs)
     games, tokens, plies = (np.array(row[name], np.int64) for name in ("games", "tokens", "plies"))
     written = inputs.encoding(origin.checkpoint)
     texts = [

@@ -62,7 +62,7 @@ class SaeOrigin:
     exclude_special: bool
 
     @classmethod
-    def of(cls, spec: SaeSpec, inputs: Inputs) -> SaeOrigin:
+    def from_spec(cls, spec: SaeSpec, inputs: Inputs) -> SaeOrigin:
         """Return the origin of a spec. Raises BadInputError or NotFoundError for missing hook points or games."""
         settings: dict[str, Any] = spec.model_dump()
         if spec.cache is not None:
@@ -108,7 +108,7 @@ class SaeOrigin:
 
     def encode_items(self, written: Encoding, items: Games | Positions, places: np.ndarray) -> EncodedGames:
         """Return the games at these rows, encoded, with the sites that autoencoders read."""
-        encoded = EncodedGames.of(written, self.row.block_size, items, places, self.sites, self.alignment)
+        encoded = EncodedGames.from_items(written, self.row.block_size, items, places, self.sites, self.alignment)
         encoded = encoded.select_numbered(self.skip_sites, self.max_sites, self.last_sites)
         return encoded.take(~mask_boundary_tokens(written, encoded)) if self.exclude_special else encoded
 
@@ -166,10 +166,10 @@ class CacheRows:
         self.device = device
         self.spec, self.cache = spec, load_any_cache(inputs, spec.cache)
         self.array = self.cache.array
-        self.keep = np.isin(self.array.game, origin.places)
+        self.mask = np.isin(self.array.game, origin.places)
         if origin.exclude_special:
-            self.keep &= ~self.special_rows(origin, inputs.encoding(origin.checkpoint))
-        if not self.keep.any():
+            self.mask &= ~self.special_rows(origin, inputs.encoding(origin.checkpoint))
+        if not self.mask.any():
             raise BadInputError("the cache has no activation of the training games", "lower --heldout-games")
 
     def special_rows(self, origin: SaeOrigin, written: Encoding) -> np.ndarray:
@@ -180,7 +180,7 @@ class CacheRows:
         boards = written.content == "position"
         for low in range(0, len(origin.places), COUNT_GAMES):
             places = np.sort(origin.places[low : low + COUNT_GAMES])
-            encoded = EncodedGames.of(written, origin.row.block_size, origin.items, places, origin.sites)
+            encoded = EncodedGames.from_items(written, origin.row.block_size, origin.items, places, origin.sites)
             rows = np.flatnonzero(np.isin(self.array.game, places))
             key = np.searchsorted(places, self.array.game[rows]) * PLY_STRIDE + (self.array.ply[rows] if boards else 0)
             tokens = encoded.tokens
@@ -193,9 +193,9 @@ class CacheRows:
         """Yield the batches from step `first` on, without end: hook point → activations float32 [n, d_model] on the
         device."""
         size = self.spec.batch_tokens
-        epoch, skip = divmod(first, -(-int(self.keep.sum()) // size))
+        epoch, skip = divmod(first, -(-int(self.mask.sum()) // size))
         while True:
-            for batch in self.array.iter_batches(points, size, self.spec.seed, epoch, keep=self.keep):
+            for batch in self.array.iter_batches(points, size, self.spec.seed, epoch, keep=self.mask):
                 if skip:
                     skip -= 1
                     continue
@@ -221,14 +221,19 @@ class ModelRows:
         self.spec, self.origin, self.model, self.batch_games = spec, origin, model, batch_games
         self.rows = -(-max(spec.mix_tokens, spec.batch_tokens) // spec.batch_tokens) * spec.batch_tokens
         self.order = np.zeros(0, np.int64)  # games of all epochs, as indices into `places`
-        self.ends = np.zeros(0, np.int64)  # number of tokens up to the end of each game
+        self.cumulative_tokens = np.zeros(0, np.int64)  # number of tokens up to the end of each game
         self.chunk = lru_cache(maxsize=1)(self._compute_chunk)
         self.ranks: Ranks | None = None
 
     def _count(self, wanted: int) -> None:
-        """Extend `order` and `ends` until they cover `wanted` tokens. Raises BadInputError if an epoch has no token."""
+        """Extend `order` and `cumulative_tokens` until they cover `wanted` tokens. Raises BadInputError if an epoch has
+        no token."""
         places = self.origin.places
-        orders, ends, total = [self.order], [self.ends], int(self.ends[-1]) if len(self.ends) else 0
+        orders, ends, total = (
+            [self.order],
+            [self.cumulative_tokens],
+            int(self.cumulative_tokens[-1]) if len(self.cumulative_tokens) else 0,
+        )
         done, at_start = len(self.order), total
         while total < wanted:
             epoch, begun = divmod(done, len(places))
@@ -242,7 +247,7 @@ class ModelRows:
                 raise BadInputError(
                     f"no game has a token at {self.origin.sites}", "give other --sites, or longer games"
                 )
-        self.order, self.ends = np.concatenate(orders), np.concatenate(ends)
+        self.order, self.cumulative_tokens = np.concatenate(orders), np.concatenate(ends)
 
     def _compute_chunk(self, number: int, points: tuple[str, ...]) -> dict[str, torch.Tensor]:
         """Return the permuted rows of a chunk: hook point → activations [rows, d_model] on the model's device."""
@@ -250,10 +255,13 @@ class ModelRows:
 
         low, high = number * self.rows, (number + 1) * self.rows
         self._count(high)
-        first, last = int(np.searchsorted(self.ends, low, "right")), int(np.searchsorted(self.ends, high))
+        first, last = (
+            int(np.searchsorted(self.cumulative_tokens, low, "right")),
+            int(np.searchsorted(self.cumulative_tokens, high)),
+        )
         games = self.order[first : last + 1]
         encoded = self.origin.encode_items(self.model.encoding, self.origin.items, self.origin.places[games])
-        begins = int(self.ends[first]) - int(encoded.counts[0])
+        begins = int(self.cumulative_tokens[first]) - int(encoded.counts[0])
         place = begins - low + np.arange(len(encoded.sites))  # index of each site among the chunk's rows
         mixed = generator(self.spec.seed, Stream.SAE_MIXED_TOKENS, number).permutation(self.rows)
         passes = self._iterate_passes(encoded, place, mixed)

@@ -49,14 +49,14 @@ class StrongestActivations:
     """
 
     value: Tensor
-    at: Tensor  # int32 [3, count, features]: game, token and ply of each value
+    locations: Tensor  # int32 [3, count, features]: game, token and ply of each value
 
     @classmethod
     def make_empty(cls, count: int, features: int) -> StrongestActivations:
         """Return empty entries for `count` texts and `features` latents."""
         return cls(torch.zeros(count, features), torch.zeros(3, count, features, dtype=torch.int32))
 
-    def look_at(self, code: Tensor, starts: np.ndarray, where: np.ndarray) -> None:
+    def add_codes(self, code: Tensor, starts: np.ndarray, where: np.ndarray) -> None:
         """Add the codes [n, features] of the sites of some texts. `starts` has the first site of each text, which may
         have no site; `where` int [3, n] has game, token and ply."""
         if not len(self.value) or not len(code):
@@ -67,9 +67,9 @@ class StrongestActivations:
         value = torch.stack([one.values for one in strongest]).cpu()
         index = torch.stack([one.indices for one in strongest]).cpu() + offsets[:, None]
         at = torch.from_numpy(where.astype(np.int32))[:, index]
-        value, at = torch.cat([self.value, value]), torch.cat([self.at, at], 1)
+        value, at = torch.cat([self.value, value]), torch.cat([self.locations, at], 1)
         self.value, chosen = value.topk(len(self.value), dim=0)
-        self.at = at.gather(1, chosen.expand(3, -1, -1))
+        self.locations = at.gather(1, chosen.expand(3, -1, -1))
 
 
 @dataclass
@@ -83,9 +83,9 @@ class SaeMeasurement:
     sums: np.ndarray
     x_sum: np.ndarray
     error_sum: np.ndarray
-    fired: np.ndarray
+    firing_counts: np.ndarray
     strongest: StrongestActivations
-    predicts: bool  # whether cross-entropies exist; a model of actions has none
+    has_cross_entropy: bool  # whether cross-entropies exist; a model of actions has none
     statistics: dict[str, tuple[float, float, float]] = field(default_factory=dict)  # value, low, high
 
     @property
@@ -184,7 +184,7 @@ def measure_batch(
         if not bool(again.isfinite().all()):
             raise DivergedError(f"activations at {point} are NaN or infinite: the model overflows")
         add_site_sums(one, of_site, x, code, again)
-        one.strongest.look_at(code, starts, where)
+        one.strongest.add_codes(code, starts, where)
         if original is None:
             continue
         if point not in ablated:
@@ -217,7 +217,7 @@ def add_site_sums(one: SaeMeasurement, game: np.ndarray, x: Tensor, code: Tensor
         add_game_values(one, game, name, values.cpu().numpy())
     np.add.at(one.x_sum, game, x64.cpu().numpy())
     np.add.at(one.error_sum, game, error.cpu().numpy())
-    one.fired += (code > 0).sum(0).cpu().numpy()
+    one.firing_counts += (code > 0).sum(0).cpu().numpy()
 
 
 def compute_cross_entropy(logits: Tensor, tokens: Tensor, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -261,14 +261,14 @@ def compute_sae_statistics(one: SaeMeasurement, seed: int) -> dict[str, tuple[fl
     drawn = generator(seed, Stream.SAE_BOOTSTRAP).multinomial(games, [1 / games] * games, RESAMPLE_COUNT)
     weights = np.concatenate([np.ones((1, games), np.int64), drawn]).astype(np.float64)
     sums = dict(zip(SUM_NAMES, (weights @ one.sums).T, strict=True))
-    made = compute_sae_metrics(sums, weights @ one.x_sum, weights @ one.error_sum, one.predicts)
+    made = compute_sae_metrics(sums, weights @ one.x_sum, weights @ one.error_sum, one.has_cross_entropy)
     intervals = {}
     for name, (value, *others) in made.items():
         if np.isfinite(value):
             known = [other for other in others if np.isfinite(other)]
             low, high = np.quantile(known, [0.025, 0.975]) if known else (value, value)
             intervals[name] = float(value), float(low), float(high)
-    intervals["silent_fraction"] = (float((one.fired == 0).mean()),) * 3
+    intervals["silent_fraction"] = (float((one.firing_counts == 0).mean()),) * 3
     return intervals
 
 

@@ -32,7 +32,7 @@ class SaeTrainer:
     """
 
     def __init__(self, spec: SaeSpec, point: str, expansion: int, d_model: int, path: Path, device: str) -> None:
-        """Load the state at `path` if the file exists; `begun` is True then."""
+        """Load the state at `path` if the file exists; `has_state` is True then."""
         self.spec, self.point, self.expansion, self.path, self.device = spec, point, expansion, path, device
         self.d_model, self.features = d_model, expansion * d_model
         self.stage = self.step = 0
@@ -43,12 +43,12 @@ class SaeTrainer:
         self.clock = time.process_time if device == "cpu" else time.perf_counter
         self.ranks: Ranks | None = None
         self.compiled = False  # whether steps use torch.compile
-        self.begin()
-        self.begun = path.exists()
-        if self.begun:
+        self.begin_stage()
+        self.has_state = path.exists()
+        if self.has_state:
             self.load()
 
-    def begin(self) -> None:
+    def begin_stage(self) -> None:
         """Initialize the parameters, at the start of a stage."""
         self.step = self.tokens = 0
         self.sae = GatedSae.make_initial(self.d_model, self.features, self.spec.seed, self.scale, self.device)
@@ -61,7 +61,7 @@ class SaeTrainer:
         self.fired_at = zeros(self.features, dtype=torch.int64)
         self.curve: list[dict[str, float]] = []
         # number of steps since the curve's last point, and the sums of loss, sse, l1, l0 and spread
-        self.since = zeros(6, dtype=torch.float64)
+        self.point_sums = zeros(6, dtype=torch.float64)
         # for the last fifth of a stage: number of steps, and the sum of their L0
         self.late = zeros(2, dtype=torch.float64)
 
@@ -73,7 +73,7 @@ class SaeTrainer:
         return len(self.spec.l0_search) + 1
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the real training is finished."""
         return self.stage == self.stages
 
@@ -87,7 +87,7 @@ class SaeTrainer:
     def place(self) -> tuple[int, int]:
         """The number of finished updates, and of all updates, over all stages."""
         steps = [self.count_steps(stage) for stage in range(self.stages)]
-        return sum(steps[: self.stage]) + (0 if self.complete else self.step), sum(steps)
+        return sum(steps[: self.stage]) + (0 if self.is_complete else self.step), sum(steps)
 
     @property
     def coefficient(self) -> float:
@@ -128,7 +128,7 @@ class SaeTrainer:
             what = "all equal" if self.spec.centre else "all 0"
             raise BadInputError(f"activations at {self.point} are {what}", "give other --sites or --hook-points")
         self.scale = math.sqrt(self.d_model) / norm if self.spec.normalize_activations else 1.0
-        self.begin()
+        self.begin_stage()
 
     def update(self, rows: Tensor) -> None:
         """Take one step on residuals float32 [n, d_model]. On a GPU it waits for the device only at points of the
@@ -156,7 +156,7 @@ class SaeTrainer:
         self.tokens += len(rows)
         self.fired_at.masked_fill_(fired, self.tokens)
         spread = (x - x.mean(0)).square().sum(1).mean()  # of the batch, as in SAELens
-        self.since += torch.stack([self.one, *(loss[name] for name in ("loss", "sse", "l1", "l0")), spread])
+        self.point_sums += torch.stack([self.one, *(loss[name] for name in ("loss", "sse", "l1", "l0")), spread])
         if self.step > 0.8 * steps:
             self.late += torch.stack([self.one, loss["l0"]])
         if self.step % max(1, steps // CURVE_POINTS) == 0 or self.step == steps:
@@ -179,14 +179,14 @@ class SaeTrainer:
 
     def note(self) -> None:
         """Add a point to the curve: means since the last one. Raises DivergedError for a loss that is not finite."""
-        count, loss, sse, l1, l0, spread = self.since.tolist()
+        count, loss, sse, l1, l0, spread = self.point_sums.tolist()
         self.check_loss(loss)
         self.curve.append({
             "step": self.step, "train_loss": loss / count, "train_sse": sse / count, "train_l1": l1 / count,
             "train_l0": l0 / count, "train_dead_fraction": self.dead_fraction,
             "train_explained_variance": 1 - sse / spread if spread > 0 else 0.0,
         })  # fmt: skip
-        self.since.zero_()
+        self.point_sums.zero_()
 
     def check_loss(self, total: float) -> None:
         """Raise DivergedError if a sum of losses is NaN or infinite."""
@@ -199,10 +199,10 @@ class SaeTrainer:
         """Record the L0 of a short training and initialize the next one; after the real training the run is
         complete."""
         self.stage += 1
-        if not self.complete:
+        if not self.is_complete:
             steps, l0 = self.late.tolist()
             self.measured.append(l0 / max(steps, 1))
-            self.begin()
+            self.begin_stage()
 
     # -- saved state ------------------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class SaeTrainer:
 
         Raises DivergedError, and writes nothing, if the loss was NaN or infinite since the last point of the curve.
         """
-        self.check_loss(float(self.since[1]))
+        self.check_loss(float(self.point_sums[1]))
         state = {
             "place": [self.stage, self.step, self.tokens],
             "measured": self.measured,
@@ -222,7 +222,7 @@ class SaeTrainer:
             "adam": self.adam.state(),
             "fired_at": self.fired_at,
             "curve": self.curve,
-            "since": self.since.tolist(),
+            "since": self.point_sums.tolist(),
             "late": self.late.tolist(),
         }
         with replace_file(self.path, self.path.with_suffix(".tmp")) as file:
@@ -240,7 +240,7 @@ class SaeTrainer:
             self.adam.restore(state["adam"])
             self.measured, self.mean = list(state["measured"]), state["mean"]
             self.fired_at, self.curve = state["fired_at"], list(state["curve"])
-            for sums, saved in ((self.since, state["since"]), (self.late, state["late"])):
+            for sums, saved in ((self.point_sums, state["since"]), (self.late, state["late"])):
                 sums.copy_(torch.tensor(saved, dtype=torch.float64))
             self.seconds = float(state["seconds"])
         except Exception as error:  # torch raises several types for a foreign file

@@ -56,7 +56,7 @@ class SaeTraining:
         """Train to the end, while `goes_on()` before a step; `after_step` receives one of the step's trainers."""
         with flush_denormals():
             self.learn_scales()
-            while going := [trainer for trainer in self.trainers.values() if not trainer.complete]:
+            while going := [trainer for trainer in self.trainers.values() if not trainer.is_complete]:
                 stage, step = min((trainer.stage, trainer.step) for trainer in going)
                 trainers = [trainer for trainer in going if trainer.stage == stage]
                 batches = self.rows.batches(list_trainer_points(trainers), step)
@@ -71,7 +71,7 @@ class SaeTraining:
 
     def learn_scales(self) -> None:
         """Set mean and scale from the first tokens of the stream, for the trainings that have no state yet."""
-        new = [trainer for trainer in self.trainers.values() if not trainer.begun]
+        new = [trainer for trainer in self.trainers.values() if not trainer.has_state]
         if not new:
             return
         steps = -(-self.spec.mix_tokens // self.spec.batch_tokens)
@@ -88,7 +88,7 @@ class SaeTraining:
 
 @dataclass(frozen=True)
 class SaeFollower:
-    """Builds the training of another process. `cached`: the rows of a cache. None: the model reads games."""
+    """Builds the training of another process. `cache_rows`: the rows of a cache. None: the model reads games."""
 
     spec: SaeSpec
     origin: SaeOrigin
@@ -97,7 +97,7 @@ class SaeFollower:
     units: tuple[int, ...]
     batch_games: int
     compiled: bool
-    cached: CacheRows | None
+    cache_rows: CacheRows | None
 
     def __call__(self, rank: int, device: str) -> Callable[[Ranks], None]:
         return self.build(device).follow
@@ -105,8 +105,8 @@ class SaeFollower:
     def build(self, device: str, model: LanguageModel | None = None) -> SaeTraining:
         """Return the training on a device, restored to its place in the run."""
         rows: CacheRows | ModelRows
-        if self.cached is not None:
-            rows = copy.copy(self.cached)
+        if self.cache_rows is not None:
+            rows = copy.copy(self.cache_rows)
             rows.device = device
         else:
             model = model or LanguageModel.load(self.model_folder, device=device)
@@ -128,7 +128,7 @@ class SaeWork:
     def __init__(self, task: Task[SaeSpec, SaeOptions]) -> None:
         self.task, self.spec, self.options = task, task.spec, task.options
         self.device = prepare_device(self.options.device, self.options.threads)
-        self.origin = SaeOrigin.of(self.spec, task.inputs)
+        self.origin = SaeOrigin.from_spec(self.spec, task.inputs)
         _, folder = task.inputs.checkpoint(self.origin.checkpoint)
         self.model = LanguageModel.load(folder, device=self.device)
         cached = None if self.spec.cache is None else CacheRows(self.spec, self.origin, task.inputs, self.device)
@@ -145,9 +145,9 @@ class SaeWork:
         self.training = self.parts.build(self.device, self.model)
         self.trainers = self.training.trainers
         self.ranks: Ranks | None = None
-        self.saved = time.monotonic()
+        self.last_save_time = time.monotonic()
 
-    def do(self) -> None:
+    def run_units(self) -> None:
         """Train the missing units to their end, measure and publish them, and remove their saved states."""
         places = [trainer.place for trainer in self.trainers.values()]
         self.task.resume(TRAINING_SHARE * min(done / steps for done, steps in places))
@@ -182,7 +182,7 @@ class SaeWork:
 
     def end_step(self, trainer: SaeTrainer) -> None:
         """Save if it is time, and report the progress of all trainers. Raises StopRequest after a signal."""
-        if self.task.stopping or time.monotonic() - self.saved > self.options.checkpoint_seconds:
+        if self.task.stopping or time.monotonic() - self.last_save_time > self.options.checkpoint_seconds:
             self.save()
         done, steps = trainer.place
         text = f"step {done:,} of {steps:,}"
@@ -194,7 +194,7 @@ class SaeWork:
         """Write the state of every trainer."""
         for trainer in self.trainers.values():
             trainer.save()
-        self.saved = time.monotonic()
+        self.last_save_time = time.monotonic()
 
     # -- results --------------------------------------------------------------------------------------------------
 
@@ -234,13 +234,13 @@ class SaeWork:
         points |= {("search_l1_coefficient", place): value for place, value in enumerate(self.spec.l0_search)}
         points |= {
             ("firing_frequency", place): float(count)
-            for place, count in count_firing_frequencies(measured.fired, measured.tokens).items()
+            for place, count in count_firing_frequencies(measured.firing_counts, measured.tokens).items()
         }
         points |= {("l1_coefficient", 0): trainer.coefficient, ("train_seconds", 0): trainer.seconds}
         for (name, step), value in points.items():
             if name != "step":
                 task.emit("metric_point", unit, name=name, step=step, value=value)
-        for latent in np.flatnonzero(measured.fired).tolist():
+        for latent in np.flatnonzero(measured.firing_counts).tolist():
             row = build_latent_row(measured, latent)
             strongest = row.activations[0] if row.activations else None
             task.emit("prediction", unit, row, item=latent, name="latent", value=strongest)
@@ -248,7 +248,7 @@ class SaeWork:
     def measure_overlaps(self) -> dict[str, Any]:
         """Return the overlap of the held-out games or positions with the model's training games and with this run's."""
         origin, inputs = self.origin, self.task.inputs
-        evaluated = overlap.EvaluatedGames.of(origin.held_items, origin.held_places)
+        evaluated = overlap.EvaluatedGames.from_items(origin.held_items, origin.held_places)
         counts = {
             "checkpoint": overlap.measure_overlap(inputs, origin.checkpoint, evaluated),
             "probe": overlap.measure_game_overlap([(origin.items, origin.places)], evaluated),
@@ -258,11 +258,11 @@ class SaeWork:
 
 def build_latent_row(measured: SaeMeasurement, latent: int) -> LatentRow:
     """Return the columns of a latent: how often it is active, and its strongest positions."""
-    value, at = measured.strongest.value[:, latent], measured.strongest.at[:, :, latent]
+    value, at = measured.strongest.value[:, latent], measured.strongest.locations[:, :, latent]
     there = value > 0
     games, tokens, plies = (column[there].tolist() for column in at)
     return LatentRow(
-        frequency=float(measured.fired[latent] / measured.tokens),
+        frequency=float(measured.firing_counts[latent] / measured.tokens),
         games=games,
         tokens=tokens,
         plies=plies,

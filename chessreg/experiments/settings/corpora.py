@@ -38,7 +38,7 @@ class TrainingData:
     report: Callable[[str], None] = lambda text: None
 
     @classmethod
-    def of_task(cls, task: Task[Any, Any], references: Sequence[str], field: str = "datasets") -> TrainingData:
+    def from_task(cls, task: Task[Any, Any], references: Sequence[str], field: str = "datasets") -> TrainingData:
         """Return the data of a running task, which shows how many items are prepared."""
         return cls(task.inputs, references, field, task.run_id.hex, lambda text: task.progress(task.fraction, text))
 
@@ -118,12 +118,12 @@ class RepeatedPositions:
     """The positions of a run's datasets that repeat an earlier one, read once from the first to the last."""
 
     def __init__(self, repeated: np.ndarray) -> None:
-        self._repeated, self._read = repeated, 0
+        self._repetitions, self._read = repeated, 0
 
     def take(self, count: int) -> np.ndarray:
         """Return the answers for the next `count` positions, bool [count]."""
         self._read += count
-        return self._repeated[self._read - count : self._read]
+        return self._repetitions[self._read - count : self._read]
 
 
 def identify_encoding(encoding: Encoding) -> str:

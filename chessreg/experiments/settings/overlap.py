@@ -1,8 +1,8 @@
 """Leakage, measured: the overlap of evaluated games with the games behind a model, probe or vector.
 
 overlap.refuse_overlap(inputs, spec.checkpoint, games, places, spec.allow_overlap) # in Kind.check: whole games found =
-overlap.measure_overlap(inputs, spec.checkpoint, EvaluatedGames.of(games, places)) # in Kind.run detail["overlap"] =
-{"checkpoint": found.columns()}
+overlap.measure_overlap(inputs, spec.checkpoint, EvaluatedGames.from_items(games, places)) # in Kind.run
+detail["overlap"] = {"checkpoint": found.columns()}
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EvaluatedGames:
     positions: np.ndarray
 
     @classmethod
-    def of(
+    def from_items(
         cls, items: Games | Positions, places: np.ndarray, item: np.ndarray | None = None, ply: np.ndarray | None = None
     ) -> EvaluatedGames:
         """Return the hashes of games of a dataset.

@@ -34,11 +34,11 @@ class EncodedGames:
     tokens: Tokens
     sites: Sites
     games: int
-    whole: np.ndarray
+    fits_context: np.ndarray
     """bool [items]: whether the whole item fits the model's context."""
 
     @classmethod
-    def of(
+    def from_items(
         cls,
         written: Encoding,
         block_size: int,
@@ -86,7 +86,7 @@ class EncodedGames:
 
     def take(self, keep: np.ndarray) -> EncodedGames:
         """Return the same games with the sites at which a mask bool [sites] is True."""
-        return EncodedGames(self.encoding, self.tokens, self.sites.take(keep), self.games, self.whole)
+        return EncodedGames(self.encoding, self.tokens, self.sites.take(keep), self.games, self.fits_context)
 
     def select_numbered(self, skip_sites: int, max_sites: int | None, last_sites: int | None) -> EncodedGames:
         """Return the same games with the sites numbered skip_sites ≤ number < max_sites.
@@ -99,7 +99,7 @@ class EncodedGames:
         if max_sites is not None:
             keep &= number < max_sites
         if last_sites is not None:
-            keep &= (self.counts[game] - number <= last_sites) & self.whole[self.sites.item]
+            keep &= (self.counts[game] - number <= last_sites) & self.fits_context[self.sites.item]
         return self.take(keep)
 
     def slice_games(self, low: int, high: int) -> EncodedGames:
@@ -114,7 +114,7 @@ class EncodedGames:
         )
         sites = self.sites.take(slice(*np.searchsorted(self.sites.item, (first, last))))
         moved = Sites(sites.item - first, sites.token, sites.ply, sites.phase)
-        return EncodedGames(self.encoding, tokens, moved, high - low, self.whole[first:last])
+        return EncodedGames(self.encoding, tokens, moved, high - low, self.fits_context[first:last])
 
     def iterate_batches(self, order: np.ndarray, batch_games: int) -> Iterator[np.ndarray]:
         """Yield batches of items in this order.

@@ -126,7 +126,7 @@ def measure_vector_overlap(task: Task[VectorSpec, VectorOptions], origin: Vector
     """Return the overlap of the contrasted games with the model's training games, for the `detail` of the vectors."""
     if origin.games is None or not isinstance(task.spec, Contrast):
         return {}
-    evaluated = overlap.EvaluatedGames.of(origin.games.games, origin.games.places)
+    evaluated = overlap.EvaluatedGames.from_items(origin.games.games, origin.games.places)
     counted = overlap.measure_overlap(task.inputs, task.spec.model(task.inputs), evaluated)
     return {"overlap": {"checkpoint": counted.columns()}}
 

@@ -125,7 +125,7 @@ def gather_games(spec: Contrast, inputs: Inputs) -> ClassedGames:
         until = "" if spec.last_ply is None else f" and before ply {spec.last_ply + 1}"
         raise BadInputError(f"no game has a position from ply {spec.first_ply} on{until}", "lower --first-ply")
     game_classes = load_skill_classes(inputs, dataset, places[there], spec.skill, spec.seed)
-    chosen = game_classes.first(spec.total, spec.per_class)
+    chosen = game_classes.select_first(spec.total, spec.per_class)
     classes = game_classes.classes[chosen]
     if not ((classes == 0).any() and (classes == game_classes.classes.max()).any()):
         raise BadInputError(f"the first {len(chosen)} games all have the same class", "raise --total or --per-class")

@@ -66,10 +66,10 @@ class VectorOrigin:
     hook_point: str = RESID_POST  # with * for the layer
 
 
-Made = tuple[VectorOrigin, Iterator[tuple[int, Direction]]]
+DirectionSource = tuple[VectorOrigin, Iterator[tuple[int, Direction]]]
 """The origin, and an iterator over (layer, direction) of the requested layers, in order."""
 
-Maker = Callable[["Task[Any, VectorOptions]", list[int]], Made]
+Maker = Callable[["Task[Any, VectorOptions]", list[int]], DirectionSource]
 MAKERS: NameRegistry[Maker] = NameRegistry("source of vectors")
 
 
@@ -90,7 +90,7 @@ def build_contrast_origin(spec: Contrast, source: str, games: ClassedGames) -> V
 
 @MAKERS.named("contrastive")
 @MAKERS.named("contrastive-uncached")
-def make_contrastive(task: Task[Contrast, VectorOptions], layers: list[int]) -> Made:
+def make_contrastive(task: Task[Contrast, VectorOptions], layers: list[int]) -> DirectionSource:
     """Make contrasts of games of strong and weak players."""
     games = gather_games(task.spec, task.inputs)
     origin = build_contrast_origin(task.spec, "contrastive", games)
@@ -171,7 +171,7 @@ def mask_cached_sites(encoded: EncodedGames, games: ClassedGames, spec: Contrast
 
 @MAKERS.named("cascade")
 @MAKERS.named("cascade-uncached")
-def make_cascade(task: Task[Cascade, VectorOptions], layers: list[int]) -> Made:
+def make_cascade(task: Task[Cascade, VectorOptions], layers: list[int]) -> DirectionSource:
     """Make contrasts, each with the vectors of the earlier layers added."""
     games = gather_games(task.spec, task.inputs)
     origin = build_contrast_origin(task.spec, "cascade", games)
@@ -227,7 +227,7 @@ def load_stored_vector(task: Task[Any, VectorOptions], layer: int) -> np.ndarray
 
 
 @MAKERS.named("shuffled")
-def make_shuffled(task: Task[ShuffledVector, VectorOptions], layers: list[int]) -> Made:
+def make_shuffled(task: Task[ShuffledVector, VectorOptions], layers: list[int]) -> DirectionSource:
     """Repeat the contrast of another run with labels permuted within each stratum, scaled to that run's norms."""
     spec = task.spec
     real = find_labelled_contrast(spec, task.inputs)
@@ -242,7 +242,7 @@ def make_shuffled(task: Task[ShuffledVector, VectorOptions], layers: list[int]) 
 
 
 @MAKERS.named("shuffled-probe")
-def make_shuffled_probe(task: Task[ShuffledProbeVector, VectorOptions], layers: list[int]) -> Made:
+def make_shuffled_probe(task: Task[ShuffledProbeVector, VectorOptions], layers: list[int]) -> DirectionSource:
     """Repeat the directions of another run with probes fitted to shuffled labels, scaled to that run's norms."""
     spec = task.spec
     real = find_probe_readout(spec, task.inputs)
@@ -336,7 +336,7 @@ def copy_origin(row: tables.ProbeRecord | tables.VectorRecord, source: str, deta
 
 
 @MAKERS.named("random")
-def make_random(task: Task[RandomVector, VectorOptions], layers: list[int]) -> Made:
+def make_random(task: Task[RandomVector, VectorOptions], layers: list[int]) -> DirectionSource:
     """Draw directions uniformly from the sphere, scaled to the norms of another run's vectors."""
     spec = task.spec
     rows = read_vector_rows(task.inputs, spec.of)
@@ -354,7 +354,7 @@ def make_random(task: Task[RandomVector, VectorOptions], layers: list[int]) -> M
 
 @MAKERS.named("probe")
 @MAKERS.named("board")
-def make_readout(task: Task[SkillDirection | BoardDirection, VectorOptions], layers: list[int]) -> Made:
+def make_readout(task: Task[SkillDirection | BoardDirection, VectorOptions], layers: list[int]) -> DirectionSource:
     """Take the difference of a skill probe's class weights, or the direction of a changed board; of unit norm unless
     the spec says `none`."""
     spec = task.spec

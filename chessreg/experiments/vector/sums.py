@@ -38,7 +38,7 @@ def encode_ply_sites(
     last_ply: int | None,
 ) -> EncodedGames:
     """Return the games at these rows of a dataset, with their sites of plies first_ply to last_ply inclusive."""
-    encoded = EncodedGames.of(written, block_size, games, places, sites)
+    encoded = EncodedGames.from_items(written, block_size, games, places, sites)
     ply = encoded.sites.ply
     return encoded.take((ply >= first_ply) & (ply <= (np.iinfo(ply.dtype).max if last_ply is None else last_ply)))
 

@@ -24,13 +24,13 @@ class AttackTables:
     """Tables of the empty board.
 
     `attacks` uint64 [8 kinds, 64] is a bit board per kind and square; `direction` uint8 [64 * 64] is the direction from
-    the first to the second square, 8 if they share no line; `between` uint64 [64 * 64] is the squares strictly between
-    two on a line; `ray` uint64 [64 * 9] is the squares from a square in a direction.
+    the first to the second square, 8 if they share no line; `squares_between` uint64 [64 * 64] is the squares strictly
+    between two on a line; `ray` uint64 [64 * 9] is the squares from a square in a direction.
     """
 
     attacks: np.ndarray
     direction: np.ndarray
-    between: np.ndarray
+    squares_between: np.ndarray
     ray: np.ndarray
 
 
@@ -127,7 +127,7 @@ def find_attacked_squares(boards: np.ndarray, by_white: np.ndarray) -> np.ndarra
         stop = find_first_on_ray(origin, np.full(len(at), direction), occupied[at])
         free = table.ray[origin * 9 + direction]
         hit = np.flatnonzero(stop >= 0)
-        free[hit] = table.between[origin[hit] * 64 + stop[hit]] | get_square_bit(stop[hit])
+        free[hit] = table.squares_between[origin[hit] * 64 + stop[hit]] | get_square_bit(stop[hit])
         np.bitwise_or.at(attacks, at, free)
     return attacks
 

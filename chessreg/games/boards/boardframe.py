@@ -38,7 +38,7 @@ class Arrow(NamedTuple):
     role: Role = ""
 
     @classmethod
-    def of(cls, item: Sequence[Any]) -> Arrow:
+    def from_item(cls, item: Sequence[Any]) -> Arrow:
         """Return an Arrow from (start, end, weight, label, role) or (UCI move, weight, label, role); later fields are
         optional.
 
@@ -107,7 +107,7 @@ class BoardFrame:
     def __post_init__(self) -> None:
         if len(self.squares) != 64 or not set(self.squares) <= set("PNBRQKpnbrqk" + EMPTY):
             raise BadInputError(f"a board has 64 letters of PNBRQKpnbrqk and '.', not {self.squares!r}")
-        object.__setattr__(self, "arrows", tuple(Arrow.of(arrow) for arrow in self.arrows))
+        object.__setattr__(self, "arrows", tuple(Arrow.from_item(arrow) for arrow in self.arrows))
         named = [*self.marks, *(self.heat or ()), *(self.last_move or ()), *self.read]
         named += [square for arrow in self.arrows for square in (arrow.start, arrow.end)]
         if bad := [square for square in named if not 0 <= square < 64]:
@@ -170,7 +170,7 @@ class BoardFrame:
             marks=all_marks,
             heat=heat,
             heat_label=heat_label,
-            arrows=tuple(Arrow.of(arrow) for arrow in arrows),
+            arrows=tuple(Arrow.from_item(arrow) for arrow in arrows),
             caption=tuple(caption),
             flipped=flipped,
             evaluation=evaluation,

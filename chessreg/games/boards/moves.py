@@ -156,8 +156,8 @@ class HashSet:
     def __init__(self, hashes: np.ndarray) -> None:
         self.sorted = np.unique(hashes.astype(np.uint64, copy=False))
         self._mask = np.uint64((1 << max(16, min(26, (16 * len(self.sorted)).bit_length()))) - 1)
-        self._there = np.zeros(int(self._mask) + 1, bool)
-        self._there[self.sorted & self._mask] = True
+        self._is_filled = np.zeros(int(self._mask) + 1, bool)
+        self._is_filled[self.sorted & self._mask] = True
 
     def __len__(self) -> int:
         return len(self.sorted)
@@ -165,7 +165,7 @@ class HashSet:
     def places(self, hashes: np.ndarray) -> np.ndarray:
         """Return the index of each hash in `sorted`, int64 [n]; -1 if it is absent."""
         rows = np.full(len(hashes), -1, np.int64)
-        maybe = np.flatnonzero(self._there[hashes & self._mask])
+        maybe = np.flatnonzero(self._is_filled[hashes & self._mask])
         place = np.searchsorted(self.sorted, hashes[maybe])
         place[place == len(self.sorted)] = 0
         hit = self.sorted[place] == hashes[maybe] if len(self.sorted) else np.zeros(0, bool)

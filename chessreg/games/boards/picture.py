@@ -176,7 +176,7 @@ _LIGHT, _DARK = "#f0d9b5", "#b58863"
 class HeatPanel:
     """One board of numbers: `values` float [64] by square (a1 first), drawn from white (`low`) to black (`high`).
 
-    `letters` are 64 pieces to draw over it, or None; `ringed` squares get a frame.
+    `letters` are 64 pieces to draw over it, or None; `ringed_squares` squares get a frame.
     """
 
     title: str
@@ -184,7 +184,7 @@ class HeatPanel:
     low: float
     high: float
     letters: str | None = None
-    ringed: tuple[int, ...] = ()
+    ringed_squares: tuple[int, ...] = ()
 
 
 def save_heatmaps(panels: Sequence[HeatPanel], path: Path, title: str = "", columns: int = 2) -> None:
@@ -210,7 +210,7 @@ def draw_heatmaps(panels: Sequence[HeatPanel], title: str = "", columns: int = 2
             if letter != EMPTY:
                 color = "white" if panel.values[square] > middle else "black"
                 axis.text(square & 7, square >> 3, letter, ha="center", va="center", color=color, fontsize=9)
-        for square in panel.ringed:
+        for square in panel.ringed_squares:
             axis.add_patch(_make_square(square, fill=False, edgecolor="#d9534f", linewidth=2))
         _draw_coordinates(axis, panel.title)
     for axis in axes[len(panels) :]:

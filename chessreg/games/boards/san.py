@@ -42,7 +42,7 @@ class ReplayedGames:
 
     `boards` uint8 [plies + games, 64]: codes 0 empty, 1..6 white PNBRQK, 7..12 black, a1..h8, ordered by game, the
     initial position first; `origin`, `target` uint8 [plies] squares; `promotion` int8 [plies], -1 none, 2..5 N B R Q;
-    `offsets` int64 [games + 1] into the plies; `mated` bool [games]: whether the last position is checkmate.
+    `offsets` int64 [games + 1] into the plies; `is_mate` bool [games]: whether the last position is checkmate.
     """
 
     boards: np.ndarray
@@ -50,7 +50,7 @@ class ReplayedGames:
     target: np.ndarray
     promotion: np.ndarray
     offsets: np.ndarray
-    mated: np.ndarray
+    is_mate: np.ndarray
 
 
 def write_game_texts(replay: ReplayedGames) -> tuple[np.ndarray, np.ndarray]:
@@ -65,7 +65,7 @@ def write_game_texts(replay: ReplayedGames) -> tuple[np.ndarray, np.ndarray]:
     before = np.arange(plies) + game
     white_king, black_king = _find_king_squares(replay, before)
     mate = np.zeros(plies, bool)
-    mate[(replay.offsets[1:] - 1)[replay.mated & (lengths > 0)]] = True
+    mate[(replay.offsets[1:] - 1)[replay.is_mate & (lengths > 0)]] = True
     last = np.zeros(plies, bool)
     last[(replay.offsets[1:] - 1)[lengths > 0]] = True
 
@@ -173,7 +173,7 @@ def _gives_check(m: _MoveSlice) -> np.ndarray:
     )  # the castled rook is on the square that the king crossed
     kind = np.where(m.castling, ROOK, kind)
     check = t.attacks[kind, place] >> m.enemy_king.astype(np.uint64) & np.uint64(1) != 0
-    check &= t.between[place * 64 + m.enemy_king] & m.occupied[m.before + 1] == 0
+    check &= t.squares_between[place * 64 + m.enemy_king] & m.occupied[m.before + 1] == 0
     aligned = np.flatnonzero(t.direction[m.enemy_king * 64 + m.origin] < 8)
     check[aligned] |= _opens_line(m, aligned, m.origin[aligned])
     passing = np.flatnonzero(m.en_passant)
@@ -187,7 +187,7 @@ def _is_pinned(m: _MoveSlice, at: np.ndarray, square: np.ndarray) -> np.ndarray:
     king = m.own_king[at]
     direction = t.direction[king * 64 + square].astype(np.int64)
     occupied = m.occupied[m.before[at]]
-    shields = (direction < 8) & (t.between[king * 64 + square] & occupied == 0)
+    shields = (direction < 8) & (t.squares_between[king * 64 + square] & occupied == 0)
     shields &= t.direction[king * 64 + m.target[at]] != direction
     blocker = find_first_on_ray(king, direction, occupied & ~get_square_bit(square))
     piece = m.boards[m.before[at] * 64 + np.maximum(blocker, 0)]
@@ -212,7 +212,7 @@ def _find_rivals(m: _MoveSlice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         square = find_lowest_bit(left[open_])
         left[open_] &= left[open_] - np.uint64(1)
         here = at[open_]
-        reaches = t.between[square * 64 + m.target[here]] & m.occupied[m.before[here]] == 0
+        reaches = t.squares_between[square * 64 + m.target[here]] & m.occupied[m.before[here]] == 0
         reaches &= ~_is_pinned(m, here, square)
         any_rival[open_] |= reaches
         on_file[open_] |= reaches & ((square ^ m.origin[here]) & 7 == 0)

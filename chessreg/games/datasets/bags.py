@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Coding = Literal["behavioral_cloning", "state_value", "action_value"]
 CODINGS: tuple[Coding, ...] = ("behavioral_cloning", "state_value", "action_value")
-_BY_SIZE: dict[int, Coding] = {
+_CODING_BY_SIZE: dict[int, Coding] = {
     **dict.fromkeys((4, 5), "behavioral_cloning"), 8: "state_value", **dict.fromkeys((13, 14), "action_value"),
 }  # fmt: skip
 """Number of bytes after the FEN → coding."""
@@ -153,7 +153,7 @@ def decode_records(
     rest = ends - fen_ends
     if coding is None:
         size = int(rest[0]) if len(rest) else 4
-        coding = _BY_SIZE.get(size)
+        coding = _CODING_BY_SIZE.get(size)
         if coding is None:
             raise (where or _make_record_error)(0, f"it is not a record of {', '.join(CODINGS)}")
     good = (rest >= 4) & (ends > starts) & (lengths > 0) & ~(wide & (data[np.minimum(starts + 1, len(text))] > 127))
@@ -196,7 +196,7 @@ class Bag:
         if not path.is_file():
             raise NotFoundError(f"{path} does not exist") if not path.exists() else BagError(f"{path} is not a file")
         self.path = path
-        self.packed = path.suffix.lower() == ".bagz"
+        self.is_packed = path.suffix.lower() == ".bagz"
         self._stat = path.stat()
         aside = path.with_name(f"limits.{path.name}")
         self._limits_path = aside if aside.is_file() else path
@@ -283,7 +283,7 @@ class Bag:
                 if len(text) != limits[-1] - limits[0]:
                     raise self._error("it was cut off while it was read", first)
                 bounds = limits - limits[0]
-                if self.packed:
+                if self.is_packed:
                     text, bounds = self._decompress_frames(text, bounds.tolist(), first)
                 yield text, bounds[:-1], bounds[1:]
 

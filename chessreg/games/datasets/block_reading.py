@@ -38,12 +38,18 @@ class BlockReader(NamedTuple):
 
     player: GameReader
     min_plies: int
-    excluded: HashSet | None
-    wanted: GameFilter
+    excluded_games: HashSet | None
+    game_filter: GameFilter
 
     def read(self, block: SourceBlock) -> BlockRows:
         return read_block(
-            block.text, block.first_line, self.player, self.min_plies, block.split, self.excluded, self.wanted
+            block.text,
+            block.first_line,
+            self.player,
+            self.min_plies,
+            block.split,
+            self.excluded_games,
+            self.game_filter,
         )
 
 
@@ -52,8 +58,8 @@ class BlockPool:
 
     def __init__(self, reader: BlockReader, processes: int) -> None:
         self.reader, self.processes = reader, processes
-        self._started: list[subprocess.Popen[bytes]] = []
-        self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._idle_processes: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
         self._threads = ThreadPoolExecutor(processes)  # one waits for each process
 
     def read(self, blocks: Iterable[SourceBlock]) -> Iterator[BlockRows]:
@@ -66,7 +72,7 @@ class BlockPool:
             return
         waiting: deque[Future[BlockRows]] = deque()
         for block in blocks:
-            if len(self._started) < self.processes:
+            if len(self._processes) < self.processes:
                 self._start()
             waiting.append(self._threads.submit(self._read_in_process, block))
             if len(waiting) > self.processes + 1:
@@ -82,7 +88,7 @@ class BlockPool:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        self._started.append(process)
+        self._processes.append(process)
         self._threads.submit(self._prepare, process)
 
     def _prepare(self, process: subprocess.Popen[bytes]) -> None:
@@ -90,10 +96,10 @@ class BlockPool:
             with suppress(BrokenPipeError):  # the first block reports a process that ended
                 _send(process, self.reader)
         finally:
-            self._idle.put(process)
+            self._idle_processes.put(process)
 
     def _read_in_process(self, block: SourceBlock) -> BlockRows:
-        process = self._idle.get()
+        process = self._idle_processes.get()
         try:
             _send(process, block)
             assert process.stdout
@@ -101,7 +107,7 @@ class BlockPool:
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             raise ChessregError("a process that reads games was killed", "use less memory: --processes 1") from error
         finally:
-            self._idle.put(process)
+            self._idle_processes.put(process)
         if isinstance(rows, BadInputError):
             raise rows
         return rows
@@ -110,10 +116,10 @@ class BlockPool:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for process in self._started:
+        for process in self._processes:
             process.kill()
         self._threads.shutdown(cancel_futures=True)
-        for process in self._started:
+        for process in self._processes:
             process.communicate()
 
 

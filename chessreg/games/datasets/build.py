@@ -84,8 +84,8 @@ def check_game_file(path: InputFile, salvage: bool = False, reader_name: str = "
         read += block.games_read
         if tally.games:
             return
-    if stream.broken and not salvage:
-        raise _make_broken_error(source, stream.broken)
+    if stream.error and not salvage:
+        raise _make_broken_error(source, stream.error)
     raise _make_no_game_error(source, read, tally, {})
 
 
@@ -150,10 +150,10 @@ def _build_from_sources(
                 row += block.games_read
                 if on_progress:
                     on_progress(sum(s.bytes_done for s in sources), total, tally.games)
-            if stream.broken:
+            if stream.error:
                 if not salvage:
-                    raise _make_broken_error(source, stream.broken)
-                broken = f"{source.path.name}: {stream.broken}"
+                    raise _make_broken_error(source, stream.error)
+                broken = f"{source.path.name}: {stream.error}"
                 if stream.cut_off:
                     reject = Reject(0, stream.line, 0, "the stream ends inside the game")
                     write_reject(rejects, reject, row, source.path.name)
@@ -200,7 +200,7 @@ class _Stream:
 
     def __init__(self, source: GameSource) -> None:
         self.source, self.line = source, source.first_line
-        self.broken: str | None = None
+        self.error: str | None = None
         self.cut_off = False
 
     def blocks(self) -> Iterator[SourceBlock]:
@@ -209,7 +209,7 @@ class _Stream:
                 yield SourceBlock(text, self.line, self.source.split)
                 self.line += text.count(b"\n")
         except BrokenStreamError as error:
-            self.broken = str(error.args[0])
+            self.error = str(error.args[0])
             self.cut_off = bool(error.args[1].strip())
 
 

@@ -80,7 +80,7 @@ class GameFilter:
         }
 
     @classmethod
-    def of(cls, filters: Mapping[str, Any]) -> GameFilter:
+    def from_filters(cls, filters: Mapping[str, Any]) -> GameFilter:
         """Return the filter among the filters of a dataset's report."""
         return cls(**{field.name: filters[field.name] for field in fields(cls) if field.name in filters})
 

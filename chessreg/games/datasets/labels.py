@@ -117,13 +117,13 @@ _VALUES[np.frombuffer(b"kqrbnp.PNBRQK", np.uint8)] = np.arange(-6, 7)
 class Label:
     """A label of `squares` squares: 64, or 1 for the whole position.
 
-    `of` maps positions to classes int8 [positions, squares], 0..len(classes)-1. It is None for labels of the game:
+    `compute` maps positions to classes int8 [positions, squares], 0..len(classes)-1. It is None for labels of the game:
     skill (classes by rating) and rating (a number, without classes).
     """
 
     name: str
     classes: tuple[str, ...]
-    of: Callable[[GamePositions], np.ndarray] | None
+    compute: Callable[[GamePositions], np.ndarray] | None
     squares: int = 64
     source: Literal["position", "skill", "rating"] = "position"
     about: str = ""

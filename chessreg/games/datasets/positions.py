@@ -99,7 +99,7 @@ class Positions(DatasetFile):
         """Return the moves at rows in a column of moves (best, played, action), packed uint16 [n] as in `moves.py`; 0
         if missing.
 
-        `Fen77.actions_of` converts them to actions.
+        `Fen77.encode_actions` converts them to actions.
         """
         words = self.take(indices, [column])[column].to_pylist()
         return np.array([pack_uci(word) if word else 0 for word in words], np.uint16)
@@ -658,7 +658,7 @@ def _check_moves(fens: list[str], words: Words, tally: Tally) -> tuple[np.ndarra
     plain = [place for place, fen in enumerate(fens) if _PLAIN.fullmatch(fen) and not words["line"][place]]
     moves = find_legal_moves([fens[place] for place in plain])
     good, legal = np.zeros(count, bool), np.zeros(count, np.int16)
-    good[plain] = [place not in moves.bad for place in range(len(plain))]
+    good[plain] = [place not in moves.errors for place in range(len(plain))]
     legal[plain] = moves.counts
     for name in _MOVES:
         given = words[name]
@@ -673,7 +673,7 @@ def _check_moves(fens: list[str], words: Words, tally: Tally) -> tuple[np.ndarra
         except _BadRowError as error:
             bad[place] = str(error)
             continue
-        tally.noncanonical += row.rewritten
+        tally.noncanonical += row.is_rewritten
         fens[place], legal[place] = row.fen, row.legal
         for name, word in row.moves.items():
             words[name][place] = word
@@ -698,7 +698,7 @@ class _CheckedRow:
     """A row checked separately: its FEN, whether that was rewritten, its moves and the number of legal moves."""
 
     fen: str
-    rewritten: bool
+    is_rewritten: bool
     moves: dict[str, str | None]
     legal: int
 

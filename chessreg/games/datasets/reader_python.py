@@ -31,13 +31,13 @@ class LegalMoves:
     """The legal moves of positions.
 
     `codes` "<u2" [moves] packed as in `moves.py`, ascending in each position (castling is the king's move); `offsets`
-    int64 [positions + 1] into them; `bad`: position -> the problem of its FEN. A bad position has no moves, like a
+    int64 [positions + 1] into them; `errors`: position -> the problem of its FEN. A bad position has no moves, like a
     finished game.
     """
 
     codes: np.ndarray
     offsets: np.ndarray
-    bad: dict[int, str]
+    errors: dict[int, str]
 
     @property
     def counts(self) -> np.ndarray:

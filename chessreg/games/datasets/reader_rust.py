@@ -111,7 +111,7 @@ class RustReader:
         ]
         codes = np.concatenate([np.zeros(0, "<u2"), *(piece.codes for piece in pieces)])
         counts = np.concatenate([np.zeros(1, np.int64), *(piece.counts for piece in pieces)])
-        bad = {number * BATCH_POSITIONS + at: why for number, p in enumerate(pieces) for at, why in p.bad.items()}
+        bad = {number * BATCH_POSITIONS + at: why for number, p in enumerate(pieces) for at, why in p.errors.items()}
         return LegalMoves(codes, np.cumsum(counts), bad)
 
 
@@ -173,5 +173,5 @@ def _find_legal_moves(fens: Sequence[str]) -> LegalMoves:
     second = PythonReader().legal([fens[place] for place in refused.tolist()])
     more = second.codes.astype(np.int64) | np.repeat(refused, second.counts) << 16
     counts[refused] = second.counts
-    bad = {int(refused[place]): why for place, why in second.bad.items()}
+    bad = {int(refused[place]): why for place, why in second.errors.items()}
     return LegalMoves((np.sort(np.concatenate([codes, more])) & 0xFFFF).astype("<u2"), np.cumsum([0, *counts]), bad)

@@ -219,7 +219,7 @@ class _RangeReader(io.RawIOBase):
 
     def __init__(self, read_range: Callable[[int, int], bytes], size: int) -> None:
         self._read_range, self._size = read_range, size
-        self._at, self._range_bytes = 0, _FIRST_RANGE_BYTES
+        self._offset, self._range_bytes = 0, _FIRST_RANGE_BYTES
 
     def readable(self) -> bool:
         return True
@@ -228,18 +228,18 @@ class _RangeReader(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        return self._at
+        return self._offset
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence], 0)
-        return self._at
+        self._offset = max(offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._size}[whence], 0)
+        return self._offset
 
     def readinto(self, buffer: Any) -> int:
-        stop = min(self._at + min(len(buffer), self._range_bytes), self._size)
-        if stop <= self._at:
+        stop = min(self._offset + min(len(buffer), self._range_bytes), self._size)
+        if stop <= self._offset:
             return 0
-        buffer[: stop - self._at] = self._read_range(self._at, stop)
-        read, self._at = stop - self._at, stop
+        buffer[: stop - self._offset] = self._read_range(self._offset, stop)
+        read, self._offset = stop - self._offset, stop
         self._range_bytes = min(4 * self._range_bytes, _RANGE_BYTES)
         return read
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _STANDARD = frozenset({"", "?", "-", "standard", "chess", "normal", "classical", "from position", "fromposition"})
-_NAMED = ("Crazyhouse", "Antichess", "Atomic", "Horde", "King of the Hill", "Racing Kings", "Three-check")
+_VARIANT_NAMES = ("Crazyhouse", "Antichess", "Atomic", "Horde", "King of the Hill", "Racing Kings", "Three-check")
 _VARIANTS = {
     **dict.fromkeys(("chess960", "chess 960", "fischerandom", "fischer random"), "Chess960"),
-    **{name.lower(): name for name in _NAMED},
+    **{name.lower(): name for name in _VARIANT_NAMES},
 }
 _UNKNOWN = frozenset({"", "?", "-", "????.??.??"})
 _WORDS = {"white": "White", "black": "Black", "event": "Event", "site": "Site", "eco": "ECO",

@@ -181,16 +181,16 @@ class SkillClasses:
     report: SkillReport
 
     @property
-    def classified(self) -> np.ndarray:
+    def classified_games(self) -> np.ndarray:
         """Indices of the classified games, int64, ascending."""
         return np.flatnonzero(self.classes >= 0)
 
-    def first(self, total: int | None = None, per_class: int | None = None) -> np.ndarray:
+    def select_first(self, total: int | None = None, per_class: int | None = None) -> np.ndarray:
         """Return the indices of the first `total` classified games, of which at most `per_class` per class.
 
         Karvonen's paper says 2,000 games of each class; his code uses the first 2,000 in total (`caa.py`).
         """
-        chosen = self.classified[:total]
+        chosen = self.classified_games[:total]
         if per_class is None:
             return chosen
         classes = self.classes[chosen]

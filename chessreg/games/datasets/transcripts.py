@@ -86,13 +86,13 @@ class TranscriptSource(GameSource):
         lengths = {len(text) for text in texts}
         self.length = lengths.pop() if len(texts) > 1 and len(lengths) == 1 else None
         self.bins = _describe_bins(rows)
-        self.several = any(";" in text[1:] for text in texts)
+        self.has_several_games = any(";" in text[1:] for text in texts)
 
     @property
     def notes(self) -> list[str]:
         if self.length is None:
             return ["transcripts, one a row", *self.bins]
-        if self.several:
+        if self.has_several_games:
             kept = "the last game of a row is cut: its whole moves are kept, with the result *"
             return [f"rows of {self.length:,} characters, several games each; {kept}"]
         return [f"transcripts cut to {self.length:,} characters: the whole moves of each are kept", *self.bins]

@@ -65,7 +65,7 @@ class _Task:
     go: str
     skill: int
     patience: float
-    fresh: bool
+    is_fresh: bool
     lines: int
     future: Future[SearchResult]
 
@@ -129,24 +129,24 @@ class EnginePool:
         processes: int | None = None,
         *,
         reserved_cores: int = 0,
-        timed: bool | None = None,
+        is_timed: bool | None = None,
     ) -> None:
         if processes is not None and processes < 1:
             raise BadInputError(f"an engine pool needs at least one process, not {processes}")
         self.spec = spec
         cores = count_free_cores(reserved_cores)
         wanted = processes or cores
-        if timed is None:
-            timed = spec.limit is not None and spec.limit.kind == "time"
-        self.processes = min(wanted, cores) if timed else wanted
-        self.timed = timed
+        if is_timed is None:
+            is_timed = spec.limit is not None and spec.limit.kind == "time"
+        self.processes = min(wanted, cores) if is_timed else wanted
+        self.is_timed = is_timed
         self._path = find_stockfish() if spec.needs_process else None
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
         self._lock = threading.Lock()
-        self._closed = False
+        self._is_closed = False
 
-    def _forgets(self, spec: EngineSpec) -> bool:
+    def _is_reset_each_move(self, spec: EngineSpec) -> bool:
         """Return whether this opponent resets before each move."""
         return spec.needs_process and spec.seedable
 
@@ -182,7 +182,7 @@ class EnginePool:
 
         if self._path is None:
             self._path = find_stockfish()
-        search = self._enqueue(game_id, position, spec.go, spec.skill, spec.patience, self._forgets(spec))
+        search = self._enqueue(game_id, position, spec.go, spec.skill, spec.patience, self._is_reset_each_move(spec))
         return _chain_future(search, finish, future)
 
     def analyse(
@@ -254,7 +254,7 @@ class EnginePool:
     def close(self) -> None:
         """End every engine and cancel waiting requests. Safe to call twice."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
             workers, self._workers = self._workers, []
         while True:
             try:
@@ -289,7 +289,7 @@ class EnginePool:
         """Queue a search and start a worker if fewer than `processes` run. Raises ChessregError on a closed pool."""
         future: Future[SearchResult] = Future()
         with self._lock:
-            if self._closed:
+            if self._is_closed:
                 raise ChessregError("the engine pool is closed")
             assert self._path is not None
             if len(self._workers) < self.processes:
@@ -310,7 +310,7 @@ class _Worker(threading.Thread):
         self._tasks = tasks
         self._guard = threading.Lock()
         self._process: UciProcess | None = None
-        self._stopped = False
+        self._is_stopped = False
         self._games: set[Hashable] = set()
 
     @property
@@ -334,7 +334,7 @@ class _Worker(threading.Thread):
     def stop(self) -> None:
         """End the engine, even in mid-search; the thread then reads the end of its output. Call from any thread."""
         with self._guard:
-            self._stopped = True
+            self._is_stopped = True
             if self._process is not None:
                 self._process.kill()
 
@@ -345,7 +345,7 @@ class _Worker(threading.Thread):
                 process = self._engine()
                 process.set_option("Skill Level", task.skill)
                 process.set_option(MULTI_PV, task.lines)
-                fresh = task.fresh or task.game not in self._games
+                fresh = task.is_fresh or task.game not in self._games
                 self._games.add(task.game)
                 return process.search(task.position, task.go, task.patience, fresh=fresh)
             except EngineDiedError as error:
@@ -353,7 +353,7 @@ class _Worker(threading.Thread):
                     if self._process is not None:
                         self._process.close()
                         self._process = None
-                    if self._stopped:
+                    if self._is_stopped:
                         raise CancelledError from error
                 if last:
                     raise EngineDiedError(f"{error.message}, twice on the same move: {task.position}") from error
@@ -362,7 +362,7 @@ class _Worker(threading.Thread):
     def _engine(self) -> UciProcess:
         """Return the running engine process, started if necessary."""
         with self._guard:
-            if self._stopped:
+            if self._is_stopped:
                 raise EngineDiedError("the engine pool is closed")
             if self._process is None:
                 self._process = UciProcess(self._path, ENGINE_OPTIONS)

@@ -89,10 +89,10 @@ class UciProcess:
             raise BadInputError(f"cannot start the engine {path}: {error.strerror}", "chessreg doctor") from error
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._in = self._process.stdin.fileno()
-        self._out = self._process.stdout.fileno()
+        self._stdin_fd = self._process.stdin.fileno()
+        self._stdout_fd = self._process.stdout.fileno()
         self._poll = select.poll()
-        self._poll.register(self._out, select.POLLIN)
+        self._poll.register(self._stdout_fd, select.POLLIN)
         try:
             self._send("uci\n")
             self.greeting = self._read_until(b"uciok", HANDSHAKE_TIMEOUT_S).decode("utf-8", "replace").splitlines()
@@ -164,7 +164,7 @@ class UciProcess:
         data = text.encode()
         try:
             while data:
-                data = data[os.write(self._in, data) :]
+                data = data[os.write(self._stdin_fd, data) :]
         except (OSError, ValueError) as error:
             raise self._make_exit_error("ended") from error
 
@@ -181,7 +181,7 @@ class UciProcess:
             if not self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 raise self._make_exit_error(f"gave no answer for {timeout:.0f} s")
             try:
-                chunk = os.read(self._out, 1 << 16)
+                chunk = os.read(self._stdout_fd, 1 << 16)
             except OSError as error:
                 raise self._make_exit_error("ended") from error
             if not chunk:

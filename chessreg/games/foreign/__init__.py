@@ -11,7 +11,7 @@ from typing import Literal
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.foreign import chess_gpt_eval, grid, sweep, tournament, training_log
-from chessreg.games.foreign.game import ForeignFile, ForeignGame, Oddity, Rejected, read_source_text
+from chessreg.games.foreign.game import ForeignFile, ForeignGame, Oddity, RejectedRow, read_source_text
 from chessreg.named import NameRegistry
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
     "ForeignGame",
     "Format",
     "Oddity",
-    "Rejected",
+    "RejectedRow",
     "find_format",
     "read_games",
 ]
@@ -86,7 +86,7 @@ def read_games(path: Path, name: str) -> ForeignFile:
     if not read.rows:
         raise BadInputError(f"{path.name} holds no games")
     if not read.games:
-        reasons = list(dict.fromkeys(reject.text for reject in read.rejected))
+        reasons = list(dict.fromkeys(reject.text for reject in read.rejected_rows))
         more = f"; {len(reasons) - 1} other reason{'s' * (len(reasons) > 2)}" if len(reasons) > 1 else ""
         what = f"{path.name} has {read.rows:,} games, of which none can be imported: {reasons[0]}{more}"
         raise BadInputError(what, "give a file of games from the standard start, with moves or a result")

@@ -21,7 +21,7 @@ from chessreg.games.foreign.game import (
     ForeignFile,
     ForeignGame,
     Oddity,
-    Rejected,
+    RejectedRow,
     compare_result,
     find_termination,
     make_chess_gpt_eval_player,
@@ -72,7 +72,7 @@ OPTIONAL_COLUMNS = frozenset(
     ]
 )
 SIDES = {chess.WHITE: "player_one", chess.BLACK: "player_two"}
-NAMED = {chess.WHITE: "White", chess.BLACK: "Black"}
+COLOR_NAMES = {chess.WHITE: "White", chess.BLACK: "Black"}
 SCORES = {"1-0": (1.0, 0.0), "0-1": (0.0, 1.0), "1/2-1/2": (0.5, 0.5), "*": (0.5, 0.5)}
 _FIRST_MOVE = re.compile(r"(?:\A|\n|;)[ \t]*1\.(?=[ \t]*\S)")
 _PIECE = re.compile(r"(\d+)\.+|(\S+)")
@@ -90,10 +90,10 @@ def read_chess_gpt_eval(text: str) -> ForeignFile:
         raise BadInputError(f"not a CSV of chess_gpt_eval: it has no column {min(missing)}", "leave out --format")
     rows = read_table(text)
     games: list[ForeignGame] = []
-    rejected: list[Rejected] = []
+    rejected: list[RejectedRow] = []
     for place, row in enumerate(rows):
         row_game = read_eval_row(place, row)
-        if isinstance(row_game, Rejected):
+        if isinstance(row_game, RejectedRow):
             rejected.append(row_game)
         else:
             games.append(row_game)
@@ -102,15 +102,15 @@ def read_chess_gpt_eval(text: str) -> ForeignFile:
     return ForeignFile(len(rows), tuple(games), tuple(rejected), POLICY, MOVE_LIMIT if stopped else None)
 
 
-def read_eval_row(place: int, row: dict[str, str]) -> ForeignGame | Rejected:
+def read_eval_row(place: int, row: dict[str, str]) -> ForeignGame | RejectedRow:
     """Return a row's game, or why it was rejected."""
     prompt, moves = split_transcript(row["transcript"])
     sans, oddities = split_half_moves(moves)
     board, fault = replay_sans(sans)
     if fault is not None:
-        return Rejected(place, f"half-move {len(board.move_stack) + 1}, {fault[:20]!r}, is not legal")
+        return RejectedRow(place, f"half-move {len(board.move_stack) + 1}, {fault[:20]!r}, is not legal")
     if row["result"] not in SCORES:
-        return Rejected(place, f"{row['result'][:20]!r} is not a game result")
+        return RejectedRow(place, f"{row['result'][:20]!r} is not a game result")
     game = ForeignGame(
         row=place,
         id=row["game_id"],
@@ -124,7 +124,9 @@ def read_eval_row(place: int, row: dict[str, str]) -> ForeignGame | Rejected:
         oddities=oddities,
     )
     if broken := [line for line in prompt.splitlines() if line.strip() and not _TAG_LINE.fullmatch(line.strip())]:
-        game.odd("prompt is no PGN", f"{len(prompt.splitlines())} lines, of them not tags: {'; '.join(broken)[:120]}")
+        game.record_oddity(
+            "prompt is no PGN", f"{len(prompt.splitlines())} lines, of them not tags: {'; '.join(broken)[:120]}"
+        )
     read_eval_ending(game, board, row)
     read_tries(game, row)
     read_details(game, row)
@@ -189,23 +191,27 @@ def read_eval_ending(game: ForeignGame, board: chess.Board, row: dict[str, str])
             continue
         what = "forfeited" if forfeited else "resigned"
         if find_game_end(board) is not None:
-            game.odd(
+            game.record_oddity(
                 "given up after the end",
-                f"{NAMED[color]} is recorded with {what}, but the board shows {find_termination(board, '*')}",
+                f"{COLOR_NAMES[color]} is recorded with {what}, but the board shows {find_termination(board, '*')}",
             )
             continue
         game.termination = str(Termination.FORFEIT_ILLEGAL if forfeited else Termination.RESIGNATION)
         game.loser_by_forfeit = color
         if game.result != lost:
-            game.odd("result differs from ending", f"{NAMED[color]} {what}, but the result is {game.result}")
+            game.record_oddity(
+                "result differs from ending", f"{COLOR_NAMES[color]} {what}, but the result is {game.result}"
+            )
         if board.turn != color:
-            game.odd("given up out of turn", f"{NAMED[color]} {what} while {NAMED[not color]} was to move")
+            game.record_oddity(
+                "given up out of turn", f"{COLOR_NAMES[color]} {what} while {COLOR_NAMES[not color]} was to move"
+            )
     if game.result == "*" and game.termination == Termination.UNKNOWN:
         if len(game.moves) >= 2 * MOVE_LIMIT:
             game.termination = str(Termination.MOVE_LIMIT)
-            game.odd("not adjudicated", "stopped at the move limit; no evaluation is recorded")
+            game.record_oddity("not adjudicated", "stopped at the move limit; no evaluation is recorded")
         else:
-            game.odd("ending not recorded", f"no result after {len(game.moves)} plies")
+            game.record_oddity("ending not recorded", f"no result after {len(game.moves)} plies")
 
 
 def read_tries(game: ForeignGame, row: dict[str, str]) -> None:
@@ -216,11 +222,11 @@ def read_tries(game: ForeignGame, row: dict[str, str]) -> None:
         counted = read_whole_number(row.get(f"{side}_legal_moves", ""))
         legal = turns if illegal == 0 and game.loser_by_forfeit != color else None
         if counted is not None and counted > turns:
-            game.odd("more legal first tries than turns", f"{NAMED[color]}: {counted} of {turns}")
+            game.record_oddity("more legal first tries than turns", f"{COLOR_NAMES[color]}: {counted} of {turns}")
         elif counted is not None:
             if legal is not None and counted != legal:
-                text = f"{NAMED[color]}: no illegal try, but {counted} of {turns} turns legal at once"
-                game.odd("counts of tries differ", f"{text} (the others may be an opening)")
+                text = f"{COLOR_NAMES[color]}: no illegal try, but {counted} of {turns} turns legal at once"
+                game.record_oddity("counts of tries differ", f"{text} (the others may be an opening)")
             legal = counted
         tries = [1] * turns if legal == turns else None
         if color:
@@ -238,23 +244,26 @@ def read_details(game: ForeignGame, row: dict[str, str]) -> None:
         try:
             listed = [(int(d["move_number"]), str(d["attempted_move"])) for d in ast.literal_eval(text)]
         except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError):
-            game.odd("details of tries unreadable", f"{NAMED[color]}: {text[:80]}")
+            game.record_oddity("details of tries unreadable", f"{COLOR_NAMES[color]}: {text[:80]}")
             continue
         total = game.source_columns["white_illegal_tries" if color else "black_illegal_tries"]
         if total != len(listed):
-            game.odd("counts of tries differ", f"{NAMED[color]}: {total} illegal tries counted, {len(listed)} listed")
+            game.record_oddity(
+                "counts of tries differ", f"{COLOR_NAMES[color]}: {total} illegal tries counted, {len(listed)} listed"
+            )
         by_turn = Counter(move_number - 1 for move_number, _ in listed)
         turns = game.turns(color)
         if any(not 0 <= turn < turns for turn in by_turn):
-            game.odd("details of tries unreadable", f"{NAMED[color]}: a try after the last move")
+            game.record_oddity("details of tries unreadable", f"{COLOR_NAMES[color]}: a try after the last move")
             continue
         gave_up = {turns - 1} if game.loser_by_forfeit == color else set()
         tries = [by_turn[turn] + (turn not in gave_up) for turn in range(turns)]
         first = sum(1 for turn in range(turns) if not by_turn[turn] and turn not in gave_up)
         known = game.first_try_legal(color)
         if known is not None and known != first:
-            game.odd(
-                "counts of tries differ", f"{NAMED[color]}: {known} turns legal at once counted, {first} by the list"
+            game.record_oddity(
+                "counts of tries differ",
+                f"{COLOR_NAMES[color]}: {known} turns legal at once counted, {first} by the list",
             )
         if color:
             game.white_first_try_legal, game.white_tries = first, tries
@@ -278,7 +287,7 @@ def note_legal_tries(game: ForeignGame) -> None:
                 board.parse_san(text)
             except ValueError:
                 continue
-            game.odd("illegal try that is legal", f"{text} at half-move {ply + 1}")
+            game.record_oddity("illegal try that is legal", f"{text} at half-move {ply + 1}")
         if ply < len(game.moves):
             board.push(game.moves[ply])
 
@@ -286,16 +295,18 @@ def note_legal_tries(game: ForeignGame) -> None:
 def compare_counts(game: ForeignGame, board: chess.Board, row: dict[str, str]) -> None:
     """Note counts and scores that contradict the moves or the result."""
     if read_whole_number(row["number_of_moves"]) != board.fullmove_number:
-        game.odd("number of moves differs", f"{row['number_of_moves']} recorded, {board.fullmove_number} on the board")
+        game.record_oddity(
+            "number of moves differs", f"{row['number_of_moves']} recorded, {board.fullmove_number} on the board"
+        )
     scores = (row["player_one_score"].strip(), row["player_two_score"].strip())
     values = tuple(0.5 if score == "1/2" else parse_number(score) for score in scores)
     if any(value is not None and value < 0 for value in values):
-        game.odd("score is a sentinel", f"{scores[0]} and {scores[1]}")
+        game.record_oddity("score is a sentinel", f"{scores[0]} and {scores[1]}")
     elif values != SCORES[game.result]:
-        game.odd("score differs from result", f"{scores[0]} and {scores[1]} for {game.result}")
+        game.record_oddity("score differs from result", f"{scores[0]} and {scores[1]} for {game.result}")
     title = f"{row['player_one']} vs. {row['player_two']}"
     if row["game_title"] != title:
-        game.odd("title differs from players", row["game_title"][:80])
+        game.record_oddity("title differs from players", row["game_title"][:80])
 
 
 def read_whole_number(text: str) -> int | None:

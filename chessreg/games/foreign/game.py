@@ -155,7 +155,7 @@ class Oddity:
 
 
 @dataclass(frozen=True)
-class Rejected:
+class RejectedRow:
     """A row without a usable game, and the reason."""
 
     row: int
@@ -208,7 +208,7 @@ class ForeignGame:
         """Return the number of turns of one side that were legal at the first try, None if unknown."""
         return self.white_first_try_legal if color else self.black_first_try_legal
 
-    def odd(self, code: str, text: str) -> None:
+    def record_oddity(self, code: str, text: str) -> None:
         """Record an oddity of the game."""
         self.oddities.append(Oddity(code, text))
 
@@ -222,7 +222,7 @@ class ForeignFile:
 
     rows: int
     games: tuple[ForeignGame, ...]
-    rejected: tuple[Rejected, ...]
+    rejected_rows: tuple[RejectedRow, ...]
     policy: str = "unknown"
     move_limit: int | None = None
 
@@ -235,7 +235,7 @@ class ForeignFile:
         return {
             "rows": self.rows,
             "games": len(self.games),
-            "rejected": [{"row": r.row, "reason": r.text} for r in self.rejected],
+            "rejected": [{"row": r.row, "reason": r.text} for r in self.rejected_rows],
             "results": dict(sorted(Counter(game.result for game in self.games).items())),
             "terminations": dict(sorted(Counter(game.termination for game in self.games).items())),
             "oddities": [
@@ -284,9 +284,9 @@ def compare_result(game: ForeignGame, board: chess.Board) -> None:
     """Note a recorded result that contradicts the last position."""
     end = find_game_end(board)
     if end is not None and end.result != game.result:
-        game.odd("result differs from board", f"recorded {game.result}, the board says {end.result}")
+        game.record_oddity("result differs from board", f"recorded {game.result}, the board says {end.result}")
     if end is None and game.result != "*" and game.termination == Termination.UNKNOWN:
-        game.odd(
+        game.record_oddity(
             "ending not recorded", f"{game.result}, but the game could continue, and no reason for its end is recorded"
         )
 
@@ -298,9 +298,9 @@ def note_duplicates(games: Iterable[ForeignGame]) -> None:
     for game in games:
         key = (game.white.text, game.black.text, game.packed_moves)
         if key in seen:
-            game.odd("moves of an earlier game", f"the same moves as row {seen[key]}")
+            game.record_oddity("moves of an earlier game", f"the same moves as row {seen[key]}")
         seen.setdefault(key, game.row)
         if game.id and game.id in ids:
-            game.odd("id of an earlier game", f"{game.id} is row {ids[game.id]} too")
+            game.record_oddity("id of an earlier game", f"{game.id} is row {ids[game.id]} too")
         if game.id:
             ids.setdefault(game.id, game.row)

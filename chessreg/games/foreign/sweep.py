@@ -15,7 +15,7 @@ from chessreg.errors import BadInputError
 
 HEADER = re.compile(r"\s*level\s*,\s*wins\s*,\s*draws\s*,\s*losses\s*", re.IGNORECASE)
 LINE = re.compile(r"\s*(?:stockfish\s*)?(-?\d{1,2})((?:\s*,\s*\d{1,30}){3})\s*", re.IGNORECASE)
-NAMED = re.compile(r"\s*(?:checkpoint|level):(.*?),\s*wins:(.*?),\s*draws:(.*?),\s*losses:(.*)", re.IGNORECASE)
+NAMED_RESULT = re.compile(r"\s*(?:checkpoint|level):(.*?),\s*wins:(.*?),\s*draws:(.*?),\s*losses:(.*)", re.IGNORECASE)
 NUMBER = re.compile(r"\s*(?:stockfish\s*)?[-+]?\d+(?:\.\d*)?\s*", re.IGNORECASE)
 LEVELS = range(-2, 21)
 MAX_GAMES_PER_LEVEL = 100_000  # a rating treats each as a played game
@@ -38,7 +38,7 @@ class LevelCount:
 
 def is_sweep(text: str) -> bool:
     """Return whether the first line is the header, or four fields of which at least three are numbers."""
-    first = NAMED.sub(r"\1,\2,\3,\4", next((line for line in text.splitlines() if line.strip()), ""))
+    first = NAMED_RESULT.sub(r"\1,\2,\3,\4", next((line for line in text.splitlines() if line.strip()), ""))
     fields = first.split(",")
     numbers = sum(NUMBER.fullmatch(field) is not None for field in fields)
     return HEADER.fullmatch(first) is not None or (len(fields) == 4 and numbers >= 3)
@@ -53,7 +53,7 @@ def read_sweep(text: str) -> list[LevelCount]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or HEADER.fullmatch(line):
             continue
-        match = LINE.fullmatch(NAMED.sub(r"\1,\2,\3,\4", line))
+        match = LINE.fullmatch(NAMED_RESULT.sub(r"\1,\2,\3,\4", line))
         if match is None:
             raise BadInputError(
                 f"line {number}: {line[:60]!r} is not level,wins,draws,losses", "whole numbers, 0 or more"

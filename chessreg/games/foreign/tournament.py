@@ -18,7 +18,7 @@ from chessreg.games.datasets.movetext import Movetext
 from chessreg.games.foreign.game import (
     ForeignFile,
     ForeignGame,
-    Rejected,
+    RejectedRow,
     compare_result,
     find_termination,
     make_tournament_player,
@@ -27,11 +27,11 @@ from chessreg.games.foreign.game import (
 )
 
 _ELO = re.compile(r"\s*(\d{1,4})\??\s*")
-_KEPT = {"Event": "event", "Site": "site", "Date": "date", "Round": "round", "TimeControl": "time_control",
+_COLUMN_BY_TAG = {"Event": "event", "Site": "site", "Date": "date", "Round": "round", "TimeControl": "time_control",
          "Termination": "termination_given", "ECO": "eco"}  # fmt: skip
-_NOTHING = frozenset({"", "?", "-", "????.??.??"})
+_EMPTY_VALUES = frozenset({"", "?", "-", "????.??.??"})
 _REMARKS = re.compile(r"(?:\s|\{[^}]*\}|[;%][^\n]*)*")
-_BEGINS = re.compile(r'\[[ \t]*[A-Za-z0-9][\w+#=:-]*[ \t]+"|1\.\s?[a-hNO♘♞]')
+_GAME_START = re.compile(r'\[[ \t]*[A-Za-z0-9][\w+#=:-]*[ \t]+"|1\.\s?[a-hNO♘♞]')
 _COMMENT = re.compile(r"\{([^}]*)\}")
 _TERMINATIONS = {
     "illegal move": Termination.FORFEIT_ILLEGAL,
@@ -54,7 +54,7 @@ _ENDINGS = re.compile(
     r"connection stalls|stalls|disconnects|resigns|wins by adjudication)|Draw by (?P<draw>adjudication|agreement))"
     r"(?:: *(?P<move>[^\s,}]+))?"
 )
-_WHAT = {
+_TERMINATION_BY_PHRASE = {
     "makes an illegal move": Termination.FORFEIT_ILLEGAL,
     "found no legal move": Termination.FORFEIT_ILLEGAL,  # in chessreg's files
     "loses on time": Termination.TIME_FORFEIT,
@@ -67,7 +67,7 @@ _WHAT = {
     "agreement": Termination.AGREEMENT,
 }
 """Words in the last comment → why the game stopped."""
-_LOST_BY = frozenset({
+_LOSING_TERMINATIONS = frozenset({
     Termination.FORFEIT_ILLEGAL, Termination.TIME_FORFEIT, Termination.STALLED, Termination.ABANDONED,
     Termination.RESIGNATION,
 })  # fmt: skip
@@ -77,7 +77,7 @@ _LOST_BY = frozenset({
 def is_tournament(text: str) -> bool:
     """Return whether a text begins like a PGN, after comments."""
     start = _REMARKS.match(text)
-    return start is not None and _BEGINS.match(text, start.end()) is not None
+    return start is not None and _GAME_START.match(text, start.end()) is not None
 
 
 def read_tournament(text: str) -> ForeignFile:
@@ -86,13 +86,13 @@ def read_tournament(text: str) -> ForeignFile:
     Games from another start position, and games with an illegal move before their last word, are rejected.
     """
     games: list[ForeignGame] = []
-    rejected: list[Rejected] = []
+    rejected: list[RejectedRow] = []
     for raw in borders.iterate_games(text.encode("utf-8", "replace"), 1):
         tags = borders.parse_tags(raw.tags)
         for number, moves in enumerate(movetext.clean_by_word(raw.moves)):
             row = len(games) + len(rejected)
             kept = read_game(row, tags if number == 0 else {}, moves, raw.moves)
-            if isinstance(kept, Rejected):
+            if isinstance(kept, RejectedRow):
                 rejected.append(kept)
             else:
                 games.append(kept)
@@ -100,7 +100,7 @@ def read_tournament(text: str) -> ForeignFile:
     return ForeignFile(len(games) + len(rejected), tuple(games), tuple(rejected))
 
 
-def read_game(row: int, tags: dict[str, str], moves: Movetext, written: str) -> ForeignGame | Rejected:
+def read_game(row: int, tags: dict[str, str], moves: Movetext, written: str) -> ForeignGame | RejectedRow:
     """Return the game with these tags and cleaned moves, or why it was rejected; `written` is the movetext with
     comments."""
     if reason := rows.explain_nonstandard(tags):
@@ -109,20 +109,20 @@ def read_game(row: int, tags: dict[str, str], moves: Movetext, written: str) -> 
             if reason == rows.CUSTOM_START
             else f"it is of the {reason}"
         )
-        return Rejected(row, what)
+        return RejectedRow(row, what)
     result = movetext.normalize_result(tags.get("Result", "*"))
     result = moves.result if result in (None, "*") and moves.result else result
     if result is None:
-        return Rejected(row, f"{tags['Result'][:20]!r} is not a game result")
+        return RejectedRow(row, f"{tags['Result'][:20]!r} is not a game result")
     sans = moves.sans or []
     board, fault = replay_sans(map(movetext.normalize_san, sans))
     plies = len(board.move_stack)
     if fault is None and moves.problem:
-        return Rejected(row, f"half-move {plies + 1}: {moves.problem[1]}")
+        return RejectedRow(row, f"half-move {plies + 1}: {moves.problem[1]}")
     if fault is not None and plies < len(sans) - 1:
-        return Rejected(row, f"half-move {plies + 1}, {sans[plies][:20]!r}, is not legal")
+        return RejectedRow(row, f"half-move {plies + 1}, {sans[plies][:20]!r}, is not legal")
     if not sans and result == "*":
-        return Rejected(row, "it has totals, no game" if "Results" in tags else "it has neither moves nor a result")
+        return RejectedRow(row, "it has totals, no game" if "Results" in tags else "it has neither moves nor a result")
     programs = {side: tags.get(f"{side}Type", "").lower() == "program" for side in ("White", "Black")}
     game = ForeignGame(
         row=row,
@@ -138,10 +138,10 @@ def read_game(row: int, tags: dict[str, str], moves: Movetext, written: str) -> 
     if fault is not None:
         read_illegal_end(game, board, sans[plies])
     for name in ("White", "Black"):
-        if tags.get(name, "?") in _NOTHING:
-            game.odd("player has no name", name)
+        if tags.get(name, "?") in _EMPTY_VALUES:
+            game.record_oddity("player has no name", name)
     if not game.moves:
-        game.odd("no moves", f"{result} without a move")
+        game.record_oddity("no moves", f"{result} without a move")
     compare_result(game, board)
     return game
 
@@ -155,7 +155,7 @@ def read_tagged_ending(game: ForeignGame, board: chess.Board, tags: dict[str, st
     loser = {"0-1": chess.WHITE, "1-0": chess.BLACK}.get(game.result)
     comments = _COMMENT.findall(written)
     if comments and (match := _ENDINGS.search(" ".join(comments[-1].split()))):
-        why = why or _WHAT[match["what"] or match["draw"]]
+        why = why or _TERMINATION_BY_PHRASE[match["what"] or match["draw"]]
         if game.result == "*" and match["side"]:
             loser = match["side"] == "White"
         if match["what"] == "makes an illegal move" and match["move"] and find_game_end(board) is None:
@@ -163,10 +163,10 @@ def read_tagged_ending(game: ForeignGame, board: chess.Board, tags: dict[str, st
     if why is None or game.termination != Termination.UNKNOWN:
         return
     if why is Termination.FORFEIT_ILLEGAL and loser is None:
-        game.odd("forfeit without a loser", f"{tags.get('Termination', '')}, but the result is {game.result}")
+        game.record_oddity("forfeit without a loser", f"{tags.get('Termination', '')}, but the result is {game.result}")
         return
     game.termination = str(why)
-    if why in _LOST_BY:
+    if why in _LOSING_TERMINATIONS:
         game.loser_by_forfeit = loser
 
 
@@ -175,7 +175,7 @@ def read_illegal_end(game: ForeignGame, board: chess.Board, word: str) -> None:
     if not game.illegal:
         game.illegal.append((len(game.moves), 0, word))
     if game.result != ("0-1" if board.turn else "1-0"):
-        game.odd(
+        game.record_oddity(
             "illegal move at the end",
             f"{word[:20]} at half-move {len(game.moves) + 1}, but the result is {game.result}",
         )
@@ -186,7 +186,7 @@ def read_illegal_end(game: ForeignGame, board: chess.Board, word: str) -> None:
 def read_tag_columns(tags: dict[str, str]) -> dict[str, Any]:
     """Return ratings and the tags about place and conditions of the game."""
     columns: dict[str, Any] = {
-        name: tags[tag] for tag, name in _KEPT.items() if tags.get(tag, "").strip() not in _NOTHING
+        name: tags[tag] for tag, name in _COLUMN_BY_TAG.items() if tags.get(tag, "").strip() not in _EMPTY_VALUES
     }
     for tag, name in (("WhiteElo", "white_elo"), ("BlackElo", "black_elo")):
         if match := _ELO.fullmatch(tags.get(tag, "")):

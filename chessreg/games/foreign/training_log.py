@@ -20,12 +20,12 @@ LOSSES = re.compile(
     r"step\s+(\d{1,12})\s*:\s*train loss\s+([^\s,]+)\s*,\s*val loss\s+([^\s,]+)(?:\s*,.*)?", re.IGNORECASE
 )
 EVALUATION = re.compile(r"(?:\S*/)?ckpt(\d{1,12})(?:_(\w{1,32}))?\.pt\s*,\s*([^\s,]+)\s*,\s*([^\s,%]+)\s*(%?)\s*")
-BEGINS = re.compile(r"\s*(iter\s+\d|step\s+\d+\s*:\s*train\b|(?:\S*/)?ckpt\d+\w*\.pt\s*,)", re.IGNORECASE)
+LINE_START = re.compile(r"\s*(iter\s+\d|step\s+\d+\s*:\s*train\b|(?:\S*/)?ckpt\d+\w*\.pt\s*,)", re.IGNORECASE)
 FORMS = {"iter": "iter N: loss X, time Yms", "step": "step N: train loss X, val loss Y"}
 FORM_OF_EVALUATION = "ckptN.pt, loss, accuracy"
-LOGGED = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: - [^\s,]+ - [A-Z]+ -)? ")
+LOG_PREFIX = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: - [^\s,]+ - [A-Z]+ -)? ")
 """Matches the prefix that logging writes before a message."""
-LINES_TRIED = 5_000  # lines to search before a file is not a training log
+MAX_SEARCHED_LINES = 5_000  # lines to search before a file is not a training log
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class TrainingLog:
     """The points of a log in order, the lines whose value is not finite, and the number of other lines."""
 
     points: tuple[LogPoint, ...]
-    not_finite: tuple[int, ...]
-    others: int
+    nonfinite_lines: tuple[int, ...]
+    other_lines: int
     lines: int
 
     @property
@@ -57,7 +57,9 @@ class TrainingLog:
 
 def is_training_log(text: str) -> bool:
     """Return whether one of the first lines contains a training step or an evaluation."""
-    return any(BEGINS.match(message) for line in text.splitlines()[:LINES_TRIED] for message in split_messages(line))
+    return any(
+        LINE_START.match(message) for line in text.splitlines()[:MAX_SEARCHED_LINES] for message in split_messages(line)
+    )
 
 
 def split_messages(line: str) -> list[str]:
@@ -66,7 +68,7 @@ def split_messages(line: str) -> list[str]:
     >>> split_messages("2024-11-09 03:21:01,667 - train - INFO - iter 100: loss 7.18, time 283ms")
     ['iter 100: loss 7.18, time 283ms']
     """
-    return [message.strip() for message in LOGGED.split(line) if message.strip()]
+    return [message.strip() for message in LOG_PREFIX.split(line) if message.strip()]
 
 
 def read_training_log(text: str) -> TrainingLog:
@@ -80,7 +82,7 @@ def read_training_log(text: str) -> TrainingLog:
     by_line = [(number, split_messages(line)) for number, line in enumerate(text.splitlines(), 1)]
     lines = sum(bool(messages_of_line) for _, messages_of_line in by_line)
     for number, line in ((number, message) for number, messages_of_line in by_line for message in messages_of_line):
-        if not BEGINS.match(line):
+        if not LINE_START.match(line):
             others += 1
             continue
         step, evaluation, losses = STEP.fullmatch(line), EVALUATION.fullmatch(line), LOSSES.fullmatch(line)

@@ -41,7 +41,7 @@ class Network(nn.Module, ABC):
     head: HeadKind = "next-token"
     points: ClassVar[tuple[str, ...]] = (RESID_POST,)
     """The hook points of the architecture, with `*` for every block."""
-    cached: ClassVar[bool] = False
+    can_cache: ClassVar[bool] = False
     """Whether `hidden` accepts a SlotCache and a mask; sessions then keep keys and values, and can pack rows."""
 
     n_layer: int
@@ -73,9 +73,9 @@ class Network(nn.Module, ABC):
         """Return the final hidden states [batch, length, d_model], after the last norm. `positions` default to 0, 1, 2,
         …
 
-        Rows may be padded on the right if attention is causal. `cache` and `mask` require `cached`: the mask [batch, 1,
-        length, keys] is added to the scores (None: plain causal attention). Such networks also accept `after`, a layer
-        and its output [batch, length, d_model], to compute only the layers after it.
+        Rows may be padded on the right if attention is causal. `cache` and `mask` require `can_cache`: the mask [batch,
+        1, length, keys] is added to the scores (None: plain causal attention). Such networks also accept `after`, a
+        layer and its output [batch, length, d_model], to compute only the layers after it.
         """
 
     @abstractmethod
@@ -151,12 +151,12 @@ class CausalDecoder(Network):
     """
 
     points = PATTERNS
-    cached = True
+    can_cache = True
     begin: nn.Module
     """The start of the residual stream: passes the embeddings on, so that hooks can be registered."""
 
     @abstractmethod
-    def ends(self) -> tuple[nn.Module, nn.Module]:
+    def get_embedding_and_norm(self) -> tuple[nn.Module, nn.Module]:
         """Return the token embedding and the final norm."""
 
     @abstractmethod
@@ -169,7 +169,7 @@ class CausalDecoder(Network):
 
     @property
     def hook_points(self) -> dict[str, nn.Module]:
-        embed, final = self.ends()
+        embed, final = self.get_embedding_and_norm()
         return map_hook_modules(embed, self.begin, self.blocks, final)
 
     def hidden(
@@ -184,7 +184,7 @@ class CausalDecoder(Network):
         arguments = self.block_arguments(tokens, positions, residual.dtype)
         for block in self.blocks[layer + 1 :]:
             residual = block(residual, *arguments, cache, mask)
-        final: Tensor = self.ends()[1](residual)
+        final: Tensor = self.get_embedding_and_norm()[1](residual)
         return final
 
 

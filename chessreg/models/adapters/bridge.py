@@ -46,11 +46,11 @@ class BridgedModel(Network):
         self.n_layer, self.d_model = hf.config.num_hidden_layers, hf.config.hidden_size
         self.block_size, self.vocab_size = hf.config.max_position_embeddings, hf.config.vocab_size
         self.outputs = self.vocab_size
-        self.named = list_weights(hf)
+        self.weights_by_name = list_weights(hf)
         embedding, head = hf.get_input_embeddings().weight, hf.get_output_embeddings().weight
         self.embedding_size = embedding.numel() + (0 if head is embedding else head.numel())
         of_tokens = {id(embedding), id(head), id(getattr(hf.get_output_embeddings(), "bias", None))}
-        self.rows_of_tokens = [name for name, parameter in self.named.items() if id(parameter) in of_tokens]
+        self.rows_of_tokens = [name for name, parameter in self.weights_by_name.items() if id(parameter) in of_tokens]
         try:
             self.bridge = build_bridge(hf)
         except (ValueError, NotImplementedError) as error:
@@ -99,12 +99,12 @@ class BridgedModel(Network):
         }
 
     def count_parameters(self) -> tuple[int, int]:
-        total = sum(parameter.numel() for parameter in self.named.values())
+        total = sum(parameter.numel() for parameter in self.weights_by_name.values())
         return total, total - self.embedding_size
 
     def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         stored = getattr(torch, dtype)
-        weights = {n: p.detach().to("cpu", stored).contiguous() for n, p in sorted(self.named.items())}
+        weights = {n: p.detach().to("cpu", stored).contiguous() for n, p in sorted(self.weights_by_name.items())}
         return {**make_config(self.hf_config), "dtype": dtype}, weights
 
     @classmethod

@@ -56,7 +56,7 @@ class FenEncoder(PositionModel):
     def __init__(self, config: FenConfig, kernel: Kernel | None = None) -> None:
         super().__init__(config)
         shape = config.blocks()
-        self.first = 0 if config.embedding == "tied" else CHARACTERS
+        self.first_token = 0 if config.embedding == "tied" else CHARACTERS
         kernel = kernel or functools.partial(attend_fused, causal=config.attention == "causal")
         self.wte = nn.Embedding(shape.vocab_size, shape.n_embd)
         self.wpe = nn.Embedding(shape.block_size, shape.n_embd)
@@ -68,15 +68,15 @@ class FenEncoder(PositionModel):
     def hidden(
         self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None, mask: Tensor | None = None
     ) -> Tensor:
-        residual = self.through(tokens, self.n_layer)
+        residual = self.compute_residual(tokens, self.n_layer)
         hidden: Tensor = self.normalised.run_hooks(self.ln_f(residual))[:, 1:]
         return hidden
 
-    def through(self, tokens: Tensor, layers: int) -> Tensor:
+    def compute_residual(self, tokens: Tensor, layers: int) -> Tensor:
         """Return the residual stream [batch, 78, d_model] after `layers` blocks."""
         if tokens.shape[1] != TOKENS:
             raise BadInputError(f"a FEN encoder reads {TOKENS} tokens, not {tokens.shape[1]}", "encode with fen-77")
-        embedded = self.embedded.run_hooks(self.wte(F.pad(tokens, (1, 0), value=self.first)))
+        embedded = self.embedded.run_hooks(self.wte(F.pad(tokens, (1, 0), value=self.first_token)))
         residual = self.begin.run_hooks(F.dropout(embedded + self.wpe.weight, self.config.dropout, self.training))
         for block, point in zip(self.h[:layers], self.after, strict=False):
             residual = point.run_hooks(block(residual))  # type: ignore[operator]
@@ -88,7 +88,7 @@ class FenEncoder(PositionModel):
         hooked = (last, self.after[-1], self.normalised)
         if any(module._forward_hooks for module in hooked):
             return super().forward(tokens)
-        return self.unembed(self.ln_f(last.last(self.through(tokens, self.n_layer - 1))))
+        return self.unembed(self.ln_f(last.last(self.compute_residual(tokens, self.n_layer - 1))))
 
     def unembed(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self.wte.weight if self.config.embedding == "tied" else self.action_head.weight)

@@ -76,7 +76,7 @@ class GPT2Config:
             raise BadInputError(f"activation {self.activation} is not one of {', '.join(ACTIVATIONS)}")
 
     @classmethod
-    def of_file(cls, config: Mapping[str, Any], tied_head: bool) -> GPT2Config:
+    def from_file(cls, config: Mapping[str, Any], tied_head: bool) -> GPT2Config:
         """Return the shape in a config.json with transformers' names."""
         return cls(
             n_layer=config["n_layer"],
@@ -170,13 +170,13 @@ class GPT2MLP(nn.Module):
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         d_mlp = config.d_mlp or 4 * config.n_embd
-        self.act, self.dropout = ACTIVATIONS[config.activation], config.dropout
-        self.trained = TRAINING_ACTIVATIONS.get(config.activation, self.act)
+        self.activation, self.dropout = ACTIVATIONS[config.activation], config.dropout
+        self.training_activation = TRAINING_ACTIVATIONS.get(config.activation, self.activation)
         self.c_fc = nn.Linear(config.n_embd, d_mlp, config.bias)
         self.c_proj = nn.Linear(d_mlp, config.n_embd, config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        act = self.trained if self.training else self.act
+        act = self.training_activation if self.training else self.activation
         return F.dropout(self.c_proj(act(self.c_fc(x))), self.dropout, self.training)
 
 
@@ -230,7 +230,7 @@ class GPT2(CausalDecoder):
     def blocks(self) -> Sequence[nn.Module]:
         return list(self.h)
 
-    def ends(self) -> tuple[nn.Module, nn.Module]:
+    def get_embedding_and_norm(self) -> tuple[nn.Module, nn.Module]:
         return self.wte, self.ln_f
 
     def compute_embeddings(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
@@ -316,7 +316,7 @@ class GPT2(CausalDecoder):
         return weights
 
     @classmethod
-    def of_weights(cls, config: GPT2Config, weights: Mapping[str, Tensor]) -> GPT2:
+    def from_weights(cls, config: GPT2Config, weights: Mapping[str, Tensor]) -> GPT2:
         """Return a model in eval mode with these weights; missing biases are zero and frozen.
 
         Weights are named and laid out as in GPT2LMHeadModel's state_dict, without lm_head if it is tied. Raises
@@ -343,19 +343,19 @@ class GPT2(CausalDecoder):
         names = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "activation", "layer_norm_epsilon")
         d_mlp = read_config(folder)["n_inner"]  # None means four times n_embd and is written back as None
         config = GPT2Config(**{n: shape[n] for n in names}, d_mlp=d_mlp, tied_head=shape.get("tied_head", True))
-        return cls.of_weights(config, read_weights(folder, dtype))
+        return cls.from_weights(config, read_weights(folder, dtype))
 
     def with_vocabulary(self, rows: Sequence[int]) -> GPT2:
         weights = self.weights()
         for name in (EMBEDDING, HEAD):
             if name in weights:
                 weights[name] = weights[name][list(rows)]
-        return GPT2.of_weights(replace(self.config, vocab_size=len(rows)), weights)
+        return GPT2.from_weights(replace(self.config, vocab_size=len(rows)), weights)
 
     def copy_trained(self) -> GPT2:
         """Return a copy in float32 on the CPU, in eval mode."""
         shape = replace(self.config, bias=True, dropout=0.0)
-        return GPT2.of_weights(shape, {name: tensor.float().clone() for name, tensor in self.weights().items()})
+        return GPT2.from_weights(shape, {name: tensor.float().clone() for name, tensor in self.weights().items()})
 
     def make_untrained(self, seed: int) -> GPT2:
         """Return a model with initial weights as `initialise` draws them, from a separate generator; biases are 0 and
@@ -375,7 +375,7 @@ def make_random_gpt2(config: GPT2Config, seed: int) -> GPT2:
             )
         elif not name.endswith(".bias"):
             weights[name] = torch.ones(shape)
-    return GPT2.of_weights(config, weights)
+    return GPT2.from_weights(config, weights)
 
 
 def compute_initial_deviation(name: str, n_layer: int) -> float:

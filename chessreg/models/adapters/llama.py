@@ -122,7 +122,7 @@ class Llama(CausalDecoder):
     def blocks(self) -> Sequence[nn.Module]:
         return list(self.layers)
 
-    def ends(self) -> tuple[nn.Module, nn.Module]:
+    def get_embedding_and_norm(self) -> tuple[nn.Module, nn.Module]:
         return self.embed_tokens, self.final
 
     def compute_embeddings(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
@@ -172,7 +172,7 @@ class Llama(CausalDecoder):
         return {**self.config, "dtype": dtype}, dict(sorted(weights.items()))
 
     @classmethod
-    def of_weights(cls, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Llama:
+    def from_weights(cls, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Llama:
         """Return a model in eval mode with these weights, named as in LlamaForCausalLM's file, without lm_head if it is
         tied.
 
@@ -190,7 +190,7 @@ class Llama(CausalDecoder):
     def load(cls, folder: Path, shape: Mapping[str, Any], dtype: torch.dtype) -> Network:  # type: ignore[override]
         config = read_config(folder)
         return (
-            cls.of_weights(config, read_weights(folder, dtype))
+            cls.from_weights(config, read_weights(folder, dtype))
             if is_supported(config)
             else BridgedModel.load(folder, shape, dtype)
         )
@@ -200,12 +200,12 @@ class Llama(CausalDecoder):
         for name in (EMBEDDING, HEAD):
             if name in weights:
                 weights[name] = weights[name][list(rows)]
-        return Llama.of_weights(reorder_config(self.config, rows), weights)
+        return Llama.from_weights(reorder_config(self.config, rows), weights)
 
     def make_untrained(self, seed: int) -> Llama:
         """Return a model as transformers initializes it, from `seed`."""
         drawn = list_weights(make_untrained_model(self.config, seed))
-        return Llama.of_weights(self.config, {name: weight.detach() for name, weight in drawn.items()})
+        return Llama.from_weights(self.config, {name: weight.detach() for name, weight in drawn.items()})
 
 
 def wrap_hugging_face(hf: Any) -> Network:
@@ -214,9 +214,9 @@ def wrap_hugging_face(hf: Any) -> Network:
     config = make_config(hf.config)
     if hf.config.model_type == GPT2.architecture:
         weights = {name: weight.detach() for name, weight in list_weights(hf).items()}
-        return GPT2.of_weights(GPT2Config.of_file(config, HEAD not in weights), weights)
+        return GPT2.from_weights(GPT2Config.from_file(config, HEAD not in weights), weights)
     if hf.config.model_type == Llama.architecture and is_supported(config):
-        return Llama.of_weights(config, {name: weight.detach() for name, weight in list_weights(hf).items()})
+        return Llama.from_weights(config, {name: weight.detach() for name, weight in list_weights(hf).items()})
     return BridgedModel(hf)
 
 

@@ -89,10 +89,10 @@ class PositionModel(Network):
     @classmethod
     def load(cls, folder: Path, shape: Mapping[str, Any], dtype: torch.dtype) -> Self:
         settings = {name: shape[name] for name in cls.config_type.__dataclass_fields__ if name != "dropout"}
-        return cls.of_weights(cls.config_type(**settings), read_weights(folder, dtype))
+        return cls.from_weights(cls.config_type(**settings), read_weights(folder, dtype))
 
     @classmethod
-    def of_weights(cls, config: Any, weights: Mapping[str, Tensor]) -> Self:
+    def from_weights(cls, config: Any, weights: Mapping[str, Tensor]) -> Self:
         """Return a model in eval mode with these weights, named as in its state_dict.
 
         Raises BadInputError for missing or unknown weights and for weights of another shape.
@@ -106,7 +106,7 @@ class PositionModel(Network):
     def copy_trained(self) -> Self:
         """Return a copy in float32 on the CPU, in eval mode."""
         weights = {name: tensor.detach().cpu().float().clone() for name, tensor in self.state_dict().items()}
-        return self.of_weights(self.config, weights)
+        return self.from_weights(self.config, weights)
 
     def make_untrained(self, seed: int) -> Self:
         with torch.random.fork_rng(devices=[]):

@@ -120,24 +120,24 @@ class MoveDistribution:
 
 @dataclass(frozen=True)
 class Mass:
-    """A probability, of which at most `missed` more lies behind prefixes below MIN_PREFIX_PROBABILITY."""
+    """A probability, of which at most `unexplored` more lies behind prefixes below MIN_PREFIX_PROBABILITY."""
 
     probability: float
-    missed: float
+    unexplored: float
 
 
 class Trie:
     """Token sequences with the sets that contain them: built once, walked under every edit."""
 
-    __slots__ = ("below", "children", "ends")
+    __slots__ = ("children", "ending_sets", "prefix_sets")
 
     def __init__(self) -> None:
         self.children: dict[int, Trie] = {}
-        self.ends = 0  # bit k: the sequence that ends here is in set k
-        self.below = 0  # bit k: set k contains a sequence with this prefix
+        self.ending_sets = 0  # bit k: the sequence that ends here is in set k
+        self.prefix_sets = 0  # bit k: set k contains a sequence with this prefix
 
     @classmethod
-    def of(cls, sets: Sequence[Sequence[Prefix]]) -> Trie:
+    def from_sets(cls, sets: Sequence[Sequence[Prefix]]) -> Trie:
         """Return the trie of several sets. Their order determines the order in which probabilities are added."""
         members: dict[Prefix, int] = {}
         for number, sequences in enumerate(sets):
@@ -146,25 +146,25 @@ class Trie:
         root = cls()
         for ids, of in members.items():
             node = root
-            node.below |= of
+            node.prefix_sets |= of
             for token in ids:
                 child = node.children.get(token)
                 if child is None:
                     child = node.children[token] = cls()
                 node = child
-                node.below |= of
-            node.ends |= of
+                node.prefix_sets |= of
+            node.ending_sets |= of
         return root
 
     @classmethod
-    def of_forms(cls, forms: Sequence[Form]) -> Trie:
+    def from_forms(cls, forms: Sequence[Form]) -> Trie:
         """Return the trie of all sequences with one of these forms, as set 0. Equal remainders share one node."""
         made: dict[frozenset[Form], Trie] = {}
 
         def node(left: frozenset[Form]) -> Trie:
             if left not in made:
                 one = made[left] = cls()
-                one.below, one.ends = 1, int(() in left)
+                one.prefix_sets, one.ending_sets = 1, int(() in left)
                 following: dict[int, set[Form]] = {}
                 for form in left:
                     for token in form[0] if form else ():
@@ -175,7 +175,7 @@ class Trie:
         return node(frozenset(forms))
 
 
-_make_form_trie = lru_cache(maxsize=4)(Trie.of_forms)
+_make_form_trie = lru_cache(maxsize=4)(Trie.from_forms)
 
 
 def compute_valid_masses(session: DecodingSession, encoding: Encoding, rows: Sequence[int]) -> list[Mass]:
@@ -191,8 +191,8 @@ def compute_accepted_masses(
 
     A move is written as in `sampling.sample_trees`: until it is complete, or has `max_tokens`. If a stop id ends a
     move, so does a boundary id, and a sequence of exactly `max_tokens` needs no end. Prefixes are expanded by depth
-    while their probability is at least MIN_PREFIX_PROBABILITY; `missed` is exact, so the true value is in [probability,
-    probability + missed].
+    while their probability is at least MIN_PREFIX_PROBABILITY; `unexplored` is exact, so the true value is in
+    [probability, probability + unexplored].
     """
     limit = encoding.max_move_tokens if max_tokens is None else max_tokens
     stops = [*sorted(encoding.stop_ids), *sorted(encoding.boundary_ids)] if encoding.stop_ids else []
@@ -209,12 +209,12 @@ def compute_accepted_masses(
             ended = lines[:, stops].sum(1).tolist()
             opened: list[tuple[Prefix, float, Trie]] = []
             for (prefix, _, node), after, end in zip(row, lines.tolist(), ended, strict=True):
-                accepted[place, bits[node.ends]] += end
+                accepted[place, bits[node.ending_sets]] += end
                 for token, child in node.children.items():
-                    if len(prefix) + 1 == limit or (child.ends and not stops):  # the text ends here
-                        accepted[place, bits[child.ends]] += after[token]
+                    if len(prefix) + 1 == limit or (child.ending_sets and not stops):  # the text ends here
+                        accepted[place, bits[child.ending_sets]] += after[token]
                     elif after[token] < MIN_PREFIX_PROBABILITY:
-                        missed[place, bits[child.below]] += after[token]
+                        missed[place, bits[child.prefix_sets]] += after[token]
                     else:
                         opened.append(((*prefix, token), after[token], child))
             open_[place] = opened

@@ -59,7 +59,7 @@ class Ragged:
         return np.arange(len(self.ids)) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
 
     @property
-    def fresh(self) -> bool:
+    def is_fresh(self) -> bool:
         """Whether no row has earlier tokens, so that nothing is read from the cache."""
         return self.visible is None and not self.first.any()
 
@@ -105,7 +105,7 @@ def run_rectangular_pass(
     whole = new.rows == list(range(cache.row_count))
     rows = None if whole else torch.tensor(new.rows, device=device)
     there = torch.from_numpy(columns).to(device)
-    cache.place(CacheSlots(rows, there, int(columns.max()) + 1, new.fresh))
+    cache.place(CacheSlots(rows, there, int(columns.max()) + 1, new.is_fresh))
     if new.owners is not None:
         owners = torch.from_numpy(pad_rows(new.owners, np.zeros(shape, np.int64)))
         chosen = [edit.take(owners) if edit.per_row else edit for edit in edits]
@@ -126,7 +126,7 @@ def run_rectangular_pass(
 
 def _make_attention_mask(model: LanguageModel, new: Ragged, columns: np.ndarray, there: Tensor) -> Tensor | None:
     """Return the attention mask of a rectangle, [rows, 1, width, columns]; None: plain causal attention."""
-    if new.fresh:
+    if new.is_fresh:
         return None
     reach = int(columns.max()) + 1
     if new.visible is None:

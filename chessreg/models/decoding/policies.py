@@ -54,16 +54,16 @@ class ModelTurn:
 class Draft:
     """An unfinished turn.
 
-    `start` and `logprobs` are the row's length and log-probabilities [vocab] with only the prompt; `written` are the
-    tokens of the current try, `illegal` the texts of earlier tries.
+    `start` and `logprobs` are the row's length and log-probabilities [vocab] with only the prompt; `token_ids` are the
+    tokens of the current try, `illegal_texts` the texts of earlier tries.
     """
 
     turn: ModelTurn
     row: int
     start: int
     logprobs: Tensor
-    written: list[int] = field(default_factory=list)
-    illegal: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    illegal_texts: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ class MoveChoice:
 
     move: chess.Move | None
     illegal: tuple[str, ...] = ()
-    resigned: bool = False
+    is_resignation: bool = False
     legal_mass: float | None = None
     text: str = ""
     ids: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def tries(self) -> int:
-        return len(self.illegal) + (self.move is not None or self.resigned)
+        return len(self.illegal) + (self.move is not None or self.is_resignation)
 
 
 class Policy(Protocol):
@@ -183,12 +183,12 @@ class RetryPolicy:
             failed = []
             for i, token in zip(pending, self._draw(session, [drafts[i] for i in pending]), strict=True):
                 draft = drafts[i]
-                draft.written.append(token)
+                draft.token_ids.append(token)
                 full = len(session.tokens[draft.row]) >= session.model.block_size
                 if (
-                    len(draft.written) < limit
+                    len(draft.token_ids) < limit
                     and not full
-                    and not encoding.is_complete(draft.written, draft.turn.board)
+                    and not encoding.is_complete(draft.token_ids, draft.turn.board)
                 ):
                     new[draft.row] = [token]
                 elif (choice := self._judge(encoding, draft)) is not None:
@@ -206,30 +206,34 @@ class RetryPolicy:
     def _draw(self, session: DecodingSession, drafts: list[Draft]) -> list[int]:
         """Return the next token of each text."""
         logprobs = session.logprobs[[draft.row for draft in drafts]].cpu().numpy()
-        heats = np.array([self.temperatures[len(draft.illegal)] for draft in drafts])
-        noise = [uniform(*draft.turn.key, len(draft.illegal), len(draft.written)) for draft in drafts]
+        heats = np.array([self.temperatures[len(draft.illegal_texts)] for draft in drafts])
+        noise = [uniform(*draft.turn.key, len(draft.illegal_texts), len(draft.token_ids)) for draft in drafts]
         tokens: list[int] = draw_tokens(logprobs, heats, np.array(noise)).tolist()
         return tokens
 
     def _judge(self, encoding: Encoding, draft: Draft) -> MoveChoice | None:
         """Return the choice that a complete text means, or None for another try."""
-        text = encoding.answer_text(draft.written)
-        move, ids = encoding.parse(draft.written, draft.turn.board), tuple(draft.written)
-        draft.written = []
+        text = encoding.answer_text(draft.token_ids)
+        move, ids = encoding.parse(draft.token_ids, draft.turn.board), tuple(draft.token_ids)
+        draft.token_ids = []
         if move is not None:
-            return MoveChoice(move, tuple(draft.illegal), text=text, ids=ids)
+            return MoveChoice(move, tuple(draft.illegal_texts), text=text, ids=ids)
         if self.resigns and read_first_word(text) in RESIGNATIONS:
-            return MoveChoice(None, tuple(draft.illegal), resigned=True)
-        draft.illegal.append(text)
-        return MoveChoice(None, tuple(draft.illegal), ids=ids) if len(draft.illegal) == len(self.temperatures) else None
+            return MoveChoice(None, tuple(draft.illegal_texts), is_resignation=True)
+        draft.illegal_texts.append(text)
+        return (
+            MoveChoice(None, tuple(draft.illegal_texts), ids=ids)
+            if len(draft.illegal_texts) == len(self.temperatures)
+            else None
+        )
 
     def _choose_from_cropped_prompt(self, session: DecodingSession, encoding: Encoding, draft: Draft) -> MoveChoice:
         """Return the choice of a turn whose prompt does not fit the session, running all tries."""
         limit = self.move_tokens or encoding.max_move_tokens
         choice = None
         while choice is None:
-            attempt = len(draft.illegal)
-            draft.written = sample_cropped(
+            attempt = len(draft.illegal_texts)
+            draft.token_ids = sample_cropped(
                 session,
                 encoding,
                 [draft.turn.board],
@@ -356,28 +360,28 @@ class TriePolicy(LegalMovePolicy):
                 choices += choose_moves(self, scratch, encoding, [ModelTurn(0, draft.turn.board, draft.turn.key)])
                 continue
             answers = encoding.answers(draft.turn.board)
-            node, begun = Trie.of([list(answers.values())]), len(draft.written)
-            for token in draft.written:
+            node, begun = Trie.from_sets([list(answers.values())]), len(draft.token_ids)
+            for token in draft.token_ids:
                 node = node.children[token]
             logprobs = session.logprobs[draft.row].cpu().numpy()
-            while not node.ends:
+            while not node.ending_sets:
                 ids = sorted(node.children)
-                if len(ids) > 1 and len(draft.written) > begun:
+                if len(ids) > 1 and len(draft.token_ids) > begun:
                     break  # the next token needs another pass
                 token = ids[0] if len(ids) == 1 else self._draw(logprobs[ids], ids, draft)
-                draft.written.append(token)
+                draft.token_ids.append(token)
                 node = node.children[token]
-            if node.ends:
+            if node.ending_sets:
                 moves = {ids: move for move, ids in answers.items()}
-                choices.append(MoveChoice(moves[tuple(draft.written)], text=encoding.answer_text(draft.written)))
+                choices.append(MoveChoice(moves[tuple(draft.token_ids)], text=encoding.answer_text(draft.token_ids)))
             else:
-                new[draft.row] = draft.written[begun:]
+                new[draft.row] = draft.token_ids[begun:]
                 choices.append(None)
         session.extend(new)
         return choices
 
     def _draw(self, logprobs: np.ndarray, ids: list[int], draft: Draft) -> int:
-        noise = np.array([uniform(*draft.turn.key, 0, len(draft.written))])
+        noise = np.array([uniform(*draft.turn.key, 0, len(draft.token_ids))])
         return ids[int(draw_tokens(logprobs[None], np.array(self.temperatures), noise)[0])]
 
 

@@ -49,11 +49,11 @@ class DecodingSession:
         self.model = model
         self.edits = list(edits)
         self.tokens: list[list[int]] = [[] for _ in range(rows)]
-        self.cache: Any = SlotCache(model.n_layers, rows) if model.network.cached else TokenCache(rows)
+        self.cache: Any = SlotCache(model.n_layers, rows) if model.network.can_cache else TokenCache(rows)
         self.logprobs = torch.full((rows, model.outputs), torch.nan, device=model.device)
-        self._clean = [0] * rows  # number of a row's columns whose keys and values can be reused
-        self._known = [True] * rows  # whether a row's logprobs belong to its last token
-        self._watched: dict[str, int] = {}  # hook points whose residuals are being kept, with their indices
+        self._reusable_columns = [0] * rows  # number of a row's columns whose keys and values can be reused
+        self._has_logprobs = [True] * rows  # whether a row's logprobs belong to its last token
+        self._watched_points: dict[str, int] = {}  # hook points whose residuals are being kept, with their indices
         for edit in self.edits:
             if edit.per_row and edit.rows != rows:
                 raise BadInputError(f"the edit has {edit.rows} directions, but there are {rows} rows")
@@ -86,17 +86,17 @@ class DecodingSession:
         for row, new in enumerate(rows):
             self.tokens[row].extend(int(token) for token in new)
             if len(new):
-                self._known[row] = False
+                self._has_logprobs[row] = False
 
     def sync(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Set the content of each row, reusing the longest common prefix. Returns the same as `feed`.
 
         Raises ContextFullError before anything changes.
         """
-        self.hold(rows)
+        self.set_rows(rows)
         return self.refresh()
 
-    def hold(self, rows: Sequence[Sequence[int]]) -> None:
+    def set_rows(self, rows: Sequence[Sequence[int]]) -> None:
         """Set the content of each row like `sync`; it is computed with the next `refresh`."""
         block = self.model.block_size
         full = [r for r, new in enumerate(rows) if len(new) > block]
@@ -113,10 +113,10 @@ class DecodingSession:
                 raise BadInputError(f"row {row} holds {len(self.tokens[row])} tokens, {count} cannot be taken back")
             if count:
                 del self.tokens[row][len(self.tokens[row]) - count :]
-                self._clean[row] = min(self._clean[row], len(self.tokens[row]))
-                self._known[row] = False
+                self._reusable_columns[row] = min(self._reusable_columns[row], len(self.tokens[row]))
+                self._has_logprobs[row] = False
             if not self.tokens[row]:
-                self._known[row] = True
+                self._has_logprobs[row] = True
                 self.logprobs[row] = torch.nan
 
     def rewind(self, row: int, length: int, logprobs: Tensor) -> None:
@@ -124,16 +124,16 @@ class DecodingSession:
         if length == len(self.tokens[row]):
             return
         del self.tokens[row][length:]
-        self._clean[row] = min(self._clean[row], length)
-        self._known[row] = True
+        self._reusable_columns[row] = min(self._reusable_columns[row], length)
+        self._has_logprobs[row] = True
         self.logprobs[row] = logprobs
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this order; rows may repeat. Edits with one direction per row follow."""
         index = torch.tensor(list(rows), dtype=torch.int64, device=self.model.device)
         self.tokens = [list(self.tokens[r]) for r in rows]
-        self._clean = [self._clean[r] for r in rows]
-        self._known = [self._known[r] for r in rows]
+        self._reusable_columns = [self._reusable_columns[r] for r in rows]
+        self._has_logprobs = [self._has_logprobs[r] for r in rows]
         self.edits = [edit.take(index) for edit in self.edits]
         self.logprobs = self.logprobs[index]
         self.cache.take(index)
@@ -148,9 +148,11 @@ class DecodingSession:
         other = type(self)(self.model, len(self), edits)
         other.tokens = [list(tokens) for tokens in self.tokens]
         touched = [self._first_touched(edits, tokens) for tokens in self.tokens]
-        other._clean = [min(clean, first) for clean, first in zip(self._clean, touched, strict=True)]
-        other._known = [not tokens for tokens in self.tokens]
-        if any(other._clean):
+        other._reusable_columns = [
+            min(columns, first) for columns, first in zip(self._reusable_columns, touched, strict=True)
+        ]
+        other._has_logprobs = [not tokens for tokens in self.tokens]
+        if any(other._reusable_columns):
             other.cache = self.cache.copy()
         other.refresh()
         return other
@@ -160,7 +162,7 @@ class DecodingSession:
         if any(edit.token_mask == "all" for edit in edits):
             return 0
         ids, encoding = np.array(tokens, np.int64), self.model.encoding
-        masks = [get_token_mask(edit.token_mask).of(ids, encoding) for edit in edits if len(ids)]
+        masks = [get_token_mask(edit.token_mask).compute(ids, encoding) for edit in edits if len(ids)]
         return min((int(mask.argmax()) for mask in masks if mask.any()), default=len(tokens))
 
     @torch.inference_mode()
@@ -181,24 +183,24 @@ class DecodingSession:
         self._residuals = torch.zeros(
             len(layers), len(self), self.model.d_model, dtype=self.model.dtype, device=self.model.device
         )
-        self._watched = {format_hook_point(layer): place for place, layer in enumerate(layers)}
-        self._known = [not tokens for tokens in self.tokens]
+        self._watched_points = {format_hook_point(layer): place for place, layer in enumerate(layers)}
+        self._has_logprobs = [not tokens for tokens in self.tokens]
         try:
             self.refresh()
             return self._residuals
         finally:
-            self._watched = {}
+            self._watched_points = {}
 
     def start(self, row: int) -> int:
         """Return the first position of a row that the next pass must compute; its length if none."""
         length = len(self.tokens[row])
-        if self._known[row]:
+        if self._has_logprobs[row]:
             return length
-        return min(self._clean[row], length - 1)
+        return min(self._reusable_columns[row], length - 1)
 
-    def clean(self, row: int) -> int:
+    def count_reusable_columns(self, row: int) -> int:
         """Return the number of a row's positions whose keys and values later tokens can attend to."""
-        return self._clean[row]
+        return self._reusable_columns[row]
 
     def _group_new_rows(self, counts: list[int]) -> list[list[int]]:
         """Return the rows with new tokens in groups, one per pass."""
@@ -237,21 +239,21 @@ class DecodingSession:
         rows = torch.tensor([group[i] for i in computed], device=self.model.device)
 
         def keep(point: str, residual: Tensor) -> None:
-            self._residuals[self._watched[point], rows] = residual[last]
+            self._residuals[self._watched_points[point], rows] = residual[last]
 
         hidden = self.forward(Ragged(group, counts, first, ids, positions, None, masks), keep)
         self.logprobs[rows] = self.predict([group[i] for i in computed], hidden[last])
         reusable = int(self.prefix_stable)
         for i in computed.tolist():
-            self._known[group[i]] = True
-            self._clean[group[i]] = int(lengths[i]) - 1 + reusable
+            self._has_logprobs[group[i]] = True
+            self._reusable_columns[group[i]] = int(lengths[i]) - 1 + reusable
 
     def _edit_mask(self, edit: ResidualEdit, group: list[int], first: np.ndarray) -> np.ndarray | None:
         """Return which tokens from these positions on the edit changes, bool [tokens]."""
         if edit.token_mask == "all":
             return None
         chosen, encoding = get_token_mask(edit.token_mask), self.model.encoding
-        masks = [chosen.of(np.array(self.tokens[row], np.int64), encoding) for row in group]
+        masks = [chosen.compute(np.array(self.tokens[row], np.int64), encoding) for row in group]
         return np.concatenate([mask[start:] for mask, start in zip(masks, first, strict=True)])
 
     def predict(self, rows: Sequence[int], hidden: Tensor) -> Tensor:
@@ -284,18 +286,18 @@ class DecodingSession:
 
         The caller updates the session's state; `keep` receives the residuals [T, d_model] at `watched` hook points.
         """
-        packs = self._should_pack(new.rows, new.counts.tolist(), not new.fresh)
+        packs = self._should_pack(new.rows, new.counts.tolist(), not new.is_fresh)
         way: Any = (
-            run_packed_pass if packs else run_rectangular_pass if self.model.network.cached else run_recomputed_pass
+            run_packed_pass if packs else run_rectangular_pass if self.model.network.can_cache else run_recomputed_pass
         )
-        points = set(self._watched if watched is None else watched)
+        points = set(self._watched_points if watched is None else watched)
         with avoid_cudnn_attention():
             return way(self.model, self.cache, self.edits if edits is None else edits, new, points, keep)
 
     @property
     def packable(self) -> bool:
         """Whether passes can be packed (only on a CPU). Rows without new tokens then cost nothing."""
-        return self.model.device.type == "cpu" and self.model.network.cached
+        return self.model.device.type == "cpu" and self.model.network.can_cache
 
     def _should_pack(self, rows: Sequence[int], counts: Sequence[int], history: bool) -> bool:
         """Return whether packing is cheaper for a pass with these counts of new tokens; `history`: whether rows have
@@ -317,10 +319,10 @@ class ValueSession(DecodingSession):
 
     def __init__(self, model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> None:
         super().__init__(model, rows, edits)
-        self._scored: dict[int, tuple[list[int], MoveValues]] = {}
+        self._values_by_row: dict[int, tuple[list[int], MoveValues]] = {}
 
     def select(self, rows: Sequence[int]) -> None:
-        self._scored.clear()
+        self._values_by_row.clear()
         super().select(rows)
 
     def predict(self, rows: Sequence[int], hidden: Tensor) -> Tensor:
@@ -331,7 +333,7 @@ class ValueSession(DecodingSession):
     def values(self, row: int) -> MoveValues:
         """Return the values of the legal moves of a row's position."""
         self.refresh()
-        tokens, values = self._scored.get(row, ([], None))
+        tokens, values = self._values_by_row.get(row, ([], None))
         return values if values is not None and tokens == self.tokens[row] else self._score([row])[0]
 
     def _score(self, rows: Sequence[int]) -> list[MoveValues]:
@@ -339,7 +341,7 @@ class ValueSession(DecodingSession):
         from chessreg.models.decoding.values import score_positions
 
         values = score_positions(self.model, [self.tokens[row] for row in rows], self.edits, rows)
-        self._scored |= {row: (list(self.tokens[row]), each) for row, each in zip(rows, values, strict=True)}
+        self._values_by_row |= {row: (list(self.tokens[row]), each) for row, each in zip(rows, values, strict=True)}
         return values
 
 

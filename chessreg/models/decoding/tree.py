@@ -43,9 +43,9 @@ class _Batch:
     first: int
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
-    attended: list[list[int]] = field(default_factory=list)  # columns of the tree, including its own
-    edited: list[list[bool]] = field(default_factory=list)  # one value per edit of the session
-    reads: list[int] = field(
+    attended_columns: list[list[int]] = field(default_factory=list)  # columns of the tree, including its own
+    edit_masks: list[list[bool]] = field(default_factory=list)  # one value per edit of the session
+    read_nodes: list[int] = field(
         default_factory=list
     )  # the fed nodes that are read, in the order of their rows in `logprobs`
 
@@ -112,7 +112,7 @@ class TokenTree:
             scores = self._compute(chosen, [batches[i] for i in chosen])
             for i, own in zip(chosen, scores, strict=True):
                 tree = self._trees[i]
-                tree.logprobs = np.concatenate([tree.logprobs, own[batches[i].reads]])
+                tree.logprobs = np.concatenate([tree.logprobs, own[batches[i].read_nodes]])
 
     def _plan(self, place: int, prefixes: Iterable[Prefix]) -> _Batch:
         """Return the tokens that a row must feed for these prefixes."""
@@ -126,7 +126,7 @@ class TokenTree:
                     continue
                 above, path = self._list_attended_columns(place, batch, node[:-1]), [*history, *node]
                 tree.index[node] = len(tree.index)
-                batch.reads.append(len(batch.tokens))
+                batch.read_nodes.append(len(batch.tokens))
                 attended = self._add(tree, batch, path, above)
                 if session.prefix_stable:
                     tree.paths[node] = attended
@@ -144,7 +144,7 @@ class TokenTree:
             else:
                 root: list[int] = []
                 for position in range(
-                    self.session.clean(row), len(history)
+                    self.session.count_reusable_columns(row), len(history)
                 ):  # an edited last token has to be fed clean
                     root = self._add(tree, batch, history[: position + 1], root, clean=True)
                 tree.paths[()] = root
@@ -160,21 +160,21 @@ class TokenTree:
             elif edit.token_mask == "last":
                 hit = not clean
             else:
-                hit = bool(mask.of(np.array(path, np.int64), self.session.model.encoding)[-1])
+                hit = bool(mask.compute(np.array(path, np.int64), self.session.model.encoding)[-1])
                 hit = hit and not (clean and not mask.prefix_stable)
             touched.append(hit)
         batch.tokens.append(path[-1])
         batch.positions.append(len(path) - 1)
-        batch.attended.append([*above, tree.columns])
-        batch.edited.append(touched)
+        batch.attended_columns.append([*above, tree.columns])
+        batch.edit_masks.append(touched)
         tree.columns += 1
-        return batch.attended[-1]
+        return batch.attended_columns[-1]
 
     @torch.inference_mode()
     def _compute(self, group: list[int], batches: list[_Batch]) -> list[np.ndarray]:
         """Return log-probabilities after each fed node: one float32 [nodes, vocab] per row."""
         session, rows = self.session, [self.rows[i] for i in group]
-        clean = [session.clean(row) for row in rows]
+        clean = [session.count_reusable_columns(row) for row in rows]
         first = np.array([at + batch.first for at, batch in zip(clean, batches, strict=True)])
         counts = np.array([len(batch.tokens) for batch in batches])
         visible = []
@@ -182,11 +182,11 @@ class TokenTree:
             count = len(batch.tokens)
             own = np.zeros((count, at + batch.first + count), bool)
             own[:, :at] = True
-            node = np.repeat(np.arange(count), [len(attended) for attended in batch.attended])
-            own[node, at + np.concatenate(batch.attended)] = True
+            node = np.repeat(np.arange(count), [len(attended) for attended in batch.attended_columns])
+            own[node, at + np.concatenate(batch.attended_columns)] = True
             visible.append(own)
         ids = np.concatenate([batch.tokens for batch in batches])
         positions = np.concatenate([batch.positions for batch in batches])
-        edited = np.concatenate([np.array(batch.edited, bool).reshape(len(batch.tokens), -1) for batch in batches])
+        edited = np.concatenate([np.array(batch.edit_masks, bool).reshape(len(batch.tokens), -1) for batch in batches])
         hidden = session.forward(Ragged(rows, counts, first, ids, positions, visible, list(edited.T)))
         return np.split(session.head(hidden).cpu().numpy(), np.cumsum(counts)[:-1])

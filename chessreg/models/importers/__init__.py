@@ -16,11 +16,11 @@ from chessreg.models.importers.registry import (
     convert_checkpoint,
     register_format,
 )
-from chessreg.models.importers.source import NONE_GIVEN, UnrecordedSettings
+from chessreg.models.importers.source import NO_SETTINGS, UnrecordedSettings
 
 __all__ = [
     "FORMATS",
-    "NONE_GIVEN",
+    "NO_SETTINGS",
     "ImportFormat",
     "ImportReport",
     "Imported",

@@ -71,7 +71,7 @@ class FileOrigin:
     n_layers: int | None
     positions: str | None
     first_position: int | None  # 0-based within a game
-    logged: dict[str, Any] = field(default_factory=dict)  # every number and text in the file, unchanged
+    metadata: dict[str, Any] = field(default_factory=dict)  # every number and text in the file, unchanged
     residual_index: int | None = None  # Davis's index: 0 the embeddings, L the output of the L-th block
     phase: int | None = None  # phase of the token, in UCI squares
     raw: bool = False  # from Hugging Face's hidden states, which are not centred
@@ -82,7 +82,7 @@ class FileOrigin:
     detail: dict[str, Any] = field(default_factory=dict)  # further facts about the tensors, as the file states them
 
     @property
-    def centred(self) -> bool | None:
+    def is_centred(self) -> bool | None:
         """Whether the residual stream has mean 0 over d_model; None if the model is not named."""
         if self.raw or self.residual:
             return self.residual == "centred"
@@ -91,9 +91,9 @@ class FileOrigin:
     @property
     def positions_per_game(self) -> int | None:
         """The number of positions read per game, if known: for dots in the author's Lichess games."""
-        if self.positions != "dots" or self.first_position is None or self.logged.get("dataset_prefix") != "lichess_":
+        if self.positions != "dots" or self.first_position is None or self.metadata.get("dataset_prefix") != "lichess_":
             return None
-        return int(self.logged.get("pos_end") or LICHESS_DOTS) - self.first_position
+        return int(self.metadata.get("pos_end") or LICHESS_DOTS) - self.first_position
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,14 @@ class ProbeFile:
     @property
     def epochs(self) -> int | None:
         """Passes over the games. The file's `epochs` is the index of the last pass."""
-        last = self.origin.logged.get("epochs")
+        last = self.origin.metadata.get("epochs")
         return None if last is None else int(last) + 1
 
     @property
     def train_games(self) -> int | None:
         """The number of training games. The file's `iters` counts games over all epochs; `num_games` includes held-out
         games."""
-        seen = self.origin.logged.get("iters")
+        seen = self.origin.metadata.get("iters")
         return None if seen is None or not self.epochs else round(seen / self.epochs)
 
 
@@ -273,7 +273,7 @@ def read_origin(logged: dict[str, Any], name: str) -> FileOrigin:
         n_layers=None if n_layers is None else int(n_layers),
         positions=positions,
         first_position=None if first is None else int(first),
-        logged={key: value for key, value in known.items() if value is not None},
+        metadata={key: value for key, value in known.items() if value is not None},
         file=name,
     )
 

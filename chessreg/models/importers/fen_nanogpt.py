@@ -43,7 +43,7 @@ class FenNanoGPTFile:
 
         from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 
-        attention, shape, raw = source.given.attention, read_shape(source), read_model_weights(source)
+        attention, shape, raw = source.unrecorded_settings.attention, read_shape(source), read_model_weights(source)
         if attention is None:
             raise BadInputError(
                 f"{source.path.name} does not record whether the model's attention is causal",
@@ -58,7 +58,7 @@ class FenNanoGPTFile:
         weights = {name.removeprefix(PREFIX): tensor.float() for name, tensor in raw.items()}
         iterations = to_plain_values(source.content.get("iter_num"))
         return Imported(
-            model=FenEncoder.of_weights(config, weights),
+            model=FenEncoder.from_weights(config, weights),
             reference=reference,
             source={
                 "model_args": to_plain_values(source.content["model_args"]),

@@ -124,7 +124,7 @@ def read_fen_encoder(folder: Path, config: dict[str, Any]) -> tuple[FenEncoder, 
     raw = read_weights(folder, torch.float32)
     head = raw.get("action_head.weight", raw["wte.weight"])
     named = {f"transformer.{name}": tensor for name, tensor in raw.items()} | {HEAD: head}
-    first, causal = model.first, model.config.attention == "causal"
+    first, causal = model.first_token, model.config.attention == "causal"
 
     def reference(tokens: Tensor) -> Tensor:
         whole = F.pad(tokens, (1, 0), value=first)
@@ -159,7 +159,7 @@ def read_foreign(folder: Path, config: dict[str, Any]) -> tuple[Network, Callabl
     library = hf if adapted else copy.deepcopy(hf)  # the bridge changes its model in place
     if family == "gpt2":
         weights = {name: weight.detach() for name, weight in list_weights(hf).items()}
-        return GPT2.of_weights(make_gpt2_config(config, HEAD not in weights), weights), functools.partial(
+        return GPT2.from_weights(make_gpt2_config(config, HEAD not in weights), weights), functools.partial(
             compute_library_logits, library
         )
     return wrap_hugging_face(hf), functools.partial(compute_library_logits, library)
@@ -199,14 +199,14 @@ def read_own_gpt2(folder: Path, config: dict[str, Any]) -> tuple[GPT2, Callable[
     reference = functools.partial(
         compute_gpt2_logits, transposed, n_head=made.n_head, activation=made.activation, epsilon=made.layer_norm_epsilon
     )
-    return GPT2.of_weights(made, raw), reference
+    return GPT2.from_weights(made, raw), reference
 
 
 def make_gpt2_config(config: dict[str, Any], tied_head: bool) -> GPT2Config:
     """Return the shape in a GPT-2's config.json."""
     from chessreg.models.adapters.gpt2 import GPT2Config
 
-    return GPT2Config.of_file(config, tied_head)
+    return GPT2Config.from_file(config, tied_head)
 
 
 def check_gpt2(folder: Path, config: dict[str, Any]) -> None:

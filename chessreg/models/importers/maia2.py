@@ -53,7 +53,7 @@ class Maia2File:
         if any(bool((tensor < 0).any()) for name, tensor in raw.items() if name.endswith(".running_var")):
             raise BadInputError(f"{source.path.name} is damaged: a variance in chess_cnn is negative")
         return Imported(
-            model=Maia2.of_weights(config, rename_maia2_weights(raw, config)),
+            model=Maia2.from_weights(config, rename_maia2_weights(raw, config)),
             reference=functools.partial(compute_maia2_logits, raw, config=config),
             remarks=[
                 f"plays as a player rated {config.rating} against {config.opponent_rating} (Lichess); --rating and "
@@ -98,7 +98,7 @@ def infer_maia2_config(raw: Mapping[str, Any], source: CheckpointSource) -> Maia
     ):
         if (found := size(name, axis, axes)) != wanted:
             raise BadInputError(f"{source.path.name} has {found:,} {title}, but Maia-2 has {wanted:,}")
-    layers, given = count_numbers(raw, r"transformer\.elo_layers\.(\d+)\."), source.given
+    layers, given = count_numbers(raw, r"transformer\.elo_layers\.(\d+)\."), source.unrecorded_settings
     if not layers:
         raise BadInputError(f"{source.path.name} is not a Maia-2 model: it has no transformer.elo_layers")
     inner = size("transformer.elo_layers.0.0.elo_query.weight", 0)

@@ -53,7 +53,7 @@ class NanoGPTFile:
             if (v := to_plain_values(source.content.get(k))) is not None
         }
         return Imported(
-            model=GPT2.of_weights(config, to_file_layout(raw)),
+            model=GPT2.from_weights(config, to_file_layout(raw)),
             reference=functools.partial(compute_gpt2_logits, raw, n_head=shape["n_head"]),
             source={"model_args": to_plain_values(source.content["model_args"]), **recorded},
         )

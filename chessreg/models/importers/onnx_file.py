@@ -92,17 +92,17 @@ def read_gpt2(source: CheckpointSource, graph: OnnxGraph, folder: Path | None, c
     raw = normalize_weights(source)
     if folder is not None and config is not None:
         check_gpt2(folder, config)
-        return GPT2.of_weights(make_gpt2_config(config, HEAD not in raw), to_file_layout(raw))
+        return GPT2.from_weights(make_gpt2_config(config, HEAD not in raw), to_file_layout(raw))
     nodes = graph.proto.graph.node
     activations = list_activations(nodes)
     if len(activations) != 1:
         found = " and ".join(sorted(activations)) or "no GELU"
         raise BadInputError(f"{graph.name} has {found}, where a GPT-2 has one activation")
     settings = {"activation_function": activations.pop(), "layer_norm_epsilon": read_norm_epsilon(nodes)}
-    heads = source.given.heads or graph.find_heads()
+    heads = source.unrecorded_settings.heads or graph.find_heads()
     if heads is None:
         raise BadInputError(f"{graph.name} does not show its number of attention heads", "give --heads N")
-    return GPT2.of_weights(replace(infer_shape(raw, settings, False), n_head=heads), to_file_layout(raw))
+    return GPT2.from_weights(replace(infer_shape(raw, settings, False), n_head=heads), to_file_layout(raw))
 
 
 def read_with_transformers(graph: OnnxGraph, config: dict[str, Any], weights: dict[str, Tensor]) -> Network:

@@ -20,7 +20,7 @@ from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_fir
 from chessreg.models.checkpoint import INFO, CheckpointInfo, compute_checkpoint_digest, read_info, save_checkpoint
 from chessreg.models.importers.game_check import GameCheck, check_on_games, measure_loss_on_games
 from chessreg.models.importers.onnx_graph import OnnxGraph, find_config_folder
-from chessreg.models.importers.source import NONE_GIVEN, CheckpointSource, UnrecordedSettings, open_checkpoint
+from chessreg.models.importers.source import NO_SETTINGS, CheckpointSource, UnrecordedSettings, open_checkpoint
 from chessreg.models.importers.vocabulary import (
     META,
     TokenRows,
@@ -112,7 +112,7 @@ def convert_checkpoint(
     encoding: str | Encoding | None = None,
     format: str | None = None,
     vocabulary: Path | None = None,
-    given: UnrecordedSettings = NONE_GIVEN,
+    given: UnrecordedSettings = NO_SETTINGS,
 ) -> ImportReport:
     """Convert the checkpoint at `path` into `folder` (layout: checkpoint.py).
 
@@ -138,7 +138,7 @@ def convert_checkpoint(
 
     def loss(model: Network) -> float | None:
         own = reorder_tokens(model, fit_rows(written, rows, model, path, named=encoding is not None))
-        return measure_loss_on_games(LanguageModel(own, CheckpointInfo.of(own, written.name), folder=folder))
+        return measure_loss_on_games(LanguageModel(own, CheckpointInfo.from_network(own, written.name), folder=folder))
 
     try:
         imported = chosen.read(dataclasses.replace(source, loss=loss))
@@ -155,7 +155,7 @@ def convert_checkpoint(
         raise BadInputError(f"{path.name}: the converted model's logits differ by {difference:.2g}")
     origin = {"format": chosen.name, "file": path.name, "sha256": compute_sha256(path), **imported.source}
     origin |= {"tokenizer": rows.as_json()} if rows else {}
-    info = CheckpointInfo.of(
+    info = CheckpointInfo.from_network(
         model, written.name, residual=imported.residual, tokens_seen=imported.tokens_seen, source=origin
     )
     save_checkpoint(model, folder, info)
@@ -169,7 +169,7 @@ def check_import(
     path: Path,
     encoding: str | Encoding | None = None,
     vocabulary: Path | None = None,
-    given: UnrecordedSettings = NONE_GIVEN,
+    given: UnrecordedSettings = NO_SETTINGS,
 ) -> None:
     """Raise the errors of `convert_checkpoint` for an unknown format, an unknown encoding and an unsuitable
     vocabulary."""
@@ -188,7 +188,9 @@ def choose_encoding(
             f"{source.path.name} is a {format.name} checkpoint, which reads {own}",
             f"--encoding {own}, or leave out --encoding",
         )
-    if own != MAIA2 and (source.given.rating is not None or source.given.opponent_rating is not None):
+    if own != MAIA2 and (
+        source.unrecorded_settings.rating is not None or source.unrecorded_settings.opponent_rating is not None
+    ):
         raise BadInputError(
             f"{source.path.name} is not a .pt of Maia-2, so it takes no ratings",
             "leave out --rating and --opponent-rating",
@@ -273,12 +275,12 @@ def fit_rows(written: Encoding, rows: TokenRows | None, model: Network, path: Pa
                 f"{name} has a vocabulary of {held}, but {rows.file} names row {max(rows.rows)}",
                 f"--vocabulary FILE, if {rows.file} belongs to another model",
             )
-        return dataclasses.replace(rows, unused=max(held - len(rows.rows) - len(rows.dropped), 0))
+        return dataclasses.replace(rows, unused_rows=max(held - len(rows.rows) - len(rows.dropped_tokens), 0))
     if held < written.size or (held > written.size and not prompt):
         tokens = [one for one in map(encoding_named, list_encodings()) if one.answer_size == one.size]
         padded = [one for one in tokens if held in list_padded_sizes(one.size)]
         if held > written.size and (padded == [written] or (named and written in padded)):
-            return TokenRows(tuple(range(written.size)), unused=held - written.size)
+            return TokenRows(tuple(range(written.size)), unused_rows=held - written.size)
         others = [one for one in list_encodings() if one != MAIA2]  # which belongs to its own format
         fitting = [one for one in others if encoding_named(one).size == held] or [one.name for one in padded]
         hint = "give the tokenizer.json that the model was trained with"

@@ -53,13 +53,13 @@ class SearchlessChessParameters:
 
         raw = read_parameters(source)
         config = infer_config(source)
-        known_from = "--heads" if source.given.heads else "its width"
+        known_from = "--heads" if source.unrecorded_settings.heads else "its width"
         remarks = [f"{config.n_head} attention heads, from {known_from}; {config.attention} attention"]
-        if config.head == "action-value" and source.given.head is None:
+        if config.head == "action-value" and source.unrecorded_settings.head is None:
             remarks.append("read as a model of action values; --predicts state-value for one that reads no action")
         origin, averages = describe_folder(source.path)
         return Imported(
-            model=SearchlessChess.of_weights(config, rename_parameters(raw, config)),
+            model=SearchlessChess.from_weights(config, rename_parameters(raw, config)),
             reference=functools.partial(compute_haiku_logits, raw, config=config),
             source={"n_head_from": known_from, **origin},
             remarks=remarks + averages,
@@ -106,7 +106,7 @@ def infer_config(source: CheckpointSource) -> SearchlessConfig:
     """Return the shape of the model. Raises BadInputError if neither names, shapes nor the user determine it."""
     from chessreg.models.adapters.searchless_chess import SearchlessConfig
 
-    raw, name, given = read_parameters(source), source.path.name, source.given
+    raw, name, given = read_parameters(source), source.path.name, source.unrecorded_settings
     layers = sum(key.startswith(ATTENTION) and key.endswith("/linear_3/w") for key in raw)
     head = raw.get(f"{get_haiku_name('linear', 3 * layers)}/b")
     if raw[TABLE].dim() != 2 or not layers or head is None or "linear/w" not in raw:
@@ -135,7 +135,7 @@ def infer_config(source: CheckpointSource) -> SearchlessConfig:
 
 def choose_head(source: CheckpointSource, outputs: int, positions: int | None) -> HeadKind:
     """Return the kind of prediction: actions, or the return of an action or of a state. Raises BadInputError."""
-    given = source.given.head
+    given = source.unrecorded_settings.head
     if outputs == ACTION_COUNT:
         if given is not None:
             raise BadInputError(f"{source.path.name} predicts actions, not values", "leave --predicts out")

@@ -68,7 +68,7 @@ class UnrecordedSettings:
     opponent_rating: int | None = None
 
 
-NONE_GIVEN = UnrecordedSettings()
+NO_SETTINGS = UnrecordedSettings()
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ class CheckpointSource:
     """A path and its content.
 
     `content` is the object in a torch file, a dict of the arrays in a `.npz` or an orbax folder, an ONNX graph, or None
-    for another folder. `given` are settings that the file does not record. `loss` returns the loss of a network on the
-    sample games (None: not measured), by which the number of attention heads can be found.
+    for another folder. `unrecorded_settings` are settings that the file does not record. `loss` returns the loss of a
+    network on the sample games (None: not measured), by which the number of attention heads can be found.
     """
 
     path: Path
     content: Any = None
-    given: UnrecordedSettings = NONE_GIVEN
+    unrecorded_settings: UnrecordedSettings = NO_SETTINGS
     loss: Callable[[Network], float | None] = lambda _: None
 
     @cached_property
@@ -123,7 +123,7 @@ def describe_contents(value: Any, most: int = 8) -> str:
     return f"the keys {', '.join(named[:most])}{more}" if named else "no keys"
 
 
-def open_checkpoint(path: Path, given: UnrecordedSettings = NONE_GIVEN) -> CheckpointSource:
+def open_checkpoint(path: Path, given: UnrecordedSettings = NO_SETTINGS) -> CheckpointSource:
     """Return a folder, or a file of torch, safetensors, numpy or ONNX, as a source.
 
     Raises NotFoundError or BadInputError.
@@ -296,7 +296,7 @@ class _Dict:
         return {}
 
 
-class _Unread:
+class _IgnoredValue:
     """Replaces values that no import reads: paths and numpy arrays."""
 
     def __init__(self, *_: Any) -> None:
@@ -310,10 +310,10 @@ STAND_INS: dict[str, Any] = {
     "numpy.dtype": _Dtype,
     "_codecs.encode": _encode_latin1,
     "argparse.Namespace": _Settings,
-    "numpy.ndarray": _Unread,
+    "numpy.ndarray": _IgnoredValue,
     **{f"numpy.{core}.multiarray.scalar": _read_scalar for core in ("core", "_core")},
-    **{f"numpy.{core}.multiarray._reconstruct": _Unread for core in ("core", "_core")},
-    **{f"pathlib.{name}": _Unread for name in ("Path", "PosixPath", "WindowsPath", "PurePosixPath")},
+    **{f"numpy.{core}.multiarray._reconstruct": _IgnoredValue for core in ("core", "_core")},
+    **{f"pathlib.{name}": _IgnoredValue for name in ("Path", "PosixPath", "WindowsPath", "PurePosixPath")},
     **{
         f"{package}.AttributeDict": _Dict
         for package in (

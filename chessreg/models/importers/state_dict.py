@@ -67,7 +67,7 @@ class StateDictFile:
             heads, known_from = find_best_heads(source, raw, config), "sample games"
         config = replace(config, n_head=heads)
         return Imported(
-            model=GPT2.of_weights(config, to_file_layout(raw)),
+            model=GPT2.from_weights(config, to_file_layout(raw)),
             reference=functools.partial(
                 compute_gpt2_logits, raw, n_head=heads, activation=config.activation, epsilon=config.layer_norm_epsilon
             ),
@@ -158,7 +158,9 @@ def read_heads(source: CheckpointSource, settings: dict[str, Any], width: int) -
     Raises BadInputError for a number that does not divide the width.
     """
     saved = next((settings[key] for key in HEADS if type(settings.get(key)) is int), None)
-    heads, known_from = (source.given.heads, "--heads") if source.given.heads else (saved, "its settings")
+    heads, known_from = (
+        (source.unrecorded_settings.heads, "--heads") if source.unrecorded_settings.heads else (saved, "its settings")
+    )
     if heads is not None and (heads < 1 or width % heads):
         raise BadInputError(
             f"{source.path.name}: {heads} attention heads ({known_from}) do not divide {width} features", "--heads N"
@@ -175,7 +177,7 @@ def find_best_heads(source: CheckpointSource, raw: dict[str, Tensor], config: GP
 
     width = config.n_embd
     possible = [heads for heads in range(1, width + 1) if width % heads == 0 and width // heads in HEAD_SIZES]
-    models = {heads: GPT2.of_weights(replace(config, n_head=heads), to_file_layout(raw)) for heads in possible}
+    models = {heads: GPT2.from_weights(replace(config, n_head=heads), to_file_layout(raw)) for heads in possible}
     losses = sorted((loss, heads) for heads, model in models.items() if (loss := source.loss(model)) is not None)
     if len(losses) == 1 or (len(losses) > 1 and losses[1][0] - losses[0][0] >= CLEARLY_BETTER):
         return losses[0][1]

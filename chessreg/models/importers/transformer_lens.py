@@ -65,7 +65,7 @@ class TransformerLensFile:
         )
         folded = "ln_final.w" not in raw
         return Imported(
-            model=GPT2.of_weights(config, convert_weights(raw, layers)),
+            model=GPT2.from_weights(config, convert_weights(raw, layers)),
             reference=functools.partial(compute_transformer_lens_logits, raw),
             residual="centred" if has_centred_weights(raw, layers) else "raw",
             source={"folded": folded},

@@ -54,14 +54,14 @@ MOST_DROPPED_LISTED = 100
 class TokenRows:
     """The rows of an encoding's tokens in a model: `rows[i]` is the row of id i in its embedding and output head.
 
-    `file` is the vocabulary's file, None if the model has none. `dropped` are the texts of the other rows and `unused`
-    is the number of rows without a text. `promotion_case` is how UCI squares write promotion pieces.
+    `file` is the vocabulary's file, None if the model has none. `dropped_tokens` are the texts of the other rows and
+    `unused_rows` is the number of rows without a text. `promotion_case` is how UCI squares write promotion pieces.
     """
 
     rows: tuple[int, ...]
     file: str | None = None
-    dropped: tuple[str, ...] = ()
-    unused: int = 0
+    dropped_tokens: tuple[str, ...] = ()
+    unused_rows: int = 0
     promotion_case: str | None = None
 
     @property
@@ -74,10 +74,10 @@ class TokenRows:
         Rows are listed if any was moved or dropped; texts of dropped rows have Python's escapes.
         """
         record: dict[str, Any] = {"file": self.file, "promotion_case": self.promotion_case}
-        if self.is_reordered or self.dropped or self.unused:
-            listed = [text[:60].encode("unicode_escape").decode() for text in self.dropped[:MOST_DROPPED_LISTED]]
+        if self.is_reordered or self.dropped_tokens or self.unused_rows:
+            listed = [text[:60].encode("unicode_escape").decode() for text in self.dropped_tokens[:MOST_DROPPED_LISTED]]
             record |= {"rows": list(self.rows), "dropped": listed}
-            record["dropped_rows"] = len(self.dropped) + self.unused
+            record["dropped_rows"] = len(self.dropped_tokens) + self.unused_rows
         return {name: value for name, value in record.items() if value is not None}
 
 
@@ -180,14 +180,14 @@ def match_encoding(
         return given, TokenRows(tuple(range(given.size)), vocabulary.file)
     known = [get_encoding(name) for name in list_encodings()]
     fitting = [(one, vocabulary.map_token_rows(one)) for one in known if vocabulary.describe_difference(one) is None]
-    best = min(fitting, key=lambda fit: (len(fit[1].dropped), fit[1].is_reordered), default=None)
+    best = min(fitting, key=lambda fit: (len(fit[1].dropped_tokens), fit[1].is_reordered), default=None)
     hint = f"--vocabulary FILE, if {vocabulary.file} belongs to another model"
     if given is not None:
         if reason := vocabulary.describe_difference(given):
             other = f"--encoding {best[0].name}" if best else hint
             raise BadInputError(f"{vocabulary.file} is not the vocabulary of {given.name}: {reason}", other)
         return given, vocabulary.map_token_rows(given)
-    if best and not best[1].dropped:
+    if best and not best[1].dropped_tokens:
         return best
     texts = vocabulary.list_texts()
     folder = path if path is None or path.is_dir() else path.parent
@@ -196,7 +196,7 @@ def match_encoding(
     except BadInputError as error:
         not_moves = error
     else:  # squares alone would fit a vocabulary of pieces and squares too, and drop the pieces
-        if not best or moves.move_texts.intersection(best[1].dropped):
+        if not best or moves.move_texts.intersection(best[1].dropped_tokens):
             return moves, TokenRows(tuple(range(moves.size)), vocabulary.file)
     if best:
         return best

@@ -97,7 +97,7 @@ class EditSteps:
 
     def __init__(self, request: Request, size: DavisSize) -> None:
         self.request, self.size = request, size
-        self.needed = {"checkpoint": request.checkpoint, "min_plies": size.edit_min_plies}
+        self.common_settings = {"checkpoint": request.checkpoint, "min_plies": size.edit_min_plies}
 
     def step(
         self, name: str, serves: str, games: int, conditions: int, settings: Values, *, probes: Values = LINEAR_PROBES,
@@ -108,7 +108,7 @@ class EditSteps:
         decides: layers, scale, scales (the code's and the chosen one). On the validation part the step is the sweep."""
         request, size = self.request, self.size
         values: dict[str, Any] = {
-            "preset": "davis-corrected", **self.needed, "dataset": f"{request.test}:{part}", "games": games,
+            "preset": "davis-corrected", **self.common_settings, "dataset": f"{request.test}:{part}", "games": games,
             "prefixes": size.prefixes, **{key: f"@{probe}" for key, probe in probes.items()},
         }  # fmt: skip
         if others is not None:

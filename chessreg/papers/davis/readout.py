@@ -34,7 +34,7 @@ def plan_language_model_tests(request: Request, size: DavisSize) -> Iterator[Ste
     """
     games = size.lm_games
     cost = count_forward_operations(request, games * TOKENS_PER_GAME)
-    for behind, checkpoint in (("", request.checkpoint), *((f"-of-{other}", other) for other in request.beside)):
+    for behind, checkpoint in (("", request.checkpoint), *((f"-of-{other}", other) for other in request.other_models)):
         of_test: Values = {"checkpoint": checkpoint, "dataset": f"{request.test}:test", "min_plies": size.min_plies}
         for policy in ("exclude", "include"):
             yield Step(
@@ -98,7 +98,7 @@ def get_every_game_settings(request: Request, size: DavisSize, dataset: str) -> 
 
     Empty at smaller sizes, and if one dataset is used for fitting and testing, whose parts must stay disjoint.
     """
-    if not size.as_published or request.fit == request.test:
+    if not size.has_all_games or request.fit == request.test:
         return {}
     return {"dataset": dataset, "min_plies": 0, "keep_duplicates": True}
 

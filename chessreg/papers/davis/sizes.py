@@ -19,7 +19,7 @@ class DavisSize:
     early_plies: int
     min_plies: int  # of test games of probes and language models: short games resemble each other
     edit_min_plies: int  # of edited games
-    as_published: bool  # the steps of published numbers read every game, as the author does
+    has_all_games: bool  # the steps of published numbers read every game, as the author does
     prefixes: tuple[int, ...]  # plies
     twins: int
     epochs: int
@@ -63,7 +63,7 @@ LARGE_SCALES = (8.0, 16.0, 32.0)
 SIZES: dict[SizeName, DavisSize] = {
     "small": DavisSize(
         fit_games=200, test_games=60, early_games=60, early_plies=16, min_plies=12, edit_min_plies=16,
-        as_published=False, prefixes=(4, 9), twins=1, epochs=2, sae_probe_epochs=1, promotions=("blocks",),
+        has_all_games=False, prefixes=(4, 9), twins=1, epochs=2, sae_probe_epochs=1, promotions=("blocks",),
         twin_labels=("joint",), expansion=2, smaller=(1,), smaller_everywhere=False, sae_tokens=8_000,
         sae_batch=500, sae_precision="float32", sae_learning_rate=3e-4, sae_l1=None, sae_centre=False, sae_layers=64,
         sae_l0=None, sae_search_tokens=None, heldout_games=20, sweep_games=12, scales=(0.5, 1.0), edit_games=16,
@@ -73,7 +73,7 @@ SIZES: dict[SizeName, DavisSize] = {
     ),
     "reference": DavisSize(
         fit_games=23_000, test_games=5_000, early_games=3_000, early_plies=40, min_plies=20, edit_min_plies=41,
-        as_published=False, prefixes=PREFIX_PLIES, twins=3, epochs=15, sae_probe_epochs=4,
+        has_all_games=False, prefixes=PREFIX_PLIES, twins=3, epochs=15, sae_probe_epochs=4,
         promotions=("blocks",), twin_labels=("joint",), expansion=16, smaller=(4,),
         smaller_everywhere=False, sae_tokens=1_500_000, sae_batch=256, sae_precision="float32", sae_learning_rate=1e-2,
         sae_l1=3.0, sae_centre=True, sae_layers=4, sae_l0=None, sae_search_tokens=None,
@@ -83,7 +83,7 @@ SIZES: dict[SizeName, DavisSize] = {
     ),
     "paper": DavisSize(
         fit_games=120_133, test_games=10_000, early_games=20_000, early_plies=40, min_plies=20, edit_min_plies=20,
-        as_published=True, prefixes=PREFIX_PLIES, twins=3, epochs=15, sae_probe_epochs=15,
+        has_all_games=True, prefixes=PREFIX_PLIES, twins=3, epochs=15, sae_probe_epochs=15,
         promotions=("embeddings", "blocks", "final"),
         twin_labels=("joint", "color", "type"), expansion=16, smaller=(2, 4, 8), smaller_everywhere=True,
         sae_tokens=1_000_000_000, sae_batch=4096, sae_precision="tf32", sae_learning_rate=3e-4, sae_l1=None,

@@ -102,19 +102,19 @@ PAPER = Paper(
               plots=("move accuracy by model", "cross-entropy by model")),
         Sheet("curves", "Figures of loss: while the models learn", "training curves",
               steps=("bidirectional-*", "causal-*", "games-*", "language-model-*", "tuned-*"),
-              plots=("loss curves", "accuracy curves"), published=False),
+              plots=("loss curves", "accuracy curves"), has_published=False),
         Sheet("training", "Table D.3: how the models are trained", "training settings",
               steps=("bidirectional-*", "causal-*", "games-*", "language-model-*", "tuned-*"),
               tables=("Appendix D.3",)),
         Sheet("puzzles", "Puzzles by rating", "puzzles by rating", steps=("puzzles-*",), plots=("puzzles by rating",),
-              published=False),
+              has_published=False),
         Sheet("decoding", "Appendix C and D.5: forced and free answers", "decoding modes", steps=("decoding-*",),
               plots=("decoding modes",)),
         Sheet("prompts", "Section 4.3: prompts, before and after tuning, with and without legal moves",
               "prompt ablation", steps=("decoding-*", "prompts-*"), plots=("prompt ablation",)),
         Sheet("edit-distance", "Samples by their edit distance from the greedy answer, on positions that were "
               "learned and on others (his repository)", "edit distance of answers", steps=("distance-*",),
-              plots=("edit distance of answers",), published=False),
+              plots=("edit distance of answers",), has_published=False),
         Sheet("move-counts", "Appendix F: legal moves per position", "legal moves per position",
               steps=("move-counts",), plots=("legal moves per position", "positions within a list of legal moves")),
         Sheet("wins", "Wins, draws and losses by level", "wins by level", steps=("ladder-*",),
@@ -124,7 +124,7 @@ PAPER = Paper(
         Sheet("elo", "Ratings by every estimator", "elo by estimator", steps=("ratings", "ratings-*"),
               plots=("elo by estimator", "performance by level")),
     ),
-    firsts={
+    steps_by_question={
         "masks": ("accuracy-*",),
         "language models": ("decoding-*", "prompts-*", "distance-*"),
         "ladder": ("ladder-*", "ratings", "ratings-*"),
@@ -132,5 +132,5 @@ PAPER = Paper(
     expectations=EXPECTATIONS,
     check=check_junkin_request,
     remarks=describe_left_out_models,
-    trains=True,
+    can_train=True,
 )  # fmt: skip

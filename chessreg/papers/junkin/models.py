@@ -172,7 +172,7 @@ def list_prompted_models(request: Request, size: JunkinSize) -> list[PromptedMod
     """Return the language models of the request, by default the size's models with initial weights."""
     if not request.language_models:
         return [
-            PromptedModel(label, refer_to_checkpoint(f"language-model-{label}"), size.tuning_of(shape["family"]),
+            PromptedModel(label, refer_to_checkpoint(f"language-model-{label}"), size.get_tuning(shape["family"]),
                    12 * shape["n_layer"] * shape["n_embd"] ** 2, shape)
             for label, shape in size.language_models.items()
         ]  # fmt: skip
@@ -180,7 +180,7 @@ def list_prompted_models(request: Request, size: JunkinSize) -> list[PromptedMod
     for model in request.language_models:
         rate = {} if model.learning_rate is None else {"learning_rate": model.learning_rate}
         found.append(
-            PromptedModel(model.name, model.name, {**size.tuning_of(model.architecture), **rate}, model.weights)
+            PromptedModel(model.name, model.name, {**size.get_tuning(model.architecture), **rate}, model.weights)
         )
     return found
 
@@ -208,7 +208,7 @@ def plan_language_models(request: Request, size: JunkinSize) -> Iterator[Step]:
         known = {("after", PRETRAINING_TEMPLATE), *(("before", template) for template in size.templates)}
         for template in size.prompts:
             for name, model in (("before", first), ("after", then)):
-                if name == "after" and not size.asked_after:
+                if name == "after" and not size.has_prompts_after_tuning:
                     continue
                 if size.prompt_positions != size.decoding_positions or (name, template) not in known:
                     yield plan_prompt_test(request, size, f"prompts-{name}-{reader.label}-{template}", model, template,

@@ -53,12 +53,12 @@ class JunkinSize:
     written: Mapping[str, Any] = field(default_factory=dict)
     twins_that_play: tuple[str, ...] = ("bidirectional", "causal", "games")
     language_models_play: bool = True
-    asked_after: bool = False  # also test `prompts` after tuning
+    has_prompts_after_tuning: bool = False  # also test `prompts` after tuning
     distance_positions: int = 0  # positions of each part whose answers are sampled
     one_set: bool = True  # all models are trained and tested on the same positions
     steps_at_games_compute: int | None = None  # of the causal control; None: computed from the twin of games
 
-    def tuning_of(self, family: str) -> Mapping[str, Any]:
+    def get_tuning(self, family: str) -> Mapping[str, Any]:
         """Return the settings of `finetune` for a model of this family."""
         return self.tuning.get(family, self.tuning["llama"])
 
@@ -113,7 +113,7 @@ SIZES: dict[SizeName, JunkinSize] = {
         prompt_positions=1000,
         rungs=(*WEAK_OPPONENTS, STOCKFISH_LEVELS), games=100, protocol=UNAIDED_PROTOCOL,
         twins_that_play=("bidirectional", "causal"),
-        language_models_play=False, asked_after=True, one_set=False,
+        language_models_play=False, has_prompts_after_tuning=True, one_set=False,
         steps_at_games_compute=1656,  # as in the stored results
     ),
     "paper": JunkinSize(

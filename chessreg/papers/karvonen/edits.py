@@ -89,11 +89,11 @@ def plan_published_edits(request: Request, size: KarvonenSize) -> Iterator[Step]
             share=TEXT_RATE_SHARE,
         )
 
-    for edit in list_published_edits(6, ("board",), request.layers, every=size.whole):
+    for edit in list_published_edits(6, ("board",), request.layers, every=size.is_full):
         for mask in TOKEN_MASKS:
             what: Values = {"layers": edit.layers, "layers_label": edit.label, "token_mask": mask}
             at: Values = {**what, "scale": edit.scale}
-            end = f"{mask}-{edit.counted}"
+            end = f"{mask}-{edit.layer_counting}"
             yield step(f"table-2-{end}", "Table 2", 5, **at, **MORE_CONTROLS)
             if mask not in size.appendix_masks:
                 continue

@@ -113,23 +113,24 @@ def plan_published_arms(request: Request, size: KarvonenSize, opening: str) -> I
     paper does not state the boards of Table 7 and of the one-sided directions of Appendix C.
     """
     tables = [("table-3", "Table 3", 6, PAPER_SKILL_STEP), ("table-7", "Table 7", 7, PAPER_PROBE_STEP)]
-    if size.whole:
+    if size.is_full:
         tables += [(f"appendix-c-{side}", "Appendix C", 7, f"skill-of-probe-{side}") for side in ONE_SIDED]
     protocol: dict[str, Any] = {"opponent": size.level_0, "opening": OPENINGS[opening]}
     yield plan_match(request, f"table-3-{opening}-none", "Tables 3 and 7", size.match_games, **protocol)
     for name, serves, table, vector in tables:
-        for edit in list_published_edits(table, tuple(SIGNS), request.layers, every=size.whole):
+        for edit in list_published_edits(table, tuple(SIGNS), request.layers, every=size.is_full):
             intervention = {
                 "vector": f"@{vector}", "layers": edit.layers, "scale": edit.scale, "layers_label": edit.label
             }  # fmt: skip
             yield plan_match(
-                request, f"{name}-{opening}-{edit.goal}-{edit.counted}", serves, size.match_games,
+                request, f"{name}-{opening}-{edit.goal}-{edit.layer_counting}", serves, size.match_games,
                 intervention=intervention, **protocol,
             )  # fmt: skip
             for source, draw, direction in list_vector_controls(vector, size):
                 yield plan_match(
-                    request, f"{source}-{draw}-{name}-{opening}-{edit.goal}-{edit.counted}", f"controls of {serves}",
-                    size.control_games, intervention={**intervention, "vector": f"@{direction}"}, **protocol,
+                    request, f"{source}-{draw}-{name}-{opening}-{edit.goal}-{edit.layer_counting}",
+                    f"controls of {serves}", size.control_games,
+                    intervention={**intervention, "vector": f"@{direction}"}, **protocol,
                 )  # fmt: skip
 
 

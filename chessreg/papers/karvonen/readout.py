@@ -38,7 +38,7 @@ def plan_models(request: Request, size: KarvonenSize) -> Iterator[Step]:
             yield from plan_model_caches(
                 request, size, who, "-skill", (size.skill_fit_games, size.skill_test_games), size.first_ply // 2
             )
-    if size.whole:
+    if size.is_full:
         yield from plan_model_caches(request, size, "model", "-black", games, sites="black-turns")
 
 
@@ -58,7 +58,7 @@ def plan_model_caches(
             "dataset": dataset,
             "games": count,
             "min_plies": size.min_plies,
-            "keep_duplicates": size.whole,  # as the author does
+            "keep_duplicates": size.is_full,  # as the author does
             "skip_sites": first,
             "max_sites": SITES_PER_GAME,
             **settings,
@@ -117,7 +117,7 @@ def plan_karvonen_probes(request: Request, size: KarvonenSize) -> Iterator[Step]
             yield step(
                 "model", name, "controls of Table 7", end=end, **fitted, skip_sites=first, shuffled_label_control=draw
             )
-    if size.whole:
+    if size.is_full:
         serves = "section 3.1 (Black's moves)"
         yield step("model", "board-black", serves, end="-black")
         yield step("model", "board-black-paper", serves, end="-black", preset="paper")
@@ -175,7 +175,7 @@ def plan_vectors(request: Request, size: KarvonenSize) -> Iterator[Step]:
     yield step(PROBE_STEP, "Table 7, tuned here", source="probe", probe=f"@{SOURCE_PROBES[PROBE_STEP]}")
     paper = {"preset": "paper", "first_ply": size.first_ply, "last_ply": size.min_plies - 1}
     yield step("skill-paper", "Tables 3 and 6", source="contrastive", cache=cache, **paper)
-    for side in ("both", *(ONE_SIDED if size.whole else ())):
+    for side in ("both", *(ONE_SIDED if size.is_full else ())):
         name, serves = ("paper", "Table 7") if side == "both" else (side, "Appendix C")
         yield step(
             f"skill-of-probe-{name}", serves, source="probe", probe=f"@{SOURCE_PROBES[PAPER_PROBE_STEP]}", side=side
@@ -203,7 +203,7 @@ def has_controls(name: str, size: KarvonenSize) -> bool:
     The paper's own arms have controls if `published_controls` is set. One-sided directions have them if they exist.
     """
     if name.endswith(tuple(f"{PROBE_STEP}-{side}" for side in ONE_SIDED)):
-        return size.whole and size.published_controls
+        return size.is_full and size.published_controls
     return size.published_controls or not name.endswith("-paper")
 
 

@@ -31,7 +31,7 @@ class EditReading:
     """One reading of a row. `label` is empty if the layers are not the paper's."""
 
     goal: str
-    counted: str
+    layer_counting: str
     layers: tuple[int, ...]
     scale: float
     label: str

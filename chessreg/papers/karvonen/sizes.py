@@ -41,7 +41,7 @@ class KarvonenSize:
     appendix_masks: tuple[str, ...]  # token masks of the board edits of Table 8 and the appendices
     published_controls: bool  # also run controls of the skill arms with published settings
     causes: bool  # measure possible causes of skill edits without effect
-    whole: bool  # both ways to count layers, probes of Black's moves, and the skill edits of Appendix C
+    is_full: bool  # both ways to count layers, probes of Black's moves, and the skill edits of Appendix C
     skill_fit_games: int = 0  # games of a separate cache for skill, whose probes use a third; 0: the board's cache
     skill_test_games: int = 0
     move_limit: int = 90  # games that reach it are evaluated under `adjudication`
@@ -65,7 +65,7 @@ SIZES: dict[SizeName, KarvonenSize] = {
         levels=("stockfish:0@nodes=100", "stockfish:1@nodes=100"), level_games=2,
         engine_limits=("nodes=100", "nodes=200"), judge="nodes=100",
         move_limit=15, adjudication="nodes=1000", level_0="stockfish:0@nodes=100", appendix_masks=("last",),
-        published_controls=False, causes=False, whole=False,
+        published_controls=False, causes=False, is_full=False,
     ),
     "reference": KarvonenSize(
         fit_games=5_556, test_games=5_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=120,
@@ -75,7 +75,7 @@ SIZES: dict[SizeName, KarvonenSize] = {
         ladder_games=40, sweep_matches=40, match_games=400, control_games=80,
         levels=list_engine_levels(1000, (0, 1, 2, 3)),
         level_games=60, engine_limits=("nodes=1000", "nodes=10000", "nodes=100000"), judge="nodes=10000",
-        level_0="stockfish:0@nodes=1000", appendix_masks=("last",), published_controls=True, causes=True, whole=False,
+        level_0="stockfish:0@nodes=1000", appendix_masks=("last",), published_controls=True, causes=True, is_full=False,
     ),
     "paper": KarvonenSize(
         fit_games=11_111, test_games=10_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=250,
@@ -86,7 +86,7 @@ SIZES: dict[SizeName, KarvonenSize] = {
         match_games=5000, control_games=1000, levels=tuple(f"stockfish:{n}@time=0.1" for n in range(10)),
         level_games=1000, engine_limits=("time=0.1", "time=1", "time=10"), judge="nodes=100000",
         level_0="stockfish:0@nodes=100000", appendix_masks=("last", "all"), published_controls=True, causes=True,
-        whole=True, skill_fit_games=33_400, skill_test_games=30_000,
+        is_full=True, skill_fit_games=33_400, skill_test_games=30_000,
     ),
 }  # fmt: skip
 SIZES["rehearsal"] = replace(

@@ -39,7 +39,7 @@ from chessreg.steering.scale_rules import SCALE_RULES
 def bigram_board(world, bigram, tmp_path_factory):
     """The bigram model with its cache and its probe, in the world of this file."""
     model, folder = bigram(likes=".Nc3 "), tmp_path_factory.mktemp("bigram") / "bigram"
-    save_checkpoint(model.network, folder, CheckpointInfo.of(model.network, "pgn-char-32"))
+    save_checkpoint(model.network, folder, CheckpointInfo.from_network(model.network, "pgn-char-32"))
     with open_session(str(world / "registry.db"), world / "store") as session:
         import_checkpoint(session.database, session.store, folder, name="bigram")
         fit = CacheSpec(checkpoint="bigram", dataset="sample:fit", max_sites=10)
@@ -472,7 +472,7 @@ def test_damage_is_what_one_state_computed_by_itself_gives(edited, world_session
     chosen = {}
     for condition in ("clean", "edit", "random-0", "shuffled-0"):
         found = heat.load_edited_state(inputs, run_id, unit, None if condition == "clean" else condition)
-        model, removed = found.edited.model, found.removed
+        model, removed = found.removals.model, found.removal
         session = DecodingSession(model, 1, () if condition == "clean" else found.edits)
         session.feed([found.state.prompt])
         original, modified = (model.encoding.answers(board) for board in removed.boards)
@@ -505,7 +505,7 @@ def test_a_move_that_both_boards_have_counts_however_either_writes_it(edited, wo
         SimpleNamespace(encoding=get_encoding("pgn-char-32"), spec=SimpleNamespace(spellings=False)),
         remove_moving_piece(state, chess.Move.from_uci("f3g5")),
     )
-    texts = [{get_encoding("pgn-char-32").answer_text(ids) for ids in ways} for ways in answers.shared]
+    texts = [{get_encoding("pgn-char-32").answer_text(ids) for ids in ways} for ways in answers.shared_texts]
     assert {"Nbd2", "Nd2"} in texts
     assert {"Na3"} in texts
     assert not any("f" in text for ways in texts for text in ways if text.startswith("Nf"))

@@ -58,7 +58,7 @@ def squares(world, tmp_path_factory):
             if parameter.dim() == 2:
                 parameter *= 4 if "wpe" in name or "wte" in name else 8
     folder = tmp_path_factory.mktemp("squares") / "model"
-    save_checkpoint(network, folder, CheckpointInfo.of(network, "uci-square-72"))
+    save_checkpoint(network, folder, CheckpointInfo.from_network(network, "uci-square-72"))
     with open_session(str(world / "registry.db"), world / "store") as session:
         import_checkpoint(session.database, session.store, folder, name="squares")
         for side, sites in {"white": "white-turns", "black": "black-turns", "dots": "dots"}.items():
@@ -166,7 +166,7 @@ def test_a_later_board_by_its_moves_patches_as_that_of_its_game(squares, everyth
     for name in ("mass_original", "mass_modified"):
         assert getattr(own["patch"], name) == pytest.approx(getattr(rows["patch-1"], name), abs=1e-5)
     assert own["patch"].detail["mass_future"] == pytest.approx(rows["patch-1"].detail["mass_future"], abs=1e-5)
-    asked = LabPosition.of(
+    asked = LabPosition.from_settings(
         checkpoint="squares", probe="probe-white", **given, layers=(1,), measure="next-token", condition="patch",
         settings=(("probe_tokens", "any"),),
     )  # fmt: skip
@@ -308,7 +308,7 @@ def test_figure_3(squares):
         "rn2kb1r/pbpp1p1p/1p2p3/6qp/3PP1B1/P1N5/1PP2PPP/R2QK1NR w KQkq - 0 8",
     ]
     origins = [
-        " ".join(chess.square_name(UCI.origin_of(t)) for t in sorted({ids[0] for ids in UCI.answers(b).values()}))
+        " ".join(chess.square_name(UCI.find_origin(t)) for t in sorted({ids[0] for ids in UCI.answers(b).values()}))
         for b in case.boards
     ]
     assert [" ".join(sorted(own.split())) for own in origins] == [
@@ -414,7 +414,7 @@ def test_tokens_that_no_game_has_get_no_probability_unless_asked(squares, tmp_pa
         for name, parameter in network.named_parameters():
             if "wte" in name:
                 parameter[3:9] *= 50  # it predicts piece letters
-    save_checkpoint(network, tmp_path / "lcb", CheckpointInfo.of(network, "uci-square-77"))
+    save_checkpoint(network, tmp_path / "lcb", CheckpointInfo.from_network(network, "uci-square-77"))
     import_checkpoint(squares.database, squares.store, tmp_path / "lcb", name="lcb")
     cache = CacheSpec(checkpoint="lcb", dataset="sample:fit", sites="white-turns", games=20)
     squares.run(cache, CacheOptions(threads=1), name="cache-lcb")

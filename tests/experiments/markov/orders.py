@@ -55,4 +55,4 @@ def bag_of_tokens(name: str, order_matters: bool = False) -> LanguageModel:
             block.attn.c_attn.weight[128:].copy_(torch.eye(64))
             block.attn.c_proj.weight.copy_(torch.eye(64))
         network.ln_f.weight.fill_(1)
-    return LanguageModel(network, CheckpointInfo.of(network, name))
+    return LanguageModel(network, CheckpointInfo.from_network(network, name))

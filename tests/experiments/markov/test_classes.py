@@ -104,7 +104,7 @@ def test_classes_are_positions_that_several_move_lists_reach(games, equal):
                 lists[key].add(tuple(board.move_stack))
     wanted = sorted(len(own) for own in lists.values() if len(own) > 1)
     assert len(prefixes) == sum(map(len, lists.values()))  # every list once
-    assert found.reached == len(wanted) > 20
+    assert found.candidate_count == len(wanted) > 20
     assert found.orders == sum(wanted)
     assert sorted(found.sizes) == wanted
     for number in range(len(found)):
@@ -197,4 +197,4 @@ def test_the_games_of_a_month_reach_as_many_positions_as_were_counted(shared_dat
     games = Games(tmp_path / "made")
     spec = spec_of(first_ply=6, last_ply=40, equal="placement", classes=20_000)
     found: Classes = choose_classes(spec, collect_prefixes(spec, UCI, 512, games, games.rows()))
-    assert (len(games), found.reached, len(found), found.orders) == (23_261, 13_531, 13_531, 36_805)
+    assert (len(games), found.candidate_count, len(found), found.orders) == (23_261, 13_531, 13_531, 36_805)

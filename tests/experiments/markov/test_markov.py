@@ -43,10 +43,10 @@ def session(tmp_path_factory):
         for name, written, sees in (("bag", "uci-square-72", False), ("place", "uci-square-72", True),
                                     ("characters", "pgn-char-32", False)):  # fmt: skip
             model = bag_of_tokens(written, sees)
-            save_checkpoint(model.network, root / name, CheckpointInfo.of(model.network, written))
+            save_checkpoint(model.network, root / name, CheckpointInfo.from_network(model.network, written))
             import_checkpoint(opened.database, opened.store, root / name, name=name)
         fen = FenEncoder(FenConfig(1, 1, 16, "causal")).make_untrained(0)
-        save_checkpoint(fen, root / "fen", CheckpointInfo.of(fen, "fen-77"))
+        save_checkpoint(fen, root / "fen", CheckpointInfo.from_network(fen, "fen-77"))
         import_checkpoint(opened.database, opened.store, root / "fen", name="fen")
         opened.run(MarkovSpec(checkpoint="bag", **SMALL), PAST, name="bag")
         yield opened

@@ -107,7 +107,8 @@ def test_p_is_uniform_where_labels_are_shuffled():
             labels[mine] = generator("labels", seed, phase).permutation(mine)
         (units,) = normalize_states(states[labels], False, layout)
         p.append(
-            (1 + run_similarity_test(units, layout, measure_population(units, layout), 39, seed, False).at_least) / 40
+            (1 + run_similarity_test(units, layout, measure_population(units, layout), 39, seed, False).exceeding_count)
+            / 40
         )
     below = np.searchsorted(np.sort(p), np.arange(1, 41) / 40 + 1e-9) / len(p)
     assert np.abs(below - np.arange(1, 41) / 40).max() < 1.63 / np.sqrt(len(p))  # Kolmogorov's bound at 1 %
@@ -118,9 +119,9 @@ def test_p_is_minimal_where_the_state_is_a_function_of_the_board(replacement):
     layout = layout_of([2, 3, 2, 4] * 6)
     (units,) = normalize_states(states_of(layout, 0.05), False, layout)
     test = run_similarity_test(units, layout, measure_population(units, layout), 99, 0, replacement)
-    assert test.at_least == 0
+    assert test.exceeding_count == 0
     assert test.d > 2
-    assert test.statistic == pytest.approx(test.within.mean() - test.population.mean)
+    assert test.statistic == pytest.approx(test.class_similarities.mean() - test.population.mean)
     assert abs(test.null.mean()) < (0.25 if replacement else 0.02)
 
 
@@ -129,7 +130,7 @@ def test_d_is_nothing_on_random_states():
     (units,) = normalize_states(generator("no classes").normal(size=(600, 40)).astype(np.float32), False, layout)
     test = run_similarity_test(units, layout, measure_population(units, layout), 99, 0, False)
     assert abs(test.d) < 0.2
-    assert 0 < test.at_least < 99
+    assert 0 < test.exceeding_count < 99
 
 
 def test_states_that_are_all_the_same_say_nothing():
@@ -137,5 +138,5 @@ def test_states_that_are_all_the_same_say_nothing():
     for centre in (False, True):
         (units,) = normalize_states(np.ones((7, 5), np.float32), centre, layout)
         test = run_similarity_test(units, layout, measure_population(units, layout), 20, 0, False)
-        assert test.at_least == 20
+        assert test.exceeding_count == 20
         assert test.d is None

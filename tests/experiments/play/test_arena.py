@@ -176,13 +176,13 @@ def test_the_model_hears_which_of_the_two_is_slower(model):
     slow.tick = lambda games: HeldPool.tick(pool, games)
     list(slow.play(range(4)))
     assert said in ([], [True])  # how long it waited decides
-    slow.waited, slow.worked = 9.0, 1.0
+    slow.wait_s, slow.work_s = 9.0, 1.0
     for _ in range(9):
-        slow.waited = 9.0
+        slow.wait_s = 9.0
         slow._update_engine_speed()
     assert said == [True]
     for _ in range(9):
-        slow.worked = 9.0
+        slow.work_s = 9.0
         slow._update_engine_speed()
     assert said == [True, False]
     quick = []

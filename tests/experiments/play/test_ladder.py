@@ -147,8 +147,8 @@ def test_help_comes_where_the_worst_of_five_moves_wins_and_is_marked(model, colo
     ).play([0])
     first = 0 if color else 1
     assert [board.ply() for board in pool.asked] == [first, first + 2, first + 4]
-    assert game.assisted == [first, first + 4]
-    for ply in game.assisted:
+    assert game.assisted_plies == [first, first + 4]
+    for ply in game.assisted_plies:
         assert game.board.move_stack[ply] == min(pool.asked[(ply - first) // 2].legal_moves, key=chess.Move.uci)
     assert [tries == 0 for tries in game.tries] == [True, False, True]
     assert (len(game.legal_mass), game.first_try_legal) == (1, 1)
@@ -171,10 +171,10 @@ def test_help_on_repetition_asks_in_no_other_position(model):
     helped = EngineRoles(assist="on-repetition")
     shuffled = arena(model, pool, "Nf3 Nf6 Ng1 Ng8", make_policy("legal"), roles=helped, rules=MatchRules(True, 2))
     [game] = shuffled.play([0])
-    assert (len(pool.asked), game.assisted) == (1, [4])  # the start position has been there before
+    assert (len(pool.asked), game.assisted_plies) == (1, [4])  # the start position has been there before
     lost = AdvisingPool(-30)
     [game] = arena(model, lost, "Nf3 Nf6 Ng1 Ng8", make_policy("legal"), roles=helped).play([0])
-    assert (len(lost.asked), game.assisted) == (1, [])
+    assert (len(lost.asked), game.assisted_plies) == (1, [])
 
 
 def test_helped_plies_stand_in_rows_boards_and_tables(session, play, stockfish, tmp_path):

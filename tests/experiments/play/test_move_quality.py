@@ -158,7 +158,7 @@ def test_under_a_time_limit_no_more_games_than_free_cores(session, stockfish, mo
     seen = []
     init = duel.Duel.__init__
     monkeypatch.setattr(
-        duel.Duel, "__init__", lambda self, *a, **k: (init(self, *a, **k), seen.append(self.at_once))[0]
+        duel.Duel, "__init__", lambda self, *a, **k: (init(self, *a, **k), seen.append(self.concurrent_games))[0]
     )
     spec = EngineMatchSpec(player="stockfish:0@time=0.001", opponent="random", games=2, move_limit=2,
                            adjudication="none")  # fmt: skip

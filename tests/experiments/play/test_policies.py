@@ -100,7 +100,7 @@ def test_no_legal_try_is_a_forfeit_with_every_text(model, pgn):
     session, turns = opened(model, pgn, GAMES * 5)
     forfeits = [c for c in choose_moves(make_policy("retry:1", (1.0,)), session, pgn, turns) if c.move is None]
     assert forfeits
-    assert all(len(choice.illegal) == 1 and choice.tries == 1 and not choice.resigned for choice in forfeits)
+    assert all(len(choice.illegal) == 1 and choice.tries == 1 and not choice.is_resignation for choice in forfeits)
 
 
 def test_a_result_written_as_a_move_resigns_or_is_an_illegal_try(monkeypatch, model, pgn):
@@ -108,7 +108,7 @@ def test_a_result_written_as_a_move_resigns_or_is_an_illegal_try(monkeypatch, mo
     told = iter([*pgn.encode("1-0 ")] * 3)
     monkeypatch.setattr(policies, "draw_tokens", lambda logprobs, heats, noise: np.array([next(told)]))
     session, turns = opened(model, pgn, GAMES[:1])
-    assert choose_moves(make_policy("retry:2"), session, pgn, turns) == [MoveChoice(None, (), resigned=True)]
+    assert choose_moves(make_policy("retry:2"), session, pgn, turns) == [MoveChoice(None, (), is_resignation=True)]
     strict = make_policy("retry:2", resigns=False)
     assert choose_moves(strict, session, pgn, turns) == [MoveChoice(None, ("1-0", "1-0"))]
 

@@ -209,13 +209,13 @@ def test_under_a_time_limit_model_and_engines_share_no_core(monkeypatch, stockfi
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr("os.cpu_count", lambda: 32)
     for threads, reserved in ((0, 1), (3, 3), (20, 7)):
-        cores = Cores(PlayOptions(threads=threads), "cpu", timed=True, engines=True, used=set())
-        assert cores.reserved == reserved
-        with EnginePool(parse_engine("stockfish:0@time=0.1"), 64, reserved_cores=cores.reserved) as pool:
+        cores = Cores(PlayOptions(threads=threads), "cpu", is_timed=True, engines=True, used=set())
+        assert cores.reserved_cores == reserved
+        with EnginePool(parse_engine("stockfish:0@time=0.1"), 64, reserved_cores=cores.reserved_cores) as pool:
             assert pool.processes == count_free_cores() - reserved
-    assert Cores(PlayOptions(), "cuda", timed=True, engines=True, used=set()).reserved == 0
-    assert Cores(PlayOptions(), "cpu", timed=False, engines=True, used=set()).reserved == 0
-    with EnginePool(parse_engine("random"), 64, timed=True) as pool:  # analyses have a time limit
+    assert Cores(PlayOptions(), "cuda", is_timed=True, engines=True, used=set()).reserved_cores == 0
+    assert Cores(PlayOptions(), "cpu", is_timed=False, engines=True, used=set()).reserved_cores == 0
+    with EnginePool(parse_engine("random"), 64, is_timed=True) as pool:  # analyses have a time limit
         assert pool.processes == 8
     torch.set_num_threads(1)
 
@@ -228,13 +228,13 @@ def test_games_are_compared_with_the_training_games(session, play, tmp_path, mon
     from chessreg.experiments.play import TrainingGames
     from chessreg.games.boards.moves import hash_move_lists
 
-    assert TrainingGames.of(session.inputs, session.inputs.reference("checkpoint", "bigram")) is None
+    assert TrainingGames.from_inputs(session.inputs, session.inputs.reference("checkpoint", "bigram")) is None
     play(games=4, policy="legal", move_limit=12)
     assert {game.detail["training_openings"] for game in rows(session, tables.Game)} == {None}
     played = {game.unit: game.moves for game in rows(session, tables.Game)}
     openings_seen = hash_move_lists([played[0][:40], played[0][:40], played[1][:40]])
     known = TrainingGames(openings_seen, hash_move_lists([played[1], b"", played[2][:-2]]))
-    monkeypatch.setattr(match.TrainingGames, "of", lambda inputs, checkpoint: known)
+    monkeypatch.setattr(match.TrainingGames, "from_inputs", lambda inputs, checkpoint: known)
     report = play(games=4, policy="legal", move_limit=12, temperatures=(1.0,), adjudicate_at=1)
     again = {game.unit: game for game in rows(session, tables.Game) if game.run_id == report.run_id}
     assert {unit: game.moves for unit, game in again.items()} == played
@@ -252,7 +252,7 @@ def test_the_training_games_are_those_of_the_datasets_that_the_checkpoint_names(
     recipe = session.inputs.reference("dataset", "lm")
     with session.database.write() as sql:
         sql.scalars(select(tables.Checkpoint)).one().training_datasets = [recipe]
-    known = TrainingGames.of(session.inputs, session.inputs.reference("checkpoint", "bigram"))
+    known = TrainingGames.from_inputs(session.inputs, session.inputs.reference("checkpoint", "bigram"))
     board = chess.Board()
     for san in ("d4", "d5", "c4", "e6"):
         board.push_san(san)
@@ -301,7 +301,7 @@ def test_a_core_is_left_to_engines_and_more_while_they_are_slower(monkeypatch, t
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr("os.cpu_count", lambda: 32)
     monkeypatch.delenv("OMP_NUM_THREADS")
-    cores = Cores(PlayOptions(threads=threads), "cpu", timed=False, engines=engines, used=set())
+    cores = Cores(PlayOptions(threads=threads), "cpu", is_timed=False, engines=engines, used=set())
     assert torch.get_num_threads() == usual
     cores.share(True)
     assert torch.get_num_threads() == (threads or 1)

@@ -131,7 +131,7 @@ def test_edits_and_boards_take_them_and_other_caches_are_read_alike(opened: Sess
 
 def test_what_does_not_go_together_is_refused(opened: Session, tmp_path: Path) -> None:
     twin = make_random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=1023, vocab_size=32), seed=5)
-    save_checkpoint(twin, tmp_path / "twin", CheckpointInfo.of(twin, "pgn-char-32"))
+    save_checkpoint(twin, tmp_path / "twin", CheckpointInfo.from_network(twin, "pgn-char-32"))
     import_checkpoint(opened.database, opened.store, tmp_path / "twin", name="twin")
     opened.run(CacheSpec(checkpoint="twin", dataset="sample:fit", games=4, max_sites=8), name="of-twin")
     opened.run(SaeSpec(cache="reference-fit", **SMALL, layers=(0,)), name="only-0")

@@ -149,7 +149,7 @@ def test_metrics_are_those_computed_by_hand(opened: Session, streamed: Any) -> N
     spec, layer = SaeSpec(**STREAM, boards=3), 1
     inputs, model = opened.inputs, opened.model("reference")
     resolved = with_references(opened, spec)
-    origin, sae = SaeOrigin.of(resolved, inputs), opened.sae("streamed", layer)
+    origin, sae = SaeOrigin.from_spec(resolved, inputs), opened.sae("streamed", layer)
     block = model.network.hook_points[format_hook_point(layer)]
     mean = SaeTrainer(spec, format_hook_point(layer), 2, 32, Path("/nowhere"), "cpu")
     rows = ModelRows(resolved, origin, model, 32)
@@ -341,7 +341,7 @@ def test_expansions_that_make_no_sense_are_refused(expansions: tuple[int, ...], 
 def test_every_token_is_read_once_in_an_epoch_and_no_special_one(opened: Session) -> None:
     spec = SaeSpec(**{**STREAM, "batch_tokens": 64, "mix_tokens": 320})
     spec = with_references(opened, spec)
-    origin, model, point = SaeOrigin.of(spec, opened.inputs), opened.model("reference"), format_hook_point(0)
+    origin, model, point = SaeOrigin.from_spec(spec, opened.inputs), opened.model("reference"), format_hook_point(0)
     places = origin.places
     assert not set(places.tolist()) & set(origin.held_places.tolist())
     want = []
@@ -377,7 +377,7 @@ def test_what_is_measured_has_the_final_tokens_of_its_cache(opened: Session) -> 
     cache = CacheSpec(checkpoint="reference", dataset="sample:fit", games=6, last_sites=3)
     opened.run(cache, name="final-tokens")
     reference = opened.inputs.reference("run:cache", "final-tokens")
-    origin = SaeOrigin.of(SaeSpec(cache=reference, heldout_games=2), opened.inputs)
+    origin = SaeOrigin.from_spec(SaeSpec(cache=reference, heldout_games=2), opened.inputs)
     written = opened.model("reference").encoding
     held = origin.encode_items(written, origin.held_items, origin.held_places)
     trained = origin.encode_items(written, origin.items, origin.places)
@@ -389,15 +389,15 @@ def test_what_is_measured_has_the_final_tokens_of_its_cache(opened: Session) -> 
 def test_a_cache_gives_its_rows_without_special_tokens_and_held_out_games(opened: Session) -> None:
     opened.run(CacheSpec(checkpoint="reference", dataset="sample:fit", games=8, sites="all"), name="every-token")
     spec = SaeSpec(cache=opened.inputs.reference("run:cache", "every-token"), **{**SMALL, "mix_tokens": 65536})
-    origin = SaeOrigin.of(spec, opened.inputs)
+    origin = SaeOrigin.from_spec(spec, opened.inputs)
     rows = CacheRows(spec, origin, opened.inputs)
     array = rows.array
-    assert (array.token[~rows.keep & np.isin(array.game, origin.places)] == 0).all()
-    assert (array.token[rows.keep] > 0).all()
-    assert set(array.game[rows.keep].tolist()) == set(origin.places.tolist())
-    steps = -(-int(rows.keep.sum()) // 200)
+    assert (array.token[~rows.mask & np.isin(array.game, origin.places)] == 0).all()
+    assert (array.token[rows.mask] > 0).all()
+    assert set(array.game[rows.mask].tolist()) == set(origin.places.tolist())
+    steps = -(-int(rows.mask.sum()) // 200)
     first = [batch for batch, _ in zip(rows.batches(origin.points), range(steps + 2), strict=False)]
-    assert sum(len(batch[origin.points[0]]) for batch in first[:steps]) == rows.keep.sum()
+    assert sum(len(batch[origin.points[0]]) for batch in first[:steps]) == rows.mask.sum()
     again = next(rows.batches(origin.points, first=steps + 1))
     for point in origin.points:
         assert torch.equal(again[point], first[steps + 1][point])
@@ -567,7 +567,7 @@ def test_the_coefficient_that_a_search_says() -> None:
 def test_a_model_of_positions_has_no_cross_entropy_and_its_boards_are_drawn(opened: Session, tmp_path: Path) -> None:
     torch.manual_seed(3)
     network = FenEncoder(FenConfig(n_layer=1, n_head=2, n_embd=16))
-    save_checkpoint(network, tmp_path / "fen", CheckpointInfo.of(network, "fen-77"))
+    save_checkpoint(network, tmp_path / "fen", CheckpointInfo.from_network(network, "fen-77"))
     import_checkpoint(opened.database, opened.store, tmp_path / "fen", name="fen")
     settings = {**SMALL, "games": 6, "heldout_games": 2, "tokens": 400, "batch_tokens": 100}
     run_id = opened.run(SaeSpec(checkpoint="fen", dataset="sample:test", sites="turns", **settings)).run_id

@@ -52,7 +52,7 @@ def build(home: Home) -> None:
     (there / "games.pgn").write_text("".join(game(number) for number in range(14)))
     (there / "more.pgn").write_text("".join(game(number) for number in range(20, 30)))
     model = make_random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=16, block_size=255, vocab_size=32), seed=0)
-    save_checkpoint(model, there / "model", CheckpointInfo.of(model, "pgn-char-32"))
+    save_checkpoint(model, there / "model", CheckpointInfo.from_network(model, "pgn-char-32"))
     with home.open() as session:
         add_dataset(session.database, session.store, [there / "games.pgn"], name="sample")
         split_dataset(session.database, session.store, "sample", "fit=0.6,test=0.4", seed=0)

@@ -286,7 +286,7 @@ def typed(world: World, data: bytes) -> None:
 
     text = words_of(data)[0] if data else ""
     for read in (
-        lambda text: LabPosition.of(checkpoint="x", moves=text),
+        lambda text: LabPosition.from_settings(checkpoint="x", moves=text),
         lambda text: make_openings(parse_opening(text), 0, range(2)),
     ):
         with contextlib.suppress(*expected()):
@@ -389,7 +389,7 @@ def folder_seeds(world: World) -> list[bytes]:
     torch.set_num_threads(1)
     out = world.root / "small"
     model = make_random_gpt2(GPT2Config(n_layer=1, n_head=2, n_embd=4, block_size=8, vocab_size=32), seed=0)
-    save_checkpoint(model, out, CheckpointInfo.of(model, "pgn-char-32"))
+    save_checkpoint(model, out, CheckpointInfo.from_network(model, "pgn-char-32"))
     files = {path.name: path.read_bytes() for path in out.iterdir()}
     gpt2 = [files["config.json"], files["model.safetensors"]]
     return [APART.join([*gpt2, files["chessreg.json"]]), APART.join(gpt2)]

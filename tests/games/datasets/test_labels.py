@@ -49,7 +49,7 @@ def ask(*texts: str, plies: list[int] | None = None) -> GamePositions:
 
 
 def read(name: str, positions: GamePositions) -> np.ndarray:
-    of = get_label(name).of
+    of = get_label(name).compute
     assert of is not None
     found = of(positions)
     assert found.dtype == np.int8

@@ -257,10 +257,10 @@ def test_legal_moves_of_positions_are_those_of_python_chess(player: GameReader) 
     found = player.legal(fens)
     assert found.codes.dtype == np.dtype("<u2")
     assert found.offsets.shape == (len(fens) + 1,)
-    assert sorted(found.bad) == [0, 1]
-    assert found.bad[1] == "no black king"
+    assert sorted(found.errors) == [0, 1]
+    assert found.errors[1] == "no black king"
     for place, fen in enumerate(fens):
-        legal = [] if place in found.bad else list(chess.Board(fen).legal_moves)
+        legal = [] if place in found.errors else list(chess.Board(fen).legal_moves)
         mine = found.codes[found.offsets[place] : found.offsets[place + 1]]
         assert mine.tolist() == sorted(np.frombuffer(moves.pack_moves(legal), "<u2").tolist()), fen
     first = np.array([found.codes[min(at, len(found.codes) - 1)] for at in found.offsets[:-1]], np.uint16)

@@ -152,10 +152,10 @@ def test_ratings_of_different_scales_are_refused_unless_asked_for():
 
 def test_the_first_games_in_total_or_of_each_class():
     found = classes(Table([1000, 2000, 1001, 1002, 2001, 1003, 2002, 2003]), SkillRule(bins=2))
-    assert found.first(total=3).tolist() == [0, 1, 2]
-    assert found.first(per_class=1).tolist() == [0, 1]
-    assert found.first(total=4, per_class=2).tolist() == [0, 1, 2]
-    assert found.first().tolist() == list(range(8))
+    assert found.select_first(total=3).tolist() == [0, 1, 2]
+    assert found.select_first(per_class=1).tolist() == [0, 1]
+    assert found.select_first(total=4, per_class=2).tolist() == [0, 1, 2]
+    assert found.select_first().tolist() == list(range(8))
 
 
 @pytest.mark.parametrize(

@@ -373,6 +373,6 @@ def test_a_time_limit_ends_the_search_in_time(stockfish: Path) -> None:
 
 
 def test_a_full_strength_opponent_without_a_clock_forgets_also_where_evaluations_have_one() -> None:
-    with EnginePool(parse_engine("random"), 1, timed=True) as pool:
+    with EnginePool(parse_engine("random"), 1, is_timed=True) as pool:
         texts = ("stockfish:20@nodes=10", "stockfish:20@time=0.1", "stockfish:19@nodes=10", "random")
-        assert [pool._forgets(parse_engine(text)) for text in texts] == [True, False, False, False]
+        assert [pool._is_reset_each_move(parse_engine(text)) for text in texts] == [True, False, False, False]

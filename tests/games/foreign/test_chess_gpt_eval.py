@@ -11,7 +11,7 @@ import chess
 import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.foreign import ForeignGame, Rejected, chess_gpt_eval, find_format, read_games
+from chessreg.games.foreign import ForeignGame, RejectedRow, chess_gpt_eval, find_format, read_games
 from chessreg.games.foreign.game import UNKNOWN, parse_engine_limit
 from chessreg.noise import generator
 from tests.quick import quick_first
@@ -85,9 +85,9 @@ def test_a_number_before_each_half_move_is_noted_and_a_wrong_one_too() -> None:
 
 def test_an_illegal_half_move_keeps_the_row_out_by_name() -> None:
     found = chess_gpt_eval.read_eval_row(7, row(MATE.replace("Qh5", "Qh7")))
-    assert found == Rejected(7, "half-move 5, 'Qh7', is not legal")
+    assert found == RejectedRow(7, "half-move 5, 'Qh7', is not legal")
     null = chess_gpt_eval.read_eval_row(0, row("1. e4 --"))
-    assert isinstance(null, Rejected)
+    assert isinstance(null, RejectedRow)
 
 
 def test_results_scores_and_counts_are_compared_with_the_board() -> None:
@@ -198,7 +198,7 @@ def test_files_are_known_by_their_content(tmp_path: Path) -> None:
 def test_every_published_game_replays(shared_data: Path, file: str, games: int, terminations: dict[str, int]) -> None:
     """Every published game is legal, with the recorded number and terminations."""
     read = read_games(shared_data / "results" / file, "chess_gpt_eval")
-    assert (read.rows, len(read.games), read.rejected) == (games, games, ())
+    assert (read.rows, len(read.games), read.rejected_rows) == (games, games, ())
     report = read.report()
     assert {name: report["terminations"].get(name, 0) for name in terminations} == terminations
     odd = {o["code"]: o for o in report["oddities"]}

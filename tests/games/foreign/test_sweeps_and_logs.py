@@ -74,7 +74,7 @@ def test_a_log_keeps_both_of_two_evaluations_and_says_what_it_left_out() -> None
         ("heldout_loss/causal", 4000, 0): 2.683, ("heldout_accuracy/causal", 4000, 0): pytest.approx(0.2725),
         ("heldout_loss/causal", 4000, 1): 2.7, ("heldout_accuracy/causal", 4000, 1): pytest.approx(0.2556),
     }  # fmt: skip
-    assert (log.repeats, log.not_finite, log.others, log.lines) == (2, (5,), 2, 9)
+    assert (log.repeats, log.nonfinite_lines, log.other_lines, log.lines) == (2, (5,), 2, 9)
 
 
 def test_what_logging_writes_before_a_message_is_left_aside() -> None:
@@ -101,7 +101,7 @@ def test_both_losses_of_nanogpt_s_evaluations_are_read() -> None:
         (2, "evaluated_loss", 0, 4.2874), (2, "heldout_loss", 0, 4.2823), (3, "loss", 0, 4.2649),
         (3, "step_milliseconds", 0, 31337.18), (4, "evaluated_loss", 250, 1.9),
     ]  # fmt: skip
-    assert (log.not_finite, log.others) == ((4,), 2)
+    assert (log.nonfinite_lines, log.other_lines) == ((4,), 2)
     with pytest.raises(BadInputError, match="line 1: 'step 3: train loss' is not step N: train loss X, val loss Y"):
         training_log.read_training_log("step 3: train loss\n")
 

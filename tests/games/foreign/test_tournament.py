@@ -67,12 +67,12 @@ def test_games_that_cannot_be_kept_are_listed_with_their_row() -> None:
         game("*", "*"),
         game(),
     )
-    assert (found.rows, [g.row for g in found.games], [r.row for r in found.rejected]) == (
+    assert (found.rows, [g.row for g in found.games], [r.row for r in found.rejected_rows]) == (
         8,
         [0, 7],
         [1, 2, 3, 4, 5, 6],
     )
-    assert [reject.text for reject in found.rejected] == [
+    assert [reject.text for reject in found.rejected_rows] == [
         "half-move 3, 'Ke3', is not legal",
         "it starts from another position: 4k3/8/8/8/8/8/8/4K2R b K - 0 1",
         "half-move 2, 'Z0', is not legal",
@@ -136,7 +136,7 @@ def test_draws_by_agreement_and_adjudication_have_no_loser() -> None:
 def test_an_illegal_move_at_the_end_is_a_forfeit_of_its_side(word: str, tag: str | None) -> None:
     tags = {} if tag is None else {"Termination": tag}
     found = read(game(f"1. e4 e5 2. {word} 0-1", "0-1", **tags), game(f"1. e4 {word} 1-0", "1-0", **tags))
-    assert found.rejected == ()
+    assert found.rejected_rows == ()
     white, black = found.games
     for played, side in ((white, chess.WHITE), (black, chess.BLACK)):
         plies = 2 if side else 1
