@@ -106,7 +106,9 @@ class Registry(Session):
         from chessreg.queries.scope import Scope
 
         entry, plot = find_plot(name, list_trusted_kind_files(self.database))
-        return plots.draw_figure(query_plot_rows(self.database, entry, plot, Scope.of(scope), scoring=scoring), plot)
+        return plots.draw_figure(
+            query_plot_rows(self.database, entry, plot, Scope.from_options(scope), scoring=scoring), plot
+        )
 
     def compare(self, *runs: str) -> RunComparison:
         """Return the differences between runs: settings, code, machines, and each metric with its interval.
@@ -176,7 +178,7 @@ class Registry(Session):
         found = load_entity(noun)
         with self._read() as sql:
             rows = found.rows(sql, run)
-        kept = [row for row in rows if archived or found.of_run or not row["archived"]]
+        kept = [row for row in rows if archived or found.is_made_by_runs or not row["archived"]]
         return Rows(kept, {column.field: column.heading for column in found.columns})
 
     def show(self, noun: str, reference: str) -> dict[str, Any]:

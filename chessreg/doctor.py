@@ -120,7 +120,7 @@ def find_orphans(database: Database) -> Iterator[Problem]:
 def find_broken_promises(database: Database, store: Store) -> Iterator[Problem]:
     """Yield attempts on other machines whose check-in is overdue, as observed from here."""
     began = time.monotonic()
-    for attempt in watch.Watcher(store).overdue(watch.read_running_attempts(database), began):
+    for attempt in watch.Watcher(store).list_overdue(watch.read_running_attempts(database), began):
         lost = [attempt.id]
         yield Problem(
             "promises",
@@ -145,7 +145,7 @@ def find_unattended_attempts(database: Database, store: Store, registry: str) ->
             lambda: presence.start(registry),
         )
     for path in store.runs.glob("*/jobs/*/process.json"):
-        process = ProcessId.of(worker.read_json_or_none(path))
+        process = ProcessId.from_record(worker.read_json_or_none(path))
         if process is None or path.parent.name in running:
             continue
         if process.is_gone() is False:

@@ -133,9 +133,9 @@ def mask(text: str) -> str:
         text = USER_ALONE.sub(rf"\1{MASK}@", CREDENTIALS.sub(rf"\1:{MASK}@", text))
     for needles, pattern in SHAPES:
         if any(needle in text for needle in needles):
-            text = _shape(pattern).sub(lambda match: (match[1] if match.re.groups else "") + MASK, text)
+            text = _compile_token(pattern).sub(lambda match: (match[1] if match.re.groups else "") + MASK, text)
     if KEYWORD.search(text):
-        text = "\n".join(_line(line) if KEYWORD.search(line) else line for line in text.split("\n"))
+        text = "\n".join(_mask_line(line) if KEYWORD.search(line) else line for line in text.split("\n"))
         text = BLOCK.sub(rf"\g<head>\g<indent>  {MASK}\n", text)
     return USER.sub(rf"\g<head>{MASK}", text) if "-u" in text else text
 
@@ -208,17 +208,17 @@ def mask_streams() -> Iterator[None]:
 
 
 @cache
-def _shape(pattern: str) -> re.Pattern[str]:
+def _compile_token(pattern: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![A-Za-z0-9]){pattern}")
 
 
-def _line(line: str) -> str:
+def _mask_line(line: str) -> str:
     for pattern in OF_LINE:
-        line = pattern.sub(_without_value, line)
+        line = pattern.sub(_mask_value, line)
     return line
 
 
-def _without_value(match: re.Match[str]) -> str:
+def _mask_value(match: re.Match[str]) -> str:
     """The match with its value masked, unless the value is code, a placeholder or a token of a vocabulary."""
     groups = match.groupdict()
     value, name = groups["value"], groups.get("name") or ""

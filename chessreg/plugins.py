@@ -24,7 +24,7 @@ def list_entry_points(group: str) -> list[EntryPoint]:
     return sorted(entry_points(group=group), key=lambda point: point.name)
 
 
-def package(point: EntryPoint) -> str:
+def describe_package(point: EntryPoint) -> str:
     """Return the package of an entry point, with its version."""
     return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
 
@@ -37,7 +37,8 @@ def load_entry_point(point: EntryPoint, noun: str) -> Any:
     try:
         return point.load()
     except (Exception, SystemExit) as error:  # a third-party package may fail in any way
-        raise ChessregError(f"{noun} {point.name} of {package(point)} cannot be loaded: {describe_import_error(error)}",
+        package = describe_package(point)
+        raise ChessregError(f"{noun} {point.name} of {package} cannot be loaded: {describe_import_error(error)}",
                             f"fix or remove {point.dist.name if point.dist else point.value}") from error  # fmt: skip
 
 
@@ -48,10 +49,10 @@ def load_custom_module(module: str) -> ModuleType:
     except (ChessregError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
-        raise broken(module, error) from error
+        raise make_broken_module_error(module, error) from error
 
 
-def broken(module: str, error: BaseException) -> ChessregError:
+def make_broken_module_error(module: str, error: BaseException) -> ChessregError:
     """Return the error for a module in one of chessreg's folders whose import raised this."""
     spec = importlib.util.find_spec(module)
     file = (spec and spec.origin) or module

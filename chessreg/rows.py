@@ -100,11 +100,11 @@ def sort_listed_rows(
     [3, 2, None]
     """
     ordered = list(rows)
-    keys = {_sort_name(heading): key for key, heading in (headings or {}).items()}
-    keys |= {_sort_name(key): key for row in rows[:1] for key in row}
+    keys = {_make_sort_name(heading): key for key, heading in (headings or {}).items()}
+    keys |= {_make_sort_name(key): key for row in rows[:1] for key in row}
     for word in reversed(sort.split(",") if sort and rows else []):
         name = word.strip()
-        key = keys.get(_sort_name(name.removeprefix("-")))
+        key = keys.get(_make_sort_name(name.removeprefix("-")))
         if key is None:
             raise BadInputError(
                 f"--sort {sort}: column {name.removeprefix('-')!r} does not exist", f"one of {', '.join(sorted(keys))}"
@@ -115,7 +115,7 @@ def sort_listed_rows(
     return ordered
 
 
-def _sort_name(text: str) -> str:
+def _make_sort_name(text: str) -> str:
     return text.strip().lower().replace(" ", "_")
 
 
@@ -183,7 +183,7 @@ class Rows(list[dict[str, Any]]):
     are 32 hex digits."""
 
     def __init__(self, rows: Iterable[dict[str, Any]], headings: Mapping[str, str]) -> None:
-        super().__init__({name: _with_plain_ids(value) for name, value in row.items()} for row in rows)
+        super().__init__({name: _convert_ids(value) for name, value in row.items()} for row in rows)
         self.headings = dict(headings)
 
     def to_arrow(self) -> pa.Table:
@@ -226,14 +226,14 @@ def format_html_table(headings: Sequence[str], cells: Sequence[Sequence[str]], r
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
-def _with_plain_ids(value: Any) -> Any:
+def _convert_ids(value: Any) -> Any:
     """Return a value with every UUID in it, also in lists and dicts, as an Id."""
     if isinstance(value, UUID):
         return Id(value.hex)
     if isinstance(value, list):
-        return [_with_plain_ids(item) for item in value]
+        return [_convert_ids(item) for item in value]
     if isinstance(value, dict):
-        return {name: _with_plain_ids(item) for name, item in value.items()}
+        return {name: _convert_ids(item) for name, item in value.items()}
     return value
 
 

@@ -282,7 +282,7 @@ def open_session(
     root = resolve_store_path(store, place).resolve()
     database = Database.open(place, create=create)
     if not create:
-        return Session(database, lambda: Store.present(root))
+        return Session(database, lambda: Store.open_existing(root))
     try:
         return Session(database, Store.create(root))
     except BaseException:

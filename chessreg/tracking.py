@@ -72,14 +72,14 @@ class RunRecord:
         """The run's name with its kind if it has no name."""
         return self.name or f"{self.kind} {self.id[-6:]}"
 
-    def numbers(self) -> int:
+    def count_numbers(self) -> int:
         """Return the number of results and points of curves."""
         return len(self.results) + sum(map(len, self.curves.values()))
 
     @property
     def progress(self) -> str:
         """A text that changes when an incomplete run has gone on."""
-        return f"{self.state}, {self.numbers()} numbers"
+        return f"{self.state}, {self.count_numbers()} numbers"
 
     def is_newer_than(self, state: str | None, progress: str | None) -> bool:
         """Return whether an export with this state and progress has to be written again. A complete one is final."""
@@ -189,7 +189,7 @@ def export_records(session: Session, place: str, words: str = "", project: str =
         if str(error.name).partition(".")[0] != package.partition("-")[0]:
             raise
         raise BadInputError(f"export to {tracker} needs the package {package}", install_command(package)) from None
-    numbers = sum(record.numbers() for record in records)
+    numbers = sum(record.count_numbers() for record in records)
     return {"place": place, "runs": len(records), **written._asdict(), "numbers": numbers}
 
 

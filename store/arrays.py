@@ -217,7 +217,7 @@ class ActivationArray:
         return cls([ArrayGroup(Path(path)) for path in paths])
 
     @classmethod
-    def of(cls, store: Store, spec: Mapping[str, Any]) -> ActivationArray:
+    def from_spec(cls, store: Store, spec: Mapping[str, Any]) -> ActivationArray:
         """Return all published groups of a spec as one array. Raises NotInStoreError if none is published."""
         return cls([ArrayGroup(path) for path in list_groups(store, spec)])
 
@@ -232,19 +232,19 @@ class ActivationArray:
     @cached_property
     def game(self) -> np.ndarray:
         """int32 [rows]: the row number in the dataset of each row's game."""
-        return self._index("game")
+        return self._read_index("game")
 
     @cached_property
     def token(self) -> np.ndarray:
         """int32 [rows]: the token position of each row in the game's text."""
-        return self._index("token")
+        return self._read_index("token")
 
     @cached_property
     def ply(self) -> np.ndarray:
         """int32 [rows]: the ply of each row."""
-        return self._index("ply")
+        return self._read_index("ply")
 
-    def _index(self, name: str) -> np.ndarray:
+    def _read_index(self, name: str) -> np.ndarray:
         return np.concatenate([part.slice(name, 0, part.rows) for part in self.parts])
 
     def read(self, hook_point: str, rows: slice | Sequence[int] | np.ndarray | None = None) -> np.ndarray:

@@ -350,7 +350,7 @@ def _read_staging(path: Path, now: float) -> StagedPath | None:
 def _read_holder(lock: Path) -> ProcessId | None:
     """Return the process recorded in a lock file, or None."""
     try:
-        return ProcessId.of(parse_json(lock.read_bytes()[:1000]))
+        return ProcessId.from_record(parse_json(lock.read_bytes()[:1000]))
     except (OSError, ValueError):
         return None
 

@@ -50,7 +50,7 @@ class Fragment:
     run_id: str
 
     @classmethod
-    def at(cls, path: Path) -> Fragment:
+    def from_path(cls, path: Path) -> Fragment:
         """Return the fragment at `path`. Raises StoreError if the name is not that of a fragment."""
         if not path.name.endswith(FRAGMENT_SUFFIX) or not _has_fragment_name(path):
             raise StoreError(f"{path.name} is not the name of a fragment")
@@ -296,18 +296,18 @@ def read_or_quarantine(store: Store, fragment: Fragment) -> list[tuple[str, Rows
 def adopt_fragment(store: Store, path: Path) -> Fragment | None:
     """Copy a fragment of another store to `incoming/`. None if this store has or had it. Raises CorruptError."""
     store.require_writable()
-    fragment = Fragment.at(path)
+    fragment = Fragment.from_path(path)
     if (store.incoming / fragment.name).exists() or (store.ingested / fragment.run_id / fragment.name).exists():
         return None
     packed = fragment._read_packed()
     fragment._unpack_content(packed)
     with convert_os_errors(f"copy fragment {fragment.name}"):
         place_file(store, packed, store.incoming / fragment.name)
-    return Fragment.at(store.incoming / fragment.name)
+    return Fragment.from_path(store.incoming / fragment.name)
 
 
 def _list_fragments(folder: Path) -> list[Fragment]:
-    return [Fragment.at(path) for path in sorted(folder.glob(f"*{FRAGMENT_SUFFIX}")) if _has_fragment_name(path)]
+    return [Fragment.from_path(path) for path in sorted(folder.glob(f"*{FRAGMENT_SUFFIX}")) if _has_fragment_name(path)]
 
 
 def _has_fragment_name(path: Path) -> bool:
@@ -407,4 +407,4 @@ class FragmentWriter:
         self._last_ns = max(time.time_ns(), self._last_ns + 1000)  # names of one writer sort by time
         path = self.store.incoming / f"{make_uuid7(self._last_ns)}.{self.run_id}{FRAGMENT_SUFFIX}"
         place_file(self.store, pack_fragment(self.run_id, self.attempt_id, self._last_ns, self._lines), path)
-        return Fragment.at(path)
+        return Fragment.from_path(path)

@@ -30,7 +30,7 @@ class ProcessId:
     started: float | None
 
     @classmethod
-    def of(cls, record: Any) -> ProcessId | None:
+    def from_record(cls, record: Any) -> ProcessId | None:
         """Return the process described by a JSON object, or None if a field is missing or has the wrong type."""
         if not isinstance(record, dict):
             return None

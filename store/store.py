@@ -65,7 +65,7 @@ class Store(ArtifactStore):
         return cls(root)
 
     @classmethod
-    def present(cls, root: Path | str) -> Store:
+    def open_existing(cls, root: Path | str) -> Store:
         """Return the existing store at `root`, read-only if it is not writable. Raises StoreError if it does not
         exist."""
         try:

@@ -69,7 +69,7 @@ class LockWatch:
 def watched(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LockWatch]:
     """Watch the locks during the block, and fail if one is lost."""
     watch = LockWatch(path)
-    own, foreign = FileGate.own, FileGate.foreign
+    own, foreign = FileGate.use_with_python, FileGate.use_with_adbc
 
     @contextmanager
     def checked_own(gate: FileGate) -> Iterator[None]:

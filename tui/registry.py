@@ -53,7 +53,7 @@ def open_tui_session(place: RegistryPlace, store_path: Path, read_only: bool = F
         if read_only:
             store = Store(store_path, read_only=True)
         else:
-            store = Store.create(store_path) if create else Store.present(store_path)
+            store = Store.create(store_path) if create else Store.open_existing(store_path)
     except BaseException:
         database.close()
         raise

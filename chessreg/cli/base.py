@@ -317,7 +317,7 @@ class LazyCommand(NamedTuple):
     of: str = ""  # argument of the attribute, if one function makes several commands
 
     @property
-    def present(self) -> bool:
+    def is_present(self) -> bool:
         """Whether its module can be found, without running it."""
         try:
             return importlib.util.find_spec(self.target.partition(":")[0]) is not None
@@ -404,11 +404,11 @@ class LazyGroup(Group):
         self.lazy = dict(lazy or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        there = [name for name, command in self.lazy.items() if command.present]
+        there = [name for name, command in self.lazy.items() if command.is_present]
         return there + [name for name in super().list_commands(ctx) if name not in self.lazy]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name in self.lazy and self.lazy[name].present:
+        if name in self.lazy and self.lazy[name].is_present:
             return self.lazy[name].load()
         return super().get_command(ctx, name)
 

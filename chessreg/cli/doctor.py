@@ -96,7 +96,7 @@ def check_work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
         if (gone := health.find_missing_store(database, home.store_path)) is not None:
             yield Check(gone.check, "broken", gone.detail, gone.hint)
         return
-    store = Store.present(home.store_path)
+    store = Store.open_existing(home.store_path)
     for problem in health.find_problems(database, store, home.registry_reference, digests=digests):
         wrong += 1
         if not fix:

@@ -42,7 +42,7 @@ def elo(home: Home, counts: tuple[int, ...], sprt: str | None, alpha: float, bet
     score, difference = match.score(), match.elo()
     normalized, superiority = match.compute_normalized_elo(), match.superiority()
     exact: dict[str, Any] = describe_counts(counts)
-    shown: dict[str, Any] = {**exact, "score": score.written(), "Elo": write_elo(difference)}
+    shown: dict[str, Any] = {**exact, "score": score.format_value(), "Elo": write_elo(difference)}
     exact |= {"score": score._asdict(), "elo": difference._asdict()}
     exact |= {"normalized_elo": normalized, "likelihood_of_superiority": superiority}
     if normalized is not None and superiority is not None:
@@ -61,7 +61,7 @@ def elo(home: Home, counts: tuple[int, ...], sprt: str | None, alpha: float, bet
 def write_elo(difference: Estimate) -> str:
     """Return an Elo difference with its interval, or its only bound if all games were lost or won."""
     if difference.value is not None:
-        return difference.written("+")
+        return difference.format_value("+")
     return f"≤ {difference.high:+.0f}" if difference.low is None else f"≥ {difference.low:+.0f}"
 
 

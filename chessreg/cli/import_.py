@@ -314,7 +314,7 @@ def sae(
 
     spec = ImportedSaeSpec(checkpoint=checkpoint, folders=tuple(map(str, folders)), hook_points=hook_points or ())
     session = home.open_for_adding(needs=[checkpoint], check=lambda: read_imported_saes(spec, list(folders), None))
-    row = session.inputs.checkpoint_row(session.inputs.reference("checkpoint", checkpoint))
+    row = session.inputs.read_checkpoint_row(session.inputs.reference("checkpoint", checkpoint))
     read_imported_saes(spec, list(folders), row)  # messages name the user's folders; those of the run cannot
     options = ImportedOptions(
         file_names=", ".join(path.name for path in folders), fetched=describe_origin(home, folders)

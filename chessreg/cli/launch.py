@@ -111,9 +111,7 @@ def launch(ctx: click.Context, resume: str | None) -> None:
         from chessreg.scheduling.launch import Order
 
         kind, spec, explicit = read_recorded_run(home, resume)
-        launch_orders_here(
-            home, [Order(kind, spec, kind.options(), explicit)], dry_run=False, wait=False, as_json=False
-        )
+        launch_in_process(home, [Order(kind, spec, kind.options(), explicit)], dry_run=False, wait=False, as_json=False)
 
 
 class LaunchCommand(KindCommand):
@@ -121,7 +119,7 @@ class LaunchCommand(KindCommand):
 
     verb = "launch"
 
-    def go(self, **params: Any) -> None:
+    def execute(self, **params: Any) -> None:
         """Launch the run, or one run for each cell of `--sweep` and `--grid`."""
         home = click.get_current_context().find_object(Home)
         assert home
@@ -138,7 +136,7 @@ def launch_or_print(home: Home, orders: list[Order], params: dict[str, Any]) -> 
     if params["print"]:
         show_scripts(home, orders, params["json"])
     else:
-        launch_orders_here(home, orders, dry_run=params["dry_run"], wait=params["wait"], as_json=params["json"])
+        launch_in_process(home, orders, dry_run=params["dry_run"], wait=params["wait"], as_json=params["json"])
 
 
 def make_order(
@@ -286,7 +284,7 @@ def resolve_kind_reference(kind: str, file: Path) -> str:
     return str(file.parent / kind) if ".py" in kind and kind_file.is_file() else kind
 
 
-def launch_orders_here(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: bool) -> None:
+def launch_in_process(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: bool) -> None:
     """Plan and queue the orders, start a supervisor if needed, and print the plan."""
     from chessreg.cli.jobs import format_duration
     from chessreg.runs.ingest import ingest_fragments

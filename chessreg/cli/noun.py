@@ -35,7 +35,7 @@ def group_of(noun: str) -> Group:
     group.add_command(show_command(noun_entity))
     if noun_entity.verify is not None:
         group.add_command(verify_command(noun_entity))
-    if not noun_entity.of_run:  # things that a run made are named after the run
+    if not noun_entity.is_made_by_runs:  # things that a run made are named after the run
         add_annotation_commands(group, noun)
     return group
 
@@ -78,7 +78,7 @@ def list_command(noun: Entity) -> click.Command:
         rows = [row for row in rows if everything or not row["archived"]]
         print_rows(home, noun, sort_listed_rows(rows, sort, get_headings(noun)))
 
-    if noun.of_run:
+    if noun.is_made_by_runs:
         command.params.insert(
             0, click.Option(["--run"], metavar="RUN", help="List only the results of this run. Left out: of all runs.")
         )
@@ -94,7 +94,7 @@ def show_command(noun: Entity) -> click.Command:
     )
 
     @click.command("show", help=help)
-    @click.argument("reference", metavar="RUN" if noun.of_run else noun.noun.upper())
+    @click.argument("reference", metavar="RUN" if noun.is_made_by_runs else noun.noun.upper())
     @add_json_option
     @pass_home
     def command(home: Home, reference: str, **options: Any) -> None:
@@ -123,7 +123,7 @@ def verify_command(noun: Entity) -> click.Command:
     example = noun.example.partition(" ")[0]
 
     @click.command("verify", help=add_example(noun.verify_help, f"chessreg {noun.noun} verify {example}"))
-    @click.argument("reference", metavar="RUN" if noun.of_run else noun.noun.upper())
+    @click.argument("reference", metavar="RUN" if noun.is_made_by_runs else noun.noun.upper())
     @add_json_option
     @pass_home
     @click.pass_context

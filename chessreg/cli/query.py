@@ -185,7 +185,7 @@ def query(home: Home, **options: Any) -> None:
     if as_json and question.format_ not in (None, "json"):
         raise click.UsageError("--json and --format contradict each other")
     if question.kept_columns:
-        result = result.showing([name.strip().replace(" ", "_") for name in question.kept_columns.split(",")])
+        result = result.select_columns([name.strip().replace(" ", "_") for name in question.kept_columns.split(",")])
     if question.records and question.format_ not in (None, "records"):
         raise click.UsageError("--records and --format contradict each other")
     print_result(result, "json" if as_json else "records" if question.records else question.format_, question)
@@ -251,7 +251,7 @@ def answer_query(home: Home, question: Asked) -> QueryResult:
     from chessreg.queries.scope import Scope
 
     entry = find_named_entry(home, question.name)
-    database, scope = open_registry_for_query(home), Scope.of(question.scope)
+    database, scope = open_registry_for_query(home), Scope.from_options(question.scope)
     how: dict[str, Any] = {
         "scoring": question.scoring, "sort": question.sort, "timeout": question.timeout, "memory": question.memory
     }  # fmt: skip
@@ -338,7 +338,7 @@ def show_list(home: Home, as_json: bool) -> None:
     from chessreg.queries.catalogue import list_entries
 
     listed = list_entries(list_custom_kind_files(home))
-    answerable = find_answerable_here(home, listed)
+    answerable = find_answerable_queries(home, listed)
     if as_json:
         rows = [
             {
@@ -361,7 +361,7 @@ def show_list(home: Home, as_json: bool) -> None:
     click.echo(here, err=True)
 
 
-def read_if_here(
+def read_if_available(
     home: Home, read_file: Callable[[Path], frozenset[str]], read_database: Callable[[Database], frozenset[str]]
 ) -> frozenset[str] | None:
     """Return the answer of one function for the registry, or None if there is no registry or it cannot be read."""
@@ -391,10 +391,10 @@ def list_kinds_with_runs(home: Home) -> frozenset[str] | None:
 
         return list_complete_kinds(database)
 
-    return read_if_here(home, read, read_database)
+    return read_if_available(home, read, read_database)
 
 
-def find_answerable_here(home: Home, entries: Sequence[Entry]) -> frozenset[str] | None:
+def find_answerable_queries(home: Home, entries: Sequence[Entry]) -> frozenset[str] | None:
     """Return the titles of the queries for which the registry has complete runs, or None if it cannot be read."""
     from chessreg.queries.catalogue import find_answerable_titles
     from chessreg.registry import sqlite
@@ -404,7 +404,7 @@ def find_answerable_here(home: Home, entries: Sequence[Entry]) -> frozenset[str]
 
         return list_answerable_titles(database, entries)
 
-    return read_if_here(
+    return read_if_available(
         home, lambda path: find_answerable_titles(entries, lambda sql: sqlite.read_rows(path, sql)), read_database
     )
 
@@ -477,7 +477,9 @@ def plot(
     from chessreg.queries.scope import Scope
 
     plots.check_suffix(target)
-    result = query_plot_rows(open_registry_for_query(home), entry, plot_spec, Scope.of(scope), scoring=scoring)
+    result = query_plot_rows(
+        open_registry_for_query(home), entry, plot_spec, Scope.from_options(scope), scoring=scoring
+    )
     plots.write_figure(plots.draw_figure(result, plot_spec), target)
     if as_json:
         print_output(True, {"file": str(target), "plot": plot_spec.title, "query": entry.title, "points": len(result)})

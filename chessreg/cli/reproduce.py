@@ -144,7 +144,7 @@ def rerun_exactly(home: Home, session: Session, run_id: UUID) -> bool:
         outcome = repeat_run(session.database, session.store, run_id, on_progress)
     if home.json:
         print_output(home, outcome.as_dict())
-        return outcome.agrees
+        return outcome.is_equal
     click.echo(f"{outcome.same:,} rows came out the same, {len(outcome.differing):,} did not", err=True)
     for column, differing in outcome.columns.items():
         click.echo(make_visible(f"  {column}: {differing.describe()}"), err=True)
@@ -155,7 +155,7 @@ def rerun_exactly(home: Home, session: Session, run_id: UUID) -> bool:
         click.echo(f"{outcome.outputs_same} of {made} outputs have the same bytes", err=True)
     for what in outcome.outputs_kept:
         click.echo(make_visible(f"kept, as its bytes were not here: {what}"), err=True)
-    return outcome.agrees
+    return outcome.is_equal
 
 
 def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
@@ -181,11 +181,12 @@ def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
     rows = []
     for m in comparison.metrics:
         then, now, difference = (*m.values, m.differences[1])
-        difference_text = difference.written("+") if difference else ""
+        difference_text = difference.format_value("+") if difference else ""
         adjusted = f"{p[m.name]:.2g}" if m.name in p else ""
         rows.append(
             {
-                "metric": m.name, "then": then.written(), "again": now.written(), "difference": difference_text,
+                "metric": m.name, "then": then.format_value(), "again": now.format_value(),
+                "difference": difference_text,
                 "p (Holm)": adjusted,
             }
         )  # fmt: skip

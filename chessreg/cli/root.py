@@ -111,7 +111,7 @@ class Root(LazyGroup):
         super().__init__(*arguments, lazy=COMMANDS, **settings)
         self._looked = False
 
-    def _look(self) -> None:
+    def _load_entries(self) -> None:
         """Add nouns and the commands of installed packages; they cannot replace a command of the table."""
         if not self._looked:
             from importlib.metadata import entry_points
@@ -126,7 +126,7 @@ class Root(LazyGroup):
             self._looked = True
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        self._look()
+        self._load_entries()
         return super().list_commands(ctx)
 
     def sections(self, ctx: click.Context) -> dict[str, list[str]]:
@@ -137,7 +137,7 @@ class Root(LazyGroup):
         """Return the command, or None if it does not exist. Raises ChessregError if `name` is a noun whose module is
         broken."""
         if name not in COMMANDS:
-            self._look()
+            self._load_entries()
         command = super().get_command(ctx, name)
         if command is None:
             from chessreg.entities import check_entity_module

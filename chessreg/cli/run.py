@@ -20,6 +20,7 @@ from chessreg.named import clip_text
 from chessreg.runs.spec import (
     SettingField,
     describe_settings,
+    find_variant_tag,
     flatten_settings,
     format_flag,
     format_value,
@@ -29,7 +30,6 @@ from chessreg.runs.spec import (
     name_all_settings,
     nest_settings,
     parse_settings,
-    tag_of,
 )
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class KindCommand(click.Command):
         if kind.example:
             text += f"\n\n\b\nExample: chessreg {self.verb} {name}\n  {kind.example.replace(' --', chr(10) + '  --')}"
         super().__init__(
-            name, params=[*settings, *execution, *self.own], callback=self.go, help=text, short_help=kind.summary
+            name, params=[*settings, *execution, *self.own], callback=self.execute, help=text, short_help=kind.summary
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -152,7 +152,7 @@ class KindCommand(click.Command):
     def find_typed_tag(self, ctx: click.Context) -> str | None:
         """Return the tag's value in the command, its spec file or its preset: help shows that variant."""
         params, _, _ = self.make_parser(ctx).parse_args(self.typed)
-        tag = tag_of(self.kind.spec)
+        tag = find_variant_tag(self.kind.spec)
         from_file = read_toml(Path(params["spec"])) if "spec" in params else {}
         filled = self.kind.preset(params["preset"]) if "preset" in params else {}
         found = (values[tag] for values in (params, from_file, filled) if tag in values)
@@ -161,7 +161,7 @@ class KindCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the main settings, or all with `--help-all`. If the spec has variants, those of the given one."""
         whole = ctx.meta.get(HELP_ALL, False)
-        tag = tag_of(self.kind.spec)
+        tag = find_variant_tag(self.kind.spec)
         value, known = self.find_typed_tag(ctx) if tag else None, list_variants(self.kind.spec)
         shown, of = list(list_visible_settings(self.kind.spec, value)), ""
         if tag and value in known:
@@ -184,7 +184,7 @@ class KindCommand(click.Command):
             counts = f"{hidden} more settings and {len(self.execution)} execution options"
             formatter.write(f"\n{counts}:\n  {ctx.command_path}{typed} --help-all\n")
 
-    def go(self, **params: Any) -> None:
+    def execute(self, **params: Any) -> None:
         """Run the kind in this process, or print its plan with `--dry-run`."""
         home = click.get_current_context().find_object(Home)
         assert home
@@ -470,7 +470,7 @@ def make_option(setting: SettingField) -> click.Option:
     kind: Any = setting.type
     if setting.form == "choice":
         kind = click.Choice(setting.choices)
-    elif setting.several:
+    elif setting.is_list:
         kind = Numbers(setting.type, setting.is_required, setting.empty_words)
     elif setting.optional and setting.type in (int, float):
         kind = OrNone(setting.type, setting.empty_words)
@@ -482,7 +482,7 @@ def format_default(setting: SettingField) -> str:
     """Return `[required]` or `[default: …]`; empty without a default, which the setting's text explains."""
     if setting.is_required:
         return "  [required]"
-    if setting.shown_default in ("", "none") or setting.means_all(setting.default):
+    if setting.shown_default in ("", "none") or setting.is_all(setting.default):
         return ""
     return f"  [default: {setting.default if isinstance(setting.default, bool) else setting.shown_default}]"
 

@@ -184,9 +184,9 @@ def make_metric_row(
     """Return a row of a comparison: each run's value, and after the first its difference from the first."""
     row: dict[str, Any] = {"metric": name}
     for number, (label, value, difference) in enumerate(zip(labels, values, differences, strict=True)):
-        row[label] = value.written(decimals=decimals)
+        row[label] = value.format_value(decimals=decimals)
         if number:
-            row[f"Δ {label}"] = difference.written("+", decimals) if difference else ""
+            row[f"Δ {label}"] = difference.format_value("+", decimals) if difference else ""
     return row
 
 

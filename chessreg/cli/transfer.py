@@ -83,7 +83,7 @@ def push(
         return
     there = place_at(where, create=True)
     done = transfer.push_items(database, session.store, there, wanted)
-    states = unfinished.carry_states_of(database, session.store, there, references)
+    states = unfinished.copy_states(database, session.store, there, references)
     if rows:
         from chessreg.entities.merge import export_rows
 
@@ -167,7 +167,7 @@ def pull(home: Home, references: tuple[str, ...], place: str | None, inputs: boo
     wanted = transfer.find_items(database, references, inputs=inputs)
     store, there = home.session().store, place_at(place) if place else None
     done = transfer.pull_items(database, store, wanted, there)
-    states = unfinished.carry_states_of(database, there, store, references) if there else 0
+    states = unfinished.copy_states(database, there, store, references) if there else 0
     print_transfer(home, done, states, "here")
 
 

@@ -79,7 +79,7 @@ def _load_plugin_entity(point: EntryPoint) -> type[Entity]:
     declared: type[Entity] = plugins.load_entry_point(point, "noun")
     if not (inspect.isclass(declared) and issubclass(declared, Entity)):
         raise ChessregError(
-            f"{point.value} of {plugins.package(point)} is not a subclass of {Entity.__module__}.Entity"
+            f"{point.value} of {plugins.describe_package(point)} is not a subclass of {Entity.__module__}.Entity"
         )
     return declared
 

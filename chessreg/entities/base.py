@@ -66,14 +66,14 @@ class Entity:
         return str(self.table.__noun__.name)
 
     @property
-    def of_run(self) -> bool:
+    def is_made_by_runs(self) -> bool:
         """Return whether runs make these things. A row then has the id and the name of its run."""
         return names.is_keyed_by_run(self.table)
 
     @property
-    def several(self) -> bool:
+    def is_made_per_unit(self) -> bool:
         """Return whether a run makes one thing per unit, such as one probe per layer."""
-        return self.of_run and "unit" in self.table.__table__.columns
+        return self.is_made_by_runs and "unit" in self.table.__table__.columns
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ class Entity:
         """Return all rows, oldest first, or only the rows of `reference`. Raises NotFoundError if it does not exist."""
         if reference is None and not brought.has_table(sql, self.table.__table__):
             return []
-        if self.of_run:
+        if self.is_made_by_runs:
             return read_produced_rows(sql, self.noun, self.table, reference)
         if reference is not None:
             return [read_entity_row(sql, self.noun, self.table, reference)]
@@ -92,7 +92,7 @@ class Entity:
         rows = self.rows(sql)
         return (
             add_annotations(sql, [self.summarize_rows(part) for part in group_by_run(rows).values()])
-            if self.of_run
+            if self.is_made_by_runs
             else rows
         )
 
@@ -128,31 +128,31 @@ class Entity:
         layers = ", ".join(str(row["layer"]) for row in rows if "layer" in row)
         if not fitting:
             raise NotFoundError(f"{reference} has no {self.noun} of layer {layer}", f"it has {layers}")
-        return fitting[0] if len(fitting) == 1 else self.best(fitting, reference, layers)
+        return fitting[0] if len(fitting) == 1 else self.choose_best(fitting, reference, layers)
 
-    def best(self, rows: list[Row], reference: str, layers: str) -> Row:
+    def choose_best(self, rows: list[Row], reference: str, layers: str) -> Row:
         """Return the row to use if the user chose none of several. Raises BadInputError if the choice is ambiguous."""
         hint = f"choose with --layer one of {layers}" if layers else f"chessreg {self.noun} list --run {reference}"
         raise BadInputError(f"{reference} has {format_count(len(rows), self.noun, self.plural)}", hint)
 
-    def thing(self, session: Session, id: UUID) -> Thing:
+    def read_details(self, session: Session, id: UUID) -> Thing:
         """Return the summary, annotations and tables of one thing, as the TUI shows them.
 
         `id` is that of the thing, or of its run if runs make these things. Raises NotFoundError if it does not exist.
         """
         with session.database.read() as sql:
             rows = self.rows(sql, id.hex)
-            annotations = format_run_annotations(sql, id) if self.of_run else format_annotations(rows[0])
-        parts = [Part(f"{self.plural} {len(rows)}", self.columns, rows)] if self.several else []
+            annotations = format_run_annotations(sql, id) if self.is_made_by_runs else format_annotations(rows[0])
+        parts = [Part(f"{self.plural} {len(rows)}", self.columns, rows)] if self.is_made_per_unit else []
         name = rows[0].get("checkpoint") or rows[0]["name"]
-        summary = " · ".join(filter(None, [self.plural if self.several else self.noun, name]))
+        summary = " · ".join(filter(None, [self.plural if self.is_made_per_unit else self.noun, name]))
         return Thing(summary, annotations, [*parts, list_facts(rows[0], self.measured)])
 
     def describe_origin(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         """Return the command that recreates a thing that no run made, and a remark on it, for `reproduce`."""
         return "", f"{self.noun} {row.id.hex[-6:]}"
 
-    def files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
+    def list_source_files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
         """Return (name, SHA-256) of each file that the command of `made_by` reads. `sha256:…` instead of a digest
         refers to an artifact.
         """

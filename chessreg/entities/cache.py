@@ -137,7 +137,7 @@ class Caches(Entity):
         ]
         return super().make_output(row, groups, remarks)
 
-    def thing(self, session: Session, id: UUID) -> Thing:
+    def read_details(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
             (row,) = self.rows(sql, id.hex)
             annotations = format_run_annotations(sql, id)

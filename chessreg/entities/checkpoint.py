@@ -81,7 +81,7 @@ class Checkpoints(Entity):
         trained_on = "unknown" if row["trained_on"] is None else ", ".join(row["trained_on"]) or "nothing"
         return printed._replace(read_as={**printed.read_as, "trained_on": trained_on})
 
-    def thing(self, session: Session, id: UUID) -> Thing:
+    def read_details(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
             row = read_checkpoint(sql, id.hex)
             twin = find_twin_name(row, names.read_noun_names(sql, "checkpoint"))
@@ -110,13 +110,13 @@ class Checkpoints(Entity):
             return "", "an external model: the registry has its games, but not its weights"
         if bundled := find_bundled_model(row):
             return f"chessreg import checkpoint --reference={bundled}", f"content {row.artifact[:12]}"
-        file = next((name for name, _ in self.files(sql, row)), "FILE")
+        file = next((name for name, _ in self.list_source_files(sql, row)), "FILE")
         shape, ratings = row.detail.get("shape") or {}, ""
         if row.source_format == "maia2":
             ratings = f" --rating {shape['rating']} --opponent-rating {shape['opponent_rating']}"
         return f"chessreg import checkpoint {shlex.quote(file)}{ratings}", f"content {row.artifact[:12]}"
 
-    def files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
+    def list_source_files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
         source = row.detail.get("source") or {}
         return [(source["file"], source["sha256"])] if source.get("file") and source.get("sha256") else []
 

@@ -110,7 +110,7 @@ class Datasets(Entity):
         lines += [f"note          {make_visible(note)}" for note in row["notes"]]
         return self.make_output(row, lines)
 
-    def thing(self, session: Session, id: UUID) -> Thing:
+    def read_details(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
             (row,) = self.rows(sql, id.hex)
         report = row["report"]
@@ -164,7 +164,7 @@ class Datasets(Entity):
                 words += [option, str(settings[name])]
             remark += f", {settings['engine']} {settings['version']}"
         else:
-            places = report.get("addresses") or [name for name, _ in self.files(sql, row)]
+            places = report.get("addresses") or [name for name, _ in self.list_source_files(sql, row)]
             words = ["add", *(places or ["--sample"])]
             filters = report.get("filters", {})
             words += ["--min-plies", str(filters["min_plies"])] if filters.get("min_plies") else []
@@ -176,7 +176,7 @@ class Datasets(Entity):
             remark += f", from {report['fetched']['url']}" if report.get("fetched") else ""
         return f"chessreg dataset {shlex.join(words)}", remark
 
-    def files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
+    def list_source_files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
         if row.report.get("addresses"):  # no file is needed
             return []
         sources = [(source["name"], source["sha256"]) for source in row.report.get("sources", ())]

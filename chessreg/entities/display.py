@@ -151,7 +151,7 @@ class Chart:
     def labels(self) -> list[str]:
         return list(dict.fromkeys(series.label for panel in self.panels for series in panel.series))
 
-    def points(self) -> list[Point]:
+    def list_points(self) -> list[Point]:
         return [point for panel in self.panels for series in panel.series for point in series.points]
 
 

@@ -78,7 +78,7 @@ class StoredGame:
         return [ply for ply in plies if ply < game.plies]
 
     @property
-    def limit_ply(self) -> int | None:
+    def move_limit_ply(self) -> int | None:
         """Return the number of plies at which the move limit ends the game, or None if no limit is recorded."""
         limit = self.match.move_limit
         return None if limit is None else self.game.opening_plies + 2 * limit

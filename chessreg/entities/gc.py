@@ -154,7 +154,7 @@ def read_fragment_keys(store: Store) -> set[str]:
     ):  # in this order, so that a fragment quarantined meanwhile is not missed
         for path in folder.glob(f"*{FRAGMENT_SUFFIX}"):
             with suppress(StoreError):
-                for _, rows in Fragment.at(path).read():
+                for _, rows in Fragment.from_path(path).read():
                     texts = (value for row in rows for value in row.values() if isinstance(value, str))
                     keys.update(text.removeprefix("arrays/") for text in texts)
     return keys

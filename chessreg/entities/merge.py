@@ -110,7 +110,11 @@ def preview_merge(database: Database, store: Store, other: str) -> MergePreview:
     from store.fragments import FRAGMENT_SUFFIX, Fragment
 
     place, fragments = find_merge_sources(other)
-    ids = [UUID(hex=Fragment.at(path).run_id) for path in fragments.rglob(f"*{FRAGMENT_SUFFIX}")] if fragments else []
+    ids = (
+        [UUID(hex=Fragment.from_path(path).run_id) for path in fragments.rglob(f"*{FRAGMENT_SUFFIX}")]
+        if fragments
+        else []
+    )
     if place is not None:
         with open_other_registry(place, store) as there:
             ids += list_run_ids(there, None)
@@ -428,7 +432,7 @@ def merge_facts(session: Session, table: Table, rows: list[dict[str, Any]], repo
         if mine is None:
             fresh.append(row | ({"completed_at": None} if table.name == "run" else {}))
         elif any(mine[name] != row[name] for name in checked):
-            report.conflicts += note_conflict(session, table, key, row)
+            report.conflicts += record_conflict(session, table, key, row)
         elif values := find_fact_updates(table, mine, row):
             session.execute(update(table).where(*key_conditions(table, key, row)).values(**values))
     if table.name == "conflict":
@@ -475,7 +479,7 @@ def read_existing_rows(
     return {place: row for place, row in by_key if place in wanted}
 
 
-def note_conflict(session: Session, table: Table, key: list[str], row: dict[str, Any]) -> bool:
+def record_conflict(session: Session, table: Table, key: list[str], row: dict[str, Any]) -> bool:
     """Record a thing that differs between the registries, once. Returns whether the conflict is new."""
     run_id = row.get("run_id")
     key_text = {name: str(row[name]) for name in key}

@@ -79,14 +79,14 @@ class Probes(Entity):
 
     def summarize_rows(self, rows: list[Row]) -> Row:
         """Return the row of the layer with the highest validation accuracy."""
-        best = self.best(rows)
+        best = self.choose_best(rows)
         return {
             **best,
             "layers": format_layers(row["layer"] for row in rows),
             "best_layer": best["layer"] if len(rows) > 1 else None,
         }
 
-    def best(self, rows: list[Row], reference: str = "", layers: str = "") -> Row:
+    def choose_best(self, rows: list[Row], reference: str = "", layers: str = "") -> Row:
         return max(rows, key=lambda row: (row["validation_accuracy"] or 0.0, -row["layer"]))
 
     def show(self, session: Session, reference: str, **options: Any) -> ShowOutput:
@@ -104,10 +104,10 @@ class Probes(Entity):
         lines += [f"cosine of {pair}: {value:.4f}" for pair, value in row["cosines"].items()]
         return self.make_output(row, lines, remarks)
 
-    def thing(self, session: Session, id: UUID) -> Thing:
+    def read_details(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
             layers, annotations = self.rows(sql, id.hex), format_run_annotations(sql, id)
-        best = self.best(layers)
+        best = self.choose_best(layers)
         right = f" · best layer {best['layer']}"
         if best["test_accuracy"]:
             right += f": {format_share(best['test_accuracy'])} right in test"

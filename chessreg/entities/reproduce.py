@@ -80,13 +80,13 @@ class RepeatedRun:
     outputs_kept: list[str] = field(default_factory=list)  # outputs whose bytes were missing from the store
 
     @property
-    def agrees(self) -> bool:
+    def is_equal(self) -> bool:
         """Return whether all rows and outputs are equal."""
         return not self.differing and not self.outputs_differing
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as a JSON document."""
-        return {"agrees": self.agrees} | asdict(self) | {"newer": sorted(self.newer)}
+        return {"agrees": self.is_equal} | asdict(self) | {"newer": sorted(self.newer)}
 
     def row(self, table: str, place: str, then: dict[str, Any] | None, now: dict[str, Any] | None) -> None:
         """Compare the old and the new version of one row. None: that version does not exist. `place` names the row in
@@ -183,7 +183,7 @@ def build_step(session: Session, node: lineage.Node, name: str | None) -> dict[s
         return {"command": f"# {node.noun} {node.id[-6:]} is not in this registry", "files": [], "afterwards": []}
     line, remark = noun.describe_origin(session, row)
     named = f" --name {shlex.quote(name)}" if name and line else ""
-    files = [{"name": file, "sha256": digest} for file, digest in noun.files(session, row)]
+    files = [{"name": file, "sha256": digest} for file, digest in noun.list_source_files(session, row)]
     afterwards = [make_visible(command) for command in noun.list_following_commands(session, row)]
     command = make_visible(f"{line}{named}{'  # ' + remark if remark else ''}".strip())
     return {"command": command, "files": files, "afterwards": afterwards}

@@ -76,7 +76,7 @@ class Runs(Entity):
             ],
         )  # fmt: skip
 
-    def files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
+    def list_source_files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
         """Return (name, reference) of each user file that the spec identifies by content. An unknown name is ""."""
         references = [
             text

@@ -90,9 +90,9 @@ class Saes(Entity):
             row |= {name: measured[name][0] if name in measured else None for name in METRICS}
         return rows
 
-    def best(self, rows: list[Row], reference: str, layers: str) -> Row:
+    def choose_best(self, rows: list[Row], reference: str, layers: str) -> Row:
         if len({row["layer"] for row in rows}) > 1:
-            return super().best(rows, reference, ", ".join(dict.fromkeys(layers.split(", "))))
+            return super().choose_best(rows, reference, ", ".join(dict.fromkeys(layers.split(", "))))
         names = ", ".join(f"--hook-point {row['hook_point']} --expansion {row['expansion']}" for row in rows)
         raise BadInputError(
             f"{reference} has {format_count(len(rows), self.noun, self.plural)}", f"choose one of {names}"
@@ -110,7 +110,7 @@ class Saes(Entity):
         printed = self.make_output(row)
         return printed._replace(parts=(build_metrics_part(row),) if row["statistics"] else ())
 
-    def thing(self, session: Session, id: UUID) -> Thing:
+    def read_details(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
             rows, annotations = self.rows(sql, id.hex), format_run_annotations(sql, id)
             latents, histogram = read_strongest_latents(sql, rows), build_firing_chart(sql, rows)

@@ -226,7 +226,7 @@ class Vectors(Entity):
         ]
         return self.make_output(row, near, remarks)
 
-    def thing(self, session: Session, id: UUID) -> Thing:
+    def read_details(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
             layers, annotations = self.rows(sql, id.hex), format_run_annotations(sql, id)
         first, near = layers[0], list_near_vectors(session.inputs, id, [row["layer"] for row in layers])

@@ -176,8 +176,8 @@ class Decoding(Kind):
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """Return the position with the model's autoregressive answer and the best move as arrows."""
-        spec = DecodingSpec(**inputs.spec_of(row))
-        rows = {one.name: one for one in inputs.unit_rows(tables.Prediction, row)}
+        spec = DecodingSpec(**inputs.read_spec(row))
+        rows = {one.name: one for one in inputs.read_unit_rows(tables.Prediction, row)}
         positions, _ = inputs.positions(spec.dataset)
         [known] = positions.take([rows[AUTOREGRESSIVE].item], ["fen", "best"]).to_pylist()
         return [

@@ -34,7 +34,7 @@ from chessreg.experiments.matches import (
 from chessreg.games.boards.openings import Opening
 from chessreg.games.engines.opponents import EngineSpec, Limit, find_stockfish, parse_engine, parse_limit
 from chessreg.games.engines.pool import EnginePool, count_free_cores
-from chessreg.runs.cost import MOVES_PER_GAME, search_seconds
+from chessreg.runs.cost import MOVES_PER_GAME, estimate_search_seconds
 from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import ExecutionOptions, Moves, Processes, Ref
 
@@ -107,8 +107,8 @@ class EngineMatch(Kind):
 
     def estimate(self, spec: EngineMatchSpec, inputs: Inputs) -> RunEstimate:
         moves = min(spec.move_limit or MOVES_PER_GAME, MOVES_PER_GAME)
-        searched = moves * (search_seconds(spec.player) + search_seconds(spec.opponent))
-        judged = search_seconds(spec.adjudication) if spec.move_limit and spec.adjudication != "none" else 0.0
+        searched = moves * (estimate_search_seconds(spec.player) + estimate_search_seconds(spec.opponent))
+        judged = estimate_search_seconds(spec.adjudication) if spec.move_limit and spec.adjudication != "none" else 0.0
         return RunEstimate(
             {"game": spec.games}, spec.games * BYTES_PER_GAME, describe_stopping(spec),
             cpu_seconds=spec.games * (searched + judged),

@@ -188,7 +188,7 @@ class Finetune(Kind):
 
     def units(self, spec: FinetuneSpec, inputs: Inputs) -> int:
         if spec.checkpoint is not None:
-            check_tunable(inputs.checkpoint_row(spec.checkpoint))
+            check_tunable(inputs.read_checkpoint_row(spec.checkpoint))
         for reference, field in [*((one, "datasets") for one in spec.datasets),
                                  *([(spec.heldout, "heldout")] if spec.heldout else [])]:  # fmt: skip
             inputs.positions(reference, field)
@@ -329,7 +329,7 @@ def publish_finetuned(task: Task[FinetuneSpec, FinetuneOptions], trainer: Finetu
     parent = None
     known: list[str] = []
     if spec.checkpoint is not None:
-        parent = task.inputs.checkpoint_row(spec.checkpoint)
+        parent = task.inputs.read_checkpoint_row(spec.checkpoint)
         known = list(parent.training_datasets or ())
         source["tuned_from"] = parent.artifact
     model = trainer.copy_trained()

@@ -130,9 +130,9 @@ def emit_turn(task: Task[LegalitySpec, GameBatches], unit: int, place: int, turn
 
 def build_turn_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """Return one frame per turn of the model: the position, with the text as an arrow or as an illegal try."""
-    encoding = inputs.encoding(LegalitySpec(**inputs.spec_of(row)).checkpoint)
+    encoding = inputs.encoding(LegalitySpec(**inputs.read_spec(row)).checkpoint)
     views = []
-    for turn in inputs.unit_rows(tables.Trial, row, tables.Trial.ply):
+    for turn in inputs.read_unit_rows(tables.Trial, row, tables.Trial.ply):
         board = chess.Board(turn.fen)
         arrows = move_arrows(board, [encoding.parse(turn.text, board)])
         legal = "legal" if turn.legal_original else "illegal"

@@ -195,9 +195,9 @@ class MoveAccuracy(Kind):
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """Return a board for each position of a game, with the model's move and the best move as arrows."""
-        spec = MoveAccuracySpec(**inputs.spec_of(row))
+        spec = MoveAccuracySpec(**inputs.read_spec(row))
         items, _ = inputs.items(spec.dataset)
-        rows = inputs.unit_rows(tables.Prediction, row, tables.Prediction.item)
+        rows = inputs.read_unit_rows(tables.Prediction, row, tables.Prediction.item)
         known = items.take([one.item for one in rows], ["fen", "best"]).to_pylist()
         return [build_accuracy_frame(one, position) for one, position in zip(rows, known, strict=True)]
 

@@ -24,7 +24,7 @@ from chessreg.games.boards.moves import unpack_moves
 from chessreg.games.engines.opponents import find_stockfish, parse_engine, parse_limit
 from chessreg.games.engines.pool import EnginePool, Evaluation
 from chessreg.registry import tables
-from chessreg.runs.cost import count_choosing_operations, search_seconds
+from chessreg.runs.cost import count_choosing_operations, estimate_search_seconds
 from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import Plies, Processes, Ref
 from chessreg.steering import interventions
@@ -158,7 +158,7 @@ class MoveQuality(Kind):
         return RunEstimate(
             {"prediction": games * (1 + TURNS_PER_GAME // spec.every)},
             operations=count_choosing_operations(spec.checkpoint, inputs, games, turns) if spec.checkpoint else 0.0,
-            cpu_seconds=2 * turns * search_seconds(spec.judge_limit),
+            cpu_seconds=2 * turns * estimate_search_seconds(spec.judge_limit),
             remarks=(f"about {TURNS_PER_GAME} turns a game; each needs one search, or two if the moves differ",),
         )
 
@@ -411,10 +411,10 @@ def clip_centipawns(score_cp: int, cap: int) -> int:
 
 def build_move_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """Return one frame for each judged move of a unit."""
-    games = open_move_source(MoveQualitySpec(**inputs.spec_of(row)), inputs)
+    games = open_move_source(MoveQualitySpec(**inputs.read_spec(row)), inputs)
     number, moves = games.moves(int(row["unit"]))
     flipped = games.color(int(row["unit"])) == "black"
-    rows = inputs.unit_rows(tables.Prediction, row, tables.Prediction.item)
+    rows = inputs.read_unit_rows(tables.Prediction, row, tables.Prediction.item)
     judged = {one.item: one for one in rows if one.name == MOVE_ROW}
     views, board = [], chess.Board()
     for ply, move in enumerate(moves):

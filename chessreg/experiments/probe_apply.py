@@ -113,7 +113,7 @@ class ProbeApply(Kind):
         from chessreg.experiments.probe.board_views import build_reading_frames
         from chessreg.experiments.probe.reading import prepare_reading
 
-        spec = ApplySpec(**inputs.spec_of(row))
+        spec = ApplySpec(**inputs.read_spec(row))
         if row.get("item") is None:
             return []
         probe = load_probe(inputs, spec.probe, resolve_applied_layers(spec, inputs)[int(row["unit"])])

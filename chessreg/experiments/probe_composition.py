@@ -103,7 +103,7 @@ class ProbeComposition(Kind):
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """Return one board for each piece: heat is the cosine, and squares with another closest class are marked."""
-        rows = inputs.unit_rows(tables.Prediction, row, tables.Prediction.item)
+        rows = inputs.read_unit_rows(tables.Prediction, row, tables.Prediction.item)
         return build_composition_frames([(row.detail or {}, row.value or 0.0) for row in rows])
 
 

@@ -136,8 +136,8 @@ class Puzzles(Kind):
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """Return a board for each move that the model chose, with its move and the solution's as arrows."""
-        spec = PuzzlesSpec(**inputs.spec_of(row))
-        [found] = inputs.unit_rows(tables.Prediction, row)
+        spec = PuzzlesSpec(**inputs.read_spec(row))
+        [found] = inputs.read_unit_rows(tables.Prediction, row)
         [puzzle] = read_puzzles(inputs.positions(spec.dataset)[0], np.array([found.item]))
         return build_puzzle_frames(puzzle, (found.text or "").split(), found.detail or {})
 

@@ -134,7 +134,7 @@ class TokenLegality(Kind):
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """Return one frame for each illegal prediction of a game: the position, the written part of the move, and the
         token."""
-        errors = inputs.unit_rows(tables.Trial, row, tables.Trial.sample.desc())
+        errors = inputs.read_unit_rows(tables.Trial, row, tables.Trial.sample.desc())
         return [replace(build_error_frame(error), ply=error.ply) for error in errors]
 
 

@@ -68,7 +68,7 @@ class LabPlayer:
     def __init__(self, inputs: Inputs, checkpoint: str, device: str = "auto", threads: int = 0) -> None:
         self.inputs, self.device, self.threads = inputs, device, threads
         self.reference = inputs.reference("checkpoint", checkpoint)
-        self.row = inputs.checkpoint_row(self.reference)
+        self.row = inputs.read_checkpoint_row(self.reference)
         self.edit_settings: InterventionSettings | None = None
         self._model: LanguageModel | None = None
         self._session: DecodingSession | None = None

@@ -413,7 +413,7 @@ def parse_language_model(session: Session, text: str) -> RequestedLanguageModel:
         value = math.nan
     if value is not None and not 0 < value < math.inf:
         raise BadInputError(f"--language-model {text}: {rate!r} is not a learning rate", f"write {name}=8e-5")
-    row = session.inputs.checkpoint_row(session.inputs.reference("checkpoint", name))
+    row = session.inputs.read_checkpoint_row(session.inputs.reference("checkpoint", name))
     return RequestedLanguageModel(name, row.architecture, value, 12 * row.layers * row.d_model**2)
 
 

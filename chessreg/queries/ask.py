@@ -46,10 +46,10 @@ def run_query(
     of Scope. Raises NotFoundError for an unknown query or an unknown name in `options`,
     BadInputError for a condition that does not bind and for an unknown column of `sort`.
     """
-    question = build_question(database, name, scope or Scope.of(options), scoring, memory)
+    question = build_question(database, name, scope or Scope.from_options(options), scoring, memory)
     engine, entry, scope = question.engine, question.entry, question.scope
     names = [n for n in ("table", "clusters") if n in entry.statements]
-    statements = {n: question.statement(n) for n in names} | {
+    statements = {n: question.build_statement(n) for n in names} | {
         "left out": build_excluded_runs_sql(entry, scope, list_stale_runs(database))
     }
 
@@ -102,7 +102,7 @@ def build_question(
     load_kind_views(database, engine, entry)
     question = CatalogueQuestion(engine, entry, scope, resolve_scope(database, scope), scoring)
     if scope.where:
-        question.place_where(scope.where)
+        question.apply_where(scope.where)
     return question
 
 
@@ -237,10 +237,10 @@ def query_rows_behind(
     The other arguments are those of `run_query`, which determine scope and order. Raises its errors.
     """
     result = run_query(database, name, scope, scoring=scoring, sort=sort, timeout=timeout, memory=memory, **options)
-    question = build_question(database, name, scope or Scope.of(options), scoring, memory)
+    question = build_question(database, name, scope or Scope.from_options(options), scoring, memory)
     engine, entry = question.engine, question.entry
-    question.base_where.append(f"cell = {result.cell(number)}")
-    answer = engine.answer({"rows": question.statement("rows")}, question.parameters, timeout)
+    question.base_where.append(f"cell = {result.get_cell(number)}")
+    answer = engine.answer({"rows": question.build_statement("rows")}, question.parameters, timeout)
     table = answer["rows"]
     meta = answer_metadata(engine, answer, table.num_rows, entry.digest, question.meta | {"behind_row": number})
     return QueryResult(table, meta)
@@ -326,17 +326,21 @@ class CatalogueQuestion:
         self.base_where = [where.base]
         self.result_where = ""
         self.parameters: Mapping[str, Any] = {"scoring": scoring}
-        self.meta: dict[str, Any] = {"query": entry.title, "paper": entry.paper, "scope": scope.options_set()}
+        self.meta: dict[str, Any] = {"query": entry.title, "paper": entry.paper, "scope": scope.list_set_options()}
         if any("$scoring" in sql for sql in entry.statements.values()):
             self.meta["scoring"] = scoring
 
-    def statement(self, name: str) -> str:
+    def build_statement(self, name: str) -> str:
         """Return one of the entry's statements, with its relations narrowed to the scope."""
         lines = self.entry.statements[name].splitlines()
         sql = "\n".join(line for line in lines if not line.startswith("--")).strip()
-        return f"{self.relations()},\n{sql[5:]}" if sql.upper().startswith("WITH ") else f"{self.relations()}\n{sql}"
+        return (
+            f"{self.build_relations()},\n{sql[5:]}"
+            if sql.upper().startswith("WITH ")
+            else f"{self.build_relations()}\n{sql}"
+        )
 
-    def relations(self) -> str:
+    def build_relations(self) -> str:
         """Return the WITH clause of the entry's relations, each narrowed to the scope."""
         parts = [f"scoped AS (SELECT * FROM runs WHERE {self.filters.runs})"]
         conditions = {"cells": [self.filters.cells], "base": list(self.base_where)}
@@ -347,7 +351,7 @@ class CatalogueQuestion:
             parts.append(f"{relation} AS (SELECT * FROM (\n{sql}\n) WHERE {condition})")
         return f"WITH {', '.join(parts)}"
 
-    def place_where(self, text: str) -> None:
+    def apply_where(self, text: str) -> None:
         """Apply --where to the finished table or, if it names other columns, to the rows behind the table."""
         condition = gate.check_condition(self.engine.parser(), text)
         from chessreg.queries.summary import list_added_columns
@@ -355,12 +359,12 @@ class CatalogueQuestion:
         made = "".join(
             f', NULL::DOUBLE AS "{column}"' for s in self.entry.statistics for column in list_added_columns(s)
         )
-        table = f"SELECT *{made} FROM (\n{self.statement('table')}\n)"
+        table = f"SELECT *{made} FROM (\n{self.build_statement('table')}\n)"
         wrong = self.engine.binds(f"SELECT * FROM ({table}) WHERE {condition}", self.parameters)
         if not wrong:
             self.result_where = condition
             return
-        if self.engine.binds(f"{self.relations()}\nSELECT 1 FROM base WHERE {condition}", self.parameters):
+        if self.engine.binds(f"{self.build_relations()}\nSELECT 1 FROM base WHERE {condition}", self.parameters):
             names = ", ".join(column.name for column in self.entry.columns)
             raise BadInputError(f"--where {text!r}: {wrong}", f"the columns are {names}")
         self.base_where.append(condition)
@@ -405,11 +409,13 @@ def explain_no_rows(question: CatalogueQuestion, timeout: float | None) -> str:
     `skipped`.
     """
     if "none" in question.entry.statements:
-        reasons_told = question.engine.answer({"": question.statement("none")}, question.parameters, timeout)[""]
+        reasons_told = question.engine.answer({"": question.build_statement("none")}, question.parameters, timeout)[""]
         return "; ".join(reasons_told["why"].to_pylist())
     if "skipped" not in question.entry.statements:
         return ""
-    rows = question.engine.answer({"": question.statement("skipped")}, question.parameters, timeout)[""].to_pylist()
+    rows = question.engine.answer({"": question.build_statement("skipped")}, question.parameters, timeout)[
+        ""
+    ].to_pylist()
     if not rows:
         return ""
     reasons: Counter[str] = Counter()
@@ -435,7 +441,7 @@ def list_remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope, skippe
     if left["stale"]:
         notes.append(f"{left['stale']} of these runs are stale: made from something invalid (chessreg runs list)")
     if not rows:
-        fits = "nothing fits this scope" if scope.options_set() else "nothing to show yet"
+        fits = "nothing fits this scope" if scope.list_set_options() else "nothing to show yet"
         fits = fits if left["runs"] else "no runs yet"
         notes.insert(0, skipped or f"{fits}; {entry.made_by} produces the rows of this table")
         if not left["runs"]:

@@ -149,12 +149,12 @@ class RunComparison:
     metrics: list[Metric] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        return repr(self._rows())
+        return repr(self._make_rows())
 
     def _repr_html_(self) -> str:
-        return self._rows()._repr_html_()
+        return self._make_rows()._repr_html_()
 
-    def _rows(self) -> Rows:
+    def _make_rows(self) -> Rows:
         """Return one row per differing setting and per metric, with a column per subject."""
         labels = [subject.label for subject in self.subjects]
         rows = [
@@ -163,7 +163,7 @@ class RunComparison:
             for name, values in differing.items()
         ]
         rows += [
-            {"": each.name, **dict(zip(labels, (v.written() for v in each.values), strict=True))}
+            {"": each.name, **dict(zip(labels, (v.format_value() for v in each.values), strict=True))}
             for each in self.metrics
         ]
         return Rows(rows, {"": "", **{label: label for label in labels}})

@@ -67,7 +67,7 @@ class QueryResult:
         names = set(self.columns)
         return frozenset(n for n in names if f"{n}_low" in names and f"{n}_high" in names)
 
-    def showing(self, names: Sequence[str]) -> QueryResult:
+    def select_columns(self, names: Sequence[str]) -> QueryResult:
         """Return the answer with only these columns, in this order, each with its interval. Hidden columns become
         visible.
 
@@ -83,7 +83,7 @@ class QueryResult:
         described = tuple(replace(c, hidden=c.hidden and c.name not in names) for c in self.described)
         return replace(self, table=self.table.select(list(kept)), described=described, chosen=frozenset(names))
 
-    def cell(self, number: int) -> int:
+    def get_cell(self, number: int) -> int:
         """Return the cell of row `number`, counted from 1. Raises BadInputError for a row that does not exist."""
         if self.cells is None or not 1 <= number <= len(self.cells):
             raise BadInputError(f"row {number} does not exist", f"the table has {len(self)} rows, counted from 1")

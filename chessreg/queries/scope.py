@@ -39,14 +39,14 @@ class Scope:
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value or ()))
 
     @classmethod
-    def of(cls, options: dict[str, Any]) -> Scope:
+    def from_options(cls, options: dict[str, Any]) -> Scope:
         """Return the scope of keyword options. Raises BadInputError for an unknown one."""
         known = {f.name for f in fields(cls)}
         if unknown := set(options) - known:
             raise BadInputError(f"a query has no option {min(unknown)}", f"it has {', '.join(sorted(known))}")
         return cls(**options)
 
-    def options_set(self) -> dict[str, Any]:
+    def list_set_options(self) -> dict[str, Any]:
         """Return the options that differ from their defaults."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name)}
 

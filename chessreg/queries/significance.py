@@ -26,7 +26,7 @@ class Moments(NamedTuple):
     variance: float
 
     @classmethod
-    def of(cls, values: np.ndarray) -> Moments:
+    def from_values(cls, values: np.ndarray) -> Moments:
         """Return the moments of values float [n], NaN without values."""
         values = np.asarray(values, np.float64)
         n = len(values)
@@ -45,9 +45,11 @@ class Moments(NamedTuple):
     @classmethod
     def from_clusters(cls, clusters: Clusters, total: str, squares: str, n: str) -> Moments:
         """Return the moments of all values of the clusters that have these three counts."""
-        own = clusters.of(total, squares, n)
+        own = clusters.select_counts(total, squares, n)
         return (
-            cls.from_sums(own.total(total), own.total(squares), own.total(n)) if own.number else cls.from_sums(0, 0, 0)
+            cls.from_sums(own.sum_count(total), own.sum_count(squares), own.sum_count(n))
+            if own.number
+            else cls.from_sums(0, 0, 0)
         )
 
 

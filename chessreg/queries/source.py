@@ -113,7 +113,7 @@ def open_reader(database: Database) -> Iterator[RegistryReader]:
     """
     import adbc_driver_manager as adbc
 
-    if (file := database.readable) is not None:
+    if (file := database.readable_file) is not None:
         import adbc_driver_sqlite
 
         driver, place = adbc_driver_sqlite._driver_path(), sqlite.make_sqlite_uri(file, "ro")

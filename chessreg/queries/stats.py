@@ -38,14 +38,16 @@ class Estimate(NamedTuple):
     low: float | None
     high: float | None
 
-    def written(self, sign: str = "", decimals: int | None = None) -> str:
+    def format_value(self, sign: str = "", decimals: int | None = None) -> str:
         """Return the value with its interval, as `1.2 [1.1, 1.3]` or `1.2 [≥ 1.1]`; empty without a value.
 
         `sign` is a sign option of format strings, such as `+`. With `decimals`, numbers are rounded to that many
         decimals, unless nothing would be left.
 
-        >>> Estimate(-0.03043, -0.0333, -0.0275).written(), Estimate(0.03043, 8e-05, 0.0612).written(decimals=3)
-        ('-0.03043 [-0.0333, -0.0275]', '0.03 [8e-05, 0.061]')
+        >>> Estimate(-0.03043, -0.0333, -0.0275).format_value()
+        '-0.03043 [-0.0333, -0.0275]'
+        >>> Estimate(0.03043, 8e-05, 0.0612).format_value(decimals=3)
+        '0.03 [8e-05, 0.061]'
         """
         if self.value is None:
             return ""
@@ -102,7 +104,7 @@ class Clusters:
         self.role = role
         self._of: dict[tuple[str, ...], Clusters] = {}
 
-    def of(self, *names: str, role: str = "") -> Clusters:
+    def select_counts(self, *names: str, role: str = "") -> Clusters:
         """Return these counts of the clusters that have all of them (for pairs, both sides). Equal clusters are merged
         and sorted."""
         if (*names, role) not in self._of:
@@ -120,7 +122,7 @@ class Clusters:
         """The number of clusters."""
         return int(self.weights.sum())
 
-    def total(self, name: str) -> float:
+    def sum_count(self, name: str) -> float:
         """Return the sum of a count over all clusters."""
         return math.fsum(np.nansum(self.counts[name] * self.weights[:, None], axis=1).tolist())
 
@@ -260,11 +262,11 @@ def estimate_rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
     number of observations, at most `trials`: that with the variance of the resamples (Franco et al. 2019, Journal of
     Survey Statistics and Methodology 7, 334).
     """
-    clusters = clusters.of(hits, trials)
-    n = clusters.total(trials) if clusters.number else 0
+    clusters = clusters.select_counts(hits, trials)
+    n = clusters.sum_count(trials) if clusters.number else 0
     if not n:
         return UNKNOWN
-    value, number = clusters.total(hits) / n, clusters.number
+    value, number = clusters.sum_count(hits) / n, clusters.number
     if value <= 0:
         return Estimate(0.0, None, compute_one_sided_bound(number))
     if value >= 1:
@@ -285,10 +287,10 @@ def estimate_rate_difference(clusters: Clusters, hits: str, trials: str, base_hi
     All arguments but `clusters` are names of counts. Only clusters that have all four counts are used (pairs), and both
     sides are resampled together. UNKNOWN if a side has no trials.
     """
-    pairs = clusters.of(hits, trials, base_hits, base_trials)
-    if not pairs.number or not pairs.total(trials) or not pairs.total(base_trials):
+    pairs = clusters.select_counts(hits, trials, base_hits, base_trials)
+    if not pairs.number or not pairs.sum_count(trials) or not pairs.sum_count(base_trials):
         return UNKNOWN
-    value = pairs.total(hits) / pairs.total(trials) - pairs.total(base_hits) / pairs.total(base_trials)
+    value = pairs.sum_count(hits) / pairs.sum_count(trials) - pairs.sum_count(base_hits) / pairs.sum_count(base_trials)
     resamples = _resample_ratios(pairs, hits, trials) - _resample_ratios(
         pairs, base_hits, base_trials, Stream.STATISTICS_BASE
     )
@@ -305,10 +307,10 @@ def estimate_independent_difference(ours: Clusters, base: Clusters, hits: str, t
     `hits` and `trials` are names of counts. The sides have different clusters and are resampled separately. UNKNOWN if
     a side has no trials.
     """
-    ours, base = ours.of(hits, trials), base.of(hits, trials, role=Stream.STATISTICS_BASE)
-    if not all(side.number and side.total(trials) for side in (ours, base)):
+    ours, base = ours.select_counts(hits, trials), base.select_counts(hits, trials, role=Stream.STATISTICS_BASE)
+    if not all(side.number and side.sum_count(trials) for side in (ours, base)):
         return UNKNOWN
-    value = ours.total(hits) / ours.total(trials) - base.total(hits) / base.total(trials)
+    value = ours.sum_count(hits) / ours.sum_count(trials) - base.sum_count(hits) / base.sum_count(trials)
     low, high = _central_interval(_resample_ratios(ours, hits, trials) - _resample_ratios(base, hits, trials))
     if low == high:  # neither side varies: use the bound from the number of clusters
         bound = compute_one_sided_bound(min(ours.number, base.number))
@@ -321,11 +323,11 @@ def estimate_mean(clusters: Clusters, total: str, trials: str) -> Estimate:
 
     `total` and `trials` are names of counts. One cluster has no interval. UNKNOWN without trials.
     """
-    clusters = clusters.of(total, trials)
-    if not clusters.number or not clusters.total(trials):
+    clusters = clusters.select_counts(total, trials)
+    if not clusters.number or not clusters.sum_count(trials):
         return UNKNOWN
-    low, high = _interval(clusters, _resample_ratios(clusters, total, trials))
-    return Estimate(clusters.total(total) / clusters.total(trials), low, high)
+    low, high = _compute_interval(clusters, _resample_ratios(clusters, total, trials))
+    return Estimate(clusters.sum_count(total) / clusters.sum_count(trials), low, high)
 
 
 def estimate_exp_mean(clusters: Clusters, total: str, trials: str) -> Estimate:
@@ -340,11 +342,13 @@ def estimate_mean_difference(
 
     The arguments are those of `estimate_rate_difference`. One cluster has no interval.
     """
-    pairs = clusters.of(total, trials, base_total, base_trials)
-    if not pairs.number or not pairs.total(trials) or not pairs.total(base_trials):
+    pairs = clusters.select_counts(total, trials, base_total, base_trials)
+    if not pairs.number or not pairs.sum_count(trials) or not pairs.sum_count(base_trials):
         return UNKNOWN
-    value = pairs.total(total) / pairs.total(trials) - pairs.total(base_total) / pairs.total(base_trials)
-    low, high = _interval(
+    value = pairs.sum_count(total) / pairs.sum_count(trials) - pairs.sum_count(base_total) / pairs.sum_count(
+        base_trials
+    )
+    low, high = _compute_interval(
         pairs,
         _resample_ratios(pairs, total, trials)
         - _resample_ratios(pairs, base_total, base_trials, Stream.STATISTICS_BASE),
@@ -357,7 +361,7 @@ def estimate_median(clusters: Clusters, value: str) -> Estimate:
 
     One cluster has no interval. UNKNOWN without clusters.
     """
-    clusters = clusters.of(value)
+    clusters = clusters.select_counts(value)
     if not clusters.number:
         return UNKNOWN
     values, weights, number = clusters.counts[value][:, 0], clusters.weights, clusters.number
@@ -367,7 +371,7 @@ def estimate_median(clusters: Clusters, value: str) -> Estimate:
         medians[start:stop] = _compute_weighted_medians(
             values, random.multinomial(number, weights / number, size=stop - start)
         )
-    low, high = _interval(clusters, medians)
+    low, high = _compute_interval(clusters, medians)
     return Estimate(float(_compute_weighted_medians(values, weights[None])[0]), low, high)
 
 
@@ -409,7 +413,7 @@ def estimate_elo_difference(clusters: Clusters, points: str, games: str, base_po
     All arguments but `clusters` are names of counts; a cluster is an opening. If a score is 0 or 1, the value is None
     and only one-sided bounds are known. UNKNOWN if a side has no games.
     """
-    pairs = clusters.of(points, games, base_points, base_games)
+    pairs = clusters.select_counts(points, games, base_points, base_games)
     ours, base = estimate_rate(pairs, points, games), estimate_rate(pairs, base_points, base_games)
     if ours.value is None or base.value is None:
         return UNKNOWN
@@ -427,7 +431,7 @@ def estimate_elo_difference(clusters: Clusters, points: str, games: str, base_po
         elos = [-400 * np.log10(1 / r - 1) for r in clipped]
         low, high = _central_interval(elos[0] - elos[1])
         if low == high:  # all pairs differ equally, as in `estimate_rate_difference`
-            bound, half = compute_one_sided_bound(pairs.number), 0.5 / pairs.total(games)
+            bound, half = compute_one_sided_bound(pairs.number), 0.5 / pairs.sum_count(games)
             ends = (ours.value - bound, ours.value + bound)
             low, high = (
                 convert_score_to_elo(min(max(end, half), 1 - half)) - convert_score_to_elo(base.value) for end in ends
@@ -446,7 +450,7 @@ def _resample_ratios(clusters: Clusters, hits: str, trials: str, side: str = "")
     return ratios
 
 
-def _interval(clusters: Clusters, resamples: np.ndarray) -> tuple[float | None, float | None]:
+def _compute_interval(clusters: Clusters, resamples: np.ndarray) -> tuple[float | None, float | None]:
     """Return the ends of an interval, None for a single cluster, which shows no variation between clusters."""
     return _central_interval(resamples) if clusters.number > 1 else (None, None)
 

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from chessreg.queries.catalogue import DeclaredStatistic, Entry
 
 
-def _times_100(estimate: Estimate) -> Estimate:
+def _convert_to_percent(estimate: Estimate) -> Estimate:
     return Estimate(*(None if v is None else 100 * v for v in estimate))
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Estimate], int]] = {  # and the decimals of its interval
     "score": (stats.estimate_rate, 6),
-    "percent": (lambda *a: _times_100(stats.estimate_rate(*a)), 4),
+    "percent": (lambda *a: _convert_to_percent(stats.estimate_rate(*a)), 4),
     "elo": (lambda *a: stats.estimate_elo(stats.estimate_rate(*a)), 2),
     "score_difference": (stats.estimate_rate_difference, 6),
-    "percent_difference": (lambda *a: _times_100(stats.estimate_rate_difference(*a)), 4),
+    "percent_difference": (lambda *a: _convert_to_percent(stats.estimate_rate_difference(*a)), 4),
     "mean": (stats.estimate_mean, 4),
     "exp_mean": (stats.estimate_exp_mean, 4),
     "mean_difference": (stats.estimate_mean_difference, 4),
@@ -112,7 +112,7 @@ def add_statistics(entry: Entry, table: pa.Table, clusters: pa.Table | None) -> 
     by_cell = group_clusters(clusters) if clusters is not None else {}
     own = [by_cell.get(cell) for cell in table["cell"].to_pylist()]
     stats.resample_together(
-        clusters.of(*statistic.arguments)
+        clusters.select_counts(*statistic.arguments)
         for statistic in entry.statistics
         if statistic.function in FUNCTIONS and statistic.function not in NOT_OF_TOTALS
         for clusters in own

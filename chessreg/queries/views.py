@@ -56,7 +56,7 @@ class ExtraType(NamedTuple):
     duckdb: str
     hex_digits: int = 0
 
-    def value_of(self, text: str) -> str:
+    def build_value_sql(self, text: str) -> str:
         """Return the SQL expression of a column's value, given the expression of its text. A value of another type is
         NULL."""
         if self.hex_digits:
@@ -236,12 +236,12 @@ def build_kind_views(recorded: Iterable[KindRow], installed: Iterable[KindRow], 
         tables = list(dict.fromkeys(t for row in versions for t in row.tables if t in TABLES))
         found = {}
         for table in tables:
-            select = _result_view(name, table, schemas.get(table, {}), extras.get((name, table), {}))
-            found[f"{_identifier(name)}_{table}"] = KindView(select, name, table)
+            select = _build_result_view(name, table, schemas.get(table, {}), extras.get((name, table), {}))
+            found[f"{_make_identifier(name)}_{table}"] = KindView(select, name, table)
         if tables:
-            found[_identifier(name)] = found[f"{_identifier(name)}_{tables[0]}"]
+            found[_make_identifier(name)] = found[f"{_make_identifier(name)}_{tables[0]}"]
         if SPEC_TABLE in schemas:
-            found[f"{_identifier(name)}_run"] = KindView(_run_view(name, schemas[SPEC_TABLE]), name)
+            found[f"{_make_identifier(name)}_run"] = KindView(_build_run_view(name, schemas[SPEC_TABLE]), name)
         for view, each in found.items():
             if view not in used:
                 used.add(view)
@@ -252,7 +252,7 @@ def build_kind_views(recorded: Iterable[KindRow], installed: Iterable[KindRow], 
             made[f"linear_{PROBE}_{table}"] = made[f"{PROBE}_{table}"]
     for family, members in (*FAMILIES.items(), *([(PROBE, (f"linear-{PROBE}", *probes))] if probes else [])):
         for table in (*TABLES, SPEC_TABLE):
-            parts = [part for part in (f"{_identifier(member)}_{table}" for member in members) if part in made]
+            parts = [part for part in (f"{_make_identifier(member)}_{table}" for member in members) if part in made]
             if parts:
                 select = " UNION ALL BY NAME ".join(f'SELECT * FROM "{part}"' for part in parts)
                 made[f"{family}_{table}"] = KindView(select, family)
@@ -287,7 +287,7 @@ def build_typed_rows_sql(table: str, dialect: str, extras: Mapping[str, ExtraTyp
         return f"SELECT * FROM ({select})"
     paths = ", ".join(f"""'$."{name}"'""" for name in extras)
     values = [
-        f"""{type_.value_of(f'"all extra"[{place}]')} AS "{name}\""""
+        f"""{type_.build_value_sql(f'"all extra"[{place}]')} AS "{name}\""""
         for place, (name, type_) in enumerate(extras.items(), 1)
     ]
     found = f'SELECT *, json_extract_string({DETAIL}, [{paths}]) AS "all extra" FROM ({select})'
@@ -324,7 +324,7 @@ def list_extra_columns(schema: Mapping[str, Any]) -> dict[str, ExtraType]:
     return {name: kind(column) for name, column in schema.get("properties", {}).items()}
 
 
-def _result_view(kind: str, table: str, fields: Mapping[str, ExtraType], extras: Mapping[str, ExtraType]) -> str:
+def _build_result_view(kind: str, table: str, fields: Mapping[str, ExtraType], extras: Mapping[str, ExtraType]) -> str:
     own = [name for name in list_table_columns(table) if name != DETAIL]
     parts = [f'f."{name}"' for name in own]
     parts += [f'r."{name}" AS "{name}"' for name in RUN_COLUMNS if name not in own]
@@ -333,7 +333,7 @@ def _result_view(kind: str, table: str, fields: Mapping[str, ExtraType], extras:
     return f"SELECT {', '.join(parts)} FROM {joined} WHERE r.kind = {quote_text(kind)}"
 
 
-def _run_view(kind: str, settings: Mapping[str, ExtraType]) -> str:
+def _build_run_view(kind: str, settings: Mapping[str, ExtraType]) -> str:
     parts = [f'r."{name}"' for name in RUN_VIEW_COLUMNS] + _list_typed_fields(
         "r.spec", settings, set(RUN_VIEW_COLUMNS), "spec"
     )
@@ -356,10 +356,10 @@ def _list_typed_fields(
         function = "json_extract" if type_.duckdb == "JSON" else "json_extract_string"
         quoted = column.replace('"', '""')
         is_column = extras.get(name) == type_
-        value = f'f."{name}"' if is_column else type_.value_of(f"{function}({source}, {quote_text(path)})")
+        value = f'f."{name}"' if is_column else type_.build_value_sql(f"{function}({source}, {quote_text(path)})")
         parts.append(f'{value} AS "{quoted}"')
     return parts
 
 
-def _identifier(name: str) -> str:
+def _make_identifier(name: str) -> str:
     return IDENTIFIER.sub("_", name)

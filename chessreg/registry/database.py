@@ -62,7 +62,7 @@ class Database:
         self._on_failure: Callable[[], None] = lambda: None
         self.made = False  # whether `open` created the registry
         self._lease: Lease | None = None
-        if place.path is not None and place.on_network:
+        if place.path is not None and place.is_on_network:
             from chessreg.registry.lease import Lease
 
             self._lease = Lease(place.path)
@@ -119,9 +119,9 @@ class Database:
         return self.place.reference
 
     @property
-    def readable(self) -> Path | None:
+    def readable_file(self) -> Path | None:
         """The file that another SQLite library can read: the registry, or the private copy that this process reads."""
-        return self.place.path and self._copies.of(self.place.path)
+        return self.place.path and self._copies.get_copy(self.place.path)
 
     @property
     def dialect(self) -> str:
@@ -146,7 +146,7 @@ class Database:
             with rehearsed.begin_nested():  # an error rolls back only this block
                 yield rehearsed
             return
-        with self._writing() as session:
+        with self._open_writing_session() as session:
             before = _change_marker(session)
             yield session
             session.flush()
@@ -155,7 +155,7 @@ class Database:
             session.commit()
 
     @contextmanager
-    def _writing(self) -> Iterator[Session]:
+    def _open_writing_session(self) -> Iterator[Session]:
         """Yield a session of the writing engine. Its transaction is rolled back unless the block commits it."""
         if self.read_only:
             raise RegistryError(f"the registry {self.place.masked_location} was opened for reading only")
@@ -198,7 +198,7 @@ class Database:
         The block is one transaction of the writing engine and holds SQLite's write lock. Raises the same errors as
         `write`.
         """
-        with self._writing() as session:
+        with self._open_writing_session() as session:
             self._thread.rehearsed = session
             try:
                 yield
@@ -239,7 +239,7 @@ class Database:
     def foreign_reader(self) -> AbstractContextManager[None]:
         """Return a context manager to hold while ADBC's SQLite library has the file open in this process (see
         file_gate)."""
-        return get_file_gate(self.place.path).foreign() if self.place.path is not None else nullcontext()
+        return get_file_gate(self.place.path).use_with_adbc() if self.place.path is not None else nullcontext()
 
     def _await_server(self) -> None:
         """Return once the server responds. Return immediately for SQLite, and if no `on_wait` callback is set."""

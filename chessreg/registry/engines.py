@@ -166,7 +166,7 @@ def allow_connections(place: RegistryPlace, *, create: bool = False) -> Iterator
     if create:
         with suppress(OSError):  # SQLite reports the reason later
             create_file(place.path)  # SQLite's other files inherit its mode
-    with get_file_gate(place.path).own():
+    with get_file_gate(place.path).use_with_python():
         yield
 
 
@@ -183,7 +183,7 @@ def create_writer_engine(place: RegistryPlace) -> Engine:
     IMMEDIATE)."""
     if place.path is None:
         return _create_postgresql_engine(place, "")
-    path, network = place.path, place.on_network
+    path, network = place.path, place.is_on_network
     return _create_sqlite_engine(place, lambda: sqlite.open_writable(path, network), "IMMEDIATE")
 
 
@@ -196,7 +196,7 @@ def create_reader_engine(place: RegistryPlace, *, copies: sqlite.RegistryCopies 
         return _create_postgresql_engine(place, READ_ONLY_OPTIONS)
     path, copies = place.path, copies or sqlite.RegistryCopies()
     # With a rollback journal, an idle connection would prevent writers from changing the journal mode.
-    pool = None if sqlite.is_write_ahead_log_used(place.on_network) else NullPool
+    pool = None if sqlite.is_write_ahead_log_used(place.is_on_network) else NullPool
     engine = _create_sqlite_engine(place, lambda: _open_existing(path, copies), "DEFERRED", pool)
     weakref.finalize(engine, copies.remove)
     return engine

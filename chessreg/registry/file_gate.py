@@ -44,7 +44,7 @@ class FileGate:
         self._waiting = 0
 
     @contextmanager
-    def own(self) -> Iterator[None]:
+    def use_with_python(self) -> Iterator[None]:
         """Use the file through Python's SQLite. Blocks while ADBC reads it or waits for it. May be nested."""
         me = threading.get_ident()
         with self._changed:
@@ -59,7 +59,7 @@ class FileGate:
             self._leave(self._own, me)
 
     @contextmanager
-    def foreign(self) -> Iterator[None]:
+    def use_with_adbc(self) -> Iterator[None]:
         """Use the file through ADBC's SQLite. Waits for open transactions to end, then closes idle connections."""
         me = threading.get_ident()
         with self._changed:
@@ -120,7 +120,7 @@ def get_file_gate(path: Path) -> FileGate:
 
 
 def require_entered(path: Path) -> None:
-    """Raise RuntimeError unless this thread is inside `get_file_gate(path).own()`.
+    """Raise RuntimeError unless this thread is inside `get_file_gate(path).use_with_python()`.
 
     Every connection must be opened there.
     """

@@ -94,9 +94,9 @@ def shorten_id(id: UUID | str, others: Iterable[UUID | str] = ()) -> str:
     The end of the id is used because a UUIDv7 begins with a timestamp: ids created close together share their first
     digits.
     """
-    text = _id_hex(id)
+    text = _format_id_hex(id)
     length = SHORT_ID_DIGITS
-    for other in map(_id_hex, others):
+    for other in map(_format_id_hex, others):
         while other != text and length < 32 and other.endswith(text[-length:]):
             length += 1
     return text[-length:]
@@ -107,7 +107,7 @@ def shorten_ids(ids: Iterable[UUID | str]) -> dict[str, str]:
 
     Sorts once instead of comparing all pairs.
     """
-    tails = sorted({_id_hex(id)[::-1] for id in ids})
+    tails = sorted({_format_id_hex(id)[::-1] for id in ids})
     short_of = {}
     for place, tail in enumerate(tails):
         around = [tails[n] for n in (place - 1, place + 1) if 0 <= n < len(tails)]
@@ -120,7 +120,7 @@ def _common_prefix_length(one: str, other: str) -> int:
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-def _id_hex(id: UUID | str) -> str:
+def _format_id_hex(id: UUID | str) -> str:
     return id.hex if isinstance(id, UUID) else id.replace("-", "").lower()
 
 
@@ -131,7 +131,7 @@ def find_by_suffix(session: Session, table: Any, suffix: str, limit: int = 10) -
     """
     from sqlalchemy import String, cast, func, select, type_coerce
 
-    digits = _id_hex(suffix)
+    digits = _format_id_hex(suffix)
     if not re.fullmatch(r"[0-9a-f]{1,32}", digits):
         return []
     column: InstrumentedAttribute[UUID] = table.id if hasattr(table, "id") else table

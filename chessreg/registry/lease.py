@@ -42,7 +42,7 @@ class Lease:
         """
         with self._guard:
             if self._pid == os.getpid():
-                if not _is_this_process(self.holder() or {}):
+                if not _is_this_process(self.read_holder() or {}):
                     self._take()
                 return
             key = os.getpid(), self.file
@@ -59,11 +59,11 @@ class Lease:
             key = os.getpid(), self.file
             self._pid = 0
             self._users[key] -= 1
-            holder = self.holder()
+            holder = self.read_holder()
             if not self._users[key] and holder and _is_this_process(holder):
                 self.file.unlink(missing_ok=True)
 
-    def holder(self) -> dict[str, Any] | None:
+    def read_holder(self) -> dict[str, Any] | None:
         """Return the record of the holder (host, pid, since, …), or None if the lease is free."""
         try:
             record: dict[str, Any] = read_json(self.file)
@@ -74,8 +74,8 @@ class Lease:
         return record
 
     def _take(self) -> None:
-        with self._takeover():
-            holder = self.holder()
+        with self._lock_takeover():
+            holder = self.read_holder()
             if holder and _is_gone(holder):
                 self.file.unlink(missing_ok=True)
             if self._write():
@@ -88,7 +88,7 @@ class Lease:
 
     def describe_holder(self) -> str:
         """Return the holder in words, for messages."""
-        holder = self.holder() or {}
+        holder = self.read_holder() or {}
         return f"process {holder.get('pid', '?')} on {holder.get('host', '?')} since {holder.get('since', '?')}"
 
     def _write(self) -> bool:
@@ -117,7 +117,7 @@ class Lease:
                 aside.unlink(missing_ok=True)
 
     @contextmanager
-    def _takeover(self) -> Iterator[None]:
+    def _lock_takeover(self) -> Iterator[None]:
         """Let one process at a time check whether the holder is gone.
 
         A lock of this host is enough, since only the holder's own host can detect that it is gone.
@@ -130,10 +130,10 @@ class Lease:
 
 
 def _is_this_process(holder: dict[str, Any]) -> bool:
-    return ProcessId.of(holder) == get_this_process()
+    return ProcessId.from_record(holder) == get_this_process()
 
 
 def _is_gone(holder: dict[str, Any]) -> bool:
     """Return whether the holder ran on this host and has certainly ended."""
-    process = ProcessId.of(holder)
+    process = ProcessId.from_record(holder)
     return process is not None and process.is_gone() is True

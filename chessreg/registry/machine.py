@@ -37,13 +37,13 @@ def describe_this_machine() -> dict[str, Any]:
 def _describe_machine() -> dict[str, Any]:
     import psutil
 
-    me, (gpus, driver) = get_this_process(), _gpu_names_and_driver()
-    torch, cuda = _torch_versions()
+    me, (gpus, driver) = get_this_process(), _read_gpus_and_driver()
+    torch, cuda = _get_torch_versions()
     return {
         "host": me.host,
         "system_id": me.system_id,
         "platform": platform.platform(),
-        "cpu": _cpu_name(),
+        "cpu": _read_cpu_name(),
         "cores": os.cpu_count() or 1,
         "memory_bytes": int(psutil.virtual_memory().total),
         "gpus": gpus,
@@ -54,7 +54,7 @@ def _describe_machine() -> dict[str, Any]:
     }
 
 
-def _cpu_name() -> str:
+def _read_cpu_name() -> str:
     try:
         match = re.search(
             r"^(?:model name|Model|Hardware)\s*:\s*(.+)$",
@@ -70,7 +70,7 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _gpu_names_and_driver() -> tuple[list[str], str | None]:
+def _read_gpus_and_driver() -> tuple[list[str], str | None]:
     """Return the names of the NVIDIA GPUs in index order, and the driver's version."""
     if shutil.which("nvidia-smi") is None:
         return [], None
@@ -79,7 +79,7 @@ def _gpu_names_and_driver() -> tuple[list[str], str | None]:
     return [name for name, *_ in rows], rows[0][1] if rows else None
 
 
-def _torch_versions() -> tuple[str | None, str | None]:
+def _get_torch_versions() -> tuple[str | None, str | None]:
     """Return the versions of torch and of the CUDA that it was built for, without importing torch."""
     module = importlib.util.find_spec("torch")
     if module is None or module.origin is None:

@@ -176,7 +176,7 @@ def upgrade_registry(url: str | Path | RegistryPlace | None = None, *, shared: b
     """
     place = resolve_place(url)
     lease: Lease | None = None
-    if place.path is not None and place.on_network:
+    if place.path is not None and place.is_on_network:
         from chessreg.registry.lease import Lease
 
         lease = Lease(place.path)

@@ -38,7 +38,7 @@ class RegistryPlace:
         return None if self.path is None else self.path.absolute().with_suffix(".results")
 
     @cached_property
-    def on_network(self) -> bool:
+    def is_on_network(self) -> bool:
         """Whether the file is on a network file system."""
         from chessreg.registry import sqlite
 
@@ -69,7 +69,7 @@ def resolve_place(reference: str | Path | RegistryPlace | None = None) -> Regist
     if isinstance(reference, RegistryPlace):
         return reference
     if isinstance(reference, Path):
-        return _place_of_file(reference)
+        return _make_file_place(reference)
     text = (
         (os.environ.get("CHESSREG_REGISTRY") or f"{PROJECT_FOLDER}/{REGISTRY_FILE}") if reference is None else reference
     )
@@ -79,7 +79,7 @@ def resolve_place(reference: str | Path | RegistryPlace | None = None) -> Regist
     if text == ":memory:" or (not separator and text.startswith("file:")):
         raise _not_a_file_error(text)
     if not separator:
-        return _place_of_file(Path(text))
+        return _make_file_place(Path(text))
     if scheme == "sqlite":
         path, query, _ = rest.removeprefix("/").partition("?")
         if not path or path == ":memory:":
@@ -87,7 +87,7 @@ def resolve_place(reference: str | Path | RegistryPlace | None = None) -> Regist
         if query:
             hint = "leave them out; write a ? in the path as %3F"
             raise BadInputError(f"{text} has SQLite settings after a ?, which chessreg does not accept", hint)
-        return _place_of_file(Path(os.fsdecode(unquote_to_bytes(os.fsencode(path)))))
+        return _make_file_place(Path(os.fsdecode(unquote_to_bytes(os.fsencode(path)))))
     if scheme in POSTGRESQL_SCHEMES:
         return RegistryPlace(f"postgresql+psycopg://{rest}")
     from chessreg.masking import mask
@@ -109,7 +109,7 @@ def resolve_store_path(path: str | Path | None, registry: RegistryPlace) -> Path
     )
 
 
-def _place_of_file(path: Path) -> RegistryPlace:
+def _make_file_place(path: Path) -> RegistryPlace:
     path = get_recordable_path(expand_path(path).absolute())
     if path.is_dir() or not (path.suffix or path.exists()):
         within = path / PROJECT_FOLDER / REGISTRY_FILE

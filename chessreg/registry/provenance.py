@@ -57,7 +57,7 @@ def read_repository_state(folder: Path) -> dict[str, Any] | None:
         changed = _run_git(top, "diff", *plain, "--name-only", "-z", *against) or ""
     state["dirty"] = bool(patch)
     state["changed"] = [_make_storable(name) for name in changed.split("\0") if name][:MAX_FILES]
-    state["patch_sha256"] = _sha256(patch.encode(errors="surrogateescape")) if patch else None
+    state["patch_sha256"] = _hash_content(patch.encode(errors="surrogateescape")) if patch else None
     listed = _run_git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", *without) or ""
     state["untracked"], text = _read_untracked(top, [name for name in listed.split("\0") if name], with_text)
     if with_text:
@@ -89,14 +89,14 @@ def _read_untracked(top: Path, names: list[str], with_text: bool) -> tuple[dict[
         except OSError as error:
             digests[printable] = error.strerror or "unreadable"
             continue
-        digests[printable] = f"sha256:{_sha256(content)}"
+        digests[printable] = f"sha256:{_hash_content(content)}"
         if size <= room and (text := _decode_text(content)) is not None:
             texts[printable] = mask(text)
             room -= size
     return digests, texts
 
 
-def _sha256(content: bytes) -> str:
+def _hash_content(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
@@ -172,14 +172,14 @@ def read_packages() -> dict[str, str]:
     """Return installed package → version, sorted by name."""
     versions: dict[str, str] = {}
     for distribution in metadata.distributions():
-        name, version = _name_and_version(distribution)
+        name, version = _read_name_and_version(distribution)
         copied = "thirdparty_files" in Path(str(distribution.locate_file(""))).parts  # bundled with Ray
         if name and not copied:
             versions.setdefault(name.lower().replace("_", "-"), version)
     return dict(sorted(versions.items()))
 
 
-def _name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
+def _read_name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
     """Return name and version from the first lines of METADATA. Parsing all of it for 150 packages takes 0.5 s."""
     head = (distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or "").partition("\n\n")[0]
     fields = {"Name": "", "Version": ""}

@@ -82,7 +82,7 @@ def read_run_rows(
     attempt of a partial run ended), stale, attempts, and host (of the last attempt). Pass `stale` if the stale runs are
     known already.
     """
-    query, tries = select(tables.Run, STATE, UNITS_DONE, END).order_by(*order), _read_attempt_hosts_of(session, ids)
+    query, tries = select(tables.Run, STATE, UNITS_DONE, END).order_by(*order), _read_hosts_of_runs(session, ids)
     annotations = read_annotations(session, "run", ids)
     stale = lineage.find_stale_runs(session) if stale is None else stale
     if ids is not None:
@@ -112,7 +112,7 @@ def format_marks(row: Mapping[str, Any]) -> str:
     return f" ({marks_text})" if marks_text else ""
 
 
-def _read_attempt_hosts_of(session: Session, ids: Sequence[UUID] | None) -> dict[UUID, list[str | None]]:
+def _read_hosts_of_runs(session: Session, ids: Sequence[UUID] | None) -> dict[UUID, list[str | None]]:
     """Return run id → the host of each attempt, oldest first."""
     attempt, machine = tables.Attempt, tables.Machine
     query = select(attempt.run_id, machine.host).join(machine, machine.id == attempt.machine_id, isouter=True)

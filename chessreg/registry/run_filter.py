@@ -81,7 +81,7 @@ def list_matching_runs(
 def select_run_ids(session: Session, text: str, sort: str, archived: bool = False) -> Select[Any]:
     """Return the statement that selects the ids of matching runs as 32 hex digits."""
     where = filter_conditions(session, text, archived)
-    return select(run_id_hex(session)).where(*where).order_by(*make_sort_columns(session, sort))
+    return select(build_run_id_hex(session)).where(*where).order_by(*make_sort_columns(session, sort))
 
 
 # -- words ------------------------------------------------------------------------------------------------------------
@@ -149,13 +149,17 @@ def match_run_field(session: Session, field: str, sign: str, value: str) -> Colu
         return true()
     if field == "id":
         digits = value.lower().replace("-", "")
-        return run_id_hex(session).like(f"%{digits}") if digits and set(digits) <= set("0123456789abcdef") else false()
+        return (
+            build_run_id_hex(session).like(f"%{digits}")
+            if digits and set(digits) <= set("0123456789abcdef")
+            else false()
+        )
     if field in ("since", "before"):
         return run.created_at >= parse_moment(value) if field == "since" else run.created_at < parse_moment(value)
     if field in TIME_FIELDS:
-        return match_time(sort_value(session, field), sign, value)
+        return match_time(build_sort_value(session, field), sign, value)
     if field in NUMBER_FIELDS:
-        return match_number(field, sort_value(session, field), sign, value)
+        return match_number(field, build_sort_value(session, field), sign, value)
     if field in MARK_FIELDS:
         if (truth := TRUTH_WORDS.get(value.lower())) is None:
             raise BadInputError(f"{field} must be yes or no, not {value!r}", f"{field}:yes")
@@ -167,7 +171,7 @@ def match_run_field(session: Session, field: str, sign: str, value: str) -> Colu
             else match_pattern(session, field, build_like_pattern(sign, value))
         )
     order = {"tag": "tags", "note": "notes"}.get(field, field)
-    return match_text(sort_value(session, order), sign, value)
+    return match_text(build_sort_value(session, order), sign, value)
 
 
 def match_state(session: Session, sign: str, value: str) -> ColumnElement[bool]:
@@ -285,7 +289,7 @@ def escape_like(value: str) -> str:
     return value.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-def run_id_hex(session: Session) -> ColumnElement[str]:
+def build_run_id_hex(session: Session) -> ColumnElement[str]:
     """Return the SQL expression of a run's id as 32 hex digits."""
     if session.get_bind().dialect.name == "postgresql":
         return func.replace(cast(tables.Run.id, String), "-", "")
@@ -299,13 +303,17 @@ def match_annotation(session: Session, word: str, pattern: str | None) -> Column
     page of results fills quickly.
     """
     if pattern is None:
-        return run_id_hex(session).in_(select_annotated_targets(word))
+        return build_run_id_hex(session).in_(select_annotated_targets(word))
     run, annotation = tables.Run, tables.Annotation
     fits = match_like(session, annotation.value, pattern)
     few = session.scalars(select_annotated_targets(word).where(fits).limit(MAX_LISTED_RUNS + 1)).all()
     if len(few) <= MAX_LISTED_RUNS:
         return run.id.in_({UUID(hex=target) for target in few}) if few else false()
-    its = annotation.noun == "run", annotation.target == run_id_hex(session), disable_index(annotation.word) == word
+    its = (
+        annotation.noun == "run",
+        annotation.target == build_run_id_hex(session),
+        disable_index(annotation.word) == word,
+    )
     return exists().where(*its, fits, *is_current()).correlate(run)
 
 
@@ -352,7 +360,7 @@ def make_sort_columns(session: Session, sort: str, from_end: bool = False) -> li
     them."""
     run = tables.Run
     key, falls = sort.removeprefix("-"), sort.startswith("-")
-    value = sort_value(session, key)
+    value = build_sort_value(session, key)
     ties = [(run.id, falls)] if key == "created" else [(run.created_at, True), (run.id, True)]
     by = [(value, falls), *ties]
     first, *others = (column.desc() if down is not from_end else column.asc() for column, down in by)
@@ -361,7 +369,7 @@ def make_sort_columns(session: Session, sort: str, from_end: bool = False) -> li
     return [first, *others]
 
 
-def sort_value(session: Session, key: str) -> ColumnElement[Any]:
+def build_sort_value(session: Session, key: str) -> ColumnElement[Any]:
     """Return the SQL expression of a sort key. Raises BadInputError for an unknown key."""
     run, attempt, machine = tables.Run, tables.Attempt, tables.Machine
     if key.startswith("spec.") and len(key) > 5:
@@ -381,7 +389,7 @@ def sort_value(session: Session, key: str) -> ColumnElement[Any]:
         annotation = tables.Annotation
         of_run = (
             annotation.noun == "run",
-            annotation.target == run_id_hex(session),
+            annotation.target == build_run_id_hex(session),
             disable_index(annotation.word) == word,
         )
         return select(func.min(annotation.value)).where(*of_run, *is_current()).correlate(run).scalar_subquery()

@@ -53,7 +53,7 @@ def count_units_sql(low: int = 0, high: int | None = None) -> ColumnElement[int]
 CAUSES_AS_STATES = (Cause.PREEMPTED, Cause.WALLTIME, Cause.DIVERGED, Cause.OOM, Cause.ENGINE_DIED, Cause.LOST)
 
 
-def _end_of_last_attempt() -> Any:
+def _build_last_end() -> Any:
     """Return the SQL expression of how the last attempt of `Run` ended."""
     killed = Attempt.state == AttemptState.KILLED
     word = case(
@@ -85,10 +85,10 @@ STATE = case(
     (RUNNING, "running"),
     (QUEUED, "queued"),
     (HAS_UNITS, "partial"),
-    else_=func.coalesce(_end_of_last_attempt(), "planned"),
+    else_=func.coalesce(_build_last_end(), "planned"),
 )
 
-END = case((and_(STATE == "partial", _end_of_last_attempt() != "partial"), _end_of_last_attempt()))  # why it is partial
+END = case((and_(STATE == "partial", _build_last_end() != "partial"), _build_last_end()))  # why it is partial
 
 
 def select_run_states() -> Select[Any]:

@@ -64,7 +64,7 @@ def make_sqlite_uri(path: Path, mode: str) -> str:
 
 
 def _open_gated(path: Path, mode: str) -> Connection:
-    """Open a registry. The caller must be inside `get_file_gate(path).own()`."""
+    """Open a registry. The caller must be inside `get_file_gate(path).use_with_python()`."""
     require_entered(path)
     return _open_connection(path, mode)
 
@@ -91,7 +91,7 @@ def open_writable(path: Path, network: bool) -> Connection:
 
 def read_rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
     """Return the rows of a SELECT from a registry. Raises dbapi.Error if it cannot be read."""
-    with get_file_gate(path).own():
+    with get_file_gate(path).use_with_python():
         connection = _open_gated(path, "ro")
         try:
             return connection.execute(sql).fetchall()
@@ -101,7 +101,7 @@ def read_rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
 
 def check_integrity(path: Path) -> list[str]:
     """Return the problems that SQLite's own check finds in a file. Reads the whole file."""
-    with get_file_gate(path).own():
+    with get_file_gate(path).use_with_python():
         connection = _open_gated(path, "ro")
         try:
             rows = connection.execute("PRAGMA quick_check(20)").fetchall()
@@ -182,7 +182,7 @@ class RegistryCopies:
     def __init__(self) -> None:
         self.folder: str | None = None
 
-    def of(self, path: Path) -> Path:
+    def get_copy(self, path: Path) -> Path:
         """Return the copy that is read in place of `path`, or `path`."""
         return Path(self.folder) / path.name if self.folder else path
 
@@ -191,7 +191,7 @@ class RegistryCopies:
         in_copy = self.folder is not None
         self.remove()
         self.folder = tempfile.mkdtemp(prefix="chessreg-")
-        copy = self.of(path)
+        copy = self.get_copy(path)
         for suffix in ("", "-wal", "-journal"):
             if (source := path.with_name(path.name + suffix)).exists():
                 # In another process: closing the file here would drop the locks of open connections (file_gate).

@@ -90,25 +90,27 @@ class RunAttempt:
         last = resolved.units - 1
         self.reduces = resolved.kind.reduce is not None and last in missing
         units = [unit for unit in missing if not (resolved.kind.reduce is not None and unit == last)]
-        self.task: Task[Any, Any] = Task(resolved, options, units, inputs, self.id, self.writer, self.wake, on_progress)
+        self.task: Task[Any, Any] = Task(
+            resolved, options, units, inputs, self.id, self.writer, self.start_ingest, on_progress
+        )
 
     def execute(self, on_begun: Callable[[], None] = lambda: None) -> bool:
         """Execute the units. Return whether the attempt was interrupted. Its end is recorded in any case.
 
         `on_begun` is called once the registry contains the run and the attempt.
         """
-        with self.ingester.running() if self.ingester is not None else nullcontext():
-            return self._go(on_begun)
+        with self.ingester.run_during_block() if self.ingester is not None else nullcontext():
+            return self._run_to_end(on_begun)
 
-    def _go(self, on_begun: Callable[[], None]) -> bool:
+    def _run_to_end(self, on_begun: Callable[[], None]) -> bool:
         state, cause, message, code = "finished", "finished", None, 0
-        heartbeat = Heartbeat(self.task, self.ingester.wake if self.ingester is not None else lambda: None)
+        heartbeat = Heartbeat(self.task, self.ingester.request_ingest if self.ingester is not None else lambda: None)
         with stop_on_signals(self.task) as hold_signals:
             self.begin()
             try:
                 heartbeat.start()
                 on_begun()
-                self.do_units()
+                self.process_units()
             except (StopRequest, KeyboardInterrupt):
                 state, cause, code = "killed", "killed", 130
                 return True
@@ -123,7 +125,7 @@ class RunAttempt:
                 self.end(state, cause, message, code)
         return False
 
-    def do_units(self) -> None:
+    def process_units(self) -> None:
         """Call the kind's `run`, and its `reduce` once all units are in the registry.
 
         Raises ChessregError if units remain unfinished.
@@ -229,7 +231,9 @@ class RunAttempt:
         read = [
             (name, reference, digest, located.run_id) for (name, digest, reference), located in self.inputs.read.items()
         ]
-        read += [(name, reference, spec_hash, make_uuid(spec_hash)) for name, reference, spec_hash in self.rows_read()]
+        read += [
+            (name, reference, spec_hash, make_uuid(spec_hash)) for name, reference, spec_hash in self.list_read_inputs()
+        ]
         for name, reference, digest, source in read:
             self.add(
                 "run_input",
@@ -249,7 +253,7 @@ class RunAttempt:
             exit_code=code,
             units_done=self.task.units_done,
             checked_in_at=get_utc_now(),
-            execution_options=self.recorded_options | self.threads(),
+            execution_options=self.recorded_options | self.count_threads(),
         )
         self.task.flush()
         self.writer.close()
@@ -266,12 +270,12 @@ class RunAttempt:
         remarks = {"remarks": self.inputs.remarks} if self.inputs.remarks else {}
         return self.options.model_dump(mode="json") | self.where.granted | remarks
 
-    def threads(self) -> dict[str, list[int]]:
+    def count_threads(self) -> dict[str, list[int]]:
         """Return the thread counts that torch actually used, which may differ from the options. Empty without torch."""
         torch = sys.modules.get("torch")
         return {"used_threads": sorted({torch.get_num_threads()} | self.task.threads)} if torch else {}
 
-    def rows_read(self) -> list[tuple[str, str, str]]:
+    def list_read_inputs(self) -> list[tuple[str, str, str]]:
         """Return (field, reference, spec hash) of input runs whose rows were read but no artifacts."""
         seen = {located.run_id for located in self.inputs.read.values()}
         named = [(name, ref, ref.removeprefix("run:").partition("/")[0])
@@ -287,17 +291,17 @@ class RunAttempt:
         """The reason why the registry did not accept waiting fragments, or None."""
         return self.ingester.outage if self.ingester is not None else None
 
-    def wake(self) -> None:
+    def start_ingest(self) -> None:
         """Start ingesting written fragments in the background. Raises its errors, except that the registry is
         unavailable."""
         if self.ingester is not None:
-            self.ingester.wake()
+            self.ingester.request_ingest()
             self.ingester.raise_error()
 
     def ingest_written(self) -> None:
         """Wait until all written fragments are ingested. If the registry does not respond, they stay in the store."""
         if self.ingester is not None:
-            self.ingester.settle()
+            self.ingester.wait_until_ingested()
 
 
 def print_warning(text: str) -> None:

@@ -37,7 +37,7 @@ class Ingester(threading.Thread):
         self._error: BaseException | None = None
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def run_during_block(self) -> Iterator[None]:
         """Run the thread during the block, and let its last ingest finish afterwards."""
         self.start()
         try:
@@ -47,19 +47,19 @@ class Ingester(threading.Thread):
                 self._ended = True
                 self._changed.notify_all()
 
-    def wake(self) -> int:
+    def request_ingest(self) -> int:
         """Request an ingest and return its number. Does not wait."""
         with self._changed:
             self._asked += 1
             self._changed.notify_all()
             return self._asked
 
-    def settle(self) -> None:
+    def wait_until_ingested(self) -> None:
         """Wait until everything written so far was ingested. Raises the errors of `raise_error`.
 
         If the registry makes no progress for ANSWER_TIMEOUT_S, set `outage` and return.
         """
-        number = self.wake()
+        number = self.request_ingest()
         self._moved = time.monotonic()
         with self._changed:
             while self._done < number:

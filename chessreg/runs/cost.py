@@ -90,7 +90,7 @@ def count_forward_pass_operations(layers: int, d_model: int, tokens: float) -> f
 def count_reading_operations(checkpoint: str, inputs: Inputs, texts: float, more_tokens: float = 0.0) -> float:
     """Return the operations of a checkpoint that reads `texts` games (a model of positions: positions), and
     `more_tokens` tokens in addition."""
-    row = inputs.checkpoint_row(checkpoint)
+    row = inputs.read_checkpoint_row(checkpoint)
     tokens = texts * min(row.block_size, TOKENS_PER_GAME) + more_tokens
     return count_forward_pass_operations(row.layers, row.d_model, tokens)
 
@@ -115,11 +115,11 @@ def parse_seconds(size_bytes: int) -> float:
     return size_bytes / FILE_BYTES_PER_SECOND
 
 
-def search_seconds(limit: str) -> float:
+def estimate_search_seconds(limit: str) -> float:
     """Return the CPU seconds of one search under a limit: `nodes=100000`, `time=0.1`, `depth=8` or an opponent's text.
 
-    >>> search_seconds("nodes=100000"), search_seconds("stockfish:3@time=0.1"), search_seconds("random")
-    (0.1, 0.1, 0.001)
+    >>> [estimate_search_seconds(limit) for limit in ("nodes=100000", "stockfish:3@time=0.1", "random")]
+    [0.1, 0.1, 0.001]
     """
     text = limit.rpartition("@")[2].partition("+")[0]
     name, _, value = text.partition("=")

@@ -207,7 +207,7 @@ class Direction:
     def norm(self) -> float:
         return float(np.linalg.norm(self.vector))
 
-    def norms(self) -> dict[str, float]:
+    def compute_side_norms(self) -> dict[str, float]:
         """Return the norms of the high and low sides, if there are two."""
         sides = {"norm_high": self.high, "norm_low": self.low}
         return {name: float(np.linalg.norm(side)) for name, side in sides.items() if side is not None}

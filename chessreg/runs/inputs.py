@@ -170,7 +170,7 @@ class Inputs:
             return self._resolve_file(noun, name)
         if noun in CONTENT_NOUNS:
             return self._resolve_content(noun, name)
-        return self._run_reference(noun.removeprefix("run:"), name)
+        return self._make_run_reference(noun.removeprefix("run:"), name)
 
     def _resolve_dataset(self, name: str) -> str:
         name, divided, part = name.partition(":")
@@ -212,7 +212,7 @@ class Inputs:
         """Return the reference of files that are identified by their bytes alone."""
         return f"sha256:{self.store.lend(list_user_files(kind, name), kind)}"
 
-    def _run_reference(self, kind: str, name: str) -> str:
+    def _make_run_reference(self, kind: str, name: str) -> str:
         """Return the reference of a run. `kind` is the required kind, or `run` for any."""
         with self.database.read() as session:
             run = session.get(tables.Run, names.resolve_id(session, "run", name))
@@ -281,9 +281,9 @@ class Inputs:
     def checkpoint(self, reference: str, field: str = "checkpoint") -> tuple[tables.Checkpoint, Path]:
         """Return the row and the folder of a checkpoint."""
         artifact = self.artifact(field, reference)
-        return self.checkpoint_row(reference), artifact.path
+        return self.read_checkpoint_row(reference), artifact.path
 
-    def checkpoint_row(self, reference: str) -> tables.Checkpoint:
+    def read_checkpoint_row(self, reference: str) -> tables.Checkpoint:
         """Return the row of a checkpoint. Its bytes need not be in the store."""
         digest, _ = self._find_digest(reference)
         with self.database.read() as session:
@@ -297,7 +297,7 @@ class Inputs:
         """Return the encoding of a checkpoint. If the encoding belongs to it alone, its bytes must be available."""
         from chessreg.encodings import get_encoding, is_stored_encoding
 
-        name = self.checkpoint_row(reference).tokenizer
+        name = self.read_checkpoint_row(reference).tokenizer
         return get_encoding(name, self.checkpoint(reference)[1] if is_stored_encoding(name) else None)
 
     def dataset(self, reference: str, field: str = "dataset") -> tuple[Games, DatasetPart | None]:
@@ -352,12 +352,12 @@ class Inputs:
             raise NotFoundError(f"{run.kind} run {run.id.hex[-6:]} has no {table.__tablename__}")
         return list(rows)
 
-    def spec_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def read_spec(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the recorded spec of the run that a result row belongs to."""
         with self.database.read() as session:
             return dict(session.get_one(tables.Run, UUID(str(row["run_id"]))).spec)
 
-    def unit_rows(self, table: Any, row: Mapping[str, Any], *order: Any) -> list[Any]:
+    def read_unit_rows(self, table: Any, row: Mapping[str, Any], *order: Any) -> list[Any]:
         """Return the rows of a result table for the same run and unit as `row`, ordered by `order`."""
         of_unit = table.run_id == UUID(str(row["run_id"])), table.unit == int(row["unit"])
         with self.database.read() as session:

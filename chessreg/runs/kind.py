@@ -28,13 +28,13 @@ from chessreg.runs.spec import (
     ExecutionOptions,
     Spec,
     describe_settings,
+    find_variant_tag,
     flatten_settings,
     list_setting_names,
     list_variant_models,
     list_variants,
     name_all_settings,
     parse_settings,
-    tag_of,
 )
 
 if TYPE_CHECKING:
@@ -163,8 +163,8 @@ class Kind:
 def make_json_schema(model: Any) -> dict[str, Any]:
     """Return the JSON schema of a model. A discriminated union becomes one object with the properties of all
     variants."""
-    schemas = [_schema_of(each) for each in list_variant_models(model)]
-    if not (tag := tag_of(model)):
+    schemas = [_make_schema(each) for each in list_variant_models(model)]
+    if not (tag := find_variant_tag(model)):
         return schemas[0]
     merged: dict[str, Any] = {"type": "object", "title": f"by {tag}"}
     for part in ("$defs", "properties"):
@@ -174,7 +174,7 @@ def make_json_schema(model: Any) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=500)
-def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
+def _make_schema(model: type[BaseModel]) -> dict[str, Any]:
     """Return the JSON schema of a class, cached because computing the schemas of all kinds is as slow as a query."""
     return model.model_json_schema()
 
@@ -243,7 +243,7 @@ def require_valid_variants(cls: type[Kind]) -> None:
 
     The tag must have no default, and a setting must have the same type in all variants.
     """
-    tag, found = tag_of(cls.spec), dict[str, Any]()
+    tag, found = find_variant_tag(cls.spec), dict[str, Any]()
     for variant in list_variant_models(cls.spec):
         if not (inspect.isclass(variant) and issubclass(variant, Spec)):
             raise BadInputError(
@@ -373,7 +373,7 @@ def load_kind_entry_point(point: EntryPoint) -> type[Kind]:
     cls: type[Kind] = plugins.load_entry_point(point, "kind")
     if not (inspect.isclass(cls) and issubclass(cls, Kind) and hasattr(cls, "name")):
         raise ChessregError(
-            f"kind {point.name} of {plugins.package(point)} cannot be loaded: "
+            f"kind {point.name} of {plugins.describe_package(point)} cannot be loaded: "
             f"{point.value} is not a named subclass of chessreg.kinds.Kind"
         )
     return cls

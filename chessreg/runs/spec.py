@@ -206,7 +206,7 @@ class SettingField:
         return self.default is PydanticUndefined
 
     @property
-    def several(self) -> bool:
+    def is_list(self) -> bool:
         """Whether the setting takes a list."""
         return self.form in ("list", "references")
 
@@ -218,14 +218,14 @@ class SettingField:
     @property
     def shown_default(self) -> str:
         """The default as text, empty for a required setting."""
-        return "" if self.is_required else "all" if self.means_all(self.default) else format_value(self.default)
+        return "" if self.is_required else "all" if self.is_all(self.default) else format_value(self.default)
 
     @property
     def empty_words(self) -> tuple[str, ...]:
         """The words that are typed for no value: `none`, and `all` if that is the meaning of no value."""
         return ("none", "all") if ". Left out: all" in self.text else ("none",)
 
-    def means_all(self, value: Any) -> bool:
+    def is_all(self, value: Any) -> bool:
         """Whether a value, as recorded or as parsed, is no value and means all, such as all layers."""
         return value in (None, (), []) and "all" in self.empty_words
 
@@ -256,7 +256,7 @@ def describe_settings(model: Any) -> tuple[SettingField, ...]:
     For a union: its tag, then the settings of all variants, each path once. A setting is required if all variants
     require it.
     """
-    if not (tag := tag_of(model)):
+    if not (tag := find_variant_tag(model)):
         return _describe_class(model)
     found: dict[str, SettingField] = {tag: describe_tag(model)}
     for each in (
@@ -274,7 +274,7 @@ def list_visible_settings(model: Any, value: str | None) -> tuple[SettingField, 
 
     Required settings come first. Without a known `value`, only settings shared by all variants are returned.
     """
-    if not (tag := tag_of(model)):
+    if not (tag := find_variant_tag(model)):
         return _describe_class(model)
     known = list_variants(model)
     chosen = [known[value]] if value in known else list(list_variant_models(model))
@@ -367,7 +367,7 @@ def format_value(value: Any) -> str:
 # -- discriminated unions ---------------------------------------------------------------------------------------------
 
 
-def tag_of(model: Any) -> str:
+def find_variant_tag(model: Any) -> str:
     """Return the name of the setting that selects a variant of a union. Empty for a single class."""
     marks = get_args(model)[1:] if get_origin(model) is Annotated else ()
     return next((str(mark.discriminator) for mark in marks if isinstance(mark, FieldInfo) and mark.discriminator), "")
@@ -375,14 +375,14 @@ def tag_of(model: Any) -> str:
 
 def list_variants(model: Any) -> dict[str, type[Settings]]:
     """Return tag value → class of the variant, in order. Empty for a single class."""
-    if not (tag := tag_of(model)):
+    if not (tag := find_variant_tag(model)):
         return {}
     return {value: each for each in list_variant_models(model) for value in get_args(each.model_fields[tag].annotation)}
 
 
 def list_variant_models(model: Any) -> tuple[type[Settings], ...]:
     """Return the classes of a union, or the single class."""
-    return get_args(get_args(model)[0]) if tag_of(model) else (model,)
+    return get_args(get_args(model)[0]) if find_variant_tag(model) else (model,)
 
 
 def list_setting_names(model: Any) -> set[str]:
@@ -392,14 +392,14 @@ def list_setting_names(model: Any) -> set[str]:
 
 def describe_tag(model: Any, told: Sequence[type[Settings]] = ()) -> SettingField:
     """Return the tag of a union as a setting. Its text describes the variants in `told`, each after its value."""
-    tag, known = tag_of(model), list_variants(model)
+    tag, known = find_variant_tag(model), list_variants(model)
     texts = (f"{value}: {each.model_fields[tag].description}" for value, each in known.items() if each in told)
     return SettingField(path=tag, form="choice", default=PydanticUndefined, text="; ".join(texts), choices=tuple(known))
 
 
 def choose_variant(model: Any, values: Mapping[str, Any]) -> type[Settings]:
     """Return the class that these settings belong to. Raises ValidationError for a missing or unknown tag."""
-    if not (tag := tag_of(model)):
+    if not (tag := find_variant_tag(model)):
         chosen: type[Settings] = model
         return chosen
     known, given = list_variants(model), values.get(tag)
@@ -414,7 +414,7 @@ def parse_settings(model: Any, values: Mapping[str, Any]) -> Any:
 
     Raises ValidationError, and BadInputError for a setting of another variant.
     """
-    chosen, tag = choose_variant(model, values), tag_of(model)
+    chosen, tag = choose_variant(model, values), find_variant_tag(model)
     for name in (name for name in values if tag and name not in chosen.model_fields):
         if owners := [value for value, variant in list_variants(model).items() if name in variant.model_fields]:
             raise BadInputError(
@@ -447,7 +447,7 @@ def describe_source(path: str, explicit: Iterable[str]) -> str:
 def name_all_settings(model: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of settings by dotted path, with "all" for those that were left out and then mean all."""
     known = {each.path: each for each in describe_settings(model)}
-    return {path: "all" if path in known and known[path].means_all(value) else value for path, value in values.items()}
+    return {path: "all" if path in known and known[path].is_all(value) else value for path, value in values.items()}
 
 
 def nest_settings(values: Mapping[str, Any]) -> dict[str, Any]:

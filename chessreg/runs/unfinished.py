@@ -82,7 +82,7 @@ def carry_states(database: Database, source: Store, target: Store, runs: Iterabl
     return brought
 
 
-def carry_states_of(
+def copy_states(
     database: Database, source: Store | TransferPlace, target: Store | TransferPlace, references: Iterable[str]
 ) -> int:
     """Copy the states of the runs among these references. Returns 0 if either side is a bucket, which holds no

@@ -96,10 +96,10 @@ class Watcher:
         began = time.monotonic() if began is None else began
         attempts = read_running_attempts(database)
         lost = mark_gone_lost(database, attempts)
-        overdue = [attempt.id for attempt in self.overdue(attempts, began)]
+        overdue = [attempt.id for attempt in self.list_overdue(attempts, began)]
         return lost + mark_lost(database, overdue, tables.Cause.LOST, "it did not check in as promised")
 
-    def overdue(self, attempts: RunningAttempts, began: float) -> list[tables.Attempt]:
+    def list_overdue(self, attempts: RunningAttempts, began: float) -> list[tables.Attempt]:
         """Return the attempts on other hosts that missed their check-in, and store the current promises.
 
         `began` is `time.monotonic()` before the attempts were read.
@@ -109,7 +109,7 @@ class Watcher:
         if not elsewhere:
             self.forget()
             return []
-        seen = {} if now - began > SLOW_READ_S else self._notes()
+        seen = {} if now - began > SLOW_READ_S else self._read_notes()
         notes: dict[str, list[Any]] = {}
         late = []
         for attempt in elsewhere:
@@ -119,7 +119,7 @@ class Watcher:
             notes[attempt.id.hex] = [promised, since]
             if now - since > attempt.next_check_in_seconds:
                 late.append(attempt)
-        self._keep(notes)
+        self._write_notes(notes)
         return late
 
     def forget(self) -> None:
@@ -127,7 +127,7 @@ class Watcher:
         with suppress(OSError):
             self.file.unlink(missing_ok=True)
 
-    def _notes(self) -> dict[str, tuple[str, float]]:
+    def _read_notes(self) -> dict[str, tuple[str, float]]:
         try:
             notes = read_json(self.file)
             if notes["boot"] != read_boot_id():
@@ -136,6 +136,6 @@ class Watcher:
         except (OSError, ValueError, KeyError, TypeError):
             return {}
 
-    def _keep(self, notes: dict[str, list[Any]]) -> None:
+    def _write_notes(self, notes: dict[str, list[Any]]) -> None:
         with suppress(OSError):
             write_whole(self.file, json.dumps({"boot": read_boot_id(), "seen": notes}).encode())

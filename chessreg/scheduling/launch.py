@@ -115,10 +115,10 @@ class ExpectedInputs(Inputs):
         super().__init__(database, store)
         self.of_launch: dict[str, tuple[str, str]] = {}  # name or run id → kind and spec hash
 
-    def _run_reference(self, kind: str, reference: str) -> str:
+    def _make_run_reference(self, kind: str, reference: str) -> str:
         expected = self._find_expected_run("run", reference)
         if expected is None:
-            return super()._run_reference(kind, reference)
+            return super()._make_run_reference(kind, reference)
         if kind not in ("run", expected[0]):
             raise BadInputError(f"run {reference} is a {expected[0]} run, not a {kind} run")
         return f"run:{expected[1]}"

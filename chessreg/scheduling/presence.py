@@ -42,7 +42,7 @@ class Presence:
             holder: dict[str, Any] = read_json(self.file)
         except (OSError, ValueError):
             return None
-        process = ProcessId.of(holder)
+        process = ProcessId.from_record(holder)
         return holder if process is not None and process.is_gone() is False else None
 
     def hold(self) -> bool:

@@ -90,7 +90,7 @@ class Supervisor:
                 log_line(f"nothing to do for {self.idle:.0f} s")
                 return
             self.pause(LOOP_INTERVAL_S)
-        self.put_back()
+        self.requeue_running_jobs()
 
     def pause(self, seconds: float) -> None:
         """Sleep for `seconds`, or until a signal."""
@@ -107,7 +107,7 @@ class Supervisor:
         if self.poll_jobs(self.running):
             self._refused.clear()
             self.read_queue()
-        self.offer()
+        self.submit_ready_jobs()
         if time.monotonic() - self._watched > WATCH_INTERVAL_S:
             self._watched = time.monotonic()
             if lost := self.watcher.mark_lost_attempts(self.database, began):
@@ -140,7 +140,7 @@ class Supervisor:
 
     # -- starting -------------------------------------------------------------------------------------------------
 
-    def offer(self) -> None:
+    def submit_ready_jobs(self) -> None:
         """Submit ready jobs to their executors, by priority. Jobs that do not fit are offered again later.
 
         A less urgent job does not take GPUs or cores that a more urgent one waits for.
@@ -236,10 +236,10 @@ class Supervisor:
         if ended:
             self.ingest_results()  # ingest results before the end is recorded
             for job, seen_job in ended:
-                self.settle(job, seen_job)
+                self.record_end(job, seen_job)
         return bool(ended)
 
-    def settle(self, job: Job, seen: SubmissionStatus) -> None:
+    def record_end(self, job: Job, seen: SubmissionStatus) -> None:
         """Record the end of an attempt, from the worker's report and the executor's status, and requeue it if
         appropriate."""
         folder = queue.get_job_folder(self.store, job)
@@ -324,7 +324,7 @@ class Supervisor:
 
     # -- ending ---------------------------------------------------------------------------------------------------
 
-    def put_back(self) -> None:
+    def requeue_running_jobs(self) -> None:
         """Stop the running jobs of this machine, keep their results, and return them to the queue."""
         log_line("stopping: running jobs return to the queue")
         while True:

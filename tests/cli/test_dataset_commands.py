@@ -505,7 +505,7 @@ def test_the_app_tells_a_dataset_of_positions_and_pages_through_it(here: Any, po
     made = here.json("dataset", "add", positions, "--name", "boards")
     here.json("dataset", "add", pgn, "--name", "mine")
     session = open_session()
-    thing = load_entity("dataset").thing(session, UUID(made["id"]))
+    thing = load_entity("dataset").read_details(session, UUID(made["id"]))
     assert "30 games · 60 positions" in thing.summary
     pages = open_dataset_games(session)
     assert pages.count == 60 + 21

@@ -13,7 +13,7 @@ from chessreg.cli.base import Home
 from chessreg.cli.root import COMMANDS, SECTIONS, root
 from chessreg.cli.run import MAIN_SETTINGS, group_settings
 from chessreg.runs.kind import load_kinds
-from chessreg.runs.spec import list_variants, list_visible_settings, tag_of
+from chessreg.runs.spec import find_variant_tag, list_variants, list_visible_settings
 from tests.quick import quick_first
 
 VARIANTS = [(name, value) for name, kind in load_kinds().items() for value in (list_variants(kind.spec) or [None])]
@@ -22,7 +22,7 @@ VARIANTS = [(name, value) for name, kind in load_kinds().items() for value in (l
 @pytest.mark.parametrize(("name", "value"), quick_first(12, VARIANTS))
 def test_help_of_a_kind_shows_the_required_settings_and_at_most_ten_others(here: Any, name: str, value: str) -> None:
     kind = load_kinds()[name]
-    tag = [f"--{tag_of(kind.spec)}", value] if value else []
+    tag = [f"--{find_variant_tag(kind.spec)}", value] if value else []
     assert here("run", name, *tag, "--help") == 0
     short = here.out
     assert here("run", name, *tag, "--help-all") == 0

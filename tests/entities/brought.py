@@ -40,7 +40,7 @@ def main(here: Path, there: Path, new: Path) -> None:
             names.add_annotation(sql, "lens", run_id, "archive", withdrawn=True)
         room = entity_rows.list_entities(session)
         told["room"] = {"nouns": list(room), "rows": [(row["name"], row["layers"]) for row in room["lens"]]}
-        thing = entity_rows.load_thing(session, "lens", run_id)
+        thing = entity_rows.load_details(session, "lens", run_id)
         told["thing"] = {"summary": thing.summary, "parts": [part.name for part in thing.parts]}
         merged = merge_source(session.database, session.store, str(there / "registry.db"))
         told["merge"] = {"conflicts": merged.conflicts, "facts": merged.facts}

@@ -116,7 +116,7 @@ def test_a_finished_run_is_not_done_again(demo, capsys):
 @pytest.mark.parametrize("name", ["engines", "legality"])
 def test_an_exact_run_comes_out_again(name, session: Session):
     found = repeat_run(session.database, session.store, session.id("run", name))
-    assert found.agrees
+    assert found.is_equal
     assert found.same > 0
 
 

@@ -138,7 +138,7 @@ def test_saes_are_listed_shown_drawn_and_traced(tmp_path: Path, capsys: pytest.C
         add_saes(session, "here")
         room = entity_rows.list_entities(session)["sae"]
         assert [(row["name"], row["checkpoint"], row["layers"]) for row in room] == [("features", "tiny", 2)]
-        thing = entity_rows.load_thing(session, "sae", room[0]["thing"])
+        thing = entity_rows.load_details(session, "sae", room[0]["thing"])
         assert thing.summary == "SAEs · tiny"
         assert [part.name for part in thing.parts] == ["SAEs 2", "facts"]
     status, out = command(tmp_path, capsys, "sae", "list")

@@ -73,7 +73,7 @@ def test_an_exact_run_comes_out_the_same_and_leaves_nothing_behind(session, name
     before = session.database.data_version()
     fragments = sorted((session.store.root / "fragments").rglob("*"))
     found = repeat_run(session.database, session.store, session.id("run", name))
-    assert found.agrees
+    assert found.is_equal
     assert found.outputs_same > 0
     assert session.database.data_version() == before
     assert sorted((session.store.root / "fragments").rglob("*")) == fragments
@@ -94,7 +94,7 @@ def test_what_a_run_made_and_nobody_has_any_more_is_made_again_and_kept(session)
             ]
             assert gone == f"`chessreg doctor --fix`, else chessreg reproduce {short} --rerun"
         found = repeat_run(session.database, session.store, session.id("run", name))
-        assert (found.agrees, sorted(found.outputs_kept)) == (True, sorted(item.what for item in made))
+        assert (found.is_equal, sorted(found.outputs_kept)) == (True, sorted(item.what for item in made))
         for item in made:
             if item.array is None:
                 session.store.verify(item.digest)
@@ -109,7 +109,7 @@ def test_bytes_that_came_out_otherwise_are_not_kept(session):
     with session.database.write() as sql:
         sql.execute(update(tables.ActivationCache).values(digest="0" * 64))
     found = repeat_run(session.database, session.store, session.id("run", "reference-test"))
-    assert (found.agrees, found.outputs_kept) == (False, [])
+    assert (found.is_equal, found.outputs_kept) == (False, [])
     assert not item.path(session.store).exists()
 
 
@@ -138,7 +138,7 @@ def test_a_row_that_was_changed_is_found(session):
 def test_games_come_out_move_by_move_and_the_first_other_move_is_named(session):
     session.run(PLAY.model_copy(update={"opponent": "random"}), name="seedable")
     run_id = session.id("run", "seedable")
-    assert repeat_run(session.database, session.store, run_id).agrees
+    assert repeat_run(session.database, session.store, run_id).is_equal
     with session.database.write() as sql:
         game = sql.get_one(tables.Game, (run_id, 2))
         moves = unpack_moves(game.moves)
@@ -177,7 +177,7 @@ def test_a_column_that_older_rows_do_not_have_is_not_compared(session):
         for row in sql.scalars(select(tables.Trial).where(tables.Trial.run_id == run_id, tables.Trial.sample == -1)):
             row.detail = {name: value for name, value in row.detail.items() if name != "half"}
     found = repeat_run(session.database, session.store, run_id)
-    assert found.agrees
+    assert found.is_equal
     assert found.newer == {"trial.detail.half"}
 
 

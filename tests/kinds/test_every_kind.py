@@ -16,7 +16,7 @@ from chessreg.cli.root import run_command_line
 from chessreg.registry import tables
 from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.runs.kind import find_kind, load_kinds
-from chessreg.runs.spec import describe_settings, list_setting_names, list_variants, tag_of
+from chessreg.runs.spec import describe_settings, find_variant_tag, list_setting_names, list_variants
 
 from ..file_locks import HAS_PROC_LOCKS, holds_log, read_once, watched
 from .examples import get_example
@@ -92,7 +92,7 @@ def test_a_kind_is_helped_planned_killed_resumed_reproduced_queried_and_drawn(
     example = get_example(name)
     assert example, f"kind {found.name} has no example"
 
-    tag, variants = tag_of(found.spec), list_variants(found.spec)
+    tag, variants = find_variant_tag(found.spec), list_variants(found.spec)
     for value, model in variants.items() or {"": found.spec}.items():
         _, shown, _ = chessreg("run", name, *([f"--{tag}", value] if value else []), "--help-all")
         listed = {word.strip(",") for line in shown.partition(" settings")[2].splitlines() for word in line.split()[:1]}

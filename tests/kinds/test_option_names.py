@@ -144,7 +144,7 @@ EXCEPTIONS = {
 
 def type_of_setting(setting: SettingField) -> str:
     if setting.type in (int, float) and not setting.noun:
-        return f"several {setting.type.__name__}" if setting.several else setting.type.__name__
+        return f"several {setting.type.__name__}" if setting.is_list else setting.type.__name__
     return "yes or no" if setting.form == "yes or no" else "text"
 
 

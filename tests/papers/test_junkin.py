@@ -276,7 +276,7 @@ def test_the_paper_size_has_the_published_settings_but_for_what_is_not_published
     preset = step_kind.preset(settings.pop("preset")) if "preset" in settings else {}
     spec = parse_settings(step_kind.spec, preset | settings).model_dump(mode="json")
     ours = RecordedRun(step_kind.name, step_kind.version, spec)
-    assert sorted(comparison.differences(ours, described.run(run))) == sorted(differences)
+    assert sorted(comparison.list_differences(ours, described.run(run))) == sorted(differences)
 
 
 @pytest.mark.parametrize("size", SIZE_NAMES)

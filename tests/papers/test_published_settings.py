@@ -79,7 +79,7 @@ def test_the_paper_size_has_the_settings_of_every_published_number(name, run, ch
     described, runs = DESCRIBED[REQUESTS[name][0]], runs_of(name)
     comparison = PaperComparison(described, World(runs.get, lambda reference: frozenset(TAGS[name].get(reference, ()))))
     paper = described.run(run, changes)
-    by_step = {step: comparison.differences(ours, paper) for step, ours in runs.items() if ours.kind == paper.kind}
+    by_step = {step: comparison.list_differences(ours, paper) for step, ours in runs.items() if ours.kind == paper.kind}
     assert [] in by_step.values(), min(by_step.items(), key=lambda each: len(each[1]))
 
 

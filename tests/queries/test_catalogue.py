@@ -28,7 +28,7 @@ def test_every_statement_says_a_total_order(title, empty):
         "skipped": ["states", "run", "reason", "hint"],
     }  # never by a run's id, which is a hash
     for name in {"table", "clusters", "rows", "skipped"} & entry.statements.keys():
-        tree = parse_select(engine.parser(), question.statement(name))
+        tree = parse_select(engine.parser(), question.build_statement(name))
         [order] = [m for m in tree["statements"][0]["node"]["modifiers"] if m["type"] == "ORDER_MODIFIER"]
         said = [o["expression"] for o in order["orders"]]
         columns = [e.get("function_name") or e.get("column_names", ["ALL"])[-1] for e in said]
@@ -64,7 +64,7 @@ def test_statistics_are_known_functions_of_columns_of_the_clusters(title, empty)
     question = CatalogueQuestion(engine, entry, Scope(), resolve_scope(empty, Scope()), "paper")
     columns = []
     if "clusters" in entry.statements:
-        columns = engine.answer({"": question.statement("clusters")}, question.parameters)[""].column_names
+        columns = engine.answer({"": question.build_statement("clusters")}, question.parameters)[""].column_names
         assert {"cell", "clusters"} <= set(columns)
     for statistic in entry.statistics:
         assert statistic.function in {*FUNCTIONS, *PLAIN, *CORRECTED}
@@ -194,6 +194,6 @@ def test_the_columns_of_the_rows_behind_every_table_are_explained(database):
     for entry in list_entries():
         question = build_question(database, entry, Scope(), "paper", None)
         question.base_where.append("cell = 1")
-        answer = question.engine.answer({"rows": question.statement("rows")}, question.parameters, None)
+        answer = question.engine.answer({"rows": question.build_statement("rows")}, question.parameters, None)
         unknown = [c.name for c in describe_row_columns(entry, answer["rows"].column_names) if not c.text]
         assert not unknown, entry.title

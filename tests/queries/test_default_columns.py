@@ -87,7 +87,7 @@ def test_wide_and_chosen_columns_are_printed_whole(results_of_all):
     assert format_table(result, 60, wide=True) == render_result(result, "records"), "it does not fit"
     assert "── row" not in format_table(result, 600, wide=True)
     assert "not shown" not in format_table(result, 600, wide=True)
-    assert choose_columns(result.showing(["run", "layer"]))[0] == ["run", "layer"]
+    assert choose_columns(result.select_columns(["run", "layer"]))[0] == ["run", "layer"]
     for format in ("markdown", "latex"):
         assert len(render_result(result, format, wide=True)) > len(render_result(result, format))
 

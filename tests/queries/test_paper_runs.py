@@ -52,7 +52,7 @@ def cached(**changes):
 def differences(ours, cache=None, tags=TAGS):
     described = PaperRuns([DOCUMENT])
     comparison = PaperComparison(described, world({CACHE: cache or cached()}, tags))
-    return comparison.differences(ours, described.run("probe"))
+    return comparison.list_differences(ours, described.run("probe"))
 
 
 def test_a_run_with_the_papers_settings_differs_in_nothing():
@@ -102,9 +102,9 @@ def test_another_kind_or_version_is_named():
     described = PaperRuns([DOCUMENT])
     comparison, probe = PaperComparison(described, world({CACHE: cached()})), described.run("probe")
     other = RecordedRun("imported-probe", 1, {})
-    assert comparison.differences(other, probe) == ["made by imported-probe, the paper's number by probe"]
+    assert comparison.list_differences(other, probe) == ["made by imported-probe, the paper's number by probe"]
     older = RecordedRun("probe", probe.version - 1, fitted().settings)
-    assert comparison.differences(older, probe) == [
+    assert comparison.list_differences(older, probe) == [
         f"made by version {probe.version - 1} of probe, described here for {probe.version}"
     ]
 
@@ -128,15 +128,15 @@ def test_parts_controls_and_files_are_selected_by_their_words():
     described.check()
     tags = {MODEL: {"untrained:paper:gpt"}, GAMES: {"paper:games"}}
     ours = cached(dataset=f"{GAMES}[0,0.0,0.5]", last_sites=None)
-    assert PaperComparison(described, world({}, tags)).differences(ours, described.run("part")) == []
-    assert PaperComparison(described, world({})).differences(ours, described.run("part")) == [
+    assert PaperComparison(described, world({}, tags)).list_differences(ours, described.run("part")) == []
+    assert PaperComparison(described, world({})).list_differences(ours, described.run("part")) == [
         "checkpoint: not the random-init control of paper:gpt"
     ]
     files = described.run("files")
     for digests, expected in (("34", []), ("35", ["files: not the paper's file"])):
         settings = {**files.settings, "files": [f"sha256:{digit * 64}" for digit in digests]}
         ours = RecordedRun("imported-probe", files.version, settings)
-        assert PaperComparison(described, world({})).differences(ours, files) == expected
+        assert PaperComparison(described, world({})).list_differences(ours, files) == expected
 
 
 @pytest.mark.parametrize(
@@ -179,11 +179,11 @@ def test_every_setting_is_compared_unless_the_file_says_why_not(paper, name):
     described = DESCRIBED[paper, name]
     run = described.run(name)
     accepted = Accepting(described, world({}))
-    assert accepted.differences(RecordedRun(run.kind, run.version, run.settings), run) == []
+    assert accepted.list_differences(RecordedRun(run.kind, run.version, run.settings), run) == []
     for setting in run.settings:
         other = RecordedRun(run.kind, run.version, {**run.settings, setting: "another value"})
         is_compared = setting not in run.free and setting not in run.shown
-        assert bool(accepted.differences(other, run)) == is_compared, setting
+        assert bool(accepted.list_differences(other, run)) == is_compared, setting
     assert all(why.strip() for why in run.free.values())
 
 

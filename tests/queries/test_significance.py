@@ -57,7 +57,7 @@ def test_the_two_tails_add_up_and_tables_of_student_come_out():
 
 
 def test_welch_is_the_example_of_two_samples_computed_by_hand():
-    ours, base = Moments.of(np.array([3.0, 5, 4, 8])), Moments.of(np.array([1.0, 2, 2, 3, 2]))
+    ours, base = Moments.from_values(np.array([3.0, 5, 4, 8])), Moments.from_values(np.array([1.0, 2, 2, 3, 2]))
     test = run_welch_test(ours, base)
     # Means 5 and 2, variances 14/3 and 1/2: errors 7/6 and 1/10.
     assert test.t == pytest.approx(3 / math.sqrt(7 / 6 + 0.1))
@@ -69,15 +69,19 @@ def test_welch_is_the_example_of_two_samples_computed_by_hand():
 
 
 def test_pairs_are_tested_by_their_differences():
-    test = run_paired_test(Moments.of(np.array([1.0, 2.0, 3.0])))
+    test = run_paired_test(Moments.from_values(np.array([1.0, 2.0, 3.0])))
     assert (test.t, test.df) == (pytest.approx(2 * math.sqrt(3)), 2)
     assert test.p == pytest.approx((1 - test.t / math.sqrt(2 + test.t**2)) / 2)
 
 
 def test_what_does_not_vary_or_is_alone_has_no_test():
-    flat, some = Moments.of(np.full(9, 0.997)), Moments.of(np.array([0.1, 0.2]))
+    flat, some = Moments.from_values(np.full(9, 0.997)), Moments.from_values(np.array([0.1, 0.2]))
     assert run_welch_test(flat, flat) is run_paired_test(flat) is significance.compute_cohens_d(flat, flat) is None
-    assert run_welch_test(some, Moments.of(np.array([1.0]))) is run_welch_test(Moments.of(np.array([])), some) is None
+    assert (
+        run_welch_test(some, Moments.from_values(np.array([1.0])))
+        is run_welch_test(Moments.from_values(np.array([])), some)
+        is None
+    )
     assert run_welch_test(some, flat).log10_p < 0.001
     assert Moments.from_sums(9 * 0.997, 9 * 0.997**2, 9).variance == 0
 
@@ -99,12 +103,12 @@ def test_sums_of_clusters_give_what_the_values_give():
     )
     clusters = Clusters(counts, np.ones(30))
     names = ("total", "squares", "n", "base_total", "base_squares", "base_n")
-    both = Moments.of(ours.ravel()), Moments.of(base.ravel())
+    both = Moments.from_values(ours.ravel()), Moments.from_values(base.ravel())
     assert significance.compute_welch_log10_p(clusters, *names) == pytest.approx(run_welch_test(*both).log10_p)
     assert significance.compute_cohens_d_of_clusters(clusters, *names) == pytest.approx(
         significance.compute_cohens_d(*both)
     )
-    differences = Moments.of((ours - base).ravel())
+    differences = Moments.from_values((ours - base).ravel())
     wanted = run_paired_test(differences).log10_p
     assert significance.compute_paired_log10_p(clusters, "d_total", "d_squares", "d_n") == pytest.approx(wanted)
 

@@ -235,8 +235,8 @@ def test_clusters_resampled_together_have_the_intervals_of_each_alone(monkeypatc
     monkeypatch.setattr(stats, "MOST_COLUMNS_AT_ONCE", 4)
     alone = [stats.estimate_mean_difference(clusters(**cell), "total", "trials", "base", "trials") for cell in cells]
     made = [clusters(**cell) for cell in cells]
-    stats.resample_together(each.of("total", "trials", "base", "trials") for each in made)
-    shared = [each.of("total", "trials", "base", "trials") for each in made[:-1]]
+    stats.resample_together(each.select_counts("total", "trials", "base", "trials") for each in made)
+    shared = [each.select_counts("total", "trials", "base", "trials") for each in made[:-1]]
     assert all("_sums" in each.__dict__ for each in shared)
     together = [stats.estimate_mean_difference(each, "total", "trials", "base", "trials") for each in made]
     assert np.array(together) == pytest.approx(np.array(alone), rel=1e-5)

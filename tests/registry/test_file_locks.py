@@ -117,7 +117,7 @@ def named_as_output(path: Path) -> None:
 def copied(path: Path) -> None:
     """A copy to read from, where no lock can be taken."""
     copies = sqlite.RegistryCopies()
-    with get_file_gate(path).own():
+    with get_file_gate(path).use_with_python():
         connection = copies.connect(path)
     assert connection.execute("SELECT count(*) FROM annotation").fetchone() == (1,)
     connection.close()

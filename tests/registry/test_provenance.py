@@ -149,9 +149,9 @@ def test_the_gpus_are_named_by_the_driver(tmp_path: Path, monkeypatch: pytest.Mo
     program.write_text("#!/bin/sh\nprintf 'NVIDIA H100, 570.1\\nNVIDIA H100, 570.1\\n'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert machine._gpu_names_and_driver() == (["NVIDIA H100", "NVIDIA H100"], "570.1")
+    assert machine._read_gpus_and_driver() == (["NVIDIA H100", "NVIDIA H100"], "570.1")
     program.write_text("#!/bin/sh\nexit 9\n")
-    assert machine._gpu_names_and_driver() == ([], None)
+    assert machine._read_gpus_and_driver() == ([], None)
 
 
 def test_machine_and_environment_are_known_without_importing_torch() -> None:

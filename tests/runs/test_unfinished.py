@@ -53,10 +53,10 @@ def place_of(session, run_id):
 def carried(one, two, run_id, share):
     """From one machine to another by way of a folder, as push, merge and pull do it."""
     there = open_place(str(share / "store"), create=True)
-    sent = unfinished.carry_states_of(one.database, one.store, there, [run_id.hex])
+    sent = unfinished.copy_states(one.database, one.store, there, [run_id.hex])
     export_rows(one.database, share / "registry.db", [run_id.hex])
     merge_source(two.database, two.store, str(share / "registry.db"))
-    return sent, unfinished.carry_states_of(two.database, there, two.store, [run_id.hex])
+    return sent, unfinished.copy_states(two.database, there, two.store, [run_id.hex])
 
 
 def results(session, run_id):
@@ -86,7 +86,7 @@ def test_a_training_moves_from_machine_to_machine_and_ends_as_if_it_had_stayed(m
     (curve, weights), (stayed, as_stayed) = results(one, run_id), results(two, run_id)
     assert curve == stayed
     assert all((weights[name] == tensor).all() for name, tensor in as_stayed.items())
-    assert unfinished.carry_states_of(one.database, one.store, two.store, [run_id.hex]) == 0, "complete"
+    assert unfinished.copy_states(one.database, one.store, two.store, [run_id.hex]) == 0, "complete"
 
 
 def test_a_state_is_not_replaced_under_a_process_that_trains_nor_by_a_damaged_one(machines, tmp_path):
@@ -110,4 +110,4 @@ def test_a_state_is_not_replaced_under_a_process_that_trains_nor_by_a_damaged_on
 def test_a_bucket_takes_no_states_and_says_so_by_their_number(machines):
     one, _ = machines
     run_id = train(one, until=0.3)
-    assert unfinished.carry_states_of(one.database, one.store, SimpleNamespace(), [run_id.hex]) == 0
+    assert unfinished.copy_states(one.database, one.store, SimpleNamespace(), [run_id.hex]) == 0

@@ -44,12 +44,12 @@ class ForkingExecutor(LocalExecutor):
         self.slots.take(handle, slot)
         return handle
 
-    def _look(self, handle: str) -> SubmissionStatus:
+    def _read_status(self, handle: str) -> SubmissionStatus:
         fork = self._forks.get(handle)
         if fork is None:  # of an earlier supervisor
-            return super()._look(handle)
+            return super()._read_status(handle)
         if fork.exitcode is None:
             return SubmissionStatus("running")
         assert fork.pid
         kill_group(fork.pid)
-        return self._end(handle, self._exit(fork.exitcode))
+        return self._end(handle, self._judge_exit(fork.exitcode))

@@ -200,7 +200,7 @@ def test_several_groups_are_one_array_in_the_order_of_their_units(store: Store, 
     parts = {units: write(rows, units=units, seed=seed, spec=spec) for seed, (units, rows) in enumerate(
         {(20, 30): 70, (0, 10): 130, (10, 20): 64}.items()
     )}  # fmt: skip
-    array = ActivationArray.of(store, spec)
+    array = ActivationArray.from_spec(store, spec)
     assert array.units == [(0, 10), (10, 20), (20, 30)]
     whole = {hook: np.concatenate([parts[units][1][hook] for units in array.units]) for hook in HOOKS}
     assert same_bits(array.read(HOOKS[1]), whole[HOOKS[1]])
@@ -223,7 +223,7 @@ def test_groups_that_do_not_belong_together_are_refused(store: Store, write: Wri
     with pytest.raises(StoreError, match="differ in spec_hash"):
         ActivationArray.open(first, other)
     with pytest.raises(NotInStoreError):
-        ActivationArray.of(store, {"kind": "never written"})
+        ActivationArray.from_spec(store, {"kind": "never written"})
     with pytest.raises(NotInStoreError, match="no activation array was found at"):
         ActivationArray.open(store.arrays / "nothing")
 

@@ -21,7 +21,7 @@ HOOKS = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
 def array(store: Store, write: Write) -> ActivationArray:
     for first, rows in ((0, 300), (10, 64), (20, 129)):
         write(rows, units=(first, first + 10), spec={"a": 1}, seed=first)
-    return ActivationArray.of(store, {"a": 1})
+    return ActivationArray.from_spec(store, {"a": 1})
 
 
 def rows_of(batches: Iterable[Batch]) -> list[int]:

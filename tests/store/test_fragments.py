@@ -229,7 +229,7 @@ def test_a_renamed_fragment_does_not_pass_for_another_runs(store: Store) -> None
     fragment = write_one(store)
     moved = fragment.path.rename(fragment.path.with_name(fragment.name.replace("run1", "run2")))
     with pytest.raises(CorruptError, match="does not match its name"):
-        Fragment.at(moved).read()
+        Fragment.from_path(moved).read()
 
 
 def bomb(store: Store, line: bytes, times: int) -> Fragment:
@@ -240,18 +240,18 @@ def bomb(store: Store, line: bytes, times: int) -> Fragment:
         for _ in range(times):
             packer.write(line * 1000)
         packer.close()
-    return Fragment.at(path)
+    return Fragment.from_path(path)
 
 
 def test_a_fragment_is_not_unpacked_beyond_the_stated_memory(store: Store, tmp_path: Path) -> None:
     large = bomb(store, b'{"t":"trial","row":{}}\n', MAX_FRAGMENT_BYTES // 23_000 + 1)
     assert large.path.stat().st_size < 1 << 20
-    sparse = Fragment.at(store.incoming / f"{uuid.uuid4()}.run1.jsonl.zst")
+    sparse = Fragment.from_path(store.incoming / f"{uuid.uuid4()}.run1.jsonl.zst")
     sparse.path.touch()
     os.truncate(sparse.path, MAX_FRAGMENT_BYTES + 1)
-    pipe = Fragment.at(store.incoming / f"{uuid.uuid4()}.run1.jsonl.zst")
+    pipe = Fragment.from_path(store.incoming / f"{uuid.uuid4()}.run1.jsonl.zst")
     os.mkfifo(pipe.path)
-    endless = Fragment.at(tmp_path / f"{uuid.uuid4()}.run1.jsonl.zst")
+    endless = Fragment.from_path(tmp_path / f"{uuid.uuid4()}.run1.jsonl.zst")
     endless.path.symlink_to("/dev/zero")
     tracemalloc.start()
     try:
@@ -325,7 +325,7 @@ def test_a_refused_fragment_can_be_set_aside_by_hand(store: Store) -> None:
     fragment = write_one(store)
     path = quarantine_fragment(store, fragment, "unit 7 is not of this run")
     assert list_pending(store) == []
-    assert sum(len(rows) for _, rows in Fragment.at(path).read()) == 100
+    assert sum(len(rows) for _, rows in Fragment.from_path(path).read()) == 100
 
 
 def test_a_full_disk_keeps_the_rows_for_another_try(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,8 +35,8 @@ async def test_two_marked_runs_have_the_numbers_of_the_command(drive, studied: P
         assert f"[metrics {len(told['metrics'])}]" in driver.text
         for metric in told["metrics"][:8]:
             line = next(line for line in driver.lines if metric["metric"][:30] in line)
-            ours, theirs = (Estimate(**value).written() for value in metric["values"])
-            difference = Estimate(**metric["differences"][1]).written("+")
+            ours, theirs = (Estimate(**value).format_value() for value in metric["values"])
+            difference = Estimate(**metric["differences"][1]).format_value("+")
             assert ours in line
             assert theirs in line
             assert difference in line
@@ -56,7 +56,7 @@ async def test_the_difference_is_the_last_column_to_yield(drive, studied: Path, 
         await driver.stand_on("board", "longer", mark=True)
         await driver.press("c", "tab")
         for metric in told["metrics"]:
-            assert Estimate(**metric["differences"][1]).written("+") in driver.text
+            assert Estimate(**metric["differences"][1]).format_value("+") in driver.text
         await driver.pilot.resize_terminal(160, 30)
         await driver.press()
         head = next(line for line in driver.lines if "Δ longer" in line).split()
@@ -135,7 +135,7 @@ def test_long_curves_are_thinned_to_means_and_end_where_they_end() -> None:
     assert thin[-1] == (9999, 9999.0)
     assert thin[0][1] == pytest.approx(12.0)
     chart = comparison.make_metric_chart("loss", ["a"], [curve])
-    assert find_value_range(chart.points()) == (12.0, 9999.0)
+    assert find_value_range(chart.list_points()) == (12.0, 9999.0)
 
 
 # -- lineage ----------------------------------------------------------------------------------------------------------

@@ -235,7 +235,7 @@ def test_a_list_reads_the_words_about_what_it_lists_and_not_those_about_every_ru
         try:
             rows = entity_rows.list_entities(session)
             things = [
-                entity_rows.load_thing(session, noun, one["thing"]) for noun, of in rows.items() for one in of[:1]
+                entity_rows.load_details(session, noun, one["thing"]) for noun, of in rows.items() for one in of[:1]
             ]
             with session.database.read() as sql:
                 list_checkpoint_choices(sql)

@@ -16,7 +16,7 @@ from sqlalchemy import select
 from chessreg.errors import RegistryError
 from chessreg.registry import tables
 from chessreg.runs.kind import find_kind, load_kinds
-from chessreg.runs.spec import list_variants, tag_of
+from chessreg.runs.spec import find_variant_tag, list_variants
 from chessreg.scheduling.presence import Presence
 from chessreg.session import Session, open_session
 from tui.data import launch_form
@@ -40,7 +40,7 @@ def test_every_kind_has_a_form_with_every_setting_at_its_default(name: str) -> N
     found = load_kinds()[name]
     form = Form(found, name)
     checked = form.check()
-    needed = {tag} if (tag := tag_of(found.spec)) else {one.key for one in form.fields if one.is_required}
+    needed = {tag} if (tag := find_variant_tag(found.spec)) else {one.key for one in form.fields if one.is_required}
     assert {key for key in checked.errors if checked.errors[key] == "it is required"} == needed
     assert set(checked.errors) == needed
     assert bool(checked.general) == (name in SEVERAL)
@@ -55,11 +55,11 @@ VARIANTS = [(name, variant) for name, found in sorted(load_kinds().items()) for 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_a_variant_has_a_form_with_its_settings_alone(name: str, variant: str) -> None:
     found = load_kinds()[name]
-    form = Form(found, name, {tag_of(found.spec): variant})
+    form = Form(found, name, {find_variant_tag(found.spec): variant})
     model = list_variants(found.spec)[variant]
     shown = {one.path.partition(".")[0] for one in form.fields if one.part == "spec"}
     assert shown == set(model.model_fields)
-    needed = {one.key for one in form.fields if one.is_required} - {tag_of(found.spec)}
+    needed = {one.key for one in form.fields if one.is_required} - {find_variant_tag(found.spec)}
     assert set(form.check().errors) == needed
 
 

@@ -46,7 +46,7 @@ def test_a_comparison(picture: Any, study: Session) -> None:
     metric = next(
         m for m in compare_runs(study.database, ["board", "longer"]).metrics if m.name.startswith("accuracy, test")
     )
-    picture(steps, "baseline board", "[metrics", metric.differences[1].written("+"))
+    picture(steps, "baseline board", "[metrics", metric.differences[1].format_value("+"))
 
 
 @pytest.mark.slow

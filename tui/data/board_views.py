@@ -98,7 +98,7 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
         model = game.match.checkpoint_id
         unedited = "" if game.intervention is None else " without the edit"
         return Boards(
-            whole, views, called, run.kind, game.limit_ply, format_game(game.record()),
+            whole, views, called, run.kind, game.move_limit_ply, format_game(game.record()),
             "" if model is None else model.hex, describe_game(game), model=game.model + unedited,
         )  # fmt: skip
     checkpoint, layers = find_run_checkpoint(session, run.spec), find_score_layers(session, whole)
@@ -341,7 +341,7 @@ def load_sides(session: Session, row: Mapping[str, Any], chosen: int) -> Sides |
     partner = others[chosen]
     pair = read_game_pair(session.database, (run_id, unit), (partner.run_id, partner.unit))
     both = [
-        Side(called[game.game.run_id], game.game.run_id, game.game.unit, game.board_views(), game.limit_ply)
+        Side(called[game.game.run_id], game.game.run_id, game.game.unit, game.board_views(), game.move_limit_ply)
         for game in (pair.one, pair.other)
     ]
     return Sides((both[0], both[1]), others, chosen, pair.parts, pair.as_row()["moves"])

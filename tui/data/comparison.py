@@ -81,9 +81,9 @@ def load_comparison(session: Session, ids: Sequence[UUID], baseline: UUID | None
     ]
     metrics: list[Row] = [
         {"metric": metric.name, "curve": metric.name in curves}
-        | {make_value_key(n): value.written() for n, value in enumerate(metric.values)}
+        | {make_value_key(n): value.format_value() for n, value in enumerate(metric.values)}
         | {
-            make_difference_key(n): value.written("+") if value else ""
+            make_difference_key(n): value.format_value("+") if value else ""
             for n, value in enumerate(metric.differences)
             if n
         }

@@ -28,7 +28,7 @@ def list_entities(session: Session) -> dict[str, list[Row]]:
     with session.database.read() as sql:
         return {
             noun: [
-                {**row, "noun": noun, "thing": row["run_id" if known.of_run else "id"]}
+                {**row, "noun": noun, "thing": row["run_id" if known.is_made_by_runs else "id"]}
                 for row in known.overview(sql)
                 if not row.get("archived")
             ]
@@ -36,9 +36,9 @@ def list_entities(session: Session) -> dict[str, list[Row]]:
         }
 
 
-def load_thing(session: Session, noun: str, id: UUID) -> Thing:
+def load_details(session: Session, noun: str, id: UUID) -> Thing:
     """Return the details of one object. Raises NotFoundError if it does not exist."""
-    return load_entity(noun).thing(session, id)
+    return load_entity(noun).read_details(session, id)
 
 
 def make_entity_columns(declared: Sequence[display.Column], rows: Sequence[Row]) -> list[TableColumn]:

@@ -33,12 +33,12 @@ from chessreg.runs.spec import (
     YES_NO_WORDS,
     SettingField,
     describe_settings,
+    find_variant_tag,
     flatten_settings,
     format_value,
     list_visible_settings,
     make_settings,
     nest_settings,
-    tag_of,
 )
 from chessreg.scheduling.executors import EXECUTORS, slurm_script
 from chessreg.scheduling.launch import (
@@ -132,7 +132,7 @@ class Form:
     @property
     def variant(self) -> str:
         """The tag value of a kind whose spec is a union, typed or from the preset; empty for other kinds."""
-        if not (tag := tag_of(self.kind.spec)):
+        if not (tag := find_variant_tag(self.kind.spec)):
             return ""
         return self.typed.get(tag, "").strip() or str(self.preset_values.get(tag, ""))
 

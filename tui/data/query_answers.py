@@ -62,7 +62,7 @@ def make_scope_of_text(scope_text: str, partial: bool = False) -> Scope:
     """Return the scope of a text. Raises BadInputError."""
     from chessreg.queries.scope import Scope
 
-    return Scope.of(parse_scope(scope_text) | ({"partial": True} if partial else {}))
+    return Scope.from_options(parse_scope(scope_text) | ({"partial": True} if partial else {}))
 
 
 def format_scope_options(scope_text: str) -> str:

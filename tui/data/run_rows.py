@@ -86,7 +86,7 @@ class SortedIds(Sequence[str]):
             after = self._count - before - size
             with self._database.read() as sql:
                 order = run_filter.make_sort_columns(sql, self._sort, after < before)
-                query = select(run_filter.run_id_hex(sql)).where(*self._fits).order_by(*order)
+                query = select(run_filter.build_run_id_hex(sql)).where(*self._fits).order_by(*order)
                 ids = sql.scalars(query.limit(size).offset(min(before, after))).all()
             self._chunks[number] = ids[::-1] if after < before else ids
         return self._chunks[number]

@@ -306,7 +306,7 @@ class Palette(Provider):
             if score > 0:
                 used = USE_WEIGHT * min(self.count_uses(found), MAX_COUNTED_USES)
                 yield Hit(
-                    score + score_exactness(query, found.text) + found.weight + used,
+                    score + compute_exactness(query, found.text) + found.weight + used,
                     Content(found.text) if "[" in found.text else matcher.highlight(found.text),
                     self.make_counting_runner(found),
                     text=found.text,
@@ -319,7 +319,7 @@ def disable_markup(help: str) -> str:
     return cast(str, Content(help))
 
 
-def score_exactness(words: str, text: str) -> float:
+def compute_exactness(words: str, text: str) -> float:
     """Return a higher score the more literally `text` contains `words`."""
     wanted, lowered = words.lower().strip(), text.lower()
     if lowered == wanted:

@@ -57,14 +57,14 @@ IMPORT_COMMANDS = {  # noun → import command, accepted files, further options
 NOUN_KEY = "data.noun"
 
 
-def format_thing_name(row: Mapping[str, Any]) -> str:
+def format_entity_name(row: Mapping[str, Any]) -> str:
     """Return the name of an entity, or the run that made it in brackets."""
     called = row["name"] or (f"({row['made_by']})" if row.get("made_by") else "")
     return ("★ " if row["starred"] else "") + called + (" (invalid)" if row["invalid"] else "")
 
 
 ID = TableColumn("thing", "id", text=lambda row: show.abbreviate_id(row["thing"]))
-NAME = TableColumn("name", "name", text=format_thing_name, widest=28, least=12)
+NAME = TableColumn("name", "name", text=format_entity_name, widest=28, least=12)
 
 
 class DataScreen(AnnotatingScreen, PreviewingScreen):
@@ -140,7 +140,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
     def chosen(self) -> tuple[str, dict[UUID, str]]:
         if (row := self.query_one(PageTable).current) is None:
             return self.noun, {}
-        return "run" if self.entities[self.noun].of_run else self.noun, {row["thing"]: label_thing(row)}
+        return "run" if self.entities[self.noun].is_made_by_runs else self.noun, {row["thing"]: label_entity(row)}
 
     def offers(self, action: Action) -> bool:
         if action.place == "data" and action.method == "add":
@@ -184,13 +184,13 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
             noun, _ = self.chosen()
             maker = row.get("run_id")  # an output is identified by its run
             root = ("run", maker) if maker else (noun, row["thing"])
-            self.app.open_lineage(root[0], root[1].hex, label_thing(row))
+            self.app.open_lineage(root[0], root[1].hex, label_entity(row))
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        self.app.push_screen(ThingScreen(self.noun, event.row["thing"], label_thing(event.row)))
+        self.app.push_screen(ThingScreen(self.noun, event.row["thing"], label_entity(event.row)))
 
 
-def label_thing(row: Row) -> str:
+def label_entity(row: Row) -> str:
     return row["name"] or f"{row['noun']} {show.abbreviate_id(row['thing'])}"
 
 
@@ -225,7 +225,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
 
     async def fill(self) -> None:
         noun, id = self.noun, self.thing_id
-        thing = await self.ask(f"reading the {noun}", lambda session: entity_rows.load_thing(session, noun, id))
+        thing = await self.ask(f"reading the {noun}", lambda session: entity_rows.load_details(session, noun, id))
         if thing is None:
             return
         keep, self.thing = self.thing is not None, thing
@@ -270,7 +270,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
             self.query_one(ChartView).show(part.chart)
 
     def command(self) -> str:
-        if self.entity.several:
+        if self.entity.is_made_per_unit:
             return f"chessreg {self.noun} list --run {show.abbreviate_id(self.thing_id)}"
         return f"chessreg {self.noun} show {show.abbreviate_id(self.thing_id)}"
 
@@ -282,7 +282,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
     # -- actions --------------------------------------------------------------------------------------------------
 
     def chosen(self) -> tuple[str, dict[UUID, str]]:
-        return "run" if self.entity.of_run else self.noun, {self.thing_id: self.called}
+        return "run" if self.entity.is_made_by_runs else self.noun, {self.thing_id: self.called}
 
     def action_lineage(self) -> None:
         noun, _ = self.chosen()

@@ -99,7 +99,7 @@ class ChartView(Widget):
 
 def draw_chart(chart: Chart, width: int, height: int) -> list[list[tuple[str, str]]]:
     """Return the chart's lines as runs of (text, style). A style is `axis`, `title`, a series' number, or empty."""
-    if not chart.points():
+    if not chart.list_points():
         return [[("nothing to draw", "axis")]]
     legend = [] if chart.form == "bars" else draw_legend(chart.labels, width)
     if chart.form == "bars":
@@ -140,7 +140,7 @@ def draw_legend(labels: list[str], width: int) -> list[list[tuple[str, str]]]:
 
 def draw_line_panel(chart: Chart, panel: Panel, width: int, height: int) -> list[list[tuple[str, str]]]:
     """Draw a panel of lines: title, axes with ticks, dotted lines between the marks, and whiskers for intervals."""
-    low, high = find_value_range(chart.points())
+    low, high = find_value_range(chart.list_points())
     top, bottom, right = 2, height - 3, width - 3
     marks_y = choose_ticks(low, high, max(1, min(MAX_TICKS, (bottom - 1 - top) // 3)))
     tick_texts = format_ticks(marks_y)
@@ -216,7 +216,7 @@ def draw_whisker(canvas: Canvas, x: int, row: object, point: Point, style: str) 
 
 def place_values(chart: Chart) -> dict[float | str, float]:
     """Return the position of each x: numbers by value, words at equal distances in their order."""
-    seen = dict.fromkeys(point.x for point in chart.points())
+    seen = dict.fromkeys(point.x for point in chart.list_points())
     if all(isinstance(x, (int, float)) for x in seen):
         return {x: float(x) for x in sorted(seen, key=float)}
     return {x: float(n) for n, x in enumerate(seen)}
@@ -228,7 +228,7 @@ def format_x_values(values: list[float | str]) -> list[str]:
 
 def draw_bar_panel(chart: Chart, panel: Panel, width: int) -> list[list[tuple[str, str]]]:
     """Draw a panel of horizontal bars, each with its interval over its end and its value at the right."""
-    low, high = find_value_range(chart.points())
+    low, high = find_value_range(chart.list_points())
     low, high = min(0.0, low), max(0.0, high)
     labels = chart.labels
     several = len(labels) > 1
@@ -238,7 +238,7 @@ def draw_bar_panel(chart: Chart, panel: Panel, width: int) -> list[list[tuple[st
             rows.setdefault(format_x_values([point.x])[0], []).append((labels.index(series.label), point))
     names = labels if several else list(rows)
     left = min(max(map(cell_len, names)) + (3 if several else 1), int(width * MAX_LABEL_SHARE))
-    right = max(cell_len(point.text) for point in chart.points()) + 2
+    right = max(cell_len(point.text) for point in chart.list_points()) + 2
     space = max(8, width - left - right - 2)
 
     def column(y: float) -> float:

@@ -31,8 +31,8 @@ def build_state_boards(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[Boa
 
     A skipped state has one board and an empty condition.
     """
-    rows = inputs.unit_rows(tables.Trial, row, tables.Trial.condition, tables.Trial.sample)
-    encoding = inputs.encoding(EditSpec(**inputs.spec_of(row)).checkpoint)
+    rows = inputs.read_unit_rows(tables.Trial, row, tables.Trial.condition, tables.Trial.sample)
+    encoding = inputs.encoding(EditSpec(**inputs.read_spec(row)).checkpoint)
     first = next(r for r in rows if r.fen)
     where = f"game {first.item}, ply {first.ply}" if first.item >= 0 else f"after {first.ply} plies"
     original = chess.Board(first.fen)

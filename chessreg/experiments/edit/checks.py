@@ -173,7 +173,7 @@ def check_next_token(
 
 def check_context(spec: NextTokenEditSpec, inputs: Inputs) -> None:
     """Raise BadInputError if all prefixes are longer than the model's context."""
-    checkpoint, encoding = inputs.checkpoint_row(spec.checkpoint), inputs.encoding(spec.checkpoint)
+    checkpoint, encoding = inputs.read_checkpoint_row(spec.checkpoint), inputs.encoding(spec.checkpoint)
     shortest = min(spec.prefixes)
     tokens = len(encoding.prompt(make_knight_moves(shortest)))
     if tokens > checkpoint.block_size:

@@ -150,7 +150,7 @@ class ImportedVector(_ImportedDirections):
                 "positions": "summed" if summed else "averaged",
                 "positions_summed": file.origin.positions_per_game if summed else 1,
                 **count_games_by_side(file.origin),
-                **direction.norms(),
+                **direction.compute_side_norms(),
                 **file.origin.detail,
             }
             record_imported_file(task, spec.files[unit], "vector-file")
@@ -169,7 +169,7 @@ class ImportedVector(_ImportedDirections):
                 if file.high is None or file.low is None
                 else {"cosine_sides": compute_cosine_similarity(file.high, file.low)}
             )
-            emit_measured(task, unit, {"norm": direction.norm, **direction.norms(), **sides})
+            emit_measured(task, unit, {"norm": direction.norm, **direction.compute_side_norms(), **sides})
 
 
 # -- reading and checking ----------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def get_residual_setting(inputs: Inputs | None, checkpoint: str | None) -> dict[
     """Return the residual convention of a tensor without metadata: that of its checkpoint, if one is named."""
     if inputs is None or not checkpoint:
         return {}
-    convention = inputs.checkpoint_row(inputs.reference("checkpoint", checkpoint)).residual
+    convention = inputs.read_checkpoint_row(inputs.reference("checkpoint", checkpoint)).residual
     return {"residual": convention} if convention else {}
 
 

@@ -77,14 +77,14 @@ class ImportedSae(Kind):
         return RunEstimate(rows, size, cpu_seconds=parse_seconds(size))
 
     def check(self, spec: ImportedSaeSpec, inputs: Inputs) -> None:
-        row = inputs.checkpoint_row(spec.checkpoint)
+        row = inputs.read_checkpoint_row(spec.checkpoint)
         paths = [inputs.artifact("folders", reference).path for reference in spec.folders]
         read_imported_saes(spec, paths, row)
 
     def run(self, task: Task[ImportedSaeSpec, ImportedOptions]) -> None:
         from safetensors.numpy import save_file
 
-        spec, row = task.spec, task.inputs.checkpoint_row(task.spec.checkpoint)
+        spec, row = task.spec, task.inputs.read_checkpoint_row(task.spec.checkpoint)
         paths = [task.inputs.artifact("folders", reference).path for reference in spec.folders]
         files = read_imported_saes(spec, paths, row)
         wanted = {unit: (files[unit][1], files[unit][0].sae) for unit in task.units}

@@ -79,7 +79,7 @@ def group_files_by_place(
     blocks = (
         DAVIS_LAYERS
         if not (inputs and checkpoint)
-        else inputs.checkpoint_row(inputs.reference("checkpoint", checkpoint)).layers
+        else inputs.read_checkpoint_row(inputs.reference("checkpoint", checkpoint)).layers
     )
     groups: dict[str, tuple[Path, ...]] = {}
     for path in paths:
@@ -100,7 +100,7 @@ def parse_path_settings(
 
     blocks = DAVIS_LAYERS
     if inputs is not None and options.get("checkpoint"):
-        blocks = inputs.checkpoint_row(inputs.reference("checkpoint", options["checkpoint"])).layers
+        blocks = inputs.read_checkpoint_row(inputs.reference("checkpoint", options["checkpoint"])).layers
     places = []
     for file, path in zip(files, paths, strict=True):
         if file.origin.residual_index is None:

@@ -41,7 +41,7 @@ from chessreg.models.checkpoint import read_info
 from chessreg.models.decoding.policies import check_policy, make_policy
 from chessreg.registry import tables
 from chessreg.registry.measures import MASKED_POLICIES
-from chessreg.runs.cost import MOVES_PER_GAME, count_choosing_operations, search_seconds
+from chessreg.runs.cost import MOVES_PER_GAME, count_choosing_operations, estimate_search_seconds
 from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import CheckpointRef, ExecutionOptions, Moves, Processes, Ref
 from chessreg.steering import interventions
@@ -367,8 +367,8 @@ class Play(Kind):
         if len(spec.opponents) > 1:
             remarks = (f"{spec.games} games with each of {len(spec.opponents)} opponents", *remarks)
         turns = games * min(spec.move_limit, MOVES_PER_GAME)
-        thought = sum(search_seconds(opponent.text) for opponent in spec.opponents) / len(spec.opponents)
-        judged = search_seconds(spec.adjudication) if spec.adjudication != "none" else 0.0
+        thought = sum(estimate_search_seconds(opponent.text) for opponent in spec.opponents) / len(spec.opponents)
+        judged = estimate_search_seconds(spec.adjudication) if spec.adjudication != "none" else 0.0
         return RunEstimate(
             {"game": games}, games * BYTES_PER_GAME, (*remarks, *describe_stopping(spec)),
             count_choosing_operations(spec.checkpoint, inputs, games, turns), turns * thought + games * judged,

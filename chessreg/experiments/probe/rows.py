@@ -113,7 +113,7 @@ def encode_cached_sites(
     items, places = select_items(extract_selection(spec), inputs)
     if game is not None:
         places = places[places == game]
-    block_size = inputs.checkpoint_row(cache.checkpoint).block_size
+    block_size = inputs.read_checkpoint_row(cache.checkpoint).block_size
 
     def encode_aligned(aligned: Any) -> EncodedGames:
         games = EncodedGames.from_items(written, block_size, items, places, str(spec["sites"]), aligned)

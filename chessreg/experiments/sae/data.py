@@ -72,7 +72,7 @@ class SaeOrigin:
             items, places = select_items(extract_selection(settings), inputs)
             inputs.note_shortage(spec, "games", len(places))
         checkpoint, dataset = str(settings["checkpoint"]), str(settings["dataset"])
-        row = inputs.checkpoint_row(checkpoint)
+        row = inputs.read_checkpoint_row(checkpoint)
         held_items, held_dataset = items, dataset
         if spec.heldout is not None:
             held_dataset = spec.heldout

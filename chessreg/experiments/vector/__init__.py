@@ -112,7 +112,7 @@ class Vector(Kind):
         shared = measure_vector_overlap(task, origin)
         for layer, direction in made:
             publish_vector(task, origin, units[layer], layer, direction, shared)
-            measured = {"norm": direction.norm, **direction.norms()}
+            measured = {"norm": direction.norm, **direction.compute_side_norms()}
             if origin.games is not None:
                 measured |= {"positions": float(origin.games.positions.sum()), **origin.games.count_games()}
             if "norm_before_matching" in direction.detail:
@@ -152,7 +152,7 @@ def publish_vector(
         "source": origin.source,
         "seed": spec.seed,
         **origin.detail,
-        **direction.norms(),
+        **direction.compute_side_norms(),
         **direction.detail,
         **more,
     }

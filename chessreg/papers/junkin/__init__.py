@@ -78,7 +78,7 @@ def check_junkin_request(session: Session, request: Request) -> None:
         except BadInputError as error:
             raise BadInputError(f"--puzzle-dataset {request.puzzles}: {error.message}", error.hint) from error
     for model in request.language_models:
-        check_tunable(inputs.checkpoint_row(inputs.reference("checkpoint", model.name)))
+        check_tunable(inputs.read_checkpoint_row(inputs.reference("checkpoint", model.name)))
         if model.name in TWINS:
             raise BadInputError(f"--language-model {model.name} has the name of a twin of this paper",
                                 f"chessreg checkpoint name {model.name} OTHER")  # fmt: skip

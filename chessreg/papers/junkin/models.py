@@ -12,7 +12,7 @@ from chessreg.games.engines.opponents import get_engine_rating, parse_ladder
 from chessreg.papers.junkin.sizes import JunkinSize, TwinShape
 from chessreg.papers.parts import get_fit_dataset
 from chessreg.papers.plan import Request, Step, Values
-from chessreg.runs.cost import search_seconds
+from chessreg.runs.cost import estimate_search_seconds
 
 if TYPE_CHECKING:
     from chessreg.papers.plan import CompleteSteps
@@ -296,7 +296,9 @@ def plan_junkin_ladder(request: Request, size: JunkinSize) -> Iterator[Step]:
 def plan_ladder_match(size: JunkinSize, name: str, checkpoint: str, work: int) -> Step:
     """Return one model's ladder. `work` is the product of weights and tokens of one move."""
     rungs = parse_ladder(size.rungs)
-    thought = MOVES_PER_GAME * size.games * sum(search_seconds(rung.text) for rung in rungs if rung.needs_process)
+    thought = (
+        MOVES_PER_GAME * size.games * sum(estimate_search_seconds(rung.text) for rung in rungs if rung.needs_process)
+    )
     preset = size.protocol.get("preset")
     return Step(
         f"ladder-{name}", "play",

@@ -19,7 +19,7 @@ from chessreg.papers.karvonen.readout import (
 from chessreg.papers.karvonen.settings import ONE_SIDED, list_published_edits
 from chessreg.papers.karvonen.sizes import SIZES, KarvonenSize
 from chessreg.papers.plan import CompleteSteps, Request, Step, Values
-from chessreg.runs.cost import search_seconds
+from chessreg.runs.cost import estimate_search_seconds
 
 POLICIES = {"retry": "retry:5", "legal": "legal"}
 LADDER, SWEEP = "choice of the opponent", "Table 6"
@@ -46,7 +46,7 @@ def plan_karvonen_matches(request: Request, size: KarvonenSize) -> Iterator[Step
             f"quality-{arm.removeprefix('arm-')}", "move-quality",
             {"play": f"@{arm}", "games": min(size.match_games, 100), "judge_limit": size.judge},
             "move quality", units=min(size.match_games, 100), rows={"prediction": 30 * min(size.match_games, 100)},
-            engine_seconds=2 * 30 * min(size.match_games, 100) * search_seconds(size.judge),
+            engine_seconds=2 * 30 * min(size.match_games, 100) * estimate_search_seconds(size.judge),
         )  # fmt: skip
 
 
@@ -64,8 +64,8 @@ def plan_engine_matches(size: KarvonenSize) -> Iterator[Step]:
             f"engines-{number}", "engine-match", settings, "Appendix E", units=size.level_games,
             rows={"game": size.level_games},
             engine_seconds=size.level_games * (
-                size.move_limit * (search_seconds(size.engine_limits[0]) + search_seconds(limit))
-                + search_seconds(size.adjudication)
+                size.move_limit * (estimate_search_seconds(size.engine_limits[0]) + estimate_search_seconds(limit))
+                + estimate_search_seconds(size.adjudication)
             ),
         )  # fmt: skip
 
@@ -98,11 +98,11 @@ def plan_match(
     settings_of_step = {**common, **values} if settings is None else follow
     moves = min(size.move_limit, MAX_GAME_TOKENS // TOKENS_PER_MOVE)
     trees = moves * TOKENS_PER_TREE if values.get("policy") == "legal" else 0
-    thought = max(map(search_seconds, size.rungs)) if settings else search_seconds(values["opponent"])
+    thought = max(map(estimate_search_seconds, size.rungs)) if settings else estimate_search_seconds(values["opponent"])
     return Step(
         name, "play", settings_of_step, serves, after, units=games, rows={"game": games}, choice=serves in CHOICES,
         operations=count_forward_operations(request, games * (moves * TOKENS_PER_MOVE + trees)),
-        engine_seconds=games * (moves * thought + search_seconds(size.adjudication)),
+        engine_seconds=games * (moves * thought + estimate_search_seconds(size.adjudication)),
     )  # fmt: skip
 
 

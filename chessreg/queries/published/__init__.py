@@ -316,7 +316,7 @@ def add_differences(
     if value.runs and not runs:
         differences["no run of this registry is behind the row"] = None
     for run in runs if value.runs else ():
-        by_paper_run = [(comparison.differences(run, paper), paper) for paper in value.paper_runs]
+        by_paper_run = [(comparison.list_differences(run, paper), paper) for paper in value.paper_runs]
         texts, paper = min(by_paper_run, key=lambda each: (each[1].kind != run.kind, len(each[0])))
         differences |= dict.fromkeys(texts)
         free |= dict.fromkeys(comparison.list_unstated_settings(run, paper))
@@ -380,14 +380,16 @@ def build_comparison_lines(value: PublishedValue, rows: list[dict[str, Any]]) ->
     lines = []
     for row in rows:
         factor = value.factor
-        mine = {f"ours{end}": _times(row[of], factor) for end, of in (("", "ours"), ("_low", "low"), ("_high", "high"))}
+        mine = {
+            f"ours{end}": _multiply(row[of], factor) for end, of in (("", "ours"), ("_low", "low"), ("_high", "high"))
+        }
         mine |= {"our_row": row["place"] + 1, "model": row["model"],
                  "not_stated": row.get("not_stated")}  # fmt: skip
         if row["reasons"]:
             lines.append({**line, **mine, "comparison": f"not comparable: {row['reasons']}"})
         else:
             assert value.value is not None
-            ends = {f"difference{e}": _minus(mine[f"ours{e}"], value.value) for e in ("", "_low", "_high")}
+            ends = {f"difference{e}": _subtract(mine[f"ours{e}"], value.value) for e in ("", "_low", "_high")}
             lines.append(
                 {**line, **mine, **ends, "comparison": choose_comparison_word(value, mine["ours"], row["differs"])}
             )
@@ -470,9 +472,9 @@ TYPES = {
 }
 
 
-def _times(value: float | None, factor: float) -> float | None:
+def _multiply(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _minus(value: float | None, published: float) -> float | None:
+def _subtract(value: float | None, published: float) -> float | None:
     return None if value is None else round(value - published, 6)

@@ -171,7 +171,7 @@ class PaperComparison:
     def __init__(self, runs: PaperRuns, world: World) -> None:
         self.runs, self.world = runs, world
 
-    def differences(self, ours: RecordedRun, paper: PaperRun) -> list[str]:
+    def list_differences(self, ours: RecordedRun, paper: PaperRun) -> list[str]:
         """Return a text for each setting of `ours` that differs from the paper's, inputs included."""
         if ours.kind != paper.kind:
             return [f"made by {ours.kind}, the paper's number by {paper.kind}"]
@@ -246,7 +246,7 @@ class PaperComparison:
             run = self.world.run_at(ours)
             if run is None:
                 return [f"{setting}: not made by a run of this registry"]
-            return [f"{setting}: {text}" for text in self.differences(run, self.runs.run(name))]
+            return [f"{setting}: {text}" for text in self.list_differences(run, self.runs.run(name))]
         whole, bracket, _ = ours.partition("[")
         tags = self.world.tags_of(whole)
         if form == "untrained":

@@ -34,10 +34,11 @@ def read_runs_by_row(database: Database, result: QueryResult) -> list[list[Recor
     from chessreg.queries.scope import Scope
 
     assert result.entry
-    scope = Scope.of(result.meta["scope"])
+    scope = Scope.from_options(result.meta["scope"])
     question = build_question(database, result.entry, scope, result.meta.get("scoring", "paper"), None)
     relation = "sources" if "sources" in result.entry.relations else "base"
-    sql = f"{question.relations()}\nSELECT DISTINCT cell, run_id FROM {relation} WHERE run_id IS NOT NULL ORDER BY ALL"
+    select = f"SELECT DISTINCT cell, run_id FROM {relation} WHERE run_id IS NOT NULL ORDER BY ALL"
+    sql = f"{question.build_relations()}\n{select}"
     ids: dict[int, list[UUID]] = {}
     for row in question.engine.answer({"runs": sql}, question.parameters)["runs"].to_pylist():
         ids.setdefault(row["cell"], []).append(UUID(row["run_id"]))

@@ -26,7 +26,7 @@ class AnnotationWord(enum.StrEnum):
 class AnnotationText(CheckedType, Text):
     """The value of an annotation. A NAME must match `chessreg.named.NAME`; all other values are free text."""
 
-    def admits(self, value: Any, row: Mapping[str, Any]) -> bool:
+    def is_valid(self, value: Any, row: Mapping[str, Any]) -> bool:
         return value is None or row.get("word") != AnnotationWord.NAME or NAME.fullmatch(str(value)) is not None
 
 

@@ -139,7 +139,7 @@ class CheckedType:
     pattern: ClassVar[re.Pattern[str]]
     hint: ClassVar[str] = "this row was not written by chessreg, or was changed later"
 
-    def admits(self, value: Any, row: Mapping[str, Any]) -> bool:
+    def is_valid(self, value: Any, row: Mapping[str, Any]) -> bool:
         """Return whether the column accepts `value`, which is part of `row`."""
         return value is None or self.pattern.fullmatch(str(value)) is not None
 
@@ -171,7 +171,7 @@ class UnitNumber(CheckedType, Integer):
 
     hint = f"a run has at most {MAX_UNITS:,} units"
 
-    def admits(self, value: Any, row: Mapping[str, Any]) -> bool:
+    def is_valid(self, value: Any, row: Mapping[str, Any]) -> bool:
         return type(value) is int and 0 <= value <= MAX_UNITS + 1
 
 
@@ -182,7 +182,7 @@ def require_admissible(table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """
     for column, kind in list_checked_columns(table):
         for row in rows:
-            if not kind.admits(row.get(column), row):
+            if not kind.is_valid(row.get(column), row):
                 raise _make_refusal(table, column, row.get(column), kind.hint)
     for column in list_whole_number_columns(table):
         values = [row.get(column) for row in rows]

@@ -85,7 +85,7 @@ class LocalExecutor:
         return started
 
     def poll(self, handles: Collection[str]) -> dict[str, SubmissionStatus]:
-        return {handle: self._ended.get(handle) or self._look(handle) for handle in handles}
+        return {handle: self._ended.get(handle) or self._read_status(handle) for handle in handles}
 
     def cancel(self, handle: str) -> None:
         """Send SIGTERM to the process, and SIGKILL to its group when called again after the grace period."""
@@ -129,7 +129,7 @@ class LocalExecutor:
         self.slots.take(handle, slot)
         return handle
 
-    def _look(self, handle: str) -> SubmissionStatus:
+    def _read_status(self, handle: str) -> SubmissionStatus:
         process = _parse_handle(handle)
         if process is None:
             return SubmissionStatus("ended", None, Cause.LOST, "its handle cannot be read")
@@ -138,7 +138,7 @@ class LocalExecutor:
             if not has_exited(child):
                 return SubmissionStatus("running")
             kill_group(child.pid)
-            return self._end(handle, self._exit(child.wait()))
+            return self._end(handle, self._judge_exit(child.wait()))
         if _is_alive(process):
             if not self.slots.has_slots_of(handle):  # started by an earlier supervisor
                 self.slots.take(handle, ResourceSlot(tuple(process["gpus"]), process["threads"], process["shared"]))
@@ -156,7 +156,7 @@ class LocalExecutor:
         self._ended[handle] = seen
         return seen
 
-    def _exit(self, code: int) -> SubmissionStatus:
+    def _judge_exit(self, code: int) -> SubmissionStatus:
         """Return the status of an exit code. SIGKILL while the kernel ran out of memory counts as OOM."""
         if code == -signal.SIGKILL and (now := count_oom_kills()) > self._oom_kills:
             self._oom_kills = now

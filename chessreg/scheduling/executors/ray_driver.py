@@ -279,7 +279,7 @@ def start_head() -> str:
 
 def stop_head() -> None:
     """Stop the Ray that chessreg started on this machine, and no other."""
-    noted = ProcessId.of(read_json_or_none(get_head_record_file()))
+    noted = ProcessId.from_record(read_json_or_none(get_head_record_file()))
     if noted is not None and noted.is_gone() is False:
         os.kill(noted.pid, signal.SIGTERM)
         get_head_record_file().unlink(missing_ok=True)

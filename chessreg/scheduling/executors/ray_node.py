@@ -146,7 +146,7 @@ def get_node_record_file() -> Path:
 
 def is_running(noted: dict[str, Any]) -> bool:
     """Return whether the process of a node's record is running."""
-    process = ProcessId.of(noted["process"])
+    process = ProcessId.from_record(noted["process"])
     return process is not None and process.is_gone() is False
 
 

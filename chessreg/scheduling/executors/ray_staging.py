@@ -130,7 +130,7 @@ class HomeActor(StoreActor):
         here = Store(store)
         for item in items:
             fetch_item(here, item, node)
-        run_id = Fragment.at(here.incoming / name).run_id
+        run_id = Fragment.from_path(here.incoming / name).run_id
         if not (here.incoming / name).exists() and not (here.ingested / run_id / name).exists():
             place_file(here, fragment, here.incoming / name)
         if artifacts := [item.digest for item in items if item.array is None]:

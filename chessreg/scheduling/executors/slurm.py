@@ -57,7 +57,7 @@ class SlurmExecutor:
         self._largest = 0
         # A supervisor's folder is its store. It reads profiles from the launch's folder (`submit`).
         if not Path("store.json").is_file():
-            self._require_partitions(self._profile(Path.cwd()))
+            self._require_partitions(self._read_profile(Path.cwd()))
 
     # -- interface ------------------------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class SlurmExecutor:
         new = not self._silent and any(handle not in self._seen and handle not in self._ended for handle in handles)
         if new or now - self._polled >= self._every:
             try:
-                self._look([handle for handle in dict.fromkeys(handles) if handle not in self._ended])
+                self._query_states([handle for handle in dict.fromkeys(handles) if handle not in self._ended])
                 self._silent = False
             except SlurmUnansweredError:
                 self._seen, self._silent = {}, True
@@ -123,11 +123,11 @@ class SlurmExecutor:
         """Yield the scripts that `submit` would pass to sbatch."""
         for batch in self._group_by_array(works):
             place = batch[0].log if len(batch) == 1 else batch[0].folder / "slurm-…" / "%a.txt"
-            yield make_script(batch, self._profile(batch[0].cwd), place)
+            yield make_script(batch, self._read_profile(batch[0].cwd), place)
 
     # -- submitting -----------------------------------------------------------------------------------------------
 
-    def _profile(self, folder: Path) -> SlurmProfile:
+    def _read_profile(self, folder: Path) -> SlurmProfile:
         chosen = find_profile(self.name, folder)
         self._every = chosen.poll
         return chosen
@@ -165,7 +165,7 @@ class SlurmExecutor:
     def _submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
         """Call sbatch once. Raises BadInputError with sbatch's message if Slurm will never accept the job."""
         first, token = works[0], make_id().hex[-12:]
-        profile = self._profile(first.cwd)
+        profile = self._read_profile(first.cwd)
         if not first.cwd.is_dir():
             raise ChessregError(f"cannot start in {first.cwd}: the folder does not exist", "create the folder")
         path = first.folder / f"slurm-{token}.sh"
@@ -208,7 +208,7 @@ class SlurmExecutor:
         handle = SlurmHandle(**noted["handle"]) if noted.get("handle") else self._find_accepted_handle(work, noted)
         if handle is None:
             return None
-        self._look([str(handle)])
+        self._query_states([str(handle)])
         if str(handle) in self._ended:
             return None
         save_handle(work, handle)
@@ -227,7 +227,7 @@ class SlurmExecutor:
 
     # -- polling --------------------------------------------------------------------------------------------------
 
-    def _look(self, handles: Sequence[str]) -> None:
+    def _query_states(self, handles: Sequence[str]) -> None:
         """Query Slurm for all handles at once, and for the end of each job that has ended. Raises
         SlurmUnansweredError."""
         parsed = {handle: SlurmHandle.parse(handle) for handle in handles}

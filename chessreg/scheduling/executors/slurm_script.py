@@ -63,7 +63,7 @@ class SlurmProfile(BaseModel):
 
     @field_validator("*", mode="after")
     @classmethod
-    def _one_line(cls, value: object, info: ValidationInfo) -> object:
+    def _require_one_line(cls, value: object, info: ValidationInfo) -> object:
         texts = value if isinstance(value, tuple) else (value,)
         if info.field_name != "setup" and not all(make_visible(str(text)) == str(text) for text in texts):
             raise ValueError("it must be one line without control characters")

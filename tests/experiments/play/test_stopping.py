@@ -95,7 +95,7 @@ def test_which_games_count_is_the_same_however_they_are_played(session, play, tm
         monkeypatch.undo()
         assert tries > 2
         assert played(other, run_id) == whole
-        assert repeat_run(other.database, other.store, run_id).agrees
+        assert repeat_run(other.database, other.store, run_id).is_equal
 
 
 def test_games_that_another_process_ends_while_one_begins_are_played_and_counted_all_the_same(

@@ -324,7 +324,7 @@ def test_expansions_of_one_run_are_those_of_runs_of_their_own_bit_for_bit(
     assert [line.split()[-1] for line in shown.splitlines() if line.startswith("features")] == ["96"]
     assert run_command_line([*place, "sae", "show", "several", "--layer", "0"]) != 0
     assert "--expansion" in capsys.readouterr().err
-    thing = load_entity("sae").thing(opened, several)
+    thing = load_entity("sae").read_details(opened, several)
     assert thing.parts[0].chart is not None
     assert len(thing.parts[0].chart.panels[0].series) == 4
     assert {row["hook_point"] for row in thing.parts[1].rows} == {
@@ -429,7 +429,7 @@ def test_it_is_listed_shown_verified_traced_and_asked(
     assert published.count("not comparable: the paper's number is lost") == 6
     boards = typed("board", "streamed:1", "--item", str(latent(opened, streamed)))
     assert boards.count("8  ") == 3
-    thing = load_entity("sae").thing(opened, streamed)
+    thing = load_entity("sae").read_details(opened, streamed)
     assert [part.name.split()[0] for part in thing.parts] == ["SAEs", "metrics", "firing", "latents", "facts"]
     assert thing.parts[3].rows[0]["result_table"] == "prediction"
     l0 = {row["hook_point"]: row["value"] for row in thing.parts[1].rows if row["metric"] == "l0"}

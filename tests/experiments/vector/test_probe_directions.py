@@ -115,7 +115,7 @@ def test_karvonens_saved_skill_probe_gives_the_norm_and_cosine_of_its_classes(sh
         torch.load(path, weights_only=True, map_location="cpu")["linear_probe"].detach().numpy()[0].reshape(512, 1, 2)
     )
     found = compute_class_difference(weight)
-    assert found.norms() == pytest.approx({"norm_low": 3.0739, "norm_high": 2.9832}, abs=1e-4)
+    assert found.compute_side_norms() == pytest.approx({"norm_low": 3.0739, "norm_high": 2.9832}, abs=1e-4)
     assert compute_cosine_similarity(found.low, found.high) == pytest.approx(-0.9435, abs=1e-4)
     np.testing.assert_allclose(found.vector, found.high - found.low)
 

@@ -132,7 +132,7 @@ class Commands:
             return chosen.choice((*WORDS, *NUMBERS)).replace("\n", " ").encode("utf-8", "ignore").decode()
         noun = of.noun if isinstance(of, SettingField) else noun_of(name)
         if noun and self.things.get(noun):
-            several = isinstance(of, SettingField) and of.several
+            several = isinstance(of, SettingField) and of.is_list
             return ",".join(chosen.choice(self.things[noun]) for _ in range(chosen.choice((1, 1, 2)) if several else 1))
         if noun:
             return chosen.choice([*self.things["run"], *self.things["dataset"]]) + chosen.choice(("", ":0", ":1", "/0"))
@@ -142,7 +142,7 @@ class Commands:
             return str(chosen.choice([*of.type.choices]))
         number = chosen.choice(LIKELY if chosen.random() < 0.7 else NUMBERS)
         if isinstance(of, SettingField) and of.type is not str:
-            return ",".join([number, *(chosen.choice(LIKELY) for _ in range(2))]) if of.several else number
+            return ",".join([number, *(chosen.choice(LIKELY) for _ in range(2))]) if of.is_list else number
         if isinstance(of, click.Parameter) and not isinstance(of.type, click.types.StringParamType):
             return number
         return chosen.choice((*TEXTS, number))
