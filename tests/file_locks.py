@@ -87,8 +87,8 @@ def watched(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LockWatch]:
         watch.check("ADBC has ended")
 
     with monkeypatch.context() as patch:
-        patch.setattr(FileGate, "own", checked_own)
-        patch.setattr(FileGate, "foreign", checked_foreign)
+        patch.setattr(FileGate, "use_with_python", checked_own)
+        patch.setattr(FileGate, "use_with_adbc", checked_foreign)
         yield watch
     watch.check("the block ended")
     assert watch.losses == []
