@@ -39,9 +39,9 @@ _encodings: NameRegistry[Encoding] = NameRegistry("encoding")
 _load_errors: list[str] = []  # errors of files here that cannot be loaded
 
 
-def register_encoding(made: Encoding) -> None:
+def register_encoding(encoding: Encoding) -> None:
     """Register an encoding under its name. Raises ValueError if the name is taken."""
-    _encodings.register(made.name, made)
+    _encodings.register(encoding.name, encoding)
 
 
 def list_encodings() -> list[str]:
@@ -82,17 +82,17 @@ def get_phase_number(name: str) -> int:
 
     Raises NotFoundError for an unknown name.
     """
-    known = {phase: number for made in _encodings.values() for number, phase in enumerate(made.phases)}
-    if name not in known:
-        raise NotFoundError(f"phase {clip_text(name)!r} does not exist", f"known: {', '.join(known)}")
-    return known[name]
+    numbers = {phase: number for encoding in _encodings.values() for number, phase in enumerate(encoding.phases)}
+    if name not in numbers:
+        raise NotFoundError(f"phase {clip_text(name)!r} does not exist", f"known: {', '.join(numbers)}")
+    return numbers[name]
 
 
-def get_phase_site(written: Encoding, phase: int) -> str:
+def get_phase_site(encoding: Encoding, phase: int) -> str:
     """Return the name of the sites of a phase: its own sites if the encoding has them (`white-origins`), else the
     phase's name."""
-    name = written.phases[phase]
-    return f"{name}s" if f"{name}s" in written.site_names else name
+    name = encoding.phases[phase]
+    return f"{name}s" if f"{name}s" in encoding.site_names else name
 
 
 for _encoding in (PgnChar(), davis, lcb, Fen77()):

@@ -85,9 +85,9 @@ class Sites:
     def __len__(self) -> int:
         return len(self.item)
 
-    def take(self, keep: np.ndarray | slice) -> Sites:
+    def take(self, mask: np.ndarray | slice) -> Sites:
         """Return the sites chosen by a mask bool [s], an index array or a slice."""
-        return Sites(self.item[keep], self.token[keep], self.ply[keep], self.phase[keep])
+        return Sites(self.item[mask], self.token[mask], self.ply[mask], self.phase[mask])
 
 
 @runtime_checkable
@@ -183,7 +183,7 @@ class Encoding(Protocol):
         """
         ...
 
-    def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
+    def parse(self, answer: str | Ids, board: chess.Board) -> chess.Move | None:
         """Return the legal move that a text or ids describe on this board; None if they describe none."""
         ...
 
@@ -229,12 +229,12 @@ def select_sites(registry: NameRegistry[tuple[Select, int]], name: str, tokens: 
     Sites past the end of their item are dropped.
     """
     select, offset = registry[name]
-    chosen = np.flatnonzero(select(view))
-    item = view.item[chosen]
-    index = chosen - tokens.offsets[item]
+    indices = np.flatnonzero(select(view))
+    item = view.item[indices]
+    index = indices - tokens.offsets[item]
     inside = index + offset < view.lengths[item]
-    chosen, item, index = chosen[inside] + offset, item[inside], index[inside] + offset
-    return Sites(item, index, view.ply[chosen], view.phase[chosen])
+    indices, item, index = indices[inside] + offset, item[inside], index[inside] + offset
+    return Sites(item, index, view.ply[indices], view.phase[indices])
 
 
 def check_alignment(alignment: str) -> None:

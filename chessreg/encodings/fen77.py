@@ -87,11 +87,11 @@ def list_actions() -> Iterator[str]:
             for target in empty.attacks(origin):
                 yield chess.SQUARE_NAMES[origin] + chess.SQUARE_NAMES[target]
         empty.remove_piece_at(origin)
-    for here, there in (("2", "1"), ("7", "8")):
+    for origin_rank, target_rank in (("2", "1"), ("7", "8")):
         for file in range(8):
             for neighbor_file in (file, file - 1, file + 1):
                 if 0 <= neighbor_file < 8:
-                    squares = f"{'abcdefgh'[file]}{here}{'abcdefgh'[neighbor_file]}{there}"
+                    squares = f"{'abcdefgh'[file]}{origin_rank}{'abcdefgh'[neighbor_file]}{target_rank}"
                     yield from (squares + piece for piece in "qrbn")
 
 
@@ -101,16 +101,16 @@ def make_uci_forms(ids: Callable[[str], int], width: int) -> tuple[Form, ...]:
     `ids` maps a text to its token; `width` is the number of characters per token in the squares of a move: 1 (a
     character) or 2 (a square). A promotion piece is one token.
     """
-    behind: dict[tuple[str, ...], set[str]] = {}
-    promoted: dict[tuple[str, ...], set[str]] = {}
+    continuations: dict[tuple[str, ...], set[str]] = {}
+    promotions: dict[tuple[str, ...], set[str]] = {}
     for move in list_actions():
         words = [move[start : start + width] for start in range(0, 4, width)]
-        last = behind.setdefault(tuple(words[:-1]), set())
+        last = continuations.setdefault(tuple(words[:-1]), set())
         if len(move) == 5:
-            promoted.setdefault(tuple(words), set()).add(move[4])
+            promotions.setdefault(tuple(words), set()).add(move[4])
         else:
             last.add(words[-1])
-    ends = [*behind.items(), *promoted.items()]
+    ends = [*continuations.items(), *promotions.items()]
     return tuple(
         (*(frozenset({ids(word)}) for word in head), frozenset(map(ids, sorted(last)))) for head, last in ends if last
     )
@@ -191,11 +191,11 @@ class FenCharacters(ABC):
         count = len(positions.ply)
         if count and positions.fullmoves.max() > 999:
             raise FenError(f"a game has {positions.fullmoves.max():,} moves", f"{self.name} counts to 999")
-        out = np.full((count, FEN77_TOKENS), _EMPTY, np.uint8)
-        out[:, 0] = self._ids[np.where(positions.ply % 2 == 0, ord("w"), ord("b"))]
+        ids = np.full((count, FEN77_TOKENS), _EMPTY, np.uint8)
+        ids[:, 0] = self._ids[np.where(positions.ply % 2 == 0, ord("w"), ord("b"))]
         pieces = self._ids[np.frombuffer(b"kqrbnp.PNBRQK", np.uint8)]
-        out[:, 1:65] = pieces[positions.boards[:, SQUARE_BY_TOKEN[1:65]] + 6]
-        rights = ["".join(letter for bit, letter in enumerate("KQkq") if of >> bit & 1) for of in range(16)]
+        ids[:, 1:65] = pieces[positions.boards[:, SQUARE_BY_TOKEN[1:65]] + 6]
+        rights = ["".join(letter for bit, letter in enumerate("KQkq") if set_bits >> bit & 1) for set_bits in range(16)]
         squares = ["", *chess.SQUARE_NAMES]
         numbers = [str(number) for number in range(1000)]
         for name, texts, values in (
@@ -205,25 +205,25 @@ class FenCharacters(ABC):
             ("fullmoves", numbers, positions.fullmoves),
         ):
             start, length = _FIELDS[name]
-            padded = "".join(text.ljust(length, ".") for text in texts).encode()
-            out[:, start : start + length] = self._ids[np.frombuffer(padded, np.uint8).reshape(-1, length)][values]
+            padded_text = "".join(text.ljust(length, ".") for text in texts).encode()
+            ids[:, start : start + length] = self._ids[np.frombuffer(padded_text, np.uint8).reshape(-1, length)][values]
         offsets = np.arange(count + 1, dtype=np.int64) * FEN77_TOKENS
         source = np.repeat(np.arange(len(places), dtype=np.int64), np.diff(positions.offsets))
-        return Tokens(out.reshape(-1), offsets, source, positions.ply)
+        return Tokens(ids.reshape(-1), offsets, source, positions.ply)
 
     def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:
         """Encode FENs or boards. Raises FenError for the first FEN that does not encode to 77 characters."""
         fens = [board if isinstance(board, str) else board.fen() for board in boards]
-        out = np.empty((len(fens), FEN77_TOKENS), np.uint8)
+        ids = np.empty((len(fens), FEN77_TOKENS), np.uint8)
         ply = np.empty(len(fens), np.int64)
         for start in range(0, len(fens), _BATCH_FENS):
             chunk = slice(start, start + _BATCH_FENS)
-            self._encode(fens[chunk], out[chunk], ply[chunk])
+            self._encode(fens[chunk], ids[chunk], ply[chunk])
         offsets = np.arange(len(fens) + 1, dtype=np.int64) * FEN77_TOKENS
-        return Tokens(out.reshape(-1), offsets, np.arange(len(fens), dtype=np.int64), ply)
+        return Tokens(ids.reshape(-1), offsets, np.arange(len(fens), dtype=np.int64), ply)
 
-    def _encode(self, fens: Sequence[str], out: np.ndarray, ply: np.ndarray) -> None:
-        """Write the tokens of FENs into `out` uint8 [fens, 77] and their plies into `ply` int64 [fens].
+    def _encode(self, fens: Sequence[str], ids: np.ndarray, ply: np.ndarray) -> None:
+        """Write the tokens of FENs into `ids` uint8 [fens, 77] and their plies into `ply` int64 [fens].
 
         Expands runs of empty squares in all FENs together, and looks up the other fields in a cache, because they have
         few distinct values. Raises FenError for the first invalid FEN.
@@ -246,9 +246,9 @@ class FenCharacters(ABC):
         except KeyError:
             raise self._make_fen_error(fens) from None
         rest = np.frombuffer(tails, np.uint8).reshape(-1, 15)
-        out[:, 0] = rest[:, 0]
-        out[:, 1:65] = squares
-        out[:, 65:] = rest[:, 1:13]
+        ids[:, 0] = rest[:, 0]
+        ids[:, 1:65] = squares
+        ids[:, 65:] = rest[:, 1:13]
         ply[:] = rest[:, 13:].copy().view("<u2")[:, 0]
 
     def _make_fen_error(self, fens: Sequence[str]) -> FenError:
@@ -272,14 +272,14 @@ class FenCharacters(ABC):
     def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
         """Return sites; both alignments are the same, because an item is one board."""
         check_alignment(alignment)
-        chosen, sides = self.named_sites[name]
+        sides_mask, sides = self.named_sites[name]
         if not np.array_equal(tokens.offsets, np.arange(len(tokens) + 1) * FEN77_TOKENS):
             raise BadInputError(f"an item of {self.name} is {FEN77_TOKENS} tokens", "encode boards with `boards`")
         side = tokens.ids[tokens.offsets[:-1]]
         items = np.flatnonzero(np.isin(side, [_CHARACTERS.index(letter) for letter in sides]))
-        item = np.repeat(items, len(chosen))
+        item = np.repeat(items, len(sides_mask))
         phase = (side[item] != _CHARACTERS.index("w")).astype(np.int8)
-        return Sites(item, np.tile(np.array(chosen), len(items)), tokens.ply[item], phase)
+        return Sites(item, np.tile(np.array(sides_mask), len(items)), tokens.ply[item], phase)
 
     def prompt(self, at: chess.Board | Sequence[str]) -> tuple[int, ...]:
         return tuple(self.encode(resolve_board(at).fen()).tolist())
@@ -362,8 +362,8 @@ class Fen77(FenCharacters):
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
         return tuple((self.action_ids[text],) for text in self.accepted_texts(board))
 
-    def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
-        text = written if isinstance(written, str) else self.answer_text(written[:1])
+    def parse(self, answer: str | Ids, board: chess.Board) -> chess.Move | None:
+        text = answer if isinstance(answer, str) else self.answer_text(answer[:1])
         try:
             move = chess.Move.from_uci(text.strip())
         except ValueError:

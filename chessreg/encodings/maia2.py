@@ -103,13 +103,13 @@ class Maia2Encoding(FenCharacters):
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
         return tuple((self.move_ids[text],) for text in self.accepted_texts(board))
 
-    def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
-        text = written if isinstance(written, str) else self.answer_text(written[:1])
+    def parse(self, answer: str | Ids, board: chess.Board) -> chess.Move | None:
+        text = answer if isinstance(answer, str) else self.answer_text(answer[:1])
         try:
-            seen = chess.Move.from_uci(text.strip())
+            played_move = chess.Move.from_uci(text.strip())
         except ValueError:
             return None
-        move = mirror_move_for_black(seen, board.turn)
+        move = mirror_move_for_black(played_move, board.turn)
         return move if move and board.is_legal(move) else None
 
 

@@ -104,8 +104,8 @@ class Spelling:
             "letter": letter,
         })  # fmt: skip
         if move.promotion:
-            promoted = chess.piece_symbol(move.promotion)
-            text += self.promotion.format(promoted, promoted.upper())
+            promotion = chess.piece_symbol(move.promotion)
+            text += self.promotion.format(promotion, promotion.upper())
         return text.split(" ")
 
 
@@ -114,9 +114,9 @@ def list_move_spellings() -> Iterator[Spelling]:
     for form in SAN_FORMS:
         yield Spelling(form)
     for pattern in PATTERNS:
-        for cased in (pattern, LOWER_COLOR + pattern) if "{color}" in pattern else (pattern,):
+        for variant in (pattern, LOWER_COLOR + pattern) if "{color}" in pattern else (pattern,):
             for promotion in PROMOTIONS:
-                yield Spelling(cased, promotion)
+                yield Spelling(variant, promotion)
 
 
 SITES: NameRegistry[tuple[Select, int]] = NameRegistry("site of move tokens")
@@ -198,14 +198,16 @@ class MoveTokens:
             raise NotFoundError(f"{folder.name} holds no {MOVES_FILE}", "import the weights again")
         try:
             record = json.loads(file.read_text(encoding="utf-8"))
-            made = cls(record["vocabulary"], Spelling(record["pattern"], record["promotion"]), record["special"])
+            encoding = cls(record["vocabulary"], Spelling(record["pattern"], record["promotion"]), record["special"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInputError(
                 f"{folder.name}/{MOVES_FILE} is damaged: {error}", "import the weights again"
             ) from error
-        if name is not None and made.name != name:
-            raise BadInputError(f"{folder.name} holds the encoding {made.name}, not {name}", "import the weights again")
-        return made
+        if name is not None and encoding.name != name:
+            raise BadInputError(
+                f"{folder.name} holds the encoding {encoding.name}, not {name}", "import the weights again"
+            )
+        return encoding
 
     @property
     def site_names(self) -> tuple[str, ...]:
@@ -234,8 +236,10 @@ class MoveTokens:
     def find_joined_token(self) -> str | None:
         """Return a token that joins several tokens of moves, so that the tokenizer may write a move differently."""
         parts = "|".join(map(re.escape, sorted(self.move_texts, key=len, reverse=True)))
-        joined = re.compile(f"(?:{parts}){{2,}}")
-        return next((text for text in self.vocabulary if text not in self.move_texts and joined.fullmatch(text)), None)
+        joined_pattern = re.compile(f"(?:{parts}){{2,}}")
+        return next(
+            (text for text in self.vocabulary if text not in self.move_texts and joined_pattern.fullmatch(text)), None
+        )
 
     @cached_property
     def _prefixes(self) -> frozenset[tuple[int, ...]]:
@@ -355,8 +359,8 @@ class MoveTokens:
 
     def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
         """Return {legal move: its tokens}, without the moves that the vocabulary cannot write."""
-        written = ((move, self._find_move_ids(board, move)) for move in board.legal_moves)
-        return {move: ids for move, ids in written if ids is not None}
+        ids_by_move = ((move, self._find_move_ids(board, move)) for move in board.legal_moves)
+        return {move: ids for move, ids in ids_by_move if ids is not None}
 
     def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
         ids = self._find_move_ids(board, move)
@@ -394,15 +398,15 @@ class MoveTokens:
     @cached_property
     def forms(self) -> tuple[Form, ...]:
         """Return one form for each sequence of tokens before the last one, grouping moves that share it."""
-        behind: dict[tuple[int, ...], set[int]] = {}
+        continuations: dict[tuple[int, ...], set[int]] = {}
         for ids in self._moves:
-            behind.setdefault(ids[:-1], set()).add(ids[-1])
-        return tuple((*(frozenset({one}) for one in head), frozenset(last)) for head, last in behind.items())
+            continuations.setdefault(ids[:-1], set()).add(ids[-1])
+        return tuple((*(frozenset({one}) for one in head), frozenset(last)) for head, last in continuations.items())
 
-    def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
+    def parse(self, answer: str | Ids, board: chess.Board) -> chess.Move | None:
         """Return the legal move in the first word of a text, or in the ids up to the end of the first move."""
-        if isinstance(written, str):
-            word = written.split(maxsplit=1)[:1]
+        if isinstance(answer, str):
+            word = answer.split(maxsplit=1)[:1]
             if not word:
                 return None
             try:
@@ -411,7 +415,7 @@ class MoveTokens:
                 return None
             exact = True
         else:
-            ids, exact = [int(number) for number in written], False
+            ids, exact = [int(number) for number in answer], False
         legal = {tokens: move for move, tokens in self.answers(board).items()}
         for stop in (len(ids),) if exact else range(min(len(ids), self.max_move_tokens), 0, -1):
             if (move := legal.get(tuple(ids[:stop]))) is not None:
@@ -474,17 +478,17 @@ def find_move_tokens(
     BadInputError for a vocabulary of moves without `bos`, and if no spelling writes all moves. The message states how
     many are missing; it is empty if they are half or more, so that the vocabulary is not one of moves.
     """
-    known = frozenset(vocabulary)
+    vocabulary_set = frozenset(vocabulary)
     boards = (board.copy(stack=False) for board in iterate_boards_of_games(games))
     legal_moves = [(board, move) for board in boards for move in board.legal_moves]
     best, count = Spelling("{from}{to}"), -1
     for spelling in list_move_spellings():
-        if not has_first_moves(spelling, known):
+        if not has_first_moves(spelling, vocabulary_set):
             continue
-        written = sum(known.issuperset(spelling.write(board, move)) for board, move in legal_moves)
-        written += count_promotions(spelling, known) if written == len(legal_moves) else 0
-        if written > count:
-            best, count = spelling, written
+        write_counts = sum(vocabulary_set.issuperset(spelling.write(board, move)) for board, move in legal_moves)
+        write_counts += count_promotions(spelling, vocabulary_set) if write_counts == len(legal_moves) else 0
+        if write_counts > count:
+            best, count = spelling, write_counts
     if count < len(legal_moves):
         raise BadInputError(
             f"its moves are written as {best.pattern}, but it has no tokens for {len(legal_moves) - count:,} of the "
@@ -494,29 +498,29 @@ def find_move_tokens(
         )
     if special.get("bos") is None:
         raise BadInputError("no known token begins a game", "name it as bos_token in tokenizer_config.json")
-    made = MoveTokens(vocabulary, best, special)
-    if best.max_tokens > 1 and (joined := made.find_joined_token()) is not None:
-        raise BadInputError(f"its token {joined[:40]!r} joins several tokens of a move")
-    return made
+    encoding = MoveTokens(vocabulary, best, special)
+    if best.max_tokens > 1 and (joined_token := encoding.find_joined_token()) is not None:
+        raise BadInputError(f"its token {joined_token[:40]!r} joins several tokens of a move")
+    return encoding
 
 
-def has_first_moves(spelling: Spelling, known: frozenset[str]) -> bool:
+def has_first_moves(spelling: Spelling, vocabulary: frozenset[str]) -> bool:
     """Return whether the vocabulary can write one of both sides' usual first moves."""
     board = chess.Board()
     for uci in ("e2e4", "e7e5", "g1f3", "b8c6"):
         move = chess.Move.from_uci(uci)
-        if known.issuperset(spelling.write(board, move)):
+        if vocabulary.issuperset(spelling.write(board, move)):
             return True
         board.push(move)
     return False
 
 
-def count_promotions(spelling: Spelling, known: frozenset[str]) -> int:
+def count_promotions(spelling: Spelling, vocabulary: frozenset[str]) -> int:
     """Return how many promotions of both sides the vocabulary can write."""
     if spelling.notation == "san":
         return 0
     return sum(
-        known.issuperset(spelling.write_parts(move, piece, color))
+        vocabulary.issuperset(spelling.write_parts(move, piece, color))
         for color in chess.COLORS
         for move, piece in list_possible_moves(color)
         if move.promotion

@@ -99,16 +99,18 @@ class PgnChar:
     def texts(self, texts: Sequence[str]) -> Tokens:
         """Encode game texts, one item each; ids are uint8. Raises BadInputError that names an unknown character and its
         index."""
-        joined = "".join(texts)
+        joined_text = "".join(texts)
         # Latin-1 has one byte per character; any other character becomes `?`, which is not in the vocabulary either.
-        ids = self._ids[np.frombuffer(joined.encode("latin-1", "replace"), np.uint8)]
+        ids = self._ids[np.frombuffer(joined_text.encode("latin-1", "replace"), np.uint8)]
         tokens = Tokens.from_lengths(ids, np.fromiter(map(len, texts), np.int64, len(texts)))
         if (ids == 255).any():
             place = int((ids == 255).argmax())
-            which = int(np.searchsorted(tokens.offsets, place, "right")) - 1
-            where = f"index {place - tokens.offsets[which]}" + (f" of text {which}" if len(texts) > 1 else "")
+            text_index = int(np.searchsorted(tokens.offsets, place, "right")) - 1
+            location = f"index {place - tokens.offsets[text_index]}" + (
+                f" of text {text_index}" if len(texts) > 1 else ""
+            )
             raise BadInputError(
-                f"character {joined[place]!r} at {where} is not in the vocabulary of {self.name}",
+                f"character {joined_text[place]!r} at {location} is not in the vocabulary of {self.name}",
                 f"the {self.size} characters are {_CHARACTERS!r}",
             )
         return tokens
@@ -164,8 +166,8 @@ class PgnChar:
     def forms(self) -> tuple[Form, ...]:
         return make_san_forms({character: number for number, character in enumerate(_CHARACTERS)})
 
-    def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
-        text = written if isinstance(written, str) else self.decode(written)
+    def parse(self, answer: str | Ids, board: chess.Board) -> chess.Move | None:
+        text = answer if isinstance(answer, str) else self.decode(answer)
         parts = text.split(";", 1)[0].split()
         if not parts:
             return None
@@ -201,8 +203,8 @@ def list_spellings(board: chess.Board, alphabet: Iterable[str] | None = None) ->
     """
     moves = list(board.legal_moves)
     # (piece letter, origin, target, promotion) → number of legal moves it can mean; unambiguous if 1
-    meant: Counter[tuple[str, str, int, int | None]] = Counter()
-    written: set[str] = set()
+    meanings: Counter[tuple[str, str, int, int | None]] = Counter()
+    texts: set[str] = set()
     for move in moves:
         letter = board.piece_at(move.from_square).symbol().upper()  # type: ignore[union-attr]
         origin_name = chess.square_name(move.from_square)
@@ -216,23 +218,23 @@ def list_spellings(board: chess.Board, alphabet: Iterable[str] | None = None) ->
         if board.is_castling(move):
             origins = set()  # `Kg1` is not castling
             rook = chess.square(7 if board.is_kingside_castling(move) else 0, move.from_square >> 3)
-            meant["", file + rank, rook, None] += 1  # the king takes its rook, as Chess960 writes it
+            meanings["", file + rank, rook, None] += 1  # the king takes its rook, as Chess960 writes it
             castle = "O-O" if board.is_kingside_castling(move) else "O-O-O"
-            written.update(text + sign for text in (castle, castle.replace("O", "0")) for sign in _SIGNS)
+            texts.update(text + sign for text in (castle, castle.replace("O", "0")) for sign in _SIGNS)
         for origin in origins:
-            meant[letter, origin, move.to_square, move.promotion] += 1
-        meant["", file + rank, move.to_square, move.promotion] += 1
-    for (letter, origin, target, promotion), count in meant.items():
+            meanings[letter, origin, move.to_square, move.promotion] += 1
+        meanings["", file + rank, move.to_square, move.promotion] += 1
+    for (letter, origin, target, promotion), count in meanings.items():
         if count > 1:
             continue
-        heads = [letter + origin + between + chess.square_name(target) for between in _CAPTURE_MARKS]
+        heads = [letter + origin + capture_mark + chess.square_name(target) for capture_mark in _CAPTURE_MARKS]
         if promotion:
             heads = [head + equals + name for head in heads for equals in ("=", "") for name in _PROMOTIONS[promotion]]
-        written.update(head + sign for head in heads for sign in _SIGNS)
+        texts.update(head + sign for head in heads for sign in _SIGNS)
     if alphabet is None:
-        return frozenset(written)
-    known = set(alphabet)
-    return frozenset(text for text in written if known.issuperset(text))
+        return frozenset(texts)
+    characters = set(alphabet)
+    return frozenset(text for text in texts if characters.issuperset(text))
 
 
 def make_san_forms(ids: Mapping[str, int]) -> tuple[Form, ...]:
@@ -245,5 +247,5 @@ def make_san_forms(ids: Mapping[str, int]) -> tuple[Form, ...]:
         sets.append((*begin, "abcdefgh", "234567"))
         sets.append((*begin, "abcdefgh", "18", "=", "NBRQ"))
     sets += [tuple("O-O"), tuple("O-O-O")]
-    signed = [(*form, *sign) for form in sets for sign in ((), ("+#",))]
-    return tuple(tuple(frozenset(ids[character] for character in place) for place in form) for form in signed)
+    signed_forms = [(*form, *sign) for form in sets for sign in ((), ("+#",))]
+    return tuple(tuple(frozenset(ids[character] for character in place) for place in form) for form in signed_forms)

@@ -158,13 +158,19 @@ class PretrainedTokenizer:
         if end is None:
             raise BadInputError(f"{folder.name} does not name the token that ends a text", "name it with --end TOKEN")
         try:
-            plain, whole = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
+            plain, full_encoding = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
         except Exception as error:  # tokenizers raises plain Exception
             raise BadInputError(f"{folder.name}/{TOKENIZER_FILE} cannot write a text: {error}") from error
-        begun = whole.tokens[: whole.ids.index(plain.ids[0])] if plain.ids and plain.ids[0] in whole.ids else []
+        leading_tokens = (
+            full_encoding.tokens[: full_encoding.ids.index(plain.ids[0])]
+            if plain.ids and plain.ids[0] in full_encoding.ids
+            else []
+        )
         pad = token("pad")
-        known = pad is not None and tokenizer.token_to_id(pad) is not None
-        return cls(path, end=end, bos=bos or (begun[0] if begun else None), pad=pad if known else None)
+        has_padding = pad is not None and tokenizer.token_to_id(pad) is not None
+        return cls(
+            path, end=end, bos=bos or (leading_tokens[0] if leading_tokens else None), pad=pad if has_padding else None
+        )
 
     @property
     def digest(self) -> str:
@@ -197,12 +203,16 @@ class PretrainedTokenizer:
         """Return the tokens of a text after another one, found by their offsets; None if a token spans both texts."""
         for before in TEXTS_BEFORE:
             try:
-                whole = self._tokenizer.encode(before + text, add_special_tokens=False)
+                full_encoding = self._tokenizer.encode(before + text, add_special_tokens=False)
             except Exception:  # tokenizers raises plain Exception; another text may work
                 continue
-            first = next((k for k, (_, end) in enumerate(whole.offsets) if end > len(before)), len(whole.ids))
-            ids = list(whole.ids)
-            if all(start >= len(before) for start, _ in whole.offsets[first:]) and self.decode(ids).endswith(text):
+            first = next(
+                (k for k, (_, end) in enumerate(full_encoding.offsets) if end > len(before)), len(full_encoding.ids)
+            )
+            ids = list(full_encoding.ids)
+            if all(start >= len(before) for start, _ in full_encoding.offsets[first:]) and self.decode(ids).endswith(
+                text
+            ):
                 return ids[first:]
         return None
 
@@ -232,9 +242,9 @@ def make_tokenizer(folder: Path, merged: bool) -> PretrainedTokenizer:
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     special = {"bos": "<s>", "end": "</s>", "pad": "<pad>"}
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
@@ -243,10 +253,10 @@ def make_tokenizer(folder: Path, merged: bool) -> PretrainedTokenizer:
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    made.train_from_iterator([TEMPLATES[name] for name in MERGED_TEMPLATES], trainer)
-    made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer.train_from_iterator([TEMPLATES[name] for name in MERGED_TEMPLATES], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     folder.mkdir(parents=True, exist_ok=True)
-    made.save(str(folder / TOKENIZER_FILE))
+    tokenizer.save(str(folder / TOKENIZER_FILE))
     return PretrainedTokenizer(folder / TOKENIZER_FILE, **special)
 
 
@@ -322,16 +332,16 @@ class PromptEncoding:
     def __init__(self, vocabulary: PretrainedTokenizer, settings: PromptSettings | None = None) -> None:
         """Raises BadInputError for an invalid template or setting, and for a character that is not a separate token."""
         self.settings, self._words, self._fen = settings or PromptSettings(), vocabulary, Fen77()
-        for field, known in (("layout", Layout), ("counters", Counters), ("notation", Notation)):
-            if (value := getattr(self.settings, field)) not in get_args(known):
+        for field, choices in (("layout", Layout), ("counters", Counters), ("notation", Notation)):
+            if (value := getattr(self.settings, field)) not in get_args(choices):
                 raise BadInputError(
-                    f"{field} {value!r} of prompts does not exist", f"known: {', '.join(get_args(known))}"
+                    f"{field} {value!r} of prompts does not exist", f"known: {', '.join(get_args(choices))}"
                 )
         text = self.settings.text
         check_template(text)
         self.notation: Notation = self.settings.notation
-        both = hashlib.sha256(f"{self.settings.digest} {vocabulary.digest}".encode()).hexdigest()
-        self.name = f"{PREFIX}{self.settings.template_name}-{both[:12]}"
+        digest = hashlib.sha256(f"{self.settings.digest} {vocabulary.digest}".encode()).hexdigest()
+        self.name = f"{PREFIX}{self.settings.template_name}-{digest[:12]}"
         self.size = self.answer_size = vocabulary.size
         self.stop_ids = frozenset({vocabulary.end})
         self.boundary_ids = frozenset(one for one in (vocabulary.bos, vocabulary.pad) if one is not None)
@@ -365,10 +375,12 @@ class PromptEncoding:
             raise BadInputError(
                 f"{folder.name}/{PROMPT_FILE} is damaged: {error}", "import the weights again"
             ) from error
-        made = cls(tokenizer, settings)
-        if name is not None and made.name != name:
-            raise BadInputError(f"{folder.name} holds the encoding {made.name}, not {name}", "import the weights again")
-        return made
+        encoding = cls(tokenizer, settings)
+        if name is not None and encoding.name != name:
+            raise BadInputError(
+                f"{folder.name} holds the encoding {encoding.name}, not {name}", "import the weights again"
+            )
+        return encoding
 
     def with_settings(self, settings: PromptSettings) -> PromptEncoding:
         """Return an encoding with the same tokenizer and other settings."""
@@ -421,13 +433,13 @@ class PromptEncoding:
 
     def _format_position(self, ids: np.ndarray) -> str:
         """Return the text of one board's position, given its 77 ids."""
-        blanked = self.settings.counters == "blanked"
+        is_blanked = self.settings.counters == "blanked"
         characters = [self._fen.vocabulary[number] for number in ids.tolist()]
         if self.settings.layout == "ruoss77":
-            return "".join([*characters[:71], *("......" if blanked else characters[71:])])
+            return "".join([*characters[:71], *("......" if is_blanked else characters[71:])])
         ranks = "/".join("".join(characters[start : start + 8]) for start in range(1, 65, 8))
         side, castling, en_passant, *counters = self._fen.decode(ids).split(" ")[1:]
-        return " ".join((ranks, side, castling, en_passant, *((".", ".") if blanked else counters)))
+        return " ".join((ranks, side, castling, en_passant, *((".", ".") if is_blanked else counters)))
 
     def _encode_position(self, ids: np.ndarray) -> np.ndarray:
         """Return the tokens of one board's position, given its 77 ids: int32 [length]."""
@@ -442,9 +454,9 @@ class PromptEncoding:
 
     def _build_prompt(self, position: np.ndarray, board: chess.Board | None) -> np.ndarray:
         """Return the prompt int32 [length] around a position's tokens, with the legal moves of `board` if given."""
-        listed = self._encode_legal_moves(board) if board is not None else []
+        legal_ids = self._encode_legal_moves(board) if board is not None else []
         ids = np.concatenate(
-            [self._prefix_ids, position, np.array([*self._middle_ids, *listed, *self._suffix_ids], np.int32)]
+            [self._prefix_ids, position, np.array([*self._middle_ids, *legal_ids, *self._suffix_ids], np.int32)]
         )
         return ids.astype(np.int32, copy=False)
 
@@ -459,18 +471,18 @@ class PromptEncoding:
         if array[:start].tolist() != self._prefix_ids:
             raise BadInputError(f"these ids are not a prompt of {self.name}", "encode a FEN")
         if self.settings.layout == "ruoss77":
-            place_of = {number: place for place, number in enumerate(self._table.tolist())}
-            position = [place_of.get(number, -1) for number in array[start : start + FEN77_TOKENS].tolist()]
+            place_by_id = {number: place for place, number in enumerate(self._table.tolist())}
+            position = [place_by_id.get(number, -1) for number in array[start : start + FEN77_TOKENS].tolist()]
             if len(position) != FEN77_TOKENS or -1 in position:
                 raise BadInputError(f"these ids are not a prompt of {self.name}", "encode a FEN")
             fen = self._fen.decode(np.array(position))
             return fen if self.settings.counters == "kept" else " ".join([*fen.split(" ")[:4], "0", "1"])
-        written = {number: character for character, number in self._characters.items()}
-        whole = _EXPANDED.match("".join(written.get(number, "?") for number in array[start:].tolist()))
-        if whole is None:
+        character_by_id = {number: character for character, number in self._characters.items()}
+        match = _EXPANDED.match("".join(character_by_id.get(number, "?") for number in array[start:].tolist()))
+        if match is None:
             raise BadInputError(f"these ids are not a prompt of {self.name}", "encode a FEN")
-        pieces = re.sub(r"\.+", lambda run: str(len(run[0])), whole[1])
-        return f"{pieces} {whole[2]} {whole[3] or '0 1'}"
+        pieces = re.sub(r"\.+", lambda run: str(len(run[0])), match[1])
+        return f"{pieces} {match[2]} {match[3] or '0 1'}"
 
     def games(self, games: Games, places: Sequence[int] | np.ndarray) -> Tokens:
         """Encode every position of these games, in the same order as `Fen77.games`."""
@@ -498,14 +510,14 @@ class PromptEncoding:
             items, lengths = ids.reshape(-1), np.full(len(every), len(first))
         else:
             boards_or_none = [None] * len(every) if boards is None else boards
-            made = [
+            prompts = [
                 self._build_prompt(self._encode_position(one), board)
                 for one, board in zip(every, boards_or_none, strict=True)
             ]
-            items = np.concatenate(made) if made else np.zeros(0, np.int32)
-            lengths = np.fromiter(map(len, made), np.int64, len(made))
-        laid = Tokens.from_lengths(items, lengths)
-        return Tokens(laid.ids, laid.offsets, fens.source, fens.ply)
+            items = np.concatenate(prompts) if prompts else np.zeros(0, np.int32)
+            lengths = np.fromiter(map(len, prompts), np.int64, len(prompts))
+        tokens = Tokens.from_lengths(items, lengths)
+        return Tokens(tokens.ids, tokens.offsets, fens.source, fens.ply)
 
     def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
         """Return sites (see the class); both alignments are the same, because an item is one board."""
@@ -514,8 +526,8 @@ class PromptEncoding:
         side = start + (72 if slashes else 0)  # the side to move comes after the board, or before it
         lengths = np.diff(tokens.offsets)
         black = np.zeros(len(tokens), bool)
-        whole = lengths > side
-        black[whole] = tokens.ids[tokens.offsets[:-1][whole] + side] == self._characters["b"]
+        has_site = lengths > side
+        black[has_site] = tokens.ids[tokens.offsets[:-1][has_site] + side] == self._characters["b"]
         if name not in self.site_names:
             raise NotFoundError(f"{self.name} has no site {name!r}", f"known: {', '.join(self.site_names)}")
         if name == "all":
@@ -577,8 +589,8 @@ class PromptEncoding:
             return make_uci_forms(self._characters.__getitem__, 1)
         return make_san_forms(self._characters)
 
-    def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
-        parts = (written if isinstance(written, str) else self.answer_text(written)).split()
+    def parse(self, answer: str | Ids, board: chess.Board) -> chess.Move | None:
+        parts = (answer if isinstance(answer, str) else self.answer_text(answer)).split()
         if not parts:
             return None
         try:
@@ -633,10 +645,10 @@ def read_template(name_or_file: str) -> str:
 def check_template(text: str) -> None:
     """Raise BadInputError unless the text has one {FEN}, at most one {LM} after it, {BM} at the end, and no
     other part."""
-    named = re.findall(r"\{([A-Z_]+)\}", text)
-    if unknown := [name for name in named if name not in ("FEN", "LM", "BM")]:
+    placeholders = re.findall(r"\{([A-Z_]+)\}", text)
+    if unknown := [name for name in placeholders if name not in ("FEN", "LM", "BM")]:
         raise BadInputError(f"a prompt template has no {{{unknown[0]}}}", "its parts are {FEN}, {LM} and {BM}")
-    if named.count("LM") > 1:
+    if placeholders.count("LM") > 1:
         raise BadInputError("a prompt template has {LM} at most once; this one has it twice", "remove one {LM}")
     if text.count("{FEN}") != 1 or not text.endswith("{BM}") or "{LM}" in text.partition("{FEN}")[0]:
         raise BadInputError(

@@ -54,13 +54,13 @@ def write_tokenizer_files(encoding: Encoding, folder: Path) -> list[str]:
     else:
         return []
     vocabulary = {text: id for id, text in enumerate(encoding.vocabulary)}
-    added = [
+    added_tokens = [
         {"id": vocabulary[text], "content": text, "single_word": False, "lstrip": False,
          "rstrip": False, "normalized": False, "special": True}
         for text in dict.fromkeys(special.values())
     ]  # fmt: skip
     document: dict[str, Any] = {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added_tokens, "normalizer": None,
         "post_processor": None, "decoder": {"type": "Fuse"},
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<none>"},
         **steps,

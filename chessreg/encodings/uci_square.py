@@ -70,9 +70,9 @@ class _SquareView(TokenView):
         self.ply = self.after if alignment == "post-ply" else (before - (kind == PROMOTION)) // 2
 
 
-def _select_phases(*wanted: int) -> Callable[[TokenView], np.ndarray]:
+def _select_phases(*phases: int) -> Callable[[TokenView], np.ndarray]:
     """Return a function that selects the tokens of these phases."""
-    return lambda view: np.isin(view.phase, wanted)
+    return lambda view: np.isin(view.phase, phases)
 
 
 SITES: NameRegistry[tuple[Select, int]] = NameRegistry("site of UCI squares")
@@ -196,10 +196,10 @@ class UciSquare:
         start = ends[:-1] + np.repeat(overhead, plies)
         ids[start] = self._squares[codes & 63]
         ids[start + 1] = self._squares[codes >> 6 & 63]
-        promoted = np.flatnonzero(promotion)
-        ids[start[promoted] + 2] = self._promotions[promotion[promoted]]
-        for back, closing in enumerate(reversed(self._closing_ids), 1):
-            ids[tokens.offsets[1:] - back] = closing
+        promotions = np.flatnonzero(promotion)
+        ids[start[promotions] + 2] = self._promotions[promotion[promotions]]
+        for offset, closing in enumerate(reversed(self._closing_ids), 1):
+            ids[tokens.offsets[1:] - offset] = closing
         return Tokens(ids, tokens.offsets, tokens.source, tokens.ply)
 
     def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:
@@ -248,17 +248,17 @@ class UciSquare:
     def forms(self) -> tuple[Form, ...]:
         return make_uci_forms(self._id.__getitem__, 2)
 
-    def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
+    def parse(self, answer: str | Ids, board: chess.Board) -> chess.Move | None:
         """Return the legal move in the first word of a text, or in the ids up to the end of the first move;
         else None."""
-        if isinstance(written, str):
-            parts = written.split()
+        if isinstance(answer, str):
+            parts = answer.split()
             try:
                 move = chess.Move.from_uci(parts[0].lower() if parts else "")
             except ValueError:
                 return None
         else:
-            ids = [int(number) for number in written]
+            ids = [int(number) for number in answer]
             if len(ids) < 2 or ids[0] not in self._square_by_id or ids[1] not in self._square_by_id:
                 return None
             squares = self._square_by_id[ids[0]], self._square_by_id[ids[1]]

@@ -145,7 +145,7 @@ def add_dataset(
         made = folder / "made"
         if of_positions:
             report = positions.build_position_dataset(
-                paths, made, salvage=chosen.salvage, chosen=kept, on_progress=reading
+                paths, made, salvage=chosen.salvage, position_filter=kept, on_progress=reading
             )
         else:
             report = build.build_dataset(
@@ -154,7 +154,7 @@ def add_dataset(
                 salvage=chosen.salvage,
                 min_plies=chosen.min_plies,
                 exclude=excluded,
-                wanted=chosen.tags,
+                game_filter=chosen.tags,
                 on_progress=reading,
                 processes=processes or min(count_free_cores(), MOST_PROCESSES),
             )

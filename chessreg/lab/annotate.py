@@ -60,13 +60,13 @@ def describe_turns(player: LabPlayer, stored: StoredGame) -> dict[int, str]:
     return comments
 
 
-def describe_probabilities(known: MoveDistribution, board: chess.Board, move: chess.Move) -> str:
+def describe_probabilities(distribution: MoveDistribution, board: chess.Board, move: chess.Move) -> str:
     """Return the comment of a move: `p=0.2710 legal=0.9954 best=Nf3 0.4312`.
 
     `p` and the number after `best` are probabilities among the legal moves, and `legal` is the probability of all legal
     moves together. `best` is left out if the move is the most probable one.
     """
-    shares = known.shares()
+    shares = distribution.shares()
     best = next(iter(shares))
-    text = f"p={shares[move.uci()]:.4f} legal={min(known.legal_mass, 1.0):.4f}"
+    text = f"p={shares[move.uci()]:.4f} legal={min(distribution.legal_mass, 1.0):.4f}"
     return text if best == move.uci() else f"{text} best={board.san(chess.Move.from_uci(best))} {shares[best]:.4f}"

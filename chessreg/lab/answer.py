@@ -155,17 +155,23 @@ def compare_moves(answer: LabAnswer) -> list[MoveComparison]:
     """
     clean = {move.uci: move for move in answer.clean.moves}
     edited = {move.uci: move for move in answer.edited.moves} if answer.edited is not None else {}
-    there = answer.edited if answer.edited is not None else answer.clean
-    aimed = {move.uci: move for move in there.moves_modified}
-    named = clean | edited | {uci: move for uci, move in aimed.items() if uci not in clean | edited}
+    side = answer.edited if answer.edited is not None else answer.clean
+    target_moves = {move.uci: move for move in side.moves_modified}
+    all_moves = clean | edited | {uci: move for uci, move in target_moves.items() if uci not in clean | edited}
 
-    def probability(of: dict[str, RankedMove], uci: str) -> float | None:
-        return of[uci].probability if uci in of else None
+    def probability(moves: dict[str, RankedMove], uci: str) -> float | None:
+        return moves[uci].probability if uci in moves else None
 
     before = {move.uci: move for move in answer.clean.moves_modified}
     moves = [
-        MoveComparison(uci, move.san, probability(before | clean, uci), probability(aimed | edited, uci), uci in aimed)
-        for uci, move in named.items()
+        MoveComparison(
+            uci,
+            move.san,
+            probability(before | clean, uci),
+            probability(target_moves | edited, uci),
+            uci in target_moves,
+        )
+        for uci, move in all_moves.items()
     ]
     return sorted(moves, key=lambda move: (-float(f"{max(move.clean or 0.0, move.edited or 0.0):.6g}"), move.uci))
 
@@ -179,9 +185,9 @@ def find_layer_place(answer: LabAnswer, layer: int | None) -> int:
 
     Raises NotFoundError if the probe does not have `layer`.
     """
-    wanted = layer if layer is not None else max(answer.edited_layers, default=answer.layers[-1])
-    if wanted in answer.layers:
-        return answer.layers.index(wanted)
+    layer_number = layer if layer is not None else max(answer.edited_layers, default=answer.layers[-1])
+    if layer_number in answer.layers:
+        return answer.layers.index(layer_number)
     if layer is None:
         return len(answer.layers) - 1
     raise NotFoundError(f"the probe has no layer {layer}", f"its layers are {', '.join(map(str, answer.layers))}")
@@ -203,10 +209,10 @@ def mark_changes(answer: LabAnswer) -> tuple[dict[int, Mark], dict[int, Mark]]:
     if not answer.modified_fen:
         return {}, {}
     before, after = (get_board_letters(chess.Board(fen)) for fen in (answer.fen, answer.modified_fen))
-    differing = [square for square in range(64) if before[square] != after[square]]
+    changed_squares = [square for square in range(64) if before[square] != after[square]]
     return (
-        {square: "from" for square in differing if before[square] != EMPTY},
-        {square: "removed" if after[square] == EMPTY else "target" for square in differing},
+        {square: "from" for square in changed_squares if before[square] != EMPTY},
+        {square: "removed" if after[square] == EMPTY else "target" for square in changed_squares},
     )
 
 
@@ -222,10 +228,10 @@ def build_position_frames(answer: LabAnswer, count: int = MAX_ARROWS) -> list[Bo
     def frame(
         of: chess.Board, title: str, side: ModelSide, moves: tuple[RankedMove, ...], marks: dict[int, Mark]
     ) -> BoardFrame:
-        shown: dict[str, Any] = {"arrows": build_arrows(moves, count)}
+        drawing: dict[str, Any] = {"arrows": build_arrows(moves, count)}
         if answer.next_token and side.squares:
-            shown = {"heat": side.squares, "heat_label": HEAT_LABEL}
-        return BoardFrame.from_board(of, title, marks=marks, caption=(f"writes {side.text.strip()}",), **shown)
+            drawing = {"heat": side.squares, "heat_label": HEAT_LABEL}
+        return BoardFrame.from_board(of, title, marks=marks, caption=(f"writes {side.text.strip()}",), **drawing)
 
     original = frame(board, "original, clean model", answer.clean, answer.clean.moves, before)
     frames = [replace(original, moves=tuple(move.uci() for move in play_words(answer.sans)))]
@@ -238,25 +244,25 @@ def build_position_frames(answer: LabAnswer, count: int = MAX_ARROWS) -> list[Bo
     return frames
 
 
-def build_belief_frame(answer: LabAnswer, which: str, place: int, label: int | None = None) -> BoardFrame:
+def build_belief_frame(answer: LabAnswer, side_name: str, place: int, label: int | None = None) -> BoardFrame:
     """Return the board that the probe reads in the `clean` or the `edited` model: the most probable piece of every
     square.
 
     Squares that differ from the true board are marked. For the edited model the true board is the target of the edit.
     `label` shows the probability of that class as heat.
     """
-    side = answer.clean if which == "clean" or answer.edited is None else answer.edited
+    side = answer.clean if side_name == "clean" or answer.edited is None else answer.edited
     read = side.board(place)
-    edited = which != "clean" and bool(answer.modified_fen)
+    edited = side_name != "clean" and bool(answer.modified_fen)
     truth = get_board_letters(chess.Board(answer.modified_fen if edited else answer.fen))
     wrong = [square for square in range(64) if read[square] != truth[square]]
     heat = None if label is None else {n: min(1.0, float(p)) for n, p in enumerate(side.beliefs[place, :, label])}
-    sure = side.beliefs[place].max(1)
+    confidence = side.beliefs[place].max(1)
     return BoardFrame(
         title=f"layer {answer.layers[place]} reads, {'edited' if side is answer.edited else 'clean'}",
         squares=read,
         marks=dict.fromkeys(wrong, "wrong"),
-        read={square: ProbeReading(read[square], min(1.0, float(sure[square]))) for square in wrong},
+        read={square: ProbeReading(read[square], min(1.0, float(confidence[square]))) for square in wrong},
         heat=heat,
         heat_label="" if label is None else f"probability of {PIECE_CLASSES[label]}",
         caption=(f"{64 - len(wrong)} of 64 squares as {'on the target board' if edited else 'on the board'}",),
@@ -269,7 +275,7 @@ def format_answer(answer: LabAnswer, layer: int | None = None, top: int = 5) -> 
     if answer.layers:
         place = find_layer_place(answer, layer)
         sides = ("clean", "edited") if answer.edited is not None else ("clean",)
-        parts += [render_text(build_belief_frame(answer, which, place)) for which in sides]
+        parts += [render_text(build_belief_frame(answer, side_name, place)) for side_name in sides]
     lines = [f"edit: {answer.edit}, layers {', '.join(map(str, answer.edited_layers))}, "
              f"scale {', '.join(f'{scale:g}' for scale in answer.scales)}"
              if answer.edited is not None else f"no edit: {answer.why_not}"]  # fmt: skip
@@ -301,6 +307,6 @@ def find_likeliest_squares(side: ModelSide, count: int = 5) -> list[tuple[int, f
 
 def describe_mass(side: ModelSide, next_token: bool = False) -> str:
     """Return the legal move mass of a model as text."""
-    there = "on the target board" if next_token else "without the piece"
-    without = "" if side.modified is None else f", {side.modified:.4f} {there}"
-    return f"legal mass {side.original:.4f} on the board{without}"
+    location = "on the target board" if next_token else "without the piece"
+    edited_text = "" if side.modified is None else f", {side.modified:.4f} {location}"
+    return f"legal mass {side.original:.4f} on the board{edited_text}"

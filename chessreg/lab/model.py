@@ -68,8 +68,8 @@ class Scene:
 
     def sample_greedy(self, trees: TokenTree) -> SampledText:
         """Return the greedy text of a model on this board."""
-        [[written]] = sample_trees(trees, self.model.encoding, [self.board], [[(0,)]], temperature=[0.0])
-        return written
+        [[ids]] = sample_trees(trees, self.model.encoding, [self.board], [[(0,)]], temperature=[0.0])
+        return ids
 
     def side(self, session: DecodingSession, edits: Sequence[ResidualEdit] = ()) -> ModelSide:
         """Return the model's texts, masses, moves and beliefs. `session` holds the prompt under these edits."""
@@ -83,11 +83,11 @@ class Scene:
         first = np.exp(trees.logprobs(0).astype(np.float64))
         if self.next_token:
             masses = [min(first[sorted({ids[0] for ids in answers})].sum(), 1.0) for answers in self.answers]
-        written = self.sample_greedy(trees)
-        legal = self.model.encoding.parse(written.tokens, self.board) is not None
+        token_ids = self.sample_greedy(trees)
+        legal = self.model.encoding.parse(token_ids.tokens, self.board) is not None
         ranks, modified = rank_moves(self.answers[0], probability, self.board), self.modified
         return ModelSide(
-            written.text,
+            token_ids.text,
             legal,
             float(masses[0]),
             float(masses[1]) if modified else None,
@@ -114,11 +114,11 @@ class Lab:
         Raises NotFoundError for a run, checkpoint, layer or state that does not exist, and BadInputError for settings
         that do not fit together.
         """
-        began = time.monotonic()
+        start = time.monotonic()
         answer = (
             self._answer_stored_state(question) if isinstance(question, StoredState) else self._answer_edit(question)
         )
-        return replace(answer, seconds=time.monotonic() - began)
+        return replace(answer, seconds=time.monotonic() - start)
 
     def measure_scales(self, question: VectorScales) -> list[RelativeNorm]:
         """Return the norms of a run's vectors next to those of the model's residuals, as `measure_relative_norms`."""
@@ -134,8 +134,8 @@ class Lab:
         place = load_edited_state(self.inputs, UUID(hex=question.run), question.unit, question.condition)
         probes = self.probes(place.spec.probe)
         board = place.state.board
-        removed = place.removal
-        scene = Scene(place.removals.model, board, place.state.prompt, probes, False, removed.modified, removed.square)
+        removal = place.removal
+        scene = Scene(place.removals.model, board, place.state.prompt, probes, False, removal.modified, removal.square)
         moves = tuple(convert_packed_to_sans(pack_moves(board.move_stack)))
         return replace(self._answer(scene, place.edits, place.condition.name), sans=moves)
 
@@ -167,35 +167,33 @@ class Lab:
     def _check_probe(self, question: LabPosition, reference: str, checkpoint: tables.Checkpoint) -> None:
         """Raise BadInputError for a probe of another model, or without the layers to edit."""
         probes = self.probes(reference)
-        fitted_on = self.inputs.rows(tables.ProbeRecord, self.inputs.run(reference, "probe"))[0].checkpoint_id
+        fit_checkpoint = self.inputs.rows(tables.ProbeRecord, self.inputs.run(reference, "probe"))[0].checkpoint_id
         width = probes[0].weight.shape[0]
-        if fitted_on not in (None, checkpoint.id):
+        if fit_checkpoint not in (None, checkpoint.id):
             raise BadInputError("the probe was fitted on another checkpoint", "chessreg probe list")
         if width != checkpoint.d_model:
             raise BadInputError(f"the probe reads d_model {width}, but the model has {checkpoint.d_model}")
-        known = [probe.layer for probe in probes]
-        missing = [layer for layer in question.layers if layer not in known]
+        layers = [probe.layer for probe in probes]
+        missing = [layer for layer in question.layers if layer not in layers]
         if missing and question.vector is None:
             raise BadInputError(
-                f"no probe reads layer {missing[0]}", f"the run has probes of layers {', '.join(map(str, known))}"
+                f"no probe reads layer {missing[0]}", f"the run has probes of layers {', '.join(map(str, layers))}"
             )
 
     def _answer_removal(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:
         """Return the answer for subtracting the probe's direction of the piece that the clean model moves."""
         state = build_state(question, scene.model.encoding)
-        written = scene.sample_greedy(TokenTree(self._open_session(scene)))
-        move = scene.model.encoding.parse(written.tokens, state.board)
+        ids = scene.sample_greedy(TokenTree(self._open_session(scene)))
+        move = scene.model.encoding.parse(ids.tokens, state.board)
         if move is None:
-            why_not = (
-                f"the model writes {written.text.strip()!r}, which is not a legal move, so no piece can be removed"
-            )
+            why_not = f"the model writes {ids.text.strip()!r}, which is not a legal move, so no piece can be removed"
             return self._answer(scene, [], why_not=why_not)
         spec = self._build_spec(question, reference)
         assert isinstance(spec, EditSpec)
         check_edit(spec, self.inputs)
-        edited, removed = PieceRemovals(spec, self.inputs, "cpu", scene.model), remove_moving_piece(state, move)
-        edits = edited.build_edits(edited.find_condition(question.condition), [scene.prompt], [removed])
-        scene = replace(scene, modified=removed.modified, square=removed.square)
+        edited, removal = PieceRemovals(spec, self.inputs, "cpu", scene.model), remove_moving_piece(state, move)
+        edits = edited.build_edits(edited.find_condition(question.condition), [scene.prompt], [removal])
+        scene = replace(scene, modified=removal.modified, square=removal.square)
         return self._answer(scene, edits, describe_edit(question, scene))
 
     def _answer_changes(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:
@@ -246,16 +244,16 @@ class Lab:
     def _build_spec(self, question: LabPosition, reference: str) -> EditSettings:
         """Return the spec of the edit, with its models and probes as input references."""
         spec = question.spec()
-        found: dict[str, Any] = {"checkpoint": reference}
+        values: dict[str, Any] = {"checkpoint": reference}
         for name, field in type(spec).model_fields.items():
-            ref, given = get_field_reference(field), getattr(spec, name)
-            if ref is None or name in found or not given:
+            ref, value = get_field_reference(field), getattr(spec, name)
+            if ref is None or name in values or not value:
                 continue
-            if isinstance(given, tuple):
-                found[name] = tuple(self.inputs.reference(ref.noun, each) for each in given)
+            if isinstance(value, tuple):
+                values[name] = tuple(self.inputs.reference(ref.noun, each) for each in value)
             else:
-                found[name] = self.inputs.reference(ref.noun, given)
-        return spec.model_copy(update=found)
+                values[name] = self.inputs.reference(ref.noun, value)
+        return spec.model_copy(update=values)
 
     def _answer_steering(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:
         """Return the answer for adding the directions of a vector run."""
@@ -266,11 +264,11 @@ class Lab:
         settings = InterventionSettings(
             vector=vector, layers=question.layers, scale=question.scale, token_mask=question.token_mask
         )
-        loaded = interventions.load_intervention(settings, checkpoint, self.inputs)
-        assert loaded
-        where = "" if question.token_mask == "all" else ", last token"
-        words = f"{loaded.row['source']} x {question.scale:g}{where}"
-        return self._answer(scene, loaded.build_edits(), words)
+        intervention = interventions.load_intervention(settings, checkpoint, self.inputs)
+        assert intervention
+        suffix = "" if question.token_mask == "all" else ", last token"
+        words = f"{intervention.row['source']} x {question.scale:g}{suffix}"
+        return self._answer(scene, intervention.build_edits(), words)
 
     def _answer(self, scene: Scene, edits: Sequence[ResidualEdit], edit: str = "", why_not: str = "") -> LabAnswer:
         session = self._open_session(scene)
@@ -337,26 +335,26 @@ def describe_edit(question: LabPosition, scene: Scene) -> str:
     return f"{moved_piece.symbol()} taken off {chess.square_name(scene.square)}"
 
 
-def build_state(question: LabPosition, written: Encoding) -> State:
+def build_state(question: LabPosition, encoding: Encoding) -> State:
     """Return the position of a question. Raises BadInputError for a FEN if the model reads games."""
     if not question.fen:
-        return replace(build_state_after(question.moves.split(), written), unit=question.unit)
-    if written.content != "position":
+        return replace(build_state_after(question.moves.split(), encoding), unit=question.unit)
+    if encoding.content != "position":
         raise BadInputError(
-            f"{written.name} writes games, and a FEN does not contain the game",
+            f"{encoding.name} writes games, and a FEN does not contain the game",
             "give the moves that lead to the position: --moves",
         )
     board = chess.Board(question.fen)
-    return State(0, NO_GAME, board.ply(), written.prompt(board), board)
+    return State(0, NO_GAME, board.ply(), encoding.prompt(board), board)
 
 
-def sum_origin_probabilities(probability: np.ndarray, written: Encoding) -> tuple[float, ...]:
+def sum_origin_probabilities(probability: np.ndarray, encoding: Encoding) -> tuple[float, ...]:
     """Return the probability that the next move begins on each square, 64 numbers, or nothing if no token names a
     square.
 
     `probability` float64 [outputs] is that of the next token.
     """
-    origins = np.array([-1 if (o := written.find_origin(i)) is None else o for i in range(len(probability))])
+    origins = np.array([-1 if (o := encoding.find_origin(i)) is None else o for i in range(len(probability))])
     if (origins < 0).all():
         return ()
     sums = np.bincount(origins[origins >= 0], probability[origins >= 0], 64)

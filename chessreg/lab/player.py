@@ -126,17 +126,17 @@ class LabPlayer:
         """Return the settings of the recorded intervention that `text` names, or None if it names none."""
         with self.inputs.database.read() as session:
             try:
-                found = names.resolve_id(session, "intervention", text)
+                intervention_id = names.resolve_id(session, "intervention", text)
             except NotFoundError:
                 return None
-            return interventions.read_intervention_settings(session.get_one(tables.Intervention, found))
+            return interventions.read_intervention_settings(session.get_one(tables.Intervention, intervention_id))
 
     def _build_edits(self) -> list[ResidualEdit]:
         if self.edit_settings is None:
             return []
-        loaded = interventions.load_intervention(self.edit_settings, self.row, self.inputs)
-        assert loaded is not None
-        return loaded.build_edits(str(self.load().device))
+        intervention = interventions.load_intervention(self.edit_settings, self.row, self.inputs)
+        assert intervention is not None
+        return intervention.build_edits(str(self.load().device))
 
     # -- moves ----------------------------------------------------------------------------------------------------
 
@@ -151,8 +151,8 @@ class LabPlayer:
 
     def _compute_distribution(self, turn: ModelTurn) -> MoveDistribution:
         assert self._session is not None
-        [known] = compute_distributions(self._session, self.load().encoding, [turn])
-        return known
+        [distribution] = compute_distributions(self._session, self.load().encoding, [turn])
+        return distribution
 
     def find(
         self,
@@ -160,12 +160,12 @@ class LabPlayer:
         policy: str,
         temperatures: tuple[float, ...],
         key: tuple[int | str, ...],
-        among: Collection[chess.Move] = (),
+        search_moves: Collection[chess.Move] = (),
     ) -> PlayerMove:
         """Return a move on this board.
 
-        The board's stack holds the game as far as it is known. `key` names the draws. `among` restricts the move to
-        these legal moves, with the policy `legal`; empty: all moves.
+        The board's stack holds the game as far as it is known. `key` names the draws. `search_moves` restricts the move
+        to these legal moves, with the policy `legal`; empty: all moves.
 
         Raises the errors of `load`. For an error in the position itself it returns the move of a fallback.
         """
@@ -174,16 +174,16 @@ class LabPlayer:
             return PlayerMove(None, {}, None)
         try:
             turn, notes = self._turn(model, board, key)
-            return self._choose_move(turn, self._compute_distribution(turn), policy, temperatures, among, notes)
+            return self._choose_move(turn, self._compute_distribution(turn), policy, temperatures, search_moves, notes)
         except ChessregError as error:
             self._session = None  # it may hold half a prompt
-            moves = sorted(among or board.legal_moves, key=chess.Move.uci)
+            moves = sorted(search_moves or board.legal_moves, key=chess.Move.uci)
             drawn = moves[int(uniform(*key, Stream.UNIFORM) * len(moves))]
-            why = (
+            reason = (
                 f"the model could not be run: {error.message}",
                 "fallback uniform: bestmove is any legal move, drawn by Seed",
             )
-            return PlayerMove(drawn, {}, None, why)
+            return PlayerMove(drawn, {}, None, reason)
 
     def _turn(
         self, model: LanguageModel, board: chess.Board, key: tuple[int | str, ...]
@@ -224,39 +224,42 @@ class LabPlayer:
         moves = self._games[root.fen()]
         if moves is None:
             return board, ()
-        whole = chess.Board()
+        full_board = chess.Board()
         for move in (*moves, *board.move_stack):
-            whole.push(move)
+            full_board.push(move)
         note = (
             "the moves before this FEN are unknown: fallback shortest: the model reads the shortest game "
             "that leads to it"
         )
-        return whole, (note,)
+        return full_board, (note,)
 
     def _choose_move(
         self,
         turn: ModelTurn,
-        known: MoveDistribution,
+        distribution: MoveDistribution,
         policy: str,
         temperatures: tuple[float, ...],
-        among: Collection[chess.Move],
+        search_moves: Collection[chess.Move],
         notes: tuple[str, ...],
     ) -> PlayerMove:
-        found = PlayerMove(None, known.shares(), min(known.legal_mass, 1.0), notes)
+        player_move = PlayerMove(None, distribution.shares(), min(distribution.legal_mass, 1.0), notes)
         greedy = make_policy("legal", temperatures[:1]).temperatures[0]
-        if among:
-            allowed = {move.uci() for move in among}
-            some = replace(known, logprobs={move: value for move, value in known.logprobs.items() if move in allowed})
-            text = some.choose(greedy, *turn.key, 0)
-            shares = {move: share for move, share in found.shares.items() if move in allowed}
-            return replace(found, move=chess.Move.from_uci(text), shares=shares)
+        if search_moves:
+            allowed_ucis = {move.uci() for move in search_moves}
+            restricted = replace(
+                distribution,
+                logprobs={move: value for move, value in distribution.logprobs.items() if move in allowed_ucis},
+            )
+            text = restricted.choose(greedy, *turn.key, 0)
+            shares = {move: share for move, share in player_move.shares.items() if move in allowed_ucis}
+            return replace(player_move, move=chess.Move.from_uci(text), shares=shares)
         assert self._session is not None
         [choice] = choose_moves(make_policy(policy, temperatures), self._session, self._session.model.encoding, [turn])
         if choice.move is not None:
-            return replace(found, move=choice.move)
-        text = known.choose(greedy, *turn.key, Stream.UCI_LEGAL_FALLBACK)
-        why = f"{policy} {describe_failure(choice)}: fallback legal: bestmove is drawn from the legal moves"
-        return replace(found, move=chess.Move.from_uci(text), notes=(*notes, why))
+            return replace(player_move, move=choice.move)
+        text = distribution.choose(greedy, *turn.key, Stream.UCI_LEGAL_FALLBACK)
+        reason = f"{policy} {describe_failure(choice)}: fallback legal: bestmove is drawn from the legal moves"
+        return replace(player_move, move=chess.Move.from_uci(text), notes=(*notes, reason))
 
 
 def describe_failure(choice: MoveChoice) -> str:

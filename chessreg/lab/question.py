@@ -142,9 +142,9 @@ class LabPosition(Settings):
         if self.vector and self.condition != EDIT:
             raise BadInputError(f"--condition {self.condition} needs the edit of a probe", "leave out --vector")
         for name, _ in self.settings:
-            known = [setting for setting in EXTRA_EDIT_SETTINGS if setting in self.spec_class.model_fields]
-            if name not in known:
-                hint = f"choose one of {', '.join(setting.replace('_', '-') for setting in known)}"
+            setting_names = [setting for setting in EXTRA_EDIT_SETTINGS if setting in self.spec_class.model_fields]
+            if name not in setting_names:
+                hint = f"choose one of {', '.join(setting.replace('_', '-') for setting in setting_names)}"
                 raise BadInputError(f"{clip_text(name)!r} is not a setting of this edit in the lab", hint)
         return self
 
@@ -152,8 +152,8 @@ class LabPosition(Settings):
     def further_settings(self) -> dict[str, Any]:
         """The further settings as arguments of the spec of an edit."""
         fields = self.spec_class.model_fields
-        several = {name for name, field in fields.items() if isinstance(field.default, tuple)}
-        return {name: tuple(text.split(",")) if name in several else text for name, text in self.settings}
+        tuple_fields = {name for name, field in fields.items() if isinstance(field.default, tuple)}
+        return {name: tuple(text.split(",")) if name in tuple_fields else text for name, text in self.settings}
 
     @property
     def spec_class(self) -> type[EditSettings]:
@@ -168,10 +168,10 @@ class LabPosition(Settings):
             )
         if self.fen:
             raise BadInputError("a position given by --fen cannot be stored", "give the moves that lead to it")
-        given: dict[str, Any] = {"king": "include", **self.further_settings}
+        values: dict[str, Any] = {"king": "include", **self.further_settings}
         if self.next_token:
-            given |= {"board": self.board, "later": self.later}
-            given |= {"patch": "unit"} if self.later and "patch" not in given else {}
+            values |= {"board": self.board, "later": self.later}
+            values |= {"patch": "unit"} if self.later and "patch" not in values else {}
         try:
             return self.spec_class(
                 checkpoint=self.checkpoint,
@@ -180,7 +180,7 @@ class LabPosition(Settings):
                 layers=self.layers,
                 scale=self.scale,
                 token_mask=self.token_mask,
-                **given,
+                **values,
             )
         except ValidationError as refused:
             raise summarize_validation_error(refused) from None
@@ -198,11 +198,11 @@ class LabPosition(Settings):
             words += ["--token-mask", spec.token_mask]
         words += ["--later", self.later] if self.later else []
         patch = {"patch": spec.patch} if isinstance(spec, NextTokenEditSpec) and self.later else {}
-        given = {"king": spec.king, **patch, **dict(self.settings)}
-        for name, text in given.items():
+        values = {"king": spec.king, **patch, **dict(self.settings)}
+        for name, text in values.items():
             flag = name.replace("_", "-")
-            yes = isinstance(self.spec_class.model_fields[name].default, bool)
-            words += [f"--{flag}" if text == "true" else f"--no-{flag}"] if yes else [f"--{flag}", text]
+            is_flag = isinstance(self.spec_class.model_fields[name].default, bool)
+            words += [f"--{flag}" if text == "true" else f"--no-{flag}"] if is_flag else [f"--{flag}", text]
         return words
 
     @property
@@ -229,9 +229,9 @@ class LabPosition(Settings):
         return words
 
 
-def summarize_validation_error(refused: ValidationError) -> ChessregError:
+def summarize_validation_error(error: ValidationError) -> ChessregError:
     """Return the first error of a validation as one line."""
-    first = refused.errors(include_url=False)[0]
+    first = error.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
     complaint = f"{format_flag(first['loc'])}: {format_complaint(first)}" if first["loc"] else format_complaint(first)
     return cause if isinstance(cause, ChessregError) else BadInputError(complaint)
@@ -303,33 +303,37 @@ def load_stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredE
     drawn."""
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, run_id)
-        made = NextTokenEditSpec if run.kind == "edit-next-token" else EditSpec
-        spec: EditSpec | NextTokenEditSpec = made(**run.spec)
+        spec_class = NextTokenEditSpec if run.kind == "edit-next-token" else EditSpec
+        spec: EditSpec | NextTokenEditSpec = spec_class(**run.spec)
     detail = row.detail or {}
     settings = list_edit_settings(spec, inputs)
     setting = settings[detail.get("setting") or 0]
-    of_case = spec if isinstance(spec, NextTokenEditSpec) else None
-    sans, later = spec.sans, tuple(of_case.later.split()) if of_case else ()
+    case_spec = spec if isinstance(spec, NextTokenEditSpec) else None
+    sans, later = spec.sans, tuple(case_spec.later.split()) if case_spec else ()
     if row.item >= 0 and spec.dataset is not None:
         items, _ = inputs.dataset(spec.dataset)
         game = tuple(all_sans(items.moves([row.item])[0]))
-        sans, later = game[: row.ply], game[row.ply : row.ply + of_case.future] if of_case else ()
+        sans, later = game[: row.ply], game[row.ply : row.ply + case_spec.future] if case_spec else ()
     source, number = re.fullmatch(r"(.*?)(?:-(\d+))?", row.condition, re.DOTALL).groups()  # type: ignore[union-attr]
-    patched = source == PATCH and of_case is not None and (of_case.future_unit == "plies" or bool(of_case.later))
-    if not patched:  # the later board may be inside a move
+    is_patched = (
+        source == PATCH and case_spec is not None and (case_spec.future_unit == "plies" or bool(case_spec.later))
+    )
+    if not is_patched:  # the later board may be inside a move
         later = ()
-    name = EDIT if source == PATCH and not patched else source
+    name = EDIT if source == PATCH and not is_patched else source
     if source in spec.control_draws:
         name = f"{source}-{int(number) % spec.control_draws[source]}"
-    keys = [key for key in EXTRA_EDIT_SETTINGS if key in made.model_fields and (key != PATCH or patched)]
-    differing = {key: getattr(spec, key) for key in keys}
-    plain = {key: made.model_fields[key].get_default() for key in differing} | {"king": "include"}
-    given = tuple((key, spell_question_setting(value)) for key, value in differing.items() if value != plain[key])
+    keys = [key for key in EXTRA_EDIT_SETTINGS if key in spec_class.model_fields and (key != PATCH or is_patched)]
+    changed_settings = {key: getattr(spec, key) for key in keys}
+    plain = {key: spec_class.model_fields[key].get_default() for key in changed_settings} | {"king": "include"}
+    set_fields = tuple(
+        (key, spell_question_setting(value)) for key, value in changed_settings.items() if value != plain[key]
+    )
     checkpoint, probe = inputs.checkpoint(spec.checkpoint)[0].id, inputs.run(spec.probe, "probe").id
     return StoredEdit(
         checkpoint, probe, sans, setting.layers, setting.value,
-        spec.scale_rule, spec.token_mask, of_case is not None, of_case.board if of_case else "", later, name,
-        row.condition, row.unit, given,
+        spec.scale_rule, spec.token_mask, case_spec is not None, case_spec.board if case_spec else "", later, name,
+        row.condition, row.unit, set_fields,
     )  # fmt: skip
 
 
@@ -349,15 +353,17 @@ def find_strongest_edit(inputs: Inputs) -> StoredEdit | None:
         .where(edited.sample == -1, clean.condition == "clean", gain.is_not(None), tables.Run.completed_at.is_not(None))
         .where(or_(edited.condition == EDIT, edited.condition.like(f"{EDIT}-%")))
     )
-    of_run = trials.with_only_columns(edited.run_id, edited.condition).group_by(edited.run_id, edited.condition)
+    run_conditions = trials.with_only_columns(edited.run_id, edited.condition).group_by(edited.run_id, edited.condition)
     with inputs.database.read() as session:
         best = session.execute(
-            of_run.having(func.avg(gain) > 0).order_by(func.avg(gain).desc(), edited.run_id, edited.condition).limit(1)
+            run_conditions.having(func.avg(gain) > 0)
+            .order_by(func.avg(gain).desc(), edited.run_id, edited.condition)
+            .limit(1)
         ).first()
         if best is None:
             return None
-        its = trials.where(edited.run_id == best.run_id, edited.condition == best.condition)
-        row = session.scalars(its.order_by(gain.desc(), edited.unit).limit(1)).one()
+        condition_trials = trials.where(edited.run_id == best.run_id, edited.condition == best.condition)
+        row = session.scalars(condition_trials.order_by(gain.desc(), edited.unit).limit(1)).one()
         session.expunge_all()
     try:
         return load_stored_edit(inputs, best.run_id, row)
@@ -379,9 +385,11 @@ def list_checkpoint_choices(session: Session) -> list[CheckpointChoice]:
         ):
             if checkpoint_id is not None:
                 layers[run_id, checkpoint_id].append(layer)
-        called = names.read_names_of(session, "run", {run_id for run_id, _ in layers})
-        for (run_id, checkpoint_id), of in layers.items():
-            tools[checkpoint_id].append(Tool(kind, called.get(run_id) or shorten_id(run_id), run_id, tuple(of)))
+        run_names = names.read_names_of(session, "run", {run_id for run_id, _ in layers})
+        for (run_id, checkpoint_id), probe_layers in layers.items():
+            tools[checkpoint_id].append(
+                Tool(kind, run_names.get(run_id) or shorten_id(run_id), run_id, tuple(probe_layers))
+            )
     models = names.read_noun_names(session, "checkpoint")
     checkpoint = tables.Checkpoint
     ids = session.scalars(
@@ -389,12 +397,12 @@ def list_checkpoint_choices(session: Session) -> list[CheckpointChoice]:
         .where(checkpoint.source_format != "external")
         .order_by(checkpoint.created_at.desc(), checkpoint.id)
     )
-    written = dict(session.execute(select(checkpoint.id, checkpoint.tokenizer)).all())
-    made = [
-        CheckpointChoice(models.get(id) or shorten_id(id), id, tuple(tools[id]), has_square_tokens(written[id]))
+    encoding_names = dict(session.execute(select(checkpoint.id, checkpoint.tokenizer)).all())
+    choices = [
+        CheckpointChoice(models.get(id) or shorten_id(id), id, tuple(tools[id]), has_square_tokens(encoding_names[id]))
         for id in ids
     ]
-    return sorted(made, key=lambda choice: -len(choice.tools))
+    return sorted(choices, key=lambda choice: -len(choice.tools))
 
 
 def spell_question_setting(value: Any) -> str:
@@ -408,5 +416,5 @@ def has_square_tokens(name: str | None) -> bool:
     """Return whether one token of the encoding `name` names a square or a move; False for a prompt tokenizer."""
     if name not in encodings.list_encodings():
         return False
-    written = encodings.get_encoding(name)
-    return any(written.find_origin(number) is not None for number in range(written.answer_size))
+    encoding = encodings.get_encoding(name)
+    return any(encoding.find_origin(number) is not None for number in range(encoding.answer_size))

@@ -132,15 +132,17 @@ class UciEngine:
     def _position(self, words: list[str]) -> None:
         """Set the board. An invalid position or move is reported with `info string`."""
         try:
-            self._board, played = parse_position(words)
+            self._board, moves = parse_position(words)
         except BadInputError as error:
             self._board, self._position_error = None, error.message
             self.info(f"invalid position: {error.message}")
             return
         self._position_error = ""
-        if lost := find_lost_castling(words, self._board):
-            self.info(f"castling {lost} is not possible here and is ignored; Chess960 castling is not supported")
-        for word in played:
+        if lost_castling := find_lost_castling(words, self._board):
+            self.info(
+                f"castling {lost_castling} is not possible here and is ignored; Chess960 castling is not supported"
+            )
+        for word in moves:
             try:
                 move = self._board.parse_uci(word)
                 if not move:
@@ -153,13 +155,13 @@ class UciEngine:
     def _go(self, words: list[str]) -> None:
         """Queue a search of the current position."""
         board = None if self._board is None else self._board.copy()
-        among: tuple[chess.Move, ...] = ()
+        search_moves: tuple[chess.Move, ...] = ()
         if board is not None and "searchmoves" in words:
             legal = {move.uci(): move for move in board.legal_moves}
-            named = words[words.index("searchmoves") + 1 :]
-            among = tuple(dict.fromkeys(legal[word] for word in named if word in legal))
-        waits = "infinite" in words or "ponder" in words
-        go = GoCommand(board, self._position_error, self._game, among, waits, threading.Event())
+            move_texts = words[words.index("searchmoves") + 1 :]
+            search_moves = tuple(dict.fromkeys(legal[word] for word in move_texts if word in legal))
+        is_delayed = "infinite" in words or "ponder" in words
+        go = GoCommand(board, self._position_error, self._game, search_moves, is_delayed, threading.Event())
         self._searches.append(go)
         self.work.put(lambda: self._search(go))
 
@@ -215,40 +217,41 @@ class UciEngine:
 
     def _options(self) -> list[str]:
         """Return the lines that list the options, with their current values as defaults."""
-        now, edit = self.settings, self.settings.edit
-        heat = ",".join(f"{value:g}" for value in now.temperatures) or POLICY_TEMPERATURES
-        policies = dict.fromkeys(("legal", "trie", "retry:5", "free", "value", now.policy))
+        settings, edit = self.settings, self.settings.edit
+        heat = ",".join(f"{value:g}" for value in settings.temperatures) or POLICY_TEMPERATURES
+        policies = dict.fromkeys(("legal", "trie", "retry:5", "free", "value", settings.policy))
         scale = EMPTY if edit.scale is None else f"{edit.scale:g}"
-        score = str(now.probability_as_score).lower()
+        score = str(settings.probability_as_score).lower()
         return [
-            f"option name Policy type combo default {now.policy} {' '.join(f'var {name}' for name in policies)}",
+            f"option name Policy type combo default {settings.policy} {' '.join(f'var {name}' for name in policies)}",
             f"option name Temperature type string default {heat}",
-            f"option name Seed type spin default {now.seed} min 0 max {(1 << 31) - 1}",
+            f"option name Seed type spin default {settings.seed} min 0 max {(1 << 31) - 1}",
             f"option name Intervention type string default {edit.intervention or EMPTY}",
             f"option name Layers type string default {','.join(map(str, edit.layers)) or EMPTY}",
             f"option name Scale type string default {scale}",
-            f"option name MultiPV type spin default {now.multipv} min 1 max {MAX_LEGAL_MOVES}",
+            f"option name MultiPV type spin default {settings.multipv} min 1 max {MAX_LEGAL_MOVES}",
             f"option name ProbabilityAsScore type check default {score}",
-            f"option name Threads type spin default {now.threads} min 1 max {max(now.threads, os.cpu_count() or 1)}",
+            f"option name Threads type spin default {settings.threads} min 1"
+            f" max {max(settings.threads, os.cpu_count() or 1)}",
         ]
 
     def _search(self, go: GoCommand) -> None:
         """Search one position and send `bestmove`."""
-        began, settings = time.monotonic(), self.settings
-        found = None
+        start, settings = time.monotonic(), self.settings
+        result = None
         try:
             if go.board is None:
                 self.info(f"no position: {go.position_error}")
             else:
                 key = Stream.UCI, settings.seed, go.game, go.board.ply()
-                found = self.player.find(go.board, settings.policy, settings.temperatures, key, go.search_moves)
-                for line in format_info_lines(found, go.board, settings, round(1000 * (time.monotonic() - began))):
+                result = self.player.find(go.board, settings.policy, settings.temperatures, key, go.search_moves)
+                for line in format_info_lines(result, go.board, settings, round(1000 * (time.monotonic() - start))):
                     self._write_lines(line)
             if go.is_delayed:
                 go.release_event.wait()
         finally:
             self._searches.remove(go)
-        self._write_lines(f"bestmove {'(none)' if found is None or found.move is None else found.move.uci()}")
+        self._write_lines(f"bestmove {'(none)' if result is None or result.move is None else result.move.uci()}")
 
     # -- output ----------------------------------------------------------------------------------------------------
 
@@ -275,7 +278,9 @@ COMMANDS: dict[str, Callable[[UciEngine, list[str]], None]] = {
 }
 
 
-def format_info_lines(found: PlayerMove, board: chess.Board, settings: UciSettings, milliseconds: int) -> Iterator[str]:
+def format_info_lines(
+    player_move: PlayerMove, board: chess.Board, settings: UciSettings, milliseconds: int
+) -> Iterator[str]:
     """Yield the info lines of a move.
 
     The legal moves are variations of one move each: the played move first, then by falling probability. If the move was
@@ -285,21 +290,21 @@ def format_info_lines(found: PlayerMove, board: chess.Board, settings: UciSettin
     repeats it in hundredths of a pawn (0.43 is 43 %). It is not an evaluation. A fallback move of which the model's
     probability is unknown has the score 0.
     """
-    if found.move is None:
+    if player_move.move is None:
         yield f"info depth 0 score {'mate' if board.is_check() else 'cp'} 0"
         return
-    for note in found.notes:
+    for note in player_move.notes:
         yield f"info string {make_visible(' '.join(note.split()))}"
-    if found.mass is not None:
-        yield f"info string legal mass {found.mass:.4f}"
-    played, likeliest = found.move.uci(), next(iter(found.shares), None)
-    if likeliest not in (None, played) and played in found.shares:
-        more = f"{likeliest} has p={found.shares[likeliest]:.4f}"
-        yield f"info string {played} was drawn with p={found.shares[played]:.4f}; {more}"
-    for number, uci in enumerate(list(dict.fromkeys((played, *found.shares)))[: settings.multipv], 1):
-        share = found.shares.get(uci)
+    if player_move.mass is not None:
+        yield f"info string legal mass {player_move.mass:.4f}"
+    move_uci, likeliest = player_move.move.uci(), next(iter(player_move.shares), None)
+    if likeliest not in (None, move_uci) and move_uci in player_move.shares:
+        more = f"{likeliest} has p={player_move.shares[likeliest]:.4f}"
+        yield f"info string {move_uci} was drawn with p={player_move.shares[move_uci]:.4f}; {more}"
+    for number, uci in enumerate(list(dict.fromkeys((move_uci, *player_move.shares)))[: settings.multipv], 1):
+        share = player_move.shares.get(uci)
         score = f"score cp {round(100 * (share or 0.0))} " if settings.probability_as_score else ""
-        size = f"nodes {len(found.shares)} time {milliseconds}"
+        size = f"nodes {len(player_move.shares)} time {milliseconds}"
         probability = "" if share is None else f" string p={share:.4f}"
         yield f"info depth 1 seldepth 1 multipv {number} {score}{size} pv {uci}{probability}"
 
@@ -334,8 +339,8 @@ def parse_position(words: list[str]) -> tuple[chess.Board, list[str]]:
 
 def find_lost_castling(words: list[str], board: chess.Board) -> str:
     """Return the castling rights of a position's FEN that the board does not have."""
-    given = words[3] if words[:1] == ["fen"] and len(words) > 3 else "-"
-    return "".join(letter for letter in given if letter in "KQkq" and letter not in board.castling_xfen())
+    rights = words[3] if words[:1] == ["fen"] and len(words) > 3 else "-"
+    return "".join(letter for letter in rights if letter in "KQkq" and letter not in board.castling_xfen())
 
 
 # -- options ---------------------------------------------------------------------------------------------------------
@@ -402,16 +407,16 @@ def read_input_lines(descriptor: int) -> Iterator[str]:
 
     Reads without Python's buffers: their lock would keep the process from ending while a read waits.
     """
-    rest, skipping = b"", False
+    rest, is_skipping = b"", False
     while chunk := os.read(descriptor, 1 << 16):
         *whole_lines, rest = (rest + chunk).split(b"\n")
         for line in whole_lines:
-            if not skipping and len(line) <= MAX_LINE_BYTES:
+            if not is_skipping and len(line) <= MAX_LINE_BYTES:
                 yield line.decode("utf-8", "replace")
-            skipping = False
+            is_skipping = False
         if len(rest) > MAX_LINE_BYTES:
-            rest, skipping = b"", True
-    if rest and not skipping:
+            rest, is_skipping = b"", True
+    if rest and not is_skipping:
         yield rest.decode("utf-8", "replace")
 
 

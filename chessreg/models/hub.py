@@ -133,6 +133,6 @@ def fetch_hub_file(
     if published is None:
         for old in (target, target.with_name(f"{target.name}.part")):
             old.unlink(missing_ok=True)
-    download.download_file(url, target, published, what=source.name, on_progress=on_progress, missing=missing)
+    download.download_file(url, target, published, title=source.name, on_progress=on_progress, missing=missing)
     digest = published or download.compute_digest(target)
     return Fetched(target, url, metadata.commit_hash, digest, published is not None)

@@ -297,7 +297,7 @@ def download_files(
         )  # fmt: skip
         what = f"{repository.address}/{file.path}"
         download.download_file(
-            url, target, file.sha256, what=what, on_progress=report(done), token=get_token(), size=file.bytes
+            url, target, file.sha256, title=what, on_progress=report(done), token=get_token(), size=file.bytes
         )
         if file.sha256 is None and not file.matches(target):
             target.unlink()

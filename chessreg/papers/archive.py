@@ -56,27 +56,35 @@ def save_paper(work: Work, path: Path) -> dict[str, Any]:
 
     Raises NotFoundError if no run has begun or an artifact is missing, BadInputError if the file cannot be written.
     """
-    session, chosen = work.session, {step.name: step for step in work.steps}
-    whole = Work(session, work.paper, work.request)  # selected steps may read outputs of the others
-    plan = {planned.step.name: planned for planned in whole.plan()}
-    runs = {name: run for name, run in find_begun_runs(whole).items() if name in chosen and not chosen[name].scratch}
+    session, selected_steps = work.session, {step.name: step for step in work.steps}
+    full_work = Work(session, work.paper, work.request)  # selected steps may read outputs of the others
+    plan = {step_plan.step.name: step_plan for step_plan in full_work.plan()}
+    runs = {
+        name: run
+        for name, run in find_begun_runs(full_work).items()
+        if name in selected_steps and not selected_steps[name].scratch
+    }
     if not runs:
         raise NotFoundError("no run of this paper has begun", "run the command without --save")
-    left = [name for name, planned in plan.items() if not planned.is_done]
-    wanted = list_needed_artifacts(whole, [name for name in left if name in chosen], runs)
-    others = list_needed_artifacts(whole, left, runs)  # inputs of steps that are not selected, if present
-    wanted += [item for item in others if item not in wanted and item.is_in(session.store)]
+    left = [name for name, step_plan in plan.items() if not step_plan.is_done]
+    artifacts = list_needed_artifacts(full_work, [name for name in left if name in selected_steps], runs)
+    other_artifacts = list_needed_artifacts(full_work, left, runs)  # inputs of steps that are not selected, if present
+    artifacts += [item for item in other_artifacts if item not in artifacts and item.is_in(session.store)]
     with session.store.open_scratch("paper") as root:
         export_runs(session.database, root / ROWS_FILE, set(runs.values()))
-        there = Store.create(root / STORE_FOLDER)
-        for item in wanted:
-            open_place(str(there.root)).put_artifact(session.store, item.digest)
-        states = unfinished.carry_states(session.database, session.store, there, runs.values())
-        about = {"paper": work.paper.name, "tag": work.tag, "complete": sum(plan[name].is_done for name in chosen)}
+        packed_store = Store.create(root / STORE_FOLDER)
+        for item in artifacts:
+            open_place(str(packed_store.root)).put_artifact(session.store, item.digest)
+        states = unfinished.carry_states(session.database, session.store, packed_store, runs.values())
+        about = {
+            "paper": work.paper.name,
+            "tag": work.tag,
+            "complete": sum(plan[name].is_done for name in selected_steps),
+        }
         (root / ABOUT_FILE).write_text(json.dumps(about), encoding="utf-8")
         write_zip(root, path)
-    made = {"runs": len(runs), "artifacts": len(wanted), "states": states, "bytes": path.stat().st_size}
-    return {**about, "steps": len(chosen), **made}
+    summary = {"runs": len(runs), "artifacts": len(artifacts), "states": states, "bytes": path.stat().st_size}
+    return {**about, "steps": len(selected_steps), **summary}
 
 
 def load_paper(work: Work, path: Path) -> tuple[MergeReport, int]:
@@ -98,18 +106,20 @@ def load_paper(work: Work, path: Path) -> tuple[MergeReport, int]:
         if tag != work.tag:
             raise BadInputError(f"{path} is of {tag}, this is {work.tag}", "give the same checkpoint, dataset and size")
         session = work.session
-        there = open_packed_store(root, path)  # everything is checked before any of it is imported
+        packed_store = open_packed_store(root, path)  # everything is checked before any of it is imported
         try:
             report = merge_source(session.database, session.store, str(root / ROWS_FILE))
         except ChessregError as error:
             message = error.message.replace(str(root / ROWS_FILE), ROWS_FILE)
             raise BadInputError(f"{path}: {message}", error.hint) from error
-        if there is not None:
-            digests = [folder.name for folder in there.artifacts.glob("*/*")]
+        if packed_store is not None:
+            digests = [folder.name for folder in packed_store.artifacts.glob("*/*")]
             items = [transfer.TransferItem(digest, f"artifact {digest[:8]}", 0) for digest in digests]
-            transfer.pull_items(session.database, session.store, items, open_place(str(there.root)))
-            runs = [UUID(hex=folder.name) for folder in there.runs.iterdir() if RUN_ID_PATTERN.fullmatch(folder.name)]
-            states = unfinished.carry_states(session.database, there, session.store, runs)
+            transfer.pull_items(session.database, session.store, items, open_place(str(packed_store.root)))
+            runs = [
+                UUID(hex=folder.name) for folder in packed_store.runs.iterdir() if RUN_ID_PATTERN.fullmatch(folder.name)
+            ]
+            states = unfinished.carry_states(session.database, packed_store, session.store, runs)
     return report, states
 
 
@@ -118,12 +128,12 @@ def open_packed_store(root: Path, path: Path) -> Store | None:
     if not (root / STORE_FOLDER).is_dir():
         return None
     try:
-        there = Store(root / STORE_FOLDER)
-        for state in there.runs.glob("*/*"):
+        packed_store = Store(root / STORE_FOLDER)
+        for state in packed_store.runs.glob("*/*"):
             unfinished.read_progress(state)
-        for artifact in there.artifacts.glob("*/*"):
-            there.verify(artifact.name)
-        return there
+        for artifact in packed_store.artifacts.glob("*/*"):
+            packed_store.verify(artifact.name)
+        return packed_store
     except (StoreError, ChessregError) as error:
         message = error.message.replace(str(root / STORE_FOLDER), STORE_FOLDER)
         raise BadInputError(f"{path} is not a saved paper: {message}") from error
@@ -164,8 +174,8 @@ def list_output_nodes(work: Work, step: Step, runs: dict[str, UUID]) -> Iterator
     """Yield the output of a step: its run, or the control or games it prepared. User data is excluded."""
     if step.name in runs:
         yield lineage.Node("run", runs[step.name].hex)
-    elif step.kind in PREPARATIONS and step.kind != "split" and (made := work.references.get(step.name)):
-        identity = made.partition(":")[2]
+    elif step.kind in PREPARATIONS and step.kind != "split" and (reference := work.references.get(step.name)):
+        identity = reference.partition(":")[2]
         with work.session.database.read() as sql:
             controls = select(tables.Checkpoint.id).where(tables.Checkpoint.artifact == identity)
             games = select(tables.Dataset.id).where(tables.Dataset.identity == identity)
@@ -175,18 +185,18 @@ def list_output_nodes(work: Work, step: Step, runs: dict[str, UUID]) -> Iterator
 
 def write_zip(root: Path, path: Path) -> None:
     """Write the files below a folder as a zip file, atomically."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with report_write_errors(path):
-            with ZipFile(aside, "w", ZIP_DEFLATED) as archive:
+            with ZipFile(temporary, "w", ZIP_DEFLATED) as archive:
                 for file in sorted(file for file in root.rglob("*") if file.is_file()):
                     archive.write(file, str(file.relative_to(root)))
-            with aside.open("rb") as written:
-                os.fsync(written.fileno())
-            os.replace(aside, path)
+            with temporary.open("rb") as temporary_file:
+                os.fsync(temporary_file.fileno())
+            os.replace(temporary, path)
     finally:
         with suppress(OSError):
-            aside.unlink()
+            temporary.unlink()
 
 
 @contextmanager
@@ -199,31 +209,31 @@ def unpack_paper(path: Path, store: Store) -> Iterator[Path]:
     with store.open_scratch("paper") as folder:
         try:
             with ZipFile(path) as archive:
-                listed = [info for info in archive.infolist() if not info.is_dir()]
+                members = [info for info in archive.infolist() if not info.is_dir()]
                 odd = [
                     info.filename
-                    for info in listed
+                    for info in members
                     if not MEMBER_PATTERN.fullmatch(info.filename) or ".." in info.filename
                 ]
                 if odd:
                     raise BadInputError(f"{path} is not a saved paper: it contains {odd[0]!r}")
-                if any(info.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for info in listed):
+                if any(info.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for info in members):
                     raise BadInputError(f"{path} is not a saved paper: unknown compression")
-                if any(info.filename == ABOUT_FILE and info.file_size > MAX_ABOUT_BYTES for info in listed):
+                if any(info.filename == ABOUT_FILE and info.file_size > MAX_ABOUT_BYTES for info in members):
                     raise BadInputError(f"{path} is not a saved paper: its {ABOUT_FILE} is too long")
-                wanted, free = sum(info.file_size for info in listed), shutil.disk_usage(folder).free
-                if wanted > min(MAX_UNPACKED_BYTES, free):
+                needed_bytes, free = sum(info.file_size for info in members), shutil.disk_usage(folder).free
+                if needed_bytes > min(MAX_UNPACKED_BYTES, free):
                     most = (
                         f"{free:,} bytes, which are free"
                         if free < MAX_UNPACKED_BYTES
                         else f"{MAX_UNPACKED_BYTES >> 30} GiB"
                     )
                     raise BadInputError(f"{path} would unpack to more than {most}")
-                for info in listed:
+                for info in members:
                     target = folder / info.filename
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    with archive.open(info) as source, target.open("wb") as out:
-                        shutil.copyfileobj(source, out)
+                    with archive.open(info) as source, target.open("wb") as target_file:
+                        shutil.copyfileobj(source, target_file)
         except FileNotFoundError as error:
             raise NotFoundError(f"{path} does not exist") from error
         except UNREADABLE_ERRORS as error:

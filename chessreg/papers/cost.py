@@ -16,6 +16,6 @@ def count_forward_operations(request: Request, tokens: float) -> float:
 
 def estimate_step_seconds(step: Step, rate: float, missing_share: float = 1.0) -> float | None:
     """Return the CPU seconds of the missing share of a step at `rate` operations per second, or None if uncounted."""
-    counted = RunEstimate(operations=step.operations, cpu_seconds=step.engine_seconds)
-    seconds = estimate_cpu_seconds(step.kind, counted, step.share, lambda: rate)
+    cost = RunEstimate(operations=step.operations, cpu_seconds=step.engine_seconds)
+    seconds = estimate_cpu_seconds(step.kind, cost, step.share, lambda: rate)
     return None if seconds is None else missing_share * seconds

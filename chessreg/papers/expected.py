@@ -24,61 +24,65 @@ HEADINGS = ("quantity", "expected", "what", "ours", "low", "high", "outcome", "q
 
 
 def make_column_judge(
-    of: Callable[[Row, CompleteSteps], bool],
-    what: Callable[[Row], str],
+    is_judged: Callable[[Row, CompleteSteps], bool],
+    label: Callable[[Row], str],
     column: str,
-    least: float | None = None,
-    most: float | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
 ) -> Judge:
-    """Return a judge of one column: rows that `of` accepts must be within `least` and `most`. Without
+    """Return a judge of one column: rows that `is_judged` accepts must be within `minimum` and `maximum`. Without
     bounds they have no outcome.
 
     A statistic without an interval, such as that of one game, is not decided. Nor is a difference whose interval ends
     at 0: then more than one resample in forty has no game that differs, so at most three games do.
     """
 
-    def judge(rows: Sequence[Row], made: CompleteSteps) -> list[Finding]:
-        found = []
+    def judge(rows: Sequence[Row], steps: CompleteSteps) -> list[Finding]:
+        findings = []
         for number, row in enumerate(rows, 1):
-            if not of(row, made):
+            if not is_judged(row, steps):
                 continue
             value, low, high = (row.get(column + end) for end in ("", "_low", "_high"))
-            outcome = judge_interval(value, low, high, least, most)
+            outcome = judge_interval(value, low, high, minimum, maximum)
             unknown = value is not None and low is high is None and f"{column}_low" in row
             if outcome and (unknown or (value and 0.0 in (low, high))):
                 outcome = "not decided"
-            found.append(Finding(what(row), value, low, high, outcome, number))
-        return found
+            findings.append(Finding(label(row), value, low, high, outcome, number))
+        return findings
 
     return judge
 
 
 def judge_interval(
-    value: float | None, low: float | None, high: float | None, least: float | None = None, most: float | None = None
+    value: float | None,
+    low: float | None,
+    high: float | None,
+    minimum: float | None = None,
+    maximum: float | None = None,
 ) -> str:
     """Return the outcome of a value with its interval, or an empty text without bounds.
 
     An unknown end is the value. Without a value the outcome is `missed`.
 
-    >>> judge_interval(0.3, 0.2, 0.4, least=0.25), judge_interval(0.3, 0.26, 0.4, least=0.25)
+    >>> judge_interval(0.3, 0.2, 0.4, minimum=0.25), judge_interval(0.3, 0.26, 0.4, minimum=0.25)
     ('not decided', 'met')
     >>> judge_interval(0.1, None, None, 0.0, 0.05)
     'missed'
     """
-    if least is most is None:
+    if minimum is maximum is None:
         return ""
     if value is None:
         return "missed"
     low, high = value if low is None else low, value if high is None else high
-    least, most = -math.inf if least is None else least, math.inf if most is None else most
-    if least <= low and high <= most:
+    minimum, maximum = -math.inf if minimum is None else minimum, math.inf if maximum is None else maximum
+    if minimum <= low and high <= maximum:
         return "met"
-    return "missed" if high < least or low > most else "not decided"
+    return "missed" if high < minimum or low > maximum else "not decided"
 
 
 def combine_judges(*judges: Judge) -> Judge:
     """Return a judge with the findings of all `judges`."""
-    return lambda rows, made: [finding for judge in judges for finding in judge(rows, made)]
+    return lambda rows, steps: [finding for judge in judges for finding in judge(rows, steps)]
 
 
 def judge_expectation(work: Work, expectation: Expectation) -> list[tuple[Finding | None, str]]:

@@ -62,8 +62,8 @@ class PaperLauncher:
         self.raise_failed()
         orders = self.orders()
         if orders:
-            _, planned = launch_orders(orders, session.database, session.store)
-            self.on_launch(sum(each.status == "queued" for each in planned))
+            _, launch_plan = launch_orders(orders, session.database, session.store)
+            self.on_launch(sum(each.status == "queued" for each in launch_plan))
         return work.is_finished
 
     def orders(self) -> list[Order]:
@@ -79,9 +79,9 @@ class PaperLauncher:
             if step.name in self.launched_references and not self.is_complete(step.name):
                 continue
             if step.needs <= work.references.keys():
-                planned = work.plan_step(step)
-                work.mark_if_complete(planned)
-                if planned.is_done:
+                step_plan = work.plan_step(step)
+                work.mark_if_complete(step_plan)
+                if step_plan.is_done:
                     self.launched_references.pop(step.name, None)
                     continue
                 if step.kind in PREPARATIONS:
@@ -103,10 +103,10 @@ class PaperLauncher:
 
     def has_known_settings(self, step: Step) -> bool:
         """Return whether the step's settings are known: its dependencies are complete, or it uses only their names."""
-        made = self.work.references.keys()
+        references = self.work.references.keys()
         if step.kind in PREPARATIONS or callable(step.settings) or step.optional:
-            return step.needs <= made
-        return step.needs <= made | self.launched_references.keys()
+            return step.needs <= references
+        return step.needs <= references | self.launched_references.keys()
 
     # -- states of jobs ---------------------------------------------------------------------------------------
 
@@ -130,10 +130,10 @@ class PaperLauncher:
         from chessreg.registry.tables import Job
         from chessreg.scheduling import status
 
-        wanted = [self.run_id(step) for step in self.launched_references]
+        run_ids = [self.run_id(step) for step in self.launched_references]
         newest: dict[UUID, list[Job]] = {}
         with self.work.session.database.read() as sql:
-            jobs = select(Job).where(Job.run_id.in_(wanted)).order_by(Job.created_at, Job.shard, Job.id)
+            jobs = select(Job).where(Job.run_id.in_(run_ids)).order_by(Job.created_at, Job.shard, Job.id)
             for job in sql.scalars(jobs):
                 held = newest.setdefault(job.run_id, [])
                 if held and held[0].group_id != job.group_id:
@@ -159,8 +159,8 @@ class PaperLauncher:
             if left == 0 or (before is not None and left < before):
                 return
             before = left
-            running = sum(row["state"] == "running" for row in rows)
-            self.on_progress(share, f"{running} running, {left - running} to come")
+            running_jobs = sum(row["state"] == "running" for row in rows)
+            self.on_progress(share, f"{running_jobs} running, {left - running_jobs} to come")
             time.sleep(POLL_INTERVAL_S)
 
     def raise_failed(self) -> None:
@@ -180,8 +180,8 @@ class PaperLauncher:
                 self.losses[step] += 1
                 del self.launched_references[step]
                 continue
-            why = f": {row['message']}" if row["message"] else ""
+            reason = f": {row['message']}" if row["message"] else ""
             raise ChessregError(
-                f"step {step}: its job ended as {row['state']}{why}",
+                f"step {step}: its job ended as {row['state']}{reason}",
                 f"chessreg logs {row['id'].hex[-6:]}; the same command launches it again",
             )

@@ -47,10 +47,10 @@ def describe_shared_games(session: Session, request: Request) -> list[str]:
         "validation": f"{request.test}:validation",
         "test": f"{request.test}:test",
     }
-    trained, why = None, None
+    trained, reason = None, None
     try:
         if request.checkpoint:
-            trained, why = load_training_items(inputs, inputs.reference("checkpoint", request.checkpoint))
+            trained, reason = load_training_items(inputs, inputs.reference("checkpoint", request.checkpoint))
         for name, reference in named.items():
             games, part = inputs.dataset(inputs.reference("dataset", reference))
             places = games.rows(part)
@@ -64,21 +64,24 @@ def describe_shared_games(session: Session, request: Request) -> list[str]:
     if trained is None and not request.checkpoint:
         lines.append("the models are trained on fit")
     elif trained is None:
-        lines.append(f"the model's training games are unknown: {why}")
+        lines.append(f"the model's training games are unknown: {reason}")
     else:
         training = [np.asarray(games.hashes[places]) for games, places in trained]
         lines += [count_shared_games(f"training and {name}", hashes[name], training) for name in hashes]
-        lines += [f"other training games are unknown: {why}"] if why else []
+        lines += [f"other training games are unknown: {reason}"] if reason else []
     return ["Whole games that two parts share (kinds refuse to report on them): " + "; ".join(lines) + "."]
 
 
-def count_shared_games(what: str, part: tuple[np.ndarray, np.ndarray], others: list[np.ndarray]) -> str:
-    """Return as text how many games of a part (hashes uint64 [n], plies [n]) `others` have, and how many are long."""
+def count_shared_games(item_name: str, part: tuple[np.ndarray, np.ndarray], other_parts: list[np.ndarray]) -> str:
+    """Return as text how many games of a part (hashes uint64 [n], plies [n]) `other_parts` have, and how many are
+    long."""
     import numpy as np
 
-    own, plies = part
-    seen = np.zeros(len(own), bool)
-    for other in others:
-        seen |= np.isin(own, other)
-    long = int((seen & (plies >= SHORT_GAME_PLIES)).sum())
-    return f"{what} {int(seen.sum()):,} of {len(own):,}, {long:,} of them of {SHORT_GAME_PLIES} plies or more"
+    hashes, plies = part
+    is_shared = np.zeros(len(hashes), bool)
+    for other in other_parts:
+        is_shared |= np.isin(hashes, other)
+    long = int((is_shared & (plies >= SHORT_GAME_PLIES)).sum())
+    return (
+        f"{item_name} {int(is_shared.sum()):,} of {len(hashes):,}, {long:,} of them of {SHORT_GAME_PLIES} plies or more"
+    )

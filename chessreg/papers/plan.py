@@ -223,29 +223,31 @@ class Paper:
     has_comparisons: bool = False
 
 
-def put_steps_first(paper: Paper, steps: Sequence[Step], wanted: Sequence[str]) -> list[Step]:
-    """Return the steps that match `wanted` first, in its order, then the others.
+def put_steps_first(paper: Paper, steps: Sequence[Step], patterns: Sequence[str]) -> list[Step]:
+    """Return the steps that match `patterns` first, in its order, then the others.
 
-    An entry of `wanted` is a pattern of names (`arm-legal-*`) or a key of `steps_by_question`. Raises NotFoundError for
-    an entry that matches no step.
+    An entry of `patterns` is a pattern of names (`arm-legal-*`) or a key of `steps_by_question`. Raises NotFoundError
+    for an entry that matches no step.
     """
-    chosen: dict[str, Step] = {}
-    for each in wanted:
-        chosen |= {step.name: step for step in match_steps(paper, steps, each)}
-    return [*chosen.values(), *(step for step in steps if step.name not in chosen)]
+    first_steps: dict[str, Step] = {}
+    for each in patterns:
+        first_steps |= {step.name: step for step in match_steps(paper, steps, each)}
+    return [*first_steps.values(), *(step for step in steps if step.name not in first_steps)]
 
 
-def match_steps(paper: Paper, steps: Sequence[Step], wanted: str) -> list[Step]:
+def match_steps(paper: Paper, steps: Sequence[Step], question: str) -> list[Step]:
     """Return the steps of a name, a pattern of names or a question of the paper, in the order of its patterns.
 
     Raises NotFoundError if no step matches.
     """
-    patterns = paper.steps_by_question.get(wanted, (wanted,))
-    found = [step for pattern in patterns for step in steps if fnmatchcase(step.name, pattern)]
-    if not found:
-        known = f"{', '.join(paper.steps_by_question)}; " if paper.steps_by_question else ""
-        raise NotFoundError(f"{wanted!r} matches no step", f"{known}or names as --dry-run shows them, with * and ?")
-    return found
+    patterns = paper.steps_by_question.get(question, (question,))
+    matches = [step for pattern in patterns for step in steps if fnmatchcase(step.name, pattern)]
+    if not matches:
+        question_list = f"{', '.join(paper.steps_by_question)}; " if paper.steps_by_question else ""
+        raise NotFoundError(
+            f"{question!r} matches no step", f"{question_list}or names as --dry-run shows them, with * and ?"
+        )
+    return matches
 
 
 def is_any_match(name: str, patterns: Sequence[str]) -> bool:
@@ -287,11 +289,11 @@ def order_steps(steps: Sequence[Step]) -> list[Step]:
     if len(by_name) < len(steps):
         raise BadInputError("two steps of the paper have the same name")
     order: list[Step] = []
-    placed: set[str] = set()
+    placed_names: set[str] = set()
     open_: list[str] = []
 
     def place(step: Step) -> None:
-        if step.name in placed:
+        if step.name in placed_names:
             return
         if step.name in open_:
             raise BadInputError(f"steps depend on each other: {' → '.join([*open_, step.name])}")
@@ -301,7 +303,7 @@ def order_steps(steps: Sequence[Step]) -> list[Step]:
                 raise BadInputError(f"step {step.name} needs {name}, which the paper does not have")
             place(by_name[name])
         open_.pop()
-        placed.add(step.name)
+        placed_names.add(step.name)
         order.append(step)
 
     for step in steps:
@@ -309,15 +311,15 @@ def order_steps(steps: Sequence[Step]) -> list[Step]:
     return order
 
 
-def select_steps(paper: Paper, steps: Sequence[Step], wanted: Sequence[str]) -> list[Step]:
-    """Return the ordered steps that match `wanted`, with their dependencies; all steps if `wanted` is empty.
+def select_steps(paper: Paper, steps: Sequence[Step], patterns: Sequence[str]) -> list[Step]:
+    """Return the ordered steps that match `patterns`, with their dependencies; all steps if `patterns` is empty.
 
     An entry is a name (`*` matches any text) or a question of the paper. Raises NotFoundError for an entry that matches
     no step.
     """
-    names = {step.name for each in wanted for step in match_steps(paper, steps, each)}
-    kept: set[str] = set()
+    names = {step.name for each in patterns for step in match_steps(paper, steps, each)}
+    kept_names: set[str] = set()
     for step in reversed(steps):  # each comes after its dependencies
-        if not wanted or step.name in kept or step.name in names:
-            kept |= {step.name, *step.needs}
-    return [step for step in steps if step.name in kept]
+        if not patterns or step.name in kept_names or step.name in names:
+            kept_names |= {step.name, *step.needs}
+    return [step for step in steps if step.name in kept_names]

@@ -78,17 +78,17 @@ def rehearse_paper(work: Work, on_step: Callable[[RehearsedStep], None] = lambda
     Nothing is written to the registry, and only temporary files to the store.
     """
     paper_steps = {step.name: step for step in work.steps}
-    done = [check_disk(work)]
-    on_step(done[0])
+    rehearsed_steps = [check_disk(work)]
+    on_step(rehearsed_steps[0])
     with open_rehearsal(work.session, list_inputs(work.request)) as session:
         rehearsal = Work(session, work.paper, replace(work.request, size="rehearsal"), work.run_options)
         rehearsal.steps = [step for step in rehearsal.all_steps if step.name in paper_steps]
         for step in rehearsal.steps:
-            done.append(rehearse_step(rehearsal, step, paper_steps[step.name]))
-            on_step(done[-1])
-        done.append(measure(TABLES, "report", lambda: write_temporary_report(rehearsal)))
-        on_step(done[-1])
-    return done
+            rehearsed_steps.append(rehearse_step(rehearsal, step, paper_steps[step.name]))
+            on_step(rehearsed_steps[-1])
+        rehearsed_steps.append(measure(TABLES, "report", lambda: write_temporary_report(rehearsal)))
+        on_step(rehearsed_steps[-1])
+    return rehearsed_steps
 
 
 def write_temporary_report(rehearsal: Work) -> None:
@@ -125,12 +125,12 @@ def open_rehearsal(session: Session, inputs: list[str]) -> Iterator[Session]:
 def link_item(item: transfer.TransferItem, source: Session, target: Session) -> None:
     """Link the bytes of an artifact or of activations into another store."""
     if item.array is not None:
-        there, here = source.store.array(item.array), target.store.arrays / item.array
+        source_path, target_path = source.store.array(item.array), target.store.arrays / item.array
     else:
-        there = source.store.path(item.digest)
-        here = target.store.root / there.relative_to(source.store.root)
-    here.parent.mkdir(parents=True, exist_ok=True)
-    here.symlink_to(there, target_is_directory=True)
+        source_path = source.store.path(item.digest)
+        target_path = target.store.root / source_path.relative_to(source.store.root)
+    target_path.parent.mkdir(parents=True, exist_ok=True)
+    target_path.symlink_to(source_path, target_is_directory=True)
 
 
 # -- one step ----------------------------------------------------------------------------------------------------------
@@ -141,67 +141,70 @@ def rehearse_step(rehearsal: Work, step: Step, paper_step: Step) -> RehearsedSte
     if missing := sorted(step.needs - rehearsal.references.keys()):
         return RehearsedStep(step.name, step.kind, LEFT_OUT, why=f"needs {', '.join(missing)}")
     remarks: list[str] = []
-    counted: list[float | None] = []
+    costs: list[float | None] = []
 
-    def act() -> None:
+    def run_once() -> None:
         if step.kind in PREPARATIONS:
-            made = PREPARATIONS[step.kind].find(rehearsal.session, rehearsal.settings(step))
-            if made is None:
+            reference = PREPARATIONS[step.kind].find(rehearsal.session, rehearsal.settings(step))
+            if reference is None:
                 rehearsal.run_step(step, lambda fraction, text: None)
             else:
-                rehearsal.references[step.name] = made
+                rehearsal.references[step.name] = reference
             return
         kind, spec = rehearsal.spec(step)
         spec = shrink_large_model(kind, spec, rehearsal, remarks)
-        resolved = resolve_spec(kind, spec, rehearsal.session.inputs)
-        estimate = kind.estimate(resolved.spec, rehearsal.session.inputs)
-        counted.append(estimate_cpu_seconds(kind.name, estimate, step.share))
+        resolved_spec = resolve_spec(kind, spec, rehearsal.session.inputs)
+        estimate = kind.estimate(resolved_spec.spec, rehearsal.session.inputs)
+        costs.append(estimate_cpu_seconds(kind.name, estimate, step.share))
         report = rehearsal.session.run(spec, kind.options(**rehearsal.run_options), kind=kind)
         if report.interrupted:
             raise KeyboardInterrupt
         rehearsal.references[step.name] = rehearsal.get_reference(report.run_id)
         rehearsal.tag_run(step)
 
-    seen = measure(step.name, step.kind, act)
-    if seen.state == FAILED and step.optional:
-        return replace(seen, state=REFUSED)
-    if seen.state == PASSED:
-        whole = estimate_step_seconds(paper_step, measure_multiplication_rate())
-        seen = replace(seen, why="; ".join(remarks))
-        if counted and counted[0] and whole and not remarks:
-            seen = replace(seen, expected_seconds=extrapolate_seconds(seen.seconds, counted[0], whole))
-    return seen
+    rehearsed_step = measure(step.name, step.kind, run_once)
+    if rehearsed_step.state == FAILED and step.optional:
+        return replace(rehearsed_step, state=REFUSED)
+    if rehearsed_step.state == PASSED:
+        paper_seconds = estimate_step_seconds(paper_step, measure_multiplication_rate())
+        rehearsed_step = replace(rehearsed_step, why="; ".join(remarks))
+        if costs and costs[0] and paper_seconds and not remarks:
+            rehearsed_step = replace(
+                rehearsed_step, expected_seconds=extrapolate_seconds(rehearsed_step.seconds, costs[0], paper_seconds)
+            )
+    return rehearsed_step
 
 
-def extrapolate_seconds(measured: float, counted: float, whole: float) -> float:
-    """Return the time of a step whose counted time is `whole`, given that `counted` seconds took `measured`.
+def extrapolate_seconds(measured: float, counted_seconds: float, paper_seconds: float) -> float:
+    """Return the time of a step whose counted time is `paper_seconds`, given that `counted_seconds` seconds took
+    `measured`.
 
     The start, which does not grow with the work, is not scaled.
 
     >>> extrapolate_seconds(3.0, 1.0, 100.0), extrapolate_seconds(20.0, 10.0, 100.0)
     (102.0, 155.0)
     """
-    start = min(START_S, max(0.0, measured - counted))
-    return start + (measured - start) * whole / counted
+    start = min(START_S, max(0.0, measured - counted_seconds))
+    return start + (measured - start) * paper_seconds / counted_seconds
 
 
-def measure(name: str, kind: str, act: Callable[[], None]) -> RehearsedStep:
-    """Call `act`, and return its time and memory. An error is recorded as the reason of a failed step."""
+def measure(name: str, kind: str, action: Callable[[], None]) -> RehearsedStep:
+    """Call `action`, and return its time and memory. An error is recorded as the reason of a failed step."""
     release_memory()
     reset_gpu_memory()
-    state, why, began = PASSED, "", time.monotonic()
+    state, reason, start = PASSED, "", time.monotonic()
     with PeakMemory() as memory:
         try:
             with limit_memory():
-                act()
+                action()
         except ChessregError as error:
-            state, why = FAILED, f"{error.message} ({error.hint})" if error.hint else error.message
+            state, reason = FAILED, f"{error.message} ({error.hint})" if error.hint else error.message
         except Exception as error:  # an error of any library is a finding
-            state, why = FAILED, f"{type(error).__name__}: {get_first_line(error)}"
+            state, reason = FAILED, f"{type(error).__name__}: {get_first_line(error)}"
             if is_out_of_memory(error):
-                why = f"out of memory ({why})"
-    seconds = time.monotonic() - began
-    return RehearsedStep(name, kind, state, seconds, memory.peak_bytes, read_gpu_memory(), None, why)
+                reason = f"out of memory ({reason})"
+    seconds = time.monotonic() - start
+    return RehearsedStep(name, kind, state, seconds, memory.peak_bytes, read_gpu_memory(), None, reason)
 
 
 # -- memory and disk ---------------------------------------------------------------------------------------------------
@@ -282,8 +285,8 @@ def limit_memory() -> Iterator[None]:
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    used = psutil.Process().memory_info().data
-    most = used + measure_available_memory("cpu")
+    used_bytes = psutil.Process().memory_info().data
+    most = used_bytes + measure_available_memory("cpu")
     if before[1] != resource.RLIM_INFINITY:
         most = min(most, before[1])
     resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
@@ -295,24 +298,24 @@ def limit_memory() -> Iterator[None]:
 
 def check_disk(work: Work) -> RehearsedStep:
     """Compare the estimated bytes of all steps with the free space of the store's disk."""
-    needed = 0
+    needed_bytes = 0
 
-    def act() -> None:
-        nonlocal needed
+    def sum_plans() -> None:
+        nonlocal needed_bytes
         shares = compute_game_shares(count_available_games(work.session, work.all_steps), work.all_steps)
         plans = [StepPlan(step, "waiting", step.units, 0, dict(step.rows), step.bytes) for step in work.steps]
-        summed = sum_step_plans([scale_step_plan(plan, shares[plan.step.name]) for plan in plans])
-        needed = summed["bytes"] + TRIAL_BYTES * summed["rows"].get("trial", 0)
+        totals = sum_step_plans([scale_step_plan(plan, shares[plan.step.name]) for plan in plans])
+        needed_bytes = totals["bytes"] + TRIAL_BYTES * totals["rows"].get("trial", 0)
         free = shutil.disk_usage(work.session.store.root).free
-        if needed > free:
+        if needed_bytes > free:
             raise BadInputError(
-                f"the paper needs about {format_size(needed)}, and {format_size(free)} are free in "
+                f"the paper needs about {format_size(needed_bytes)}, and {format_size(free)} are free in "
                 f"{work.session.store.root}",
                 "free space, or move the store",
             )
 
-    seen = measure(DISK, "estimate", act)
-    return seen if seen.why else replace(seen, why=f"about {format_size(needed)}")
+    disk_step = measure(DISK, "estimate", sum_plans)
+    return disk_step if disk_step.why else replace(disk_step, why=f"about {format_size(needed_bytes)}")
 
 
 # -- models that do not fit --------------------------------------------------------------------------------------------
@@ -327,12 +330,12 @@ def shrink_large_model(kind: Kind, spec: Any, rehearsal: Work, remarks: list[str
 
     shape = {name: getattr(spec, name) for name in ("family", "n_layer", "n_head", "n_embd", "block_size")}
     weights = check_shape_on_meta(FinetuneConfig(**shape))
-    needed = TRAINING_BYTES * weights
+    needed_bytes = TRAINING_BYTES * weights
     available = measure_available_memory(str(rehearsal.run_options.get("device", "auto")))
-    if needed <= available:
+    if needed_bytes <= available:
         return spec
     remarks.append(
-        f"training {weights:,} weights needs {format_size(needed)} and {format_size(available)} are available: "
+        f"training {weights:,} weights needs {format_size(needed_bytes)} and {format_size(available)} are available: "
         "its shapes passed on the meta device, and the next steps use 1 layer; train it with --devices N --fsdp"
     )
     return spec.model_copy(update={"n_layer": 1})

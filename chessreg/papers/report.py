@@ -44,15 +44,15 @@ def write_report(work: Work, folder: Path) -> list[ReportEntry]:
     except OSError as error:
         raise BadInputError(f"cannot make {folder}: {describe_os_error(error)}") from error
     sheets = [sheet for sheet in work.paper.sheets if has_complete_run(work, sheet)]
-    made = [write_sheet(work, sheet, scoring, folder) for sheet in sheets for scoring in sheet.scorings]
+    entries = [write_sheet(work, sheet, scoring, folder) for sheet in sheets for scoring in sheet.scorings]
     pictures = [picture for picture in work.paper.pictures if work.references.keys() >= set(picture.after)]
-    made += [draw_picture(work, picture, folder) for picture in pictures]
+    entries += [draw_picture(work, picture, folder) for picture in pictures]
     if work.paper.expectations:
         rows, files, summary = expected.write_reference_result(work, folder)
-        again = f"{format_paper_command(work.paper.name, work.request)} --report"
-        made.append(ReportEntry(expected.RESULT_TITLE, rows, files, again, (summary,)))
-    write_file(folder / "index.md", format_index(work, made).encode())
-    return made
+        command = f"{format_paper_command(work.paper.name, work.request)} --report"
+        entries.append(ReportEntry(expected.RESULT_TITLE, rows, files, command, (summary,)))
+    write_file(folder / "index.md", format_index(work, entries).encode())
+    return entries
 
 
 def has_complete_run(work: Work, sheet: Sheet) -> bool:
@@ -71,32 +71,32 @@ def write_sheet(work: Work, sheet: Sheet, scoring: str, folder: Path) -> ReportE
     session, stem = work.session, sheet.file if scoring == "paper" else f"{sheet.file}-{scoring}"
     result = run_query(session.database, sheet.query, build_sheet_scope(work, sheet), scoring=scoring)
     title = sheet.title if scoring == "paper" else f"{sheet.title}, scoring {scoring}"
-    again = format_sheet_command(work, sheet, scoring)
+    command = format_sheet_command(work, sheet, scoring)
     files = [f"{stem}.md", f"{stem}.csv"]
-    write_file(folder / files[0], format_page(result, title, again).encode())
+    write_file(folder / files[0], format_page(result, title, command).encode())
     render.write_result(result, folder / files[1])
     if sheet.has_published:
         files += write_published_page(work, sheet, result, title, stem, folder)
     figures, empty = write_sheet_plots(work, sheet, scoring, stem, folder) if len(result) else ([], [])
-    return ReportEntry(title, len(result), (*files, *figures), again, (*result.notes, *empty))
+    return ReportEntry(title, len(result), (*files, *figures), command, (*result.notes, *empty))
 
 
-def format_page(result: QueryResult, title: str, again: str, beside: bool = False) -> str:
+def format_page(result: QueryResult, title: str, command: str, beside: bool = False) -> str:
     """Return a Markdown page with one table, and how to print the rows that its cells are computed from.
 
-    `again` is the command that repeats the query. With `beside`, the table has the paper's numbers next to ours.
+    `command` is the command that repeats the query. With `beside`, the table has the paper's numbers next to ours.
     """
     from chessreg.queries import render
 
-    which = "The rows behind `ours` where `our row` is N" if beside else "The rows behind row N"
-    traced = (
-        f"{which} (games, trials or scores, each with its run and unit):\n\n    {again} --rows N\n\n"
+    rows_text = "The rows behind `ours` where `our row` is N" if beside else "The rows behind row N"
+    trace_text = (
+        f"{rows_text} (games, trials or scores, each with its run and unit):\n\n    {command} --rows N\n\n"
         "`chessreg board RUN:UNIT` draws one of them, `chessreg reproduce RUN` prints the commands that repeat the "
-        f"run, and `{again} --columns` explains the columns.\n"
+        f"run, and `{command} --columns` explains the columns.\n"
     )
     notes = "".join(f"- {render.escape_markdown(note)}\n" for note in result.notes)
     return "\n".join(
-        [f"# {title}\n", render.format_markdown(result, numbered=not beside), traced, *([notes] if notes else []),
+        [f"# {title}\n", render.format_markdown(result, numbered=not beside), trace_text, *([notes] if notes else []),
          render.format_provenance(result) + "\n"]
     )  # fmt: skip
 
@@ -105,10 +105,10 @@ def draw_picture(work: Work, picture: Picture, folder: Path) -> ReportEntry:
     """Draw one picture, or report the reason why it cannot be drawn."""
     file = f"{picture.file}.svg"
     try:
-        again = picture.draw(work.complete_steps, folder / file)
+        command = picture.draw(work.complete_steps, folder / file)
     except ChessregError as error:
         return ReportEntry(picture.title, None, (), "", (f"not drawn: {error.message}",))
-    return ReportEntry(picture.title, None, (file,), again)
+    return ReportEntry(picture.title, None, (file,), command)
 
 
 def build_sheet_scope(work: Work, sheet: Sheet) -> Scope:
@@ -129,13 +129,13 @@ def write_published_page(
     from chessreg.queries.published import compare_with_published, drop_unmatched
 
     try:
-        both = compare_with_published(work.session.database, result, sheet.tables)
+        comparison = compare_with_published(work.session.database, result, sheet.tables)
     except NotFoundError:
         return []
-    again = format_sheet_command(work, sheet, result.meta.get("scoring", "paper"))
-    text = format_page(drop_unmatched(both), f"{title}: the paper's numbers and ours", again, beside=True)
+    command = format_sheet_command(work, sheet, result.meta.get("scoring", "paper"))
+    text = format_page(drop_unmatched(comparison), f"{title}: the paper's numbers and ours", command, beside=True)
     write_file(folder / f"{stem}-published.md", text.encode())
-    render.write_result(both, folder / f"{stem}-published.csv")
+    render.write_result(comparison, folder / f"{stem}-published.csv")
     return [f"{stem}-published.md", f"{stem}-published.csv"]
 
 
@@ -147,10 +147,12 @@ def write_sheet_plots(work: Work, sheet: Sheet, scoring: str, stem: str, folder:
 
     files, empty = [], []
     for number, title in enumerate(sheet.plots):
-        entry, wanted = find_plot(title)
-        result = query_plot_rows(work.session.database, entry, wanted, build_sheet_scope(work, sheet), scoring=scoring)
+        entry, plot_name = find_plot(title)
+        result = query_plot_rows(
+            work.session.database, entry, plot_name, build_sheet_scope(work, sheet), scoring=scoring
+        )
         try:
-            figure = plot.draw_figure(result, wanted)
+            figure = plot.draw_figure(result, plot_name)
         except BadInputError as error:
             empty.append(": ".join(filter(None, (f"no plot: {error.message}", error.hint))))
             continue
@@ -164,19 +166,19 @@ def format_sheet_command(work: Work, sheet: Sheet, scoring: str) -> str:
     """Return the command that prints this sheet."""
     import shlex
 
-    where = f" --where {shlex.quote(sheet.row_filter)}" if sheet.row_filter else ""
+    row_filter = f" --where {shlex.quote(sheet.row_filter)}" if sheet.row_filter else ""
     policy = f" --scoring {scoring}" if scoring != "paper" else ""
-    narrow = f"--checkpoint {work.request.checkpoint}" if sheet.covers_model else f"--tag {work.get_tag(sheet.choices)}"
+    scope = f"--checkpoint {work.request.checkpoint}" if sheet.covers_model else f"--tag {work.get_tag(sheet.choices)}"
     if sheet.steps:
-        narrow = work.format_runs_option(sheet.steps)
-    return f'chessreg query "{sheet.query}" {narrow}{where}{policy}'
+        scope = work.format_runs_option(sheet.steps)
+    return f'chessreg query "{sheet.query}" {scope}{row_filter}{policy}'
 
 
 def format_paper_command(name: str, request: Request) -> str:
     """Return the command that does a paper on the models and data of a request."""
     import shlex
 
-    given: list[tuple[str, str | None]] = [
+    option_values: list[tuple[str, str | None]] = [
         ("--checkpoint", request.checkpoint),
         ("--sae", request.sae),
         *(("--beside", other) for other in request.other_models),
@@ -187,7 +189,7 @@ def format_paper_command(name: str, request: Request) -> str:
         ("--test", None if request.test == request.fit else request.test),
         ("--size", request.size),
     ]
-    options = " ".join(f"{option} {shlex.quote(value)}" for option, value in given if value)
+    options = " ".join(f"{option} {shlex.quote(value)}" for option, value in option_values if value)
     return f"chessreg paper {name} {options}"
 
 
@@ -196,10 +198,10 @@ def describe_missing_steps(work: Work) -> list[str]:
     left = [step for step in work.steps if step.name not in work.references | work.refusal_reasons]
     if not left:
         return []
-    served = dict.fromkeys(step.purpose for step in left)
+    purposes = dict.fromkeys(step.purpose for step in left)
     return [
         f"**Not complete: {len(left)} of {len(work.steps)} steps are not done.** Unfinished: "
-        f"{'; '.join(served)}. `{format_paper_command(work.paper.name, work.request)}` continues.",
+        f"{'; '.join(purposes)}. `{format_paper_command(work.paper.name, work.request)}` continues.",
         "",
     ]
 
@@ -227,7 +229,7 @@ def describe_request_games(request: Request) -> str:
     return f"fitted on {request.fit}, tested on {request.test}; " if request.fit else ""
 
 
-def format_index(work: Work, made: Sequence[ReportEntry]) -> str:
+def format_index(work: Work, entries: Sequence[ReportEntry]) -> str:
     """Return the page index.md: the written files with the command of each, and the runs of all steps."""
     from chessreg.queries.render import escape_markdown
 
@@ -251,12 +253,12 @@ def format_index(work: Work, made: Sequence[ReportEntry]) -> str:
         "order, and the runs' ids.",
         "",
     ]
-    for written in made:
-        linked = ", ".join(f"[{name}]({name})" for name in written.files)
-        rows = "" if written.rows is None else "1 row: " if written.rows == 1 else f"{written.rows:,} rows: "
-        lines += [f"## {written.title}", ""]
-        lines += [f"{rows}{linked}", "", f"    {written.command}", ""] if written.files else []
-        lines += [f"- {escape_markdown(note)}" for note in written.notes] + ([""] if written.notes else [])
+    for entry in entries:
+        links = ", ".join(f"[{name}]({name})" for name in entry.files)
+        rows = "" if entry.rows is None else "1 row: " if entry.rows == 1 else f"{entry.rows:,} rows: "
+        lines += [f"## {entry.title}", ""]
+        lines += [f"{rows}{links}", "", f"    {entry.command}", ""] if entry.files else []
+        lines += [f"- {escape_markdown(note)}" for note in entry.notes] + ([""] if entry.notes else [])
     lines += ["## Runs", "", "| step | kind | run | serves |", "|---|---|---|---|"]
     for step in work.steps:
         reference = work.references.get(step.name, "")

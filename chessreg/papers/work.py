@@ -117,9 +117,9 @@ class Work:
 
     def settings(self, step: Step, references: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return the settings of a step, with `@STEP` replaced by references to the steps' outputs."""
-        known = self.references if references is None else dict(references)
-        values = step.settings(self.with_references(known)) if callable(step.settings) else step.settings
-        settings: dict[str, Any] = replace_references(values, known)
+        step_references = self.references if references is None else dict(references)
+        values = step.settings(self.with_references(step_references)) if callable(step.settings) else step.settings
+        settings: dict[str, Any] = replace_references(values, step_references)
         return settings
 
     def spec(self, step: Step, references: Mapping[str, str] | None = None) -> tuple[Kind, Any]:
@@ -168,26 +168,26 @@ class Work:
         Computed once after `forget`. A step counts as complete even if its scratch steps are missing.
         """
         if self._completeness is None:
-            known: dict[str, str] = {}
+            step_references: dict[str, str] = {}
             left: set[str] = set()
-            done: set[str] = set()
+            complete_names: set[str] = set()
             for step in self.steps:
-                reference = self.find_reference(step, known) if step.needs <= known.keys() else None
+                reference = self.find_reference(step, step_references) if step.needs <= step_references.keys() else None
                 if reference is not None:
-                    known[step.name] = reference
+                    step_references[step.name] = reference
                 if reference is None or not (step.kind in PREPARATIONS or self.find_run(reference)):
-                    (left if not step.scratch else done).add(step.name)
+                    (left if not step.scratch else complete_names).add(step.name)
             for step in reversed(self.steps):  # steps come after the steps that they depend on
                 if step.name in left and not step.optional:
                     left |= step.needs
-            self._completeness = known, frozenset(done - left)
+            self._completeness = step_references, frozenset(complete_names - left)
         return self._completeness
 
-    def find_reference(self, step: Step, known: Mapping[str, str]) -> str | None:
+    def find_reference(self, step: Step, references: Mapping[str, str]) -> str | None:
         """Return the reference of a complete step or of any scratch step, else None."""
         if step.kind in PREPARATIONS:
-            return PREPARATIONS[step.kind].find(self.session, self.settings(step, known))
-        reference = f"run:{resolve_and_hash(*self.spec(step, known), self.session.inputs)[1]}"
+            return PREPARATIONS[step.kind].find(self.session, self.settings(step, references))
+        reference = f"run:{resolve_and_hash(*self.spec(step, references), self.session.inputs)[1]}"
         return reference if step.scratch or self.find_run(reference) else None
 
     def find_run(self, reference: str) -> tables.Run | None:
@@ -213,16 +213,16 @@ class Work:
 
     def list_run_ids(self, patterns: Sequence[str]) -> list[str]:
         """Return the ids (hex) of the runs of complete steps with these names; `*` matches any text."""
-        wanted = [s for s in self.steps if s.name in self.references and s.kind not in PREPARATIONS]
-        return [self.complete_steps.run_id(step.name) for step in wanted if is_any_match(step.name, patterns)]
+        steps = [s for s in self.steps if s.name in self.references and s.kind not in PREPARATIONS]
+        return [self.complete_steps.run_id(step.name) for step in steps if is_any_match(step.name, patterns)]
 
     def format_runs_option(self, patterns: Sequence[str]) -> str:
         """Return the options of `chessreg query` that select these runs."""
         return " ".join(f"--run {run[-6:]}" for run in self.list_run_ids(patterns))
 
-    def mark_if_complete(self, planned: StepPlan) -> None:
-        if planned.state == "complete" and planned.step.kind not in PREPARATIONS:
-            self.tag_run(planned.step)
+    def mark_if_complete(self, step_plan: StepPlan) -> None:
+        if step_plan.state == "complete" and step_plan.step.kind not in PREPARATIONS:
+            self.tag_run(step_plan.step)
 
     def has_run(self, choice: bool) -> bool:
         """Return whether any run of the results is complete, or with `choice` any run that chooses settings."""
@@ -248,29 +248,29 @@ class Work:
             return StepPlan(step, "complete", 1, 0)
         step_kind, spec = self.spec(step)
         inputs = self.session.inputs
-        known = f"run:{resolve_and_hash(step_kind, spec, inputs)[1]}"
-        if (run := self.find_run(known)) is not None:  # its inputs may be missing
-            self.references[step.name] = known
+        run_reference = f"run:{resolve_and_hash(step_kind, spec, inputs)[1]}"
+        if (run := self.find_run(run_reference)) is not None:  # its inputs may be missing
+            self.references[step.name] = run_reference
             return StepPlan(step, "complete", run.units, 0)
         if step.name in self.unneeded_steps:
-            self.references[step.name] = known
+            self.references[step.name] = run_reference
             return StepPlan(step, "unneeded", step.units, 0)
         try:
-            resolved = resolve_spec(step_kind, spec, inputs)
+            resolved_spec = resolve_spec(step_kind, spec, inputs)
             if step.optional:
-                step_kind.check(resolved.spec, inputs)
+                step_kind.check(resolved_spec.spec, inputs)
         except ChessregError as error:
             if not step.optional:
                 raise
             self.refusal_reasons[step.name] = error.message
             return StepPlan(step, "refused", 0, 0, why=error.message)
-        missing = len(find_missing_units(inputs, resolved))
+        missing = len(find_missing_units(inputs, resolved_spec))
         if not missing:
-            self.references[step.name] = f"run:{resolved.spec_hash}"
-            return StepPlan(step, "complete", resolved.units, 0)
-        estimate = step_kind.estimate(resolved.spec, inputs)
-        state = "partial" if missing < resolved.units else "ready"
-        return StepPlan(step, state, resolved.units, missing, dict(estimate.rows), estimate.bytes)
+            self.references[step.name] = f"run:{resolved_spec.spec_hash}"
+            return StepPlan(step, "complete", resolved_spec.units, 0)
+        estimate = step_kind.estimate(resolved_spec.spec, inputs)
+        state = "partial" if missing < resolved_spec.units else "ready"
+        return StepPlan(step, state, resolved_spec.units, missing, dict(estimate.rows), estimate.bytes)
 
     def run_steps(
         self,
@@ -319,13 +319,13 @@ class Work:
         """Tag the run of a complete step as one of this paper, unless it has the tag."""
         run_id, tag = UUID(self.complete_steps.run_id(step.name)), self.get_tag(step.choice)
         with self.session.database.read() as sql:
-            known = select(CURRENT_ANNOTATIONS.c.value).where(
+            current_tags = select(CURRENT_ANNOTATIONS.c.value).where(
                 CURRENT_ANNOTATIONS.c.noun == "run",
                 CURRENT_ANNOTATIONS.c.target == run_id.hex,
                 CURRENT_ANNOTATIONS.c.word == "tag",
                 CURRENT_ANNOTATIONS.c.value == tag,
             )
-            if sql.execute(known).first() is not None:
+            if sql.execute(current_tags).first() is not None:
                 return
         with self.session.database.write() as sql:
             names.add_annotation(sql, "run", run_id, "tag", tag)
@@ -353,32 +353,32 @@ def make_request(
     row = inputs.checkpoint(inputs.reference("checkpoint", checkpoint))[0] if checkpoint is not None else None
     if checkpoint is None and dataset is None and test is not None:
         raise BadInputError("--test needs --dataset, the games to fit on", "add --dataset GAMES")
-    given = {"--dataset": dataset, "--test": test, "--position-dataset": positions, "--puzzle-dataset": puzzles}
-    for name, reference in given.items():
+    options = {"--dataset": dataset, "--test": test, "--position-dataset": positions, "--puzzle-dataset": puzzles}
+    for name, reference in options.items():
         if reference is None:
             continue
         if ":" in reference:
             raise BadInputError(f"{name} {reference} is a part", "name a whole dataset; the paper cuts its own parts")
         try:
-            found = session.id("dataset", reference)
+            dataset_id = session.id("dataset", reference)
         except NotFoundError as error:
             raise NotFoundError(error.message, error.hint or "chessreg dataset add FILE --name NAME") from error
         with session.database.read() as sql:
-            holds = get_dataset_content(sql.get_one(tables.Dataset, found))
-        wanted = "positions" if name in ("--position-dataset", "--puzzle-dataset") else "games"
-        if holds != wanted:
+            holds = get_dataset_content(sql.get_one(tables.Dataset, dataset_id))
+        content = "positions" if name in ("--position-dataset", "--puzzle-dataset") else "games"
+        if holds != content:
             hint = "chessreg dataset list"
-            raise BadInputError(f"{name} {reference} is a dataset of {holds}; {name} needs {wanted}", hint)
+            raise BadInputError(f"{name} {reference} is a dataset of {holds}; {name} needs {content}", hint)
     if checkpoint is None or row is None:
         assert positions is not None
-        known = [parse_language_model(session, text) for text in language_models]
-        if len({model.name for model in known}) < len(known):
+        models = [parse_language_model(session, text) for text in language_models]
+        if len({model.name for model in models}) < len(models):
             raise BadInputError("--language-model names a model twice", "name each once")
-        left_out = "" if has_games(session, positions) else f"no position of {positions} names its game"
-        left_out = left_out or ("no games are given (--dataset)" if dataset is None else "")
-        fit, other = ("", "") if left_out or dataset is None else (dataset, test or dataset)
+        reason = "" if has_games(session, positions) else f"no position of {positions} names its game"
+        reason = reason or ("no games are given (--dataset)" if dataset is None else "")
+        fit, other = ("", "") if reason or dataset is None else (dataset, test or dataset)
         return Request("", fit, other, 0, 0, size, positions=positions, puzzles=puzzles,
-                       language_models=tuple(known), without_games=left_out)  # fmt: skip
+                       language_models=tuple(models), without_games=reason)  # fmt: skip
     assert dataset is not None
     if sae is not None:
         from chessreg.experiments.edit.checks import check_saes
@@ -439,11 +439,11 @@ def count_available_games(session: Session, steps: Sequence[Step]) -> dict[str, 
         (str(s.settings.get("parts", "")) for s in steps if s.kind == "split" and not callable(s.settings)), ""
     )
     shares = dict(each.split("=") for each in parts.split(",") if each)
-    there: dict[str, int] = {}
+    available: dict[str, int] = {}
     for reference in {step.games_read[0] for step in steps if step.games_read is not None}:
         if reference.startswith("@"):
             continue
-        name, divided, part = reference.partition(":")
+        name, separator, part = reference.partition(":")
         try:
             dataset = session.id("dataset", name)
         except NotFoundError:
@@ -451,13 +451,13 @@ def count_available_games(session: Session, steps: Sequence[Step]) -> dict[str, 
         with session.database.read() as sql:
             row, split = sql.get_one(tables.Dataset, dataset), sql.get(tables.Split, (dataset, part))
         if split is not None:
-            there[reference] = split.games
-        elif not divided or part in shares:
-            there[reference] = int(row.games * float(shares[part])) if divided else row.games
-    return there
+            available[reference] = split.games
+        elif not separator or part in shares:
+            available[reference] = int(row.games * float(shares[part])) if separator else row.games
+    return available
 
 
-def compute_game_shares(there: Mapping[str, int], steps: Sequence[Step]) -> dict[str, float]:
+def compute_game_shares(available: Mapping[str, int], steps: Sequence[Step]) -> dict[str, float]:
     """Return for each of the ordered steps the available share of the games it asks for.
 
     A step that reads no games has the smallest share of the steps it needs.
@@ -466,40 +466,42 @@ def compute_game_shares(there: Mapping[str, int], steps: Sequence[Step]) -> dict
     for step in steps:
         shares[step.name] = min((shares[name] for name in step.needs if name in shares), default=1.0)
         if step.games_read is not None:
-            dataset, wanted = step.games_read
-            shares[step.name] = min(1.0, there.get(dataset, wanted) / wanted)
+            dataset, game_count = step.games_read
+            shares[step.name] = min(1.0, available.get(dataset, game_count) / game_count)
     return shares
 
 
 def describe_missing_games(session: Session, steps: Sequence[Step]) -> list[str]:
     """Return a line for each dataset that has fewer games than the steps ask for."""
-    wanted: dict[str, int] = {}
+    game_counts: dict[str, int] = {}
     for dataset, games in (step.games_read for step in steps if step.games_read is not None):
-        wanted[dataset] = max(games, wanted.get(dataset, 0))
+        game_counts[dataset] = max(games, game_counts.get(dataset, 0))
     return [
-        f"{dataset} has {found:,} games, fewer than the {wanted[dataset]:,} that this size reads"
-        for dataset, found in sorted(count_available_games(session, steps).items())
-        if found < wanted[dataset]
+        f"{dataset} has {available:,} games, fewer than the {game_counts[dataset]:,} that this size reads"
+        for dataset, available in sorted(count_available_games(session, steps).items())
+        if available < game_counts[dataset]
     ]
 
 
-def scale_step_plan(planned: StepPlan, share: float) -> StepPlan:
+def scale_step_plan(step_plan: StepPlan, share: float) -> StepPlan:
     """Return the plan of a step with this share of its games. Counts of a waiting step are scaled."""
-    if planned.state != "waiting" or share == 1.0:
-        return replace(planned, share=share)
-    units = math.ceil(planned.units * share) if planned.step.games_read is not None else planned.units
-    rows = {table: math.ceil(count * share) for table, count in planned.rows.items()}
-    return replace(planned, share=share, units=units, missing=units, rows=rows, bytes=math.ceil(planned.bytes * share))
+    if step_plan.state != "waiting" or share == 1.0:
+        return replace(step_plan, share=share)
+    units = math.ceil(step_plan.units * share) if step_plan.step.games_read is not None else step_plan.units
+    rows = {table: math.ceil(count * share) for table, count in step_plan.rows.items()}
+    return replace(
+        step_plan, share=share, units=units, missing=units, rows=rows, bytes=math.ceil(step_plan.bytes * share)
+    )
 
 
 def sum_step_plans(plan: Sequence[StepPlan]) -> dict[str, Any]:
     """Return the number of steps by state, and the rows and bytes that incomplete steps will write."""
     states: dict[str, int] = {}
     rows: dict[str, int] = {}
-    for planned in plan:
-        states[planned.state] = states.get(planned.state, 0) + 1
-        if not planned.is_done:
-            for table, count in planned.rows.items():
+    for step_plan in plan:
+        states[step_plan.state] = states.get(step_plan.state, 0) + 1
+        if not step_plan.is_done:
+            for table, count in step_plan.rows.items():
                 rows[table] = rows.get(table, 0) + count
     left = sum(p.bytes for p in plan if not p.is_done)
     return {"steps": len(plan), "states": states, "rows": rows, "bytes": left}
@@ -540,9 +542,9 @@ def find_parts(session: Session, settings: Values) -> str | None:
     """Return the dataset's name if it has parts of these names, else None. The user may have chosen their bounds."""
     with session.database.read() as sql:
         dataset = names.resolve_id(sql, "dataset", settings["dataset"])
-        there = set(sql.scalars(select(tables.Split.name).where(tables.Split.dataset_id == dataset)))
-    wanted = {part.partition("=")[0] for part in settings["parts"].split(",")}
-    return str(settings["dataset"]) if wanted <= there else None
+        existing_parts = set(sql.scalars(select(tables.Split.name).where(tables.Split.dataset_id == dataset)))
+    part_names = {part.partition("=")[0] for part in settings["parts"].split(",")}
+    return str(settings["dataset"]) if part_names <= existing_parts else None
 
 
 def make_parts(session: Session, settings: Values) -> str:

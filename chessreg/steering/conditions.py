@@ -27,19 +27,21 @@ class EditCondition:
 
 
 def list_conditions(
-    settings: Sequence[EditSetting], others: Mapping[str, tuple[str, int]], draws: Mapping[str, int]
+    settings: Sequence[EditSetting], controls: Mapping[str, tuple[str, int]], draws: Mapping[str, int]
 ) -> list[EditCondition]:
     """Return the conditions of every setting: the edit, then its other directions, then the draws of its controls.
 
-    `others` maps the name of a condition to (source, number of the direction), and `draws` a control to its number of
+    `controls` maps the name of a condition to (source, number of the direction), and `draws` a control to its number of
     draws. The names of edits end in the number of the setting if there are several settings.
     """
-    listed = []
+    conditions = []
     for setting in settings:
-        behind = "" if len(settings) == 1 else f"-{setting.number}"
-        named = {"edit": ("edit", 0), **others}
-        listed += [EditCondition(name + behind, setting, source, number) for name, (source, number) in named.items()]
+        suffix = "" if len(settings) == 1 else f"-{setting.number}"
+        sources = {"edit": ("edit", 0), **controls}
+        conditions += [
+            EditCondition(name + suffix, setting, source, number) for name, (source, number) in sources.items()
+        ]
         for source, count in draws.items():
             first = setting.number * count
-            listed += [EditCondition(f"{source}-{first + draw}", setting, source, draw) for draw in range(count)]
-    return listed
+            conditions += [EditCondition(f"{source}-{first + draw}", setting, source, draw) for draw in range(count)]
+    return conditions

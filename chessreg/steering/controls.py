@@ -30,8 +30,8 @@ CONTROLS.register("none", lambda direction, layer, seed: direction)
 @CONTROLS.named(RANDOM)
 def draw_random_like(direction: np.ndarray, layer: int, seed: int) -> np.ndarray:
     """Return a direction float32 [d_model] drawn uniformly from the sphere, with the norm of `direction`."""
-    drawn = generator(seed, Stream.RANDOM_DIRECTION, layer).standard_normal(direction.shape)
-    return scale_to_norm(drawn, float(np.linalg.norm(direction)))
+    noise = generator(seed, Stream.RANDOM_DIRECTION, layer).standard_normal(direction.shape)
+    return scale_to_norm(noise, float(np.linalg.norm(direction)))
 
 
 def draw_random_directions(seed: int, draw: int, layer: int, units: Iterable[int], width: int) -> np.ndarray:
@@ -53,8 +53,8 @@ def draw_uniform_matrix_directions(
     """
     rows = []
     for number in units:
-        drawn = generator(seed, f"{Stream.UNIFORM}-{draw}", number).random(shape)
-        rows.append(drawn[layer] / np.linalg.norm(drawn))
+        values = generator(seed, f"{Stream.UNIFORM}-{draw}", number).random(shape)
+        rows.append(values[layer] / np.linalg.norm(values))
     return np.stack(rows).astype(np.float32)
 
 
@@ -65,13 +65,13 @@ def shuffle_pieces(
 
     `pieces` gives the classes to draw from on a square. The piece itself is never drawn.
     """
-    random, others = generator(seed, f"{Stream.SHUFFLED}-{draw}", unit), []
+    random, other_pieces = generator(seed, f"{Stream.SHUFFLED}-{draw}", unit), []
     for square, *classes in changes:
-        drawn = [
+        draws = [
             c if c == EMPTY else int(random.choice([label for label in pieces(square) if label != c])) for c in classes
         ]
-        others.append((square, drawn[0], drawn[1]))
-    return others
+        other_pieces.append((square, draws[0], draws[1]))
+    return other_pieces
 
 
 def find_wrong_layer(layer: int, layers: int) -> int:

@@ -35,10 +35,10 @@ def normalize_rows(vectors: np.ndarray) -> np.ndarray:
 
 def scale_to_norm(direction: np.ndarray, norm: float) -> np.ndarray:
     """Return a direction float32 [d_model] scaled to `norm`. Raises BadInputError for the zero vector."""
-    own = np.linalg.norm(direction.astype(np.float64))
-    if not own > 0:
+    current_norm = np.linalg.norm(direction.astype(np.float64))
+    if not current_norm > 0:
         raise BadInputError("a direction of norm 0 cannot be scaled", "choose classes whose directions differ")
-    return (direction.astype(np.float64) * (norm / own)).astype(np.float32)
+    return (direction.astype(np.float64) * (norm / current_norm)).astype(np.float32)
 
 
 def find_known_pieces(weight: np.ndarray, square: int) -> list[int]:
@@ -72,11 +72,11 @@ def compute_change_directions(
     `remove_class_mean` first subtracts the mean of the square's classes.
     """
     if remove_class_mean:
-        known = np.linalg.norm(weight, axis=0, keepdims=True) > 0
-        weight = np.where(known, weight - weight.mean(axis=2, keepdims=True), 0.0)
+        has_direction = np.linalg.norm(weight, axis=0, keepdims=True) > 0
+        weight = np.where(has_direction, weight - weight.mean(axis=2, keepdims=True), 0.0)
     vectors = np.zeros((len(changes), len(weight)))
-    for row, own in enumerate(changes):
-        terms = [(square, label, sign) for square, old, new in own for label, sign in ((new, 1.0), (old, -1.0))]
+    for row, change in enumerate(changes):
+        terms = [(square, label, sign) for square, old, new in change for label, sign in ((new, 1.0), (old, -1.0))]
         scaled = [
             sign * (blank if label == EMPTY else piece) * weight[:, square, label]
             for square, label, sign in terms

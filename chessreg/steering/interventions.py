@@ -125,12 +125,12 @@ class LoadedIntervention:
 
         from chessreg.models.edits import ResidualEdit
 
-        made = []
+        edits = []
         for layer, direction in self.directions.items():
             vector = torch.from_numpy(direction).to(device)
             settings = self.settings
-            made.append(ResidualEdit(layer, vector, settings.scale, settings.token_mask, "add", settings.form))
-        return made
+            edits.append(ResidualEdit(layer, vector, settings.scale, settings.token_mask, "add", settings.form))
+        return edits
 
 
 def load_intervention(
@@ -194,8 +194,8 @@ def select_vector_rows(
     run = inputs.run(settings.vector, "vector")
     by_layer = read_vector_rows(inputs, settings.vector)
     if missing := [layer for layer in settings.layers if layer not in by_layer]:
-        known = ", ".join(map(str, sorted(by_layer)))
-        raise NotFoundError(f"vector run {run.id.hex[-6:]} has no layer {missing[0]}", f"its layers are {known}")
+        layer_list = ", ".join(map(str, sorted(by_layer)))
+        raise NotFoundError(f"vector run {run.id.hex[-6:]} has no layer {missing[0]}", f"its layers are {layer_list}")
     if any(row.checkpoint_id != checkpoint.id for row in by_layer.values()):
         raise BadInputError(
             f"vector run {run.id.hex[-6:]} was computed on another checkpoint",

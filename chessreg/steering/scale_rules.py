@@ -71,15 +71,15 @@ class RuleReading:
     average: Tensor
     is_centred: bool
 
-    def residual(self, residual: Tensor, added: Tensor) -> Tensor:
+    def residual(self, residual: Tensor, edit_mean: Tensor) -> Tensor:
         """Return the residual [state, d_model] in the form that the probe reads.
 
-        `added` float [state] is the mean over d_model of the earlier edits. It is not removed, because TransformerLens
-        does not remove it.
+        `edit_mean` float [state] is the mean over d_model of the earlier edits. It is not removed, because
+        TransformerLens does not remove it.
         """
         if not self.is_centred:
             return residual
-        return residual - (residual.mean(-1) - added)[:, None]
+        return residual - (residual.mean(-1) - edit_mean)[:, None]
 
 
 def solve_target_scale(residual: Tensor, probe: Tensor, direction: Tensor, target: Tensor) -> Tensor:
@@ -87,12 +87,12 @@ def solve_target_scale(residual: Tensor, probe: Tensor, direction: Tensor, targe
 
     Raises ChessregError where the direction does not change that logit.
     """
-    moved = (direction * probe).sum(-1)
-    if bool((moved.abs() < 1e-6 * probe.norm(dim=-1)).any()):
+    projection = (direction * probe).sum(-1)
+    if bool((projection.abs() < 1e-6 * probe.norm(dim=-1)).any()):
         raise ChessregError(
             "the subtracted direction does not change the piece's logit", "use --scale-rule single_scale"
         )
-    return ((residual * probe).sum(-1) - target) / moved
+    return ((residual * probe).sum(-1) - target) / projection
 
 
 @torch.inference_mode()
@@ -123,20 +123,20 @@ def apply_scale_rule(
         last = (lengths - 1)[:, None]
         layers = [edit.layer for edit in edits]
         clean = model.residuals(tokens, layers, last)[:, :, 0].float().cpu()
-        done: list[ResidualEdit] = []
-        added = torch.zeros(len(group))  # mean over d_model of the edits so far, at the last position
+        scaled_edits: list[ResidualEdit] = []
+        edit_mean = torch.zeros(len(group))  # mean over d_model of the edits so far, at the last position
         for number, (edit, reading) in enumerate(zip(edits, readings, strict=True)):
             assert reading is not None
-            own = edit.take(rows)
+            row_edit = edit.take(rows)
             at = clean[number]
-            if done:
-                seen = model.residuals(tokens, [edit.layer], last, edits=done, lengths=lengths)
-                at = seen[0, :, 0].float().cpu()
+            if scaled_edits:
+                residuals = model.residuals(tokens, [edit.layer], last, edits=scaled_edits, lengths=lengths)
+                at = residuals[0, :, 0].float().cpu()
             mean = (reading.residual(clean[number], torch.zeros(len(group))) * reading.average[rows]).sum(-1)
-            direction = own.vector.float().cpu()
+            direction = row_edit.vector.float().cpu()
             target = rule.target(value, mean)
-            scale = solve_target_scale(reading.residual(at, added), reading.probe[rows], direction, target)
+            scale = solve_target_scale(reading.residual(at, edit_mean), reading.probe[rows], direction, target)
             scales[number][rows] = scale
-            done.append(replace(own, scale=scale.to(model.device)))
-            added = added - scale * direction.mean(-1)
+            scaled_edits.append(replace(row_edit, scale=scale.to(model.device)))
+            edit_mean = edit_mean - scale * direction.mean(-1)
     return [replace(edit, scale=scale.to(model.device)) for edit, scale in zip(edits, scales, strict=True)]

@@ -73,7 +73,7 @@ def kept(folder: Path) -> set[str]:
 def test_what_does_not_fit_is_left_out_and_counted(
     tmp_path: Path, source: Path, wanted: dict[str, Any], names: set[str], skipped: dict[str, int], reader: str
 ) -> None:
-    report = build_dataset([source], tmp_path / "made", wanted=GameFilter(**wanted), reader_name=reader)
+    report = build_dataset([source], tmp_path / "made", game_filter=GameFilter(**wanted), reader_name=reader)
     assert kept(tmp_path / "made") == names
     assert report.skipped == skipped
     assert report.games + sum(report.skipped.values()) == report.found == len(GAMES)
@@ -84,7 +84,7 @@ def test_transcripts_are_filtered_by_their_columns(tmp_path: Path) -> None:
     path = tmp_path / "games.csv"
     rows = [("1.e4 e5", "60+0", 1500), ("1.d4 d5", "600", 1500), ("1.c4 c5", "60+0", "")]
     path.write_text("transcript,TimeControl,WhiteElo,BlackElo\n" + "".join(f"{t},{c},{e},1500\n" for t, c, e in rows))
-    report = build_dataset([path], tmp_path / "made", wanted=GameFilter(time_control=("bullet",), min_rating=1))
+    report = build_dataset([path], tmp_path / "made", game_filter=GameFilter(time_control=("bullet",), min_rating=1))
     assert (report.games, report.skipped) == (1, {"not bullet": 1, "a player's rating unknown": 1})
 
 
@@ -93,7 +93,7 @@ def test_a_second_game_in_one_movetext_has_no_tags_to_fit(tmp_path: Path) -> Non
     for text in ("1. e4 e5 1-0 1. d4 d5 1/2-1/2", "1. e4! e5 1-0 1. d4 (1. c4 c5) d5 1/2-1/2"):
         path.write_text(f'[Event "Rated Blitz game"]\n\n{text}\n\n')
         folder = tmp_path / str(len(text))
-        report = build_dataset([path], folder, wanted=GameFilter(rated=True))
+        report = build_dataset([path], folder, game_filter=GameFilter(rated=True))
         assert (report.games, report.skipped, report.found) == (1, {"rated or casual unknown": 1}, 2)
 
 
@@ -102,10 +102,10 @@ def test_a_file_without_a_fitting_game_among_others_is_no_error_but_no_game_at_a
     one.write_text(pgn("rapid"))
     other.write_text(pgn("bullet"))
     for files in ([one, other], [other, one]):
-        report = build_dataset(files, tmp_path / files[0].stem, wanted=GameFilter(time_control=("bullet",)))
+        report = build_dataset(files, tmp_path / files[0].stem, game_filter=GameFilter(time_control=("bullet",)))
         assert (report.games, report.found) == (1, 2)
     with pytest.raises(BadInputError, match="no legal game") as error:
-        build_dataset([one], tmp_path / "none", wanted=GameFilter(time_control=("bullet",)))
+        build_dataset([one], tmp_path / "none", game_filter=GameFilter(time_control=("bullet",)))
     assert error.value.hint == "left out: 1 not bullet"
     assert not (tmp_path / "none").exists()
 

@@ -313,8 +313,8 @@ def test_twins_have_layers_above_the_first_where_alone_a_mask_makes_a_difference
 
 def test_a_difference_that_rests_on_one_position_is_not_decided():
     """More than one resample in forty holds no position that differs: the interval ends at 0, for any bound."""
-    judge = make_column_judge(lambda row, made: True, lambda row: "", "delta", least=None, most=0.0)
-    both = make_column_judge(lambda row, made: True, lambda row: "", "delta", least=-3.0, most=1.0)
+    judge = make_column_judge(lambda row, made: True, lambda row: "", "delta", minimum=None, maximum=0.0)
+    both = make_column_judge(lambda row, made: True, lambda row: "", "delta", minimum=-3.0, maximum=1.0)
     one = {"delta": -0.3, "delta_low": -1.0, "delta_high": 0.0}
     many = {"delta": -0.3, "delta_low": -0.5, "delta_high": -0.1}
     none = {"delta": 0.0, "delta_low": -0.2, "delta_high": 0.2}

@@ -100,8 +100,8 @@ def _score_paper(color: chess.Color, result: str, cp: int | None) -> float | Non
         return _compute_result_score(color, result)
     if cp is None:
         return None
-    own = cp if color == chess.WHITE else -cp
-    return 1.0 if own > WIN_CP else 0.0 if own < -WIN_CP else 0.5
+    own_cp = cp if color == chess.WHITE else -cp
+    return 1.0 if own_cp > WIN_CP else 0.0 if own_cp < -WIN_CP else 0.5
 
 
 def _score_author_2024(color: chess.Color, result: str, cp: int | None) -> float | None:
@@ -111,8 +111,8 @@ def _score_author_2024(color: chess.Color, result: str, cp: int | None) -> float
         return _compute_result_score(color, result)
     if cp is None:
         return None
-    own = cp if color == chess.WHITE else -cp
-    return None if own == WIN_CP else float(own > WIN_CP)  # exactly 100 was written as "1/2" and dropped too
+    own_cp = cp if color == chess.WHITE else -cp
+    return None if own_cp == WIN_CP else float(own_cp > WIN_CP)  # exactly 100 was written as "1/2" and dropped too
 
 
 MAX_MATE_MOVES = 100  # an evaluation further from that of a mate is centipawns

@@ -39,7 +39,7 @@ def build_tables() -> AttackTables:
     """Return the tables, built on first use (20 ms)."""
     attacks = np.zeros((8, 64), np.uint64)
     direction = np.full((64, 64), NO_DIRECTION, np.uint8)
-    between = np.zeros((64, 64), np.uint64)
+    squares_between = np.zeros((64, 64), np.uint64)
     ray = np.zeros((64, 9), np.uint64)
     empty = chess.BaseBoard.empty()
     for square in range(64):
@@ -49,15 +49,15 @@ def build_tables() -> AttackTables:
             attacks[kind, square] = empty.attacks_mask(square)
             empty.remove_piece_at(square)
         for number, (file_step, rank_step) in enumerate(DIRECTIONS):
-            file, rank, passed = square % 8 + file_step, square // 8 + rank_step, 0
+            file, rank, steps = square % 8 + file_step, square // 8 + rank_step, 0
             while 0 <= file < 8 and 0 <= rank < 8:
                 other = rank * 8 + file
                 direction[square, other] = number
-                between[square, other] = passed
-                passed |= 1 << other
+                squares_between[square, other] = steps
+                steps |= 1 << other
                 file, rank = file + file_step, rank + rank_step
-            ray[square, number] = passed
-    return AttackTables(attacks, direction.reshape(-1), between.reshape(-1), ray.reshape(-1))
+            ray[square, number] = steps
+    return AttackTables(attacks, direction.reshape(-1), squares_between.reshape(-1), ray.reshape(-1))
 
 
 def _compute_log2(power_of_two: np.ndarray) -> np.ndarray:
@@ -86,9 +86,9 @@ def find_first_on_ray(square: np.ndarray, direction: np.ndarray, occupied: np.nd
     square."""
     hit = build_tables().ray[square.astype(np.int64) * 9 + direction] & occupied
     first = np.full(len(hit), -1, np.int64)
-    up = (direction < 4) & (hit != 0)
+    is_nearest_low = (direction < 4) & (hit != 0)
     down = (direction >= 4) & (hit != 0)
-    first[up] = find_lowest_bit(hit[up])
+    first[is_nearest_low] = find_lowest_bit(hit[is_nearest_low])
     first[down] = find_highest_bit(hit[down])
     return first
 
@@ -122,8 +122,8 @@ def find_attacked_squares(boards: np.ndarray, by_white: np.ndarray) -> np.ndarra
     leaper = np.isin(piece, (chess.PAWN, chess.KNIGHT, chess.KING))
     np.bitwise_or.at(attacks, row[leaper], table.attacks[kind[leaper], square[leaper]])
     for direction in range(8):
-        straight = np.flatnonzero(np.isin(piece, (BISHOP if _DIAGONAL[direction] else ROOK, QUEEN)))
-        at, origin = row[straight], square[straight].astype(np.int64)
+        aligned_attackers = np.flatnonzero(np.isin(piece, (BISHOP if _DIAGONAL[direction] else ROOK, QUEEN)))
+        at, origin = row[aligned_attackers], square[aligned_attackers].astype(np.int64)
         stop = find_first_on_ray(origin, np.full(len(at), direction), occupied[at])
         free = table.ray[origin * 9 + direction]
         hit = np.flatnonzero(stop >= 0)
@@ -144,8 +144,8 @@ def find_pinned_pieces(boards: np.ndarray, white: np.ndarray) -> np.ndarray:
         at = np.flatnonzero(shield >= 0)
         at = at[own_boards[row[at], shield[at]] > 0]
         pinner = find_first_on_ray(shield[at], np.full(len(at), direction), occupied[row[at]])
-        behind = at[pinner >= 0]
-        piece = own_boards[row[behind], pinner[pinner >= 0]]
+        blocked = at[pinner >= 0]
+        piece = own_boards[row[blocked], pinner[pinner >= 0]]
         pins = (piece == -QUEEN) | (piece == -(BISHOP if _DIAGONAL[direction] else ROOK))
-        pinned_bits[row[behind[pins]]] |= get_square_bit(shield[behind[pins]])
+        pinned_bits[row[blocked[pins]]] |= get_square_bit(shield[blocked[pins]])
     return pinned_bits

@@ -108,10 +108,10 @@ class BoardFrame:
         if len(self.squares) != 64 or not set(self.squares) <= set("PNBRQKpnbrqk" + EMPTY):
             raise BadInputError(f"a board has 64 letters of PNBRQKpnbrqk and '.', not {self.squares!r}")
         object.__setattr__(self, "arrows", tuple(Arrow.from_item(arrow) for arrow in self.arrows))
-        named = [*self.marks, *(self.heat or ()), *(self.last_move or ()), *self.read]
-        named += [square for arrow in self.arrows for square in (arrow.start, arrow.end)]
-        if bad := [square for square in named if not 0 <= square < 64]:
-            raise BadInputError(f"square {bad[0]} does not exist: squares are 0 (a1) to 63 (h8)")
+        named_squares = [*self.marks, *(self.heat or ()), *(self.last_move or ()), *self.read]
+        named_squares += [square for arrow in self.arrows for square in (arrow.start, arrow.end)]
+        if invalid_squares := [square for square in named_squares if not 0 <= square < 64]:
+            raise BadInputError(f"square {invalid_squares[0]} does not exist: squares are 0 (a1) to 63 (h8)")
         if unknown := [mark for mark in self.marks.values() if mark not in MARKS]:
             raise BadInputError(f"the mark {unknown[0]!r} does not exist", f"one of {', '.join(MARKS)}")
         if wrong := [value for value in (self.heat or {}).values() if not 0.0 <= value <= 1.0]:
@@ -263,12 +263,12 @@ def find_ply(views: Sequence[BoardFrame], ply: int, reference: str) -> list[Boar
     Several frames have the same ply if a probe reads several tokens of a move. Raises BadInputError if there is none.
     """
     plies = list_plies(views)
-    found = [view for view, its in zip(views, plies, strict=True) if its == ply]
+    views_at_ply = [view for view, view_ply in zip(views, plies, strict=True) if view_ply == ply]
     if -len(views) <= ply < 0:
-        found = [views[ply]]
-    if not found:
+        views_at_ply = [views[ply]]
+    if not views_at_ply:
         raise BadInputError(f"{reference} has no board at ply {ply}", f"its boards are at {format_plies(plies)}")
-    return found
+    return views_at_ply
 
 
 def format_plies(plies: Sequence[int]) -> str:
@@ -277,15 +277,15 @@ def format_plies(plies: Sequence[int]) -> str:
     >>> format_plies(range(9)), format_plies([0, 2, 4, 6, 8]), format_plies([3, 4, 4, 9])
     ('plies 0 to 8', 'plies 0, 2, 4 … 8', 'plies 3, 4, 9')
     """
-    known = sorted(set(plies))
-    steps = {later - ply for ply, later in pairwise(known)}
-    if len(known) == 1:
-        return f"ply {known[0]}"
+    listed_plies = sorted(set(plies))
+    steps = {later - ply for ply, later in pairwise(listed_plies)}
+    if len(listed_plies) == 1:
+        return f"ply {listed_plies[0]}"
     if steps == {1}:
-        return f"plies {known[0]} to {known[-1]}"
-    if len(steps) == 1 and len(known) > 4:
-        return f"plies {', '.join(map(str, known[:3]))} … {known[-1]}"
-    return f"plies {', '.join(map(str, known))}"
+        return f"plies {listed_plies[0]} to {listed_plies[-1]}"
+    if len(steps) == 1 and len(listed_plies) > 4:
+        return f"plies {', '.join(map(str, listed_plies[:3]))} … {listed_plies[-1]}"
+    return f"plies {', '.join(map(str, listed_plies))}"
 
 
 def get_board_letters(board: chess.BaseBoard) -> str:

@@ -23,16 +23,16 @@ def open_new_file(path: Path) -> Iterator[IO[bytes]]:
         raise BadInputError(f"{path} exists already", "name a file that is not there")
     if not path.absolute().parent.is_dir():
         raise NotFoundError(f"the folder {path.absolute().parent} does not exist")
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
-        with aside.open("xb") as file:
+        with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.rename(aside, path)
+        os.rename(temporary, path)
     except OSError as error:
         hint = "free some space and export it again" if is_disk_full(error) else ""
         raise ChessregError(f"{path} cannot be written: {describe_os_error(error)}", hint) from error
     finally:
         with suppress(OSError):
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)

@@ -50,18 +50,18 @@ def compute_fen_fields(packed: Sequence[bytes]) -> FenFields:
     capture = boards[after - 1, target] != 0
     castling = np.full(len(boards), 15, np.uint8)
     for bit, squares in enumerate(_CASTLING_SQUARES):
-        touched = np.zeros(len(boards), bool)
-        touched[after] = np.isin(origin, squares) | np.isin(target, squares)
-        castling[_count_plies_since(touched, ply) <= ply] &= np.uint8(15 ^ 1 << bit)
+        is_reset = np.zeros(len(boards), bool)
+        is_reset[after] = np.isin(origin, squares) | np.isin(target, squares)
+        castling[_count_plies_since(is_reset, ply) <= ply] &= np.uint8(15 ^ 1 << bit)
     reset = np.zeros(len(boards), bool)
     reset[after] = pawn | capture
-    since = _count_plies_since(reset, ply)
+    plies_since = _count_plies_since(reset, ply)
     return FenFields(
         boards,
         ply,
         castling,
         _en_passant(boards, after[pawn & (np.abs(origin - target) == 16)], origin, target, after),
-        np.where(since <= ply, since, ply),
+        np.where(plies_since <= ply, plies_since, ply),
         ply // 2 + 1,
         offsets,
     )
@@ -82,16 +82,16 @@ def _en_passant(
     whether the capture is legal (a few in a hundred).
     """
     squares = np.full(len(boards), -1, np.int8)
-    which = np.searchsorted(after, pushed)
-    to, between = target[which], (origin[which] + target[which]) // 2
-    mine = boards[pushed, to]
-    left = (to % 8 > 0) & (boards[pushed, np.maximum(to - 1, 0)] == -mine)
-    right = (to % 8 < 7) & (boards[pushed, np.minimum(to + 1, 63)] == -mine)
+    indices = np.searchsorted(after, pushed)
+    target_square, passed_square = target[indices], (origin[indices] + target[indices]) // 2
+    pawn = boards[pushed, target_square]
+    left = (target_square % 8 > 0) & (boards[pushed, np.maximum(target_square - 1, 0)] == -pawn)
+    right = (target_square % 8 < 7) & (boards[pushed, np.minimum(target_square + 1, 63)] == -pawn)
     for place in np.flatnonzero(left | right).tolist():
-        board = make_board(boards[pushed[place]], bool(mine[place] < 0))
-        board.ep_square = int(between[place])
+        board = make_board(boards[pushed[place]], bool(pawn[place] < 0))
+        board.ep_square = int(passed_square[place])
         if board.has_legal_en_passant():
-            squares[pushed[place]] = between[place]
+            squares[pushed[place]] = passed_square[place]
     return squares
 
 

@@ -80,25 +80,29 @@ def compute_boards_after(packed: Sequence[bytes]) -> tuple[np.ndarray, np.ndarra
     order = np.argsort(
         -plies, kind="stable"
     )  # the longest first, so that the unfinished games are always the first ones
-    now = np.tile(_INITIAL, (len(plies), 1))
-    going = len(plies)
+    boards_after = np.tile(_INITIAL, (len(plies), 1))
+    game_count = len(plies)
     for ply in range(int(plies.max(initial=0))):
-        while plies[order[going - 1]] <= ply:
-            going -= 1
-        rows, games = np.arange(going), order[:going]
+        while plies[order[game_count - 1]] <= ply:
+            game_count -= 1
+        rows, games = np.arange(game_count), order[:game_count]
         code = codes[starts[games] + ply]
         origin, target, promotion = code & 63, code >> 6 & 63, code >> 12
-        piece = now[rows, origin]
+        piece = boards_after[rows, origin]
         kind = np.abs(piece)
-        passing = np.flatnonzero((kind == chess.PAWN) & ((origin ^ target) & 7 != 0) & (now[rows, target] == 0))
-        now[passing, origin[passing] & 56 | target[passing] & 7] = 0  # the pawn captured en passant
-        now[rows, origin] = 0
-        now[rows, target] = np.where(promotion > 0, np.sign(piece) * promotion.astype(np.int8), piece)
+        passing = np.flatnonzero(
+            (kind == chess.PAWN) & ((origin ^ target) & 7 != 0) & (boards_after[rows, target] == 0)
+        )
+        boards_after[passing, origin[passing] & 56 | target[passing] & 7] = 0  # the pawn captured en passant
+        boards_after[rows, origin] = 0
+        boards_after[rows, target] = np.where(promotion > 0, np.sign(piece) * promotion.astype(np.int8), piece)
         castling = np.flatnonzero((kind == chess.KING) & (np.abs(target - origin) == 2))
         short = target[castling] > origin[castling]
-        now[castling, target[castling] + np.where(short, 1, -2)] = 0
-        now[castling, target[castling] + np.where(short, -1, 1)] = np.sign(piece[castling]) * np.int8(chess.ROOK)
-        boards[offsets[games] + ply + 1] = now[:going]
+        boards_after[castling, target[castling] + np.where(short, 1, -2)] = 0
+        boards_after[castling, target[castling] + np.where(short, -1, 1)] = np.sign(piece[castling]) * np.int8(
+            chess.ROOK
+        )
+        boards[offsets[games] + ply + 1] = boards_after[:game_count]
     return boards, offsets
 
 
@@ -115,18 +119,18 @@ def compute_rights_after(packed: Sequence[bytes], boards: np.ndarray, offsets: n
     codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)
     at = np.setdiff1d(np.arange(offsets[-1]), offsets[:-1], assume_unique=True)  # every position after a move
     origin, target = codes & 63, codes >> 6 & 63
-    lost = np.zeros(int(offsets[-1]), np.uint8)
-    lost[at] = _CASTLING[origin] | _CASTLING[target]
+    lost_rights = np.zeros(int(offsets[-1]), np.uint8)
+    lost_rights[at] = _CASTLING[origin] | _CASTLING[target]
     for low, high in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-        np.bitwise_or.accumulate(lost[low:high], out=lost[low:high])
-    rights = 15 - lost
+        np.bitwise_or.accumulate(lost_rights[low:high], out=lost_rights[low:high])
+    rights = 15 - lost_rights
     pawn = boards[at, target]
-    doubled = np.flatnonzero((np.abs(pawn) == chess.PAWN) & (np.abs(origin - target) == 16))
+    double_steps = np.flatnonzero((np.abs(pawn) == chess.PAWN) & (np.abs(origin - target) == 16))
     for step in (-1, 1):
-        file = (target[doubled] & 7) + step
-        inside = doubled[(file >= 0) & (file < 8)]
-        takes = inside[boards[at[inside], target[inside] + step] == -pawn[inside]]
-        rights[at[takes]] = rights[at[takes]] & 15 | (16 * ((target[takes] & 7) + 1)).astype(np.uint8)
+        file = (target[double_steps] & 7) + step
+        inside = double_steps[(file >= 0) & (file < 8)]
+        can_take = inside[boards[at[inside], target[inside] + step] == -pawn[inside]]
+        rights[at[can_take]] = rights[at[can_take]] & 15 | (16 * ((target[can_take] & 7) + 1)).astype(np.uint8)
     return rights
 
 

@@ -88,9 +88,11 @@ class Book:
                     raise ValueError(token)
                 sans.append(board.san_and_push(move))
             except ValueError:
-                where = line.name or f"line {number + 1}"
+                line_name = line.name or f"line {number + 1}"
                 word = clip_text(token, MAX_SHOWN_CHARACTERS)
-                raise BadInputError(f"{self.path}: {where}: {word!r} is not legal after {' '.join(sans)!r}") from None
+                raise BadInputError(
+                    f"{self.path}: {line_name}: {word!r} is not legal after {' '.join(sans)!r}"
+                ) from None
         if board.is_game_over():
             raise BadInputError(f"{self.path}: {line.name or f'line {number + 1}'} ends in a finished game")
         return tuple(move.uci() for move in board.move_stack), tuple(sans)
@@ -209,8 +211,8 @@ def _parse_epd(text: str) -> list[BookLine]:
     for line in text.splitlines():
         fields = line.split(maxsplit=4)
         if len(fields) >= 4 and not line.startswith("#"):
-            named = re.search(r'\bid "([^"]*)"', fields[4]) if len(fields) > 4 else None
-            lines.append(BookLine(named[1] if named else "", " ".join(fields[:4])))
+            id_match = re.search(r'\bid "([^"]*)"', fields[4]) if len(fields) > 4 else None
+            lines.append(BookLine(id_match[1] if id_match else "", " ".join(fields[:4])))
     return lines
 
 
@@ -319,14 +321,14 @@ def _make_random_2024(argument: str, seed: int, numbers: Iterable[int]) -> list[
     """
     if not argument.isdecimal() or not 1 <= int(argument) <= 200:
         raise BadInputError(f"random openings need 1 to 200 plies, not {argument!r}", "for example random-2024:20")
-    made = []
+    openings = []
     for number in numbers:
         for attempt in range(AUTHOR_RESTARTS + 1):
             board, sans = _draw_plies(int(argument), seed, number, attempt)
             if len(sans) == int(argument):
                 break
-        made.append(_make_opening(number, board, sans))
-    return made
+        openings.append(_make_opening(number, board, sans))
+    return openings
 
 
 def _draw_plies(plies: int, seed: int, number: int, attempt: int) -> tuple[chess.Board, list[str]]:
@@ -351,12 +353,12 @@ def _make_book(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening
         raise BadInputError("the opening source book needs a file", "for example book:openings.tsv")
     book = Book.read(argument)
     orders: dict[int, Sequence[int]] = {}
-    made = []
+    openings = []
     for number in numbers:
         lap, place = divmod(number, len(book.lines))
         if lap not in orders:
             orders[lap] = generator(Stream.OPENING_BOOK, seed, lap).permutation(len(book.lines)).tolist()
         line = orders[lap][place]
         moves, sans = book.moves(line)
-        made.append(Opening(number, moves, sans, book.lines[line].name))
-    return made
+        openings.append(Opening(number, moves, sans, book.lines[line].name))
+    return openings

@@ -65,7 +65,7 @@ class GameRecord:
         tags = {"Event": "chessreg", "Site": "?", "Date": "????.??.??", "Round": "?"}
         tags.update(self.headers)
         tags.update({"White": self.white, "Black": self.black, "Result": self.result})
-        named = {
+        tag_values = {
             "Model": self.model,
             "Intervention": self.intervention,
             "Engine": self.engine,
@@ -73,7 +73,7 @@ class GameRecord:
             "Opening": self.opening,
             "Seeds": self.seeds,
         }
-        tags.update({name: value for name, value in named.items() if value is not None})
+        tags.update({name: value for name, value in tag_values.items() if value is not None})
         if self.termination is not None:
             tags["Termination"] = _STANDARD_TERMINATION.get(self.termination, "normal")
             tags["TerminationReason"] = str(self.termination)
@@ -99,15 +99,15 @@ def format_game(record: GameRecord) -> str:
     for ply, text in record.comments.items():
         comments[ply] = f"{text}; {comments[ply]}" if ply in comments else text
     ending = []
-    if unfinished := comments.pop(len(sans), None):
-        ending.append(f"{'White' if board.turn else 'Black'} to move; {unfinished}")
+    if last_comment := comments.pop(len(sans), None):
+        ending.append(f"{'White' if board.turn else 'Black'} to move; {last_comment}")
     if record.termination is Termination.FORFEIT_ILLEGAL:
         ending.append(f"{'White' if board.turn else 'Black'} found no legal move and forfeits")
     if record.termination is Termination.RESIGNATION:
         ending.append(f"{'White' if board.turn else 'Black'} resigns")
     if record.adjudication_cp is not None:
-        why = f" at {record.termination}" if record.termination in ADJUDICATED else ""
-        ending.append(f"adjudication{why}: {record.adjudication_cp:+d} centipawns for White")
+        reason = f" at {record.termination}" if record.termination in ADJUDICATED else ""
+        ending.append(f"adjudication{reason}: {record.adjudication_cp:+d} centipawns for White")
     return format_pgn(record.tags(), sans, record.result, comments, "; ".join(ending), first)
 
 
@@ -149,12 +149,12 @@ def save_pgn(games: Iterable[GameRecord | str], path: Path) -> int:
     A path that ends in `.zst` is compressed. The file is written completely or not at all. Raises BadInputError if it
     cannot be written.
     """
-    aside = path.with_name(path.name + ".part")
+    temporary = path.with_name(path.name + ".part")
     count = 0
     try:
         with report_write_errors(path):
             with contextlib.ExitStack() as stack:
-                file: IO[bytes] = stack.enter_context(aside.open("wb"))
+                file: IO[bytes] = stack.enter_context(temporary.open("wb"))
                 if path.suffix == ".zst":
                     import zstandard
 
@@ -164,9 +164,9 @@ def save_pgn(games: Iterable[GameRecord | str], path: Path) -> int:
                     text = game if isinstance(game, str) else format_game(game)
                     file.write((("\n" if count else "") + text).encode())
                     count += 1
-            aside.replace(path)
+            temporary.replace(path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     return count
 

@@ -59,12 +59,12 @@ def render_svg(frame: BoardFrame, size: int = 400) -> str:
     """
     fill = {square: _add_alpha("#e67e22", 0.85 * (frame.shade(square) or 0.0)) for square in frame.heat or ()}
     fill.update({square: MARK_COLORS[mark] for square, mark in frame.marks.items() if mark != "check"})
-    checked = next((square for square, mark in frame.marks.items() if mark == "check"), None)
+    check_square = next((square for square, mark in frame.marks.items() if mark == "check"), None)
     board = chess.svg.board(
         frame.base_board(),
         orientation=not frame.flipped,
         lastmove=chess.Move(*frame.last_move) if frame.last_move else None,
-        check=checked,
+        check=check_square,
         arrows=[
             chess.svg.Arrow(
                 arrow.start, arrow.end, color=_add_alpha(ARROW_COLORS[arrow.role], 0.15 + 0.7 * arrow.weight)
@@ -76,20 +76,20 @@ def render_svg(frame: BoardFrame, size: int = 400) -> str:
     )
     line = max(12, size // 25)
     above = [frame.title] if frame.title else []
-    below = list(frame.caption)
+    lines = list(frame.caption)
     if frame.heat is not None and frame.heat_label:
-        below.append(f"heat: {frame.heat_words}")
-    below += [f"{_format_arrow(arrow.start, arrow.end)} {arrow.label}" for arrow in frame.arrows if arrow.label]
-    below += [f"read instead: {format_readings(frame)}"] if frame.read else []
-    below += [f"evaluation {format_evaluation(frame.evaluation)}"] if frame.evaluation is not None else []
+        lines.append(f"heat: {frame.heat_words}")
+    lines += [f"{_format_arrow(arrow.start, arrow.end)} {arrow.label}" for arrow in frame.arrows if arrow.label]
+    lines += [f"read instead: {format_readings(frame)}"] if frame.read else []
+    lines += [f"evaluation {format_evaluation(frame.evaluation)}"] if frame.evaluation is not None else []
     top = round(line * 1.6) * len(above)
-    height = top + size + round(line * 1.4) * len(below) + (line if below else 0)
+    height = top + size + round(line * 1.4) * len(lines) + (line if lines else 0)
     texts = [
         f'<text x="{line / 2:g}" y="{line * 1.15:g}" font-weight="bold">{escape(make_visible(text))}</text>'
         for text in above
     ] + [
         f'<text x="{line / 2:g}" y="{top + size + line * (1.4 * row + 1.2):g}">{escape(make_visible(text))}</text>'
-        for row, text in enumerate(below)
+        for row, text in enumerate(lines)
     ]
     marks = "; ".join(f"{chess.square_name(square)} {mark}" for square, mark in sorted(frame.marks.items()))
     return (
@@ -112,8 +112,8 @@ def render_text(frame: BoardFrame) -> str:
     files = "hgfedcba" if frame.flipped else "abcdefgh"
     width = 3 if frame.heat is None else 4
     lines.append("   " + "".join(name.ljust(width) for name in files).rstrip())
-    used = [mark for mark in MARK_SIGNS if mark in frame.marks.values()]
-    for mark in used:
+    marks = [mark for mark in MARK_SIGNS if mark in frame.marks.values()]
+    for mark in marks:
         squares = ", ".join(chess.square_name(square) for square in sorted(frame.marks) if frame.marks[square] == mark)
         lines.append(f"{MARK_SIGNS[mark]} {mark}: {squares}")
     if frame.heat is not None and frame.heat_label:
@@ -134,9 +134,9 @@ MAX_LISTED_READINGS = 6  # squares listed on one line
 def format_readings(frame: BoardFrame) -> str:
     """Return a probe's wrong predictions, most probable first: `e4 n 0.56, d5 empty 0.44, …`."""
     order = sorted(frame.read, key=lambda square: (-frame.read[square].probability, square))
-    named = [f"{chess.square_name(s)} {frame.read[s].words}" for s in order[:MAX_LISTED_READINGS]]
+    reading_texts = [f"{chess.square_name(s)} {frame.read[s].words}" for s in order[:MAX_LISTED_READINGS]]
     more = f" and {len(order) - MAX_LISTED_READINGS} more" if len(order) > MAX_LISTED_READINGS else ""
-    return ", ".join(named) + more
+    return ", ".join(reading_texts) + more
 
 
 def format_evaluation(centipawns: float) -> str:
@@ -249,10 +249,10 @@ def save_frame(frame: BoardFrame, path: Path) -> None:
     if frame.flipped:
         axis.invert_xaxis()
         axis.invert_yaxis()
-    below = [*frame.caption]
+    lines = [*frame.caption]
     if frame.heat is not None and frame.heat_label:
-        below.append(f"heat: {frame.heat_words}")
-    axis.set_xlabel("\n".join(below), fontsize=8, loc="left")
+        lines.append(f"heat: {frame.heat_words}")
+    axis.set_xlabel("\n".join(lines), fontsize=8, loc="left")
     _save_figure(figure, path)
 
 

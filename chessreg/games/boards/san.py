@@ -83,17 +83,17 @@ def write_game_texts(replay: ReplayedGames) -> tuple[np.ndarray, np.ndarray]:
             black_king[part],
         )
         table = _write_letters(moves, ply[part], mate[part], last[part])
-        used = table != 0
-        sizes[part] = used.sum(axis=1)
-        text.append(table[used])
+        is_letter = table != 0
+        sizes[part] = is_letter.sum(axis=1)
+        text.append(table[is_letter])
 
     ends = np.zeros(plies + 1, np.int64)
     np.cumsum(sizes, out=ends[1:])
     empty = lengths == 0
-    written = np.concatenate(text) if text else np.zeros(0, np.uint8)
+    characters = np.concatenate(text) if text else np.zeros(0, np.uint8)
     if empty.any():  # a game without moves is `;`, which no ply writes
-        written = np.insert(written, ends[replay.offsets[:-1]][empty], ord(";"))
-    return written, ends[replay.offsets] + np.concatenate([[0], np.cumsum(empty)])
+        characters = np.insert(characters, ends[replay.offsets[:-1]][empty], ord(";"))
+    return characters, ends[replay.offsets] + np.concatenate([[0], np.cumsum(empty)])
 
 
 class _MoveSlice:
@@ -120,9 +120,9 @@ class _MoveSlice:
         self.enemy_king = np.where(self.white, black_king, white_king)
         self.castling = (self.kind == KING) & (np.abs(target - origin) == 2)
         crossing = (self.kind == WHITE_PAWN) & ((origin ^ target) & 7 != 0)
-        taken = self.boards[before * 64 + target] != 0
-        self.en_passant = crossing & ~taken
-        self.capture = taken | crossing
+        is_capture = self.boards[before * 64 + target] != 0
+        self.en_passant = crossing & ~is_capture
+        self.capture = is_capture | crossing
 
 
 def _find_king_squares(replay: ReplayedGames, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -134,12 +134,12 @@ def _find_king_squares(replay: ReplayedGames, before: np.ndarray) -> tuple[np.nd
     squares = []
     for king, home in ((6, 4), (12, 60)):
         # known[i] is before ply i: the home square at a game's start, the last target after a king move
-        known = first.copy()
+        king_squares = first.copy()
         value = np.full(len(code) + 1, home, np.int64)
-        moved = np.flatnonzero((code == king) & ~first[1:]) + 1
-        known[moved] = True
-        value[moved] = replay.target[moved - 1]
-        latest = np.maximum.accumulate(np.where(known, np.arange(len(known)), 0))
+        king_moves = np.flatnonzero((code == king) & ~first[1:]) + 1
+        king_squares[king_moves] = True
+        value[king_moves] = replay.target[king_moves - 1]
+        latest = np.maximum.accumulate(np.where(king_squares, np.arange(len(king_squares)), 0))
         squares.append(value[latest][:-1])
     return squares[0], squares[1]
 
@@ -174,8 +174,8 @@ def _gives_check(m: _MoveSlice) -> np.ndarray:
     kind = np.where(m.castling, ROOK, kind)
     check = t.attacks[kind, place] >> m.enemy_king.astype(np.uint64) & np.uint64(1) != 0
     check &= t.squares_between[place * 64 + m.enemy_king] & m.occupied[m.before + 1] == 0
-    aligned = np.flatnonzero(t.direction[m.enemy_king * 64 + m.origin] < 8)
-    check[aligned] |= _opens_line(m, aligned, m.origin[aligned])
+    in_line = np.flatnonzero(t.direction[m.enemy_king * 64 + m.origin] < 8)
+    check[in_line] |= _opens_line(m, in_line, m.origin[in_line])
     passing = np.flatnonzero(m.en_passant)
     check[passing] |= _opens_line(m, passing, (m.origin[passing] & 56) | (m.target[passing] & 7))
     return check
@@ -206,58 +206,58 @@ def _find_rivals(m: _MoveSlice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     same &= ~get_square_bit(m.origin[ambiguous]) & t.attacks[m.kind[ambiguous], m.target[ambiguous]]
     some = same != 0
     at, left = ambiguous[some], same[some]
-    any_rival, on_file, on_rank = (np.zeros(len(at), bool) for _ in range(3))
+    has_rival, shares_file, on_rank = (np.zeros(len(at), bool) for _ in range(3))
     while left.any():
         open_ = np.flatnonzero(left)
         square = find_lowest_bit(left[open_])
         left[open_] &= left[open_] - np.uint64(1)
-        here = at[open_]
-        reaches = t.squares_between[square * 64 + m.target[here]] & m.occupied[m.before[here]] == 0
-        reaches &= ~_is_pinned(m, here, square)
-        any_rival[open_] |= reaches
-        on_file[open_] |= reaches & ((square ^ m.origin[here]) & 7 == 0)
-        on_rank[open_] |= reaches & (square >> 3 == m.origin[here] >> 3)
-    return at[any_rival], on_file[any_rival], on_rank[any_rival]
+        open_moves = at[open_]
+        reaches = t.squares_between[square * 64 + m.target[open_moves]] & m.occupied[m.before[open_moves]] == 0
+        reaches &= ~_is_pinned(m, open_moves, square)
+        has_rival[open_] |= reaches
+        shares_file[open_] |= reaches & ((square ^ m.origin[open_moves]) & 7 == 0)
+        on_rank[open_] |= reaches & (square >> 3 == m.origin[open_moves] >> 3)
+    return at[has_rival], shares_file[has_rival], on_rank[has_rival]
 
 
 def _write_letters(m: _MoveSlice, ply: np.ndarray, mate: np.ndarray, last: np.ndarray) -> np.ndarray:
     """Return the characters of each ply with its move number and separator, uint8 [plies, 15]; zeros are unused."""
     n = len(ply)
-    out = np.zeros((_WIDTH, n), np.uint8)
+    letters = np.zeros((_WIDTH, n), np.uint8)
     number = np.where(ply % 2 == 0, ply // 2 + 1, 0)
-    out[0, ply == 0] = ord(";")
+    letters[0, ply == 0] = ord(";")
     for column, power in enumerate((10_000, 1_000, 100, 10, 1), 1):
         rows = np.flatnonzero(number >= power)
-        out[column, rows] = ord("0") + number[rows] // power % 10
-    out[6, number > 0] = ord(".")
+        letters[column, rows] = ord("0") + number[rows] // power % 10
+    letters[6, number > 0] = ord(".")
 
     pawn = m.kind == WHITE_PAWN
-    out[7] = _LETTER[m.kind]
+    letters[7] = _LETTER[m.kind]
     pawn_takes = np.flatnonzero(pawn & m.capture)
-    out[7, pawn_takes] = ord("a") + (m.origin[pawn_takes] & 7)
-    at, on_file, on_rank = _find_rivals(m)
-    by_file = on_rank | ~on_file  # the file distinguishes them unless one shares it; then the rank does
-    out[8, at[by_file]] = ord("a") + (m.origin[at[by_file]] & 7)
-    out[9, at[on_file]] = ord("1") + (m.origin[at[on_file]] >> 3)
-    out[10, m.capture] = ord("x")
-    out[11] = ord("a") + (m.target & 7)
-    out[12] = ord("1") + (m.target >> 3)
+    letters[7, pawn_takes] = ord("a") + (m.origin[pawn_takes] & 7)
+    at, shares_file, on_rank = _find_rivals(m)
+    by_file = on_rank | ~shares_file  # the file distinguishes them unless one shares it; then the rank does
+    letters[8, at[by_file]] = ord("a") + (m.origin[at[by_file]] & 7)
+    letters[9, at[shares_file]] = ord("1") + (m.origin[at[shares_file]] >> 3)
+    letters[10, m.capture] = ord("x")
+    letters[11] = ord("a") + (m.target & 7)
+    letters[12] = ord("1") + (m.target >> 3)
     check = np.flatnonzero(_gives_check(m))
-    out[13, check] = ord("+")
-    out[13, mate] = ord("#")
-    out[14, ~last] = ord(" ")
+    letters[13, check] = ord("+")
+    letters[13, mate] = ord("#")
+    letters[14, ~last] = ord(" ")
 
-    promoted = np.flatnonzero(m.promotion > 0)
-    if len(promoted):  # "exd8=Q+" needs the same seven columns, two of which are free before the capture
-        out[8, promoted] = out[10, promoted]
-        out[9:11, promoted] = out[11:13, promoted]
-        out[11, promoted] = ord("=")
-        out[12, promoted] = _LETTER[m.promotion[promoted]]
-    castled = np.flatnonzero(m.castling)
-    if len(castled):
-        long = m.target[castled] < m.origin[castled]
-        out[7:12, castled] = np.where(long, np.frombuffer(b"O-O-O", np.uint8)[:, None], np.uint8(0))
-        out[12, castled] = 0
-        short = castled[~long]
-        out[7:10, short] = np.frombuffer(b"O-O", np.uint8)[:, None]
-    return np.ascontiguousarray(out.T)
+    promotions = np.flatnonzero(m.promotion > 0)
+    if len(promotions):  # "exd8=Q+" needs the same seven columns, two of which are free before the capture
+        letters[8, promotions] = letters[10, promotions]
+        letters[9:11, promotions] = letters[11:13, promotions]
+        letters[11, promotions] = ord("=")
+        letters[12, promotions] = _LETTER[m.promotion[promotions]]
+    castlings = np.flatnonzero(m.castling)
+    if len(castlings):
+        long = m.target[castlings] < m.origin[castlings]
+        letters[7:12, castlings] = np.where(long, np.frombuffer(b"O-O-O", np.uint8)[:, None], np.uint8(0))
+        letters[12, castlings] = 0
+        short = castlings[~long]
+        letters[7:10, short] = np.frombuffer(b"O-O", np.uint8)[:, None]
+    return np.ascontiguousarray(letters.T)

@@ -73,8 +73,8 @@ def _is_too_far(board: chess.Board, target: chess.Board, plies: int) -> bool:
     A ply brings one piece to its square (castling two) and captures at most one, a pawn never moves back, and a king or
     rook at home that lost its right must have left and returned.
     """
-    rights, wanted = board.clean_castling_rights(), target.clean_castling_rights()
-    if wanted & ~rights:
+    rights, target_rights = board.clean_castling_rights(), target.clean_castling_rights()
+    if target_rights & ~rights:
         return True
     for color in chess.COLORS:
         turns = (plies + (board.turn == color)) // 2
@@ -86,8 +86,8 @@ def _is_too_far(board: chess.Board, target: chess.Board, plies: int) -> bool:
         if target.pieces_mask(chess.PAWN, color) & second & ~board.pieces_mask(chess.PAWN, color):
             return True
         king_at_home = target.pieces_mask(chess.KING, color) & first & chess.BB_FILE_E
-        lost = rights & ~wanted & first & target.pieces_mask(chess.ROOK, color)  # by their rooks' squares
-        if king_at_home and lost:
+        lost_rights = rights & ~target_rights & first & target.pieces_mask(chess.ROOK, color)  # by their rooks' squares
+        if king_at_home and lost_rights:
             missing += 2
         if missing > turns + castles:
             return True

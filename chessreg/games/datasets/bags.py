@@ -62,12 +62,12 @@ def list_bag_shards(path: InputFile) -> list[InputFile]:
     match = _SHARDED.fullmatch(path.name)
     if match is None or not is_bag(path) or path.exists():
         return [path]
-    before, count, behind = match[1], int(match[2]), match[3]
+    before, count, after = match[1], int(match[2]), match[3]
     if not count:
-        raise BadInputError(f"{path} asks for 0 shards", f"one file alone is {before}{behind}")
+        raise BadInputError(f"{path} asks for 0 shards", f"one file alone is {before}{after}")
     if count > MAX_SHARDS:
         raise BadInputError(f"{path} asks for {count:,} shards", f"a shard's number has five digits: {MAX_SHARDS:,}")
-    files = [path.with_name(f"{before}-{number:05d}-of-{count:05d}{behind}") for number in range(count)]
+    files = [path.with_name(f"{before}-{number:05d}-of-{count:05d}{after}") for number in range(count)]
     missing = [file for file in files if not file.is_file()]
     if missing:
         raise NotFoundError(f"{len(missing):,} of {count:,} shards are missing: {missing[0]}", "download all shards")
@@ -83,11 +83,11 @@ def encode_varint(number: int) -> bytes:
     >>> encode_varint(130).hex()
     '8201'
     """
-    out = bytearray()
+    encoded = bytearray()
     while number > 127:
-        out.append(number & 127 | 128)
+        encoded.append(number & 127 | 128)
         number >>= 7
-    return bytes([*out, number])
+    return bytes([*encoded, number])
 
 
 def encode_record(fen: str, move: str | None = None, win_prob: float | None = None) -> bytes:
@@ -137,7 +137,7 @@ class Records:
 
 
 def decode_records(
-    text: bytes, starts: np.ndarray, ends: np.ndarray, coding: Coding | None = None, where: Any = None
+    text: bytes, starts: np.ndarray, ends: np.ndarray, coding: Coding | None = None, source: Any = None
 ) -> Records:
     """Return the records text[starts:ends], int64 [n]. `coding` defaults to that of the first record, known from its
     length.
@@ -146,30 +146,35 @@ def decode_records(
     """
     data = np.frombuffer(text + b"\0\0", np.uint8)
     lengths = data[starts].astype(np.int64)
-    wide = lengths > 127
-    lengths = np.where(wide, (lengths & 127) | data[starts + 1].astype(np.int64) << 7, lengths)
-    fen_starts = starts + 1 + wide
+    has_two_bytes = lengths > 127
+    lengths = np.where(has_two_bytes, (lengths & 127) | data[starts + 1].astype(np.int64) << 7, lengths)
+    fen_starts = starts + 1 + has_two_bytes
     fen_ends = fen_starts + lengths
     rest = ends - fen_ends
     if coding is None:
         size = int(rest[0]) if len(rest) else 4
         coding = _CODING_BY_SIZE.get(size)
         if coding is None:
-            raise (where or _make_record_error)(0, f"it is not a record of {', '.join(CODINGS)}")
-    good = (rest >= 4) & (ends > starts) & (lengths > 0) & ~(wide & (data[np.minimum(starts + 1, len(text))] > 127))
+            raise (source or _make_record_error)(0, f"it is not a record of {', '.join(CODINGS)}")
+    is_valid = (
+        (rest >= 4)
+        & (ends > starts)
+        & (lengths > 0)
+        & ~(has_two_bytes & (data[np.minimum(starts + 1, len(text))] > 127))
+    )
     move_starts = move_ends = fen_ends
     if coding == "behavioral_cloning":
-        good &= rest <= 5
+        is_valid &= rest <= 5
         move_ends = ends
     elif coding == "state_value":
-        good &= rest == 8
+        is_valid &= rest == 8
     else:
-        good &= (rest >= 13) & (rest <= 14)
-        good &= data[np.where(good, fen_ends, 0)] == rest - 9
+        is_valid &= (rest >= 13) & (rest <= 14)
+        is_valid &= data[np.where(is_valid, fen_ends, 0)] == rest - 9
         move_starts, move_ends = fen_ends + 1, ends - 8
-    if not good.all():
-        number = int((~good).argmax())
-        raise (where or _make_record_error)(number, f"it is not a record of {coding}")
+    if not is_valid.all():
+        number = int((~is_valid).argmax())
+        raise (source or _make_record_error)(number, f"it is not a record of {coding}")
     win_prob = np.full(len(starts), np.nan)
     if coding != "behavioral_cloning" and len(starts):
         win_prob = data[(ends - 8)[:, None] + np.arange(8)].view(">f8")[:, 0].astype(np.float64)
@@ -198,8 +203,8 @@ class Bag:
         self.path = path
         self.is_packed = path.suffix.lower() == ".bagz"
         self._stat = path.stat()
-        aside = path.with_name(f"limits.{path.name}")
-        self._limits_path = aside if aside.is_file() else path
+        limits_path = path.with_name(f"limits.{path.name}")
+        self._limits_path = limits_path if limits_path.is_file() else path
         size = self._stat.st_size
         limits_size = self._limits_path.stat().st_size
         if 0 < limits_size < 8:
@@ -210,7 +215,7 @@ class Bag:
             with self._limits_path.open("rb") as file:
                 file.seek(limits_size - 8)
                 self.end = int.from_bytes(file.read(8), "little", signed=True)
-        first = 0 if self._limits_path == aside else self.end
+        first = 0 if self._limits_path == limits_path else self.end
         if not (0 <= self.end <= size) or (limits_size and not first <= limits_size - 8):
             raise self._error(f"its last limit, byte {limits_size - 8:,}, puts the records' end at {self.end:,} of "
                               f"{size:,} bytes")  # fmt: skip
@@ -236,32 +241,32 @@ class Bag:
         for text, starts, ends in self._read(0, len(self), BATCH_RECORDS):
             yield from (text[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
 
-    def records(self, at_once: int = BATCH_RECORDS, coding: Coding | None = None) -> Iterator[Records]:
-        """Yield the records as positions, `at_once` per batch. Raises BagError for the first invalid record."""
+    def records(self, batch_records: int = BATCH_RECORDS, coding: Coding | None = None) -> Iterator[Records]:
+        """Yield the records as positions, `batch_records` per batch. Raises BagError for the first invalid record."""
         number = 0
-        for text, starts, ends in self._read(0, len(self), at_once):
+        for text, starts, ends in self._read(0, len(self), batch_records):
             first = number
 
             def wrong(at: int, reason: str, first: int = first) -> BagError:
                 return self._error(reason, first + at)
 
-            made = decode_records(text, starts, ends, coding, wrong)
-            coding = made.coding
-            number += len(made)
-            yield made
+            decoded_records = decode_records(text, starts, ends, coding, wrong)
+            coding = decoded_records.coding
+            number += len(decoded_records)
+            yield decoded_records
         self._check_unchanged()
 
     def _check_unchanged(self) -> None:
         """Raise BagError if the file changed since it was opened."""
-        now = self.path.stat()
-        if (now.st_size, now.st_mtime_ns) != (self._stat.st_size, self._stat.st_mtime_ns):
+        stat = self.path.stat()
+        if (stat.st_size, stat.st_mtime_ns) != (self._stat.st_size, self._stat.st_mtime_ns):
             raise self._error("it was changed while it was read")
 
-    def _read(self, start: int, stop: int, at_once: int) -> Iterator[tuple[bytes, np.ndarray, np.ndarray]]:
-        """Yield (bytes, starts, ends) of records, `at_once` per batch."""
+    def _read(self, start: int, stop: int, batch_records: int) -> Iterator[tuple[bytes, np.ndarray, np.ndarray]]:
+        """Yield (bytes, starts, ends) of records, `batch_records` per batch."""
         with self._limits_path.open("rb") as index, self.path.open("rb") as file:
-            for first in range(start, stop, at_once):
-                last = min(first + at_once, stop)
+            for first in range(start, stop, batch_records):
+                last = min(first + batch_records, stop)
                 index.seek(self._first + 8 * max(first - 1, 0))
                 data = index.read(8 * (last - max(first - 1, 0)))
                 limits = np.frombuffer(data[: len(data) // 8 * 8], "<i8").astype(np.int64)
@@ -269,9 +274,9 @@ class Bag:
                 if len(limits) != last - first + 1:
                     raise self._error("it was cut off while it was read", first)
                 sizes = np.diff(limits)
-                bad = (sizes < 0) | (limits[1:] > self.end) | (limits[:-1] < 0)
-                if bad.any():
-                    at = int(bad.argmax())
+                is_invalid = (sizes < 0) | (limits[1:] > self.end) | (limits[:-1] < 0)
+                if is_invalid.any():
+                    at = int(is_invalid.argmax())
                     raise self._error(
                         f"its limits are not in order: {limits[at]:,}, then {limits[at + 1]:,}, at byte "
                         f"{self._first + 8 * (first + at):,}", first + at,
@@ -368,17 +373,17 @@ def export_bag(
         coding = choose_coding({name: table[name].null_count < len(rows) for name in names})
     move = {"behavioral_cloning": "best", "action_value": "action"}.get(coding)
     value = None if coding == "behavioral_cloning" else "win_prob"
-    wanted = [name for name in (move, value) if name]
+    column_names = [name for name in (move, value) if name]
 
     def iterate_records() -> Iterator[bytes]:
         for start in range(0, len(rows), BATCH_RECORDS):
-            some = rows[start : start + BATCH_RECORDS]
-            columns = positions.take(some, ["fen", *wanted]).to_pydict()
+            batch_rows = rows[start : start + BATCH_RECORDS]
+            columns = positions.take(batch_rows, ["fen", *column_names]).to_pydict()
             for place, fen in enumerate(columns["fen"]):
-                for name in wanted:
+                for name in column_names:
                     if columns[name][place] is None:
                         raise BadInputError(
-                            f"position {some[place]:,} has no {name}, which a record of {coding} needs",
+                            f"position {batch_rows[place]:,} has no {name}, which a record of {coding} needs",
                             "choose another --coding",
                         )
                 yield encode_record(

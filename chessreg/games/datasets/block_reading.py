@@ -70,15 +70,15 @@ class BlockPool:
         if self.processes == 1:
             yield from map(self.reader.read, blocks)
             return
-        waiting: deque[Future[BlockRows]] = deque()
+        pending: deque[Future[BlockRows]] = deque()
         for block in blocks:
             if len(self._processes) < self.processes:
                 self._start()
-            waiting.append(self._threads.submit(self._read_in_process, block))
-            if len(waiting) > self.processes + 1:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            pending.append(self._threads.submit(self._read_in_process, block))
+            if len(pending) > self.processes + 1:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
     def _start(self) -> None:
         process = subprocess.Popen(

@@ -108,24 +108,29 @@ def _find_starts_by_numpy(block: bytes | bytearray) -> np.ndarray | None:
     lines = before[(before < 0) | (data[before] == ord("\n"))] + 1
     newlines = np.flatnonzero(data == ord("\n"))
     numbers = np.searchsorted(newlines, lines)
-    follows = np.zeros(len(lines), bool)
-    follows[1:] = numbers[1:] == numbers[:-1] + 1
-    ends = newlines[numbers[:-1][follows[1:]]] - 1  # the last characters of tag lines that precede another tag line
+    is_continuation = np.zeros(len(lines), bool)
+    is_continuation[1:] = numbers[1:] == numbers[:-1] + 1
+    ends = (
+        newlines[numbers[:-1][is_continuation[1:]]] - 1
+    )  # the last characters of tag lines that precede another tag line
     if (data[ends] != ord("]")).any() or (data[ends - 1] != ord('"')).any():
         return None
-    begins = lines[~follows]
+    line_starts = lines[~is_continuation]
     if b"{" in block:
-        opened, closed = _find_last_before(begins, data == ord("{")), _find_last_before(begins, data == ord("}"))
-        if (opened > closed).any():
+        last_open, last_close = (
+            _find_last_before(line_starts, data == ord("{")),
+            _find_last_before(line_starts, data == ord("}")),
+        )
+        if (last_open > last_close).any():
             return None
-    plain = np.zeros(len(begins), bool)
+    plain = np.zeros(len(line_starts), bool)
     if len(data) > len(_FIRST_TAG):
-        window = np.minimum(begins, len(data) - len(_FIRST_TAG))[:, None] + np.arange(len(_FIRST_TAG))
+        window = np.minimum(line_starts, len(data) - len(_FIRST_TAG))[:, None] + np.arange(len(_FIRST_TAG))
         plain = (data[window] == _FIRST_TAG).all(axis=1)
-    for place in begins[~plain].tolist():
+    for place in line_starts[~plain].tolist():
         if _TAG_BEGINS.match(block, place) is None:
             return None
-    return begins
+    return line_starts
 
 
 def _find_last_before(places: np.ndarray, marked: np.ndarray) -> np.ndarray:
@@ -188,8 +193,8 @@ def find_last_start(buffer: bytearray) -> int:
         line = buffer.rfind(b"\n", 0, place) + 1
         if not buffer[line:place].lstrip(b" \t").startswith(b"[") and _TAG_BEGINS.match(buffer, place + 1):
             return place + 1
-    begins = find_game_starts(buffer, more=True)
-    return int(begins[-1]) if len(begins) else 0
+    starts = find_game_starts(buffer, more=True)
+    return int(starts[-1]) if len(starts) else 0
 
 
 def iterate_games(block: bytes, first_line: int) -> Iterator[RawGame]:
@@ -284,6 +289,6 @@ def parse_tags(text: str) -> dict[str, str]:
     if len(pairs) == text.count("["):
         return dict(pairs)
     tags = {}
-    for name, value, unclosed in _ANY_TAG.findall(_REMARK_LINES.sub("", text)):
-        tags[name] = re.sub(r'\\(["\\])', r"\1", value) if not unclosed else unclosed.rstrip('"] \t')
+    for name, value, tail in _ANY_TAG.findall(_REMARK_LINES.sub("", text)):
+        tags[name] = re.sub(r'\\(["\\])', r"\1", value) if not tail else tail.rstrip('"] \t')
     return tags

@@ -50,7 +50,7 @@ def build_dataset(
     salvage: bool = False,
     min_plies: int = 0,
     exclude: Mapping[str, np.ndarray] | None = None,
-    wanted: GameFilter = EVERY_GAME,
+    game_filter: GameFilter = EVERY_GAME,
     on_progress: Progress | None = None,
     reader_name: str = "auto",
     processes: int = 1,
@@ -58,9 +58,9 @@ def build_dataset(
     """Read PGN files or transcript CSVs (plain, zst, gz, bz2, zip) into the new dataset `folder`, in their order.
 
     Games without moves, with fewer than `min_plies`, of variants and from custom starts are skipped and counted, as are
-    games that `wanted` rejects and games whose move hash is in `exclude`: {input reference of a dataset: hashes uint64
-    [n] of its games}. `salvage` keeps the complete games before a break in a stream. The result does not depend on
-    `processes`, the greatest number of processes that read blocks (small files are read by fewer).
+    games that `game_filter` rejects and games whose move hash is in `exclude`: {input reference of a dataset: hashes
+    uint64 [n] of its games}. `salvage` keeps the complete games before a break in a stream. The result does not depend
+    on `processes`, the greatest number of processes that read blocks (small files are read by fewer).
 
     Raises BadInputError, and leaves nothing behind, if the folder exists, a stream cannot be decoded completely
     (without `salvage`), a file is not a PGN, or no game is legal.
@@ -69,9 +69,9 @@ def build_dataset(
         raise BadInputError("there are no files to add")
     sources = [open_game_source(path) for path in files]
     player = get_reader(reader_name)
-    with create_folder(folder) as aside:
+    with create_folder(folder) as temporary:
         return _build_from_sources(
-            sources, aside, player, salvage, min_plies, exclude or {}, wanted, on_progress, processes
+            sources, temporary, player, salvage, min_plies, exclude or {}, game_filter, on_progress, processes
         )
 
 
@@ -97,48 +97,48 @@ def create_folder(folder: Path) -> Iterator[Path]:
     """
     if folder.exists():
         raise BadInputError(f"{folder} exists already")
-    aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+    temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
     try:
-        aside.mkdir(parents=True)
-        yield aside
-        os.rename(aside, folder)
+        temporary.mkdir(parents=True)
+        yield temporary
+        os.rename(temporary, folder)
     except OSError as error:
         hint = "free some space and add it again" if is_disk_full(error) else ""
         raise ChessregError(f"the dataset cannot be written to {folder}: {describe_os_error(error)}", hint) from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _build_from_sources(
     sources: list[GameSource],
-    aside: Path,
+    temporary: Path,
     player: GameReader,
     salvage: bool,
     min_plies: int,
     exclude: Mapping[str, np.ndarray],
-    wanted: GameFilter,
+    game_filter: GameFilter,
     on_progress: Progress | None,
     processes: int,
 ) -> DatasetReport:
-    """Build the dataset in `aside`; the arguments are those of `build_dataset`."""
+    """Build the dataset in `temporary`; the arguments are those of `build_dataset`."""
     import pyarrow as pa
 
     total = sum(source.bytes_total for source in sources)
-    tally, broken, row = Tally(), None, 0
+    tally, error, row = Tally(), None, 0
     excluded = HashSet(np.concatenate(list(exclude.values()))) if exclude else None
-    reader = BlockReader(player, min_plies, excluded, wanted)
-    scratch, hashes = aside / "scratch.arrow", aside / "hashes"
+    reader = BlockReader(player, min_plies, excluded, game_filter)
+    scratch, hashes = temporary / "scratch.arrow", temporary / "hashes"
     with (
         pa.ipc.new_file(
             str(scratch), rows.make_game_schema(), options=pa.ipc.IpcWriteOptions(compression="lz4")
         ) as writer,
         hashes.open("wb") as hashes_out,
-        (aside / dataset.REJECTS_FILE).open("w", encoding="utf-8", newline="") as rejects,
+        (temporary / dataset.REJECTS_FILE).open("w", encoding="utf-8", newline="") as rejects,
         BlockPool(reader, min(processes, max(1, total // _BYTES_PER_PROCESS))) as pool,
     ):
         rejects.write("row\tsource\tline\tply\treason\n")
         for source in sources:
-            before, legal, bad = row, tally.games, dict(tally.rejected)
+            before, legal, rejected_before = row, tally.games, dict(tally.rejected)
             stream = _Stream(source)
             for block in pool.read(stream.blocks()):
                 batch = block.batch.set_column(0, "row", pa.array(block.batch["row"].to_numpy() + row))
@@ -153,21 +153,21 @@ def _build_from_sources(
             if stream.error:
                 if not salvage:
                     raise _make_broken_error(source, stream.error)
-                broken = f"{source.path.name}: {stream.error}"
+                error = f"{source.path.name}: {stream.error}"
                 if stream.cut_off:
                     reject = Reject(0, stream.line, 0, "the stream ends inside the game")
                     write_reject(rejects, reject, row, source.path.name)
                     tally.reject(reject.reason)
                     row += 1
-            if tally.games == legal and not wanted.settings():
-                raise _make_no_game_error(source, row - before, tally, bad)
+            if tally.games == legal and not game_filter.settings():
+                raise _make_no_game_error(source, row - before, tally, rejected_before)
     if not tally.games:
         raise _make_no_game_error(sources[0], row, tally, {})
     copies = find_duplicates(hashes, tally.games)
     hashes.unlink()
-    write_parquet(scratch, aside / dataset.GAMES_FILE, copies, rows.make_game_schema(), _WORDS)
+    write_parquet(scratch, temporary / dataset.GAMES_FILE, copies, rows.make_game_schema(), _WORDS)
     scratch.unlink()
-    filters = describe_filters(min_plies, exclude, wanted)
+    filters = describe_filters(min_plies, exclude, game_filter)
     files = [SourceFile(source.path.name, source.sha256, source.bytes_total) for source in sources]
     result = DatasetReport(
         identity=identify_dataset([file.sha256 for file in files], filters),
@@ -185,13 +185,13 @@ def _build_from_sources(
         both_elos=tally.both_elos,
         first_date=tally.first_date,
         last_date=tally.last_date,
-        games_sha256=hash_file(aside / dataset.GAMES_FILE),
-        salvaged=broken,
+        games_sha256=hash_file(temporary / dataset.GAMES_FILE),
+        salvaged=error,
         found=row,
         cut=tally.cut,
         notes=[f"{source.path.name}: {note}" for source in sources for note in source.notes],
     )
-    result.save(aside)
+    result.save(temporary)
     return result
 
 
@@ -219,28 +219,30 @@ def write_reject(file: IO[str], reject: Reject, row: int, name: str) -> None:
     file.write(f"{row + reject.row}\t{name}\t{reject.line}\t{reject.ply}\t{reason}\n")
 
 
-def _make_broken_error(source: GameSource, why: str) -> BadInputError:
+def _make_broken_error(source: GameSource, reason: str) -> BadInputError:
     hint = "get the file again, or keep the games before the break with --salvage"
-    return BadInputError(f"{source.path} cannot be read completely: {why}", hint)
+    return BadInputError(f"{source.path} cannot be read completely: {reason}", hint)
 
 
 def _make_no_game_error(source: GameSource, games: int, tally: Tally, before: dict[str, int]) -> BadInputError:
-    rejected = {k: n - before.get(k, 0) for k, n in tally.rejected.items() if n > before.get(k, 0)}
-    why = ", ".join(f"{number} {reason}" for reason, number in rejected.items()) or "nothing but skipped games"
+    new_rejects = {k: n - before.get(k, 0) for k, n in tally.rejected.items() if n > before.get(k, 0)}
+    reject_text = (
+        ", ".join(f"{number} {reason}" for reason, number in new_rejects.items()) or "nothing but skipped games"
+    )
     if not games:
         return BadInputError(f"{source.path} is not a PGN: it holds no game")
-    left_out = "; ".join(f"{number:,} {reason}" for reason, number in tally.skipped.items())
-    hint = f"left out: {left_out}" if left_out else "is it a PGN of standard chess?"
-    return BadInputError(f"{source.path} holds no legal game ({games} found: {why})", hint)
+    skipped_text = "; ".join(f"{number:,} {reason}" for reason, number in tally.skipped.items())
+    hint = f"left out: {skipped_text}" if skipped_text else "is it a PGN of standard chess?"
+    return BadInputError(f"{source.path} holds no legal game ({games} found: {reject_text})", hint)
 
 
-def find_duplicates(path: Path, count: int, at_once: int = _BATCH_HASHES) -> np.ndarray:
+def find_duplicates(path: Path, count: int, batch_hashes: int = _BATCH_HASHES) -> np.ndarray:
     """Return whether each row's hash occurs in an earlier row of the file of hashes, bool [count].
 
-    Reads the file once per `at_once` rows.
+    Reads the file once per `batch_hashes` rows.
     """
     copies = np.zeros(count, bool)
-    passes = max(1, -(-count // at_once))
+    passes = max(1, -(-count // batch_hashes))
     chunk = 1 << 20
     for number in range(passes):
         chunks: list[np.ndarray] = []
@@ -255,8 +257,8 @@ def find_duplicates(path: Path, count: int, at_once: int = _BATCH_HASHES) -> np.
                 start += len(hashes)
         hashes, rows_ = np.concatenate(chunks), np.concatenate(places)
         order = np.argsort(hashes, kind="stable")  # stable, so the first of equal hashes is the earliest row
-        ordered = hashes[order]
-        is_copy = ordered[1:] == ordered[:-1]
+        sorted_hashes = hashes[order]
+        is_copy = sorted_hashes[1:] == sorted_hashes[:-1]
         copies[rows_[order[1:][is_copy]]] = True
     return copies
 
@@ -284,17 +286,19 @@ def write_parquet(
             start, size = start + len(batch), size + len(batch)
             if size >= ROW_GROUP_ROWS:
                 table = pa.Table.from_batches(held, schema)
-                whole = size - size % ROW_GROUP_ROWS
-                writer.write_table(table.slice(0, whole), ROW_GROUP_ROWS)
-                held, size = table.slice(whole).combine_chunks().to_batches(), size - whole
+                full_rows = size - size % ROW_GROUP_ROWS
+                writer.write_table(table.slice(0, full_rows), ROW_GROUP_ROWS)
+                held, size = table.slice(full_rows).combine_chunks().to_batches(), size - full_rows
         writer.write_table(pa.Table.from_batches(held, schema), ROW_GROUP_ROWS)
 
 
-def describe_filters(min_plies: int, exclude: Iterable[str] = (), wanted: GameFilter = EVERY_GAME) -> dict[str, Any]:
+def describe_filters(
+    min_plies: int, exclude: Iterable[str] = (), game_filter: GameFilter = EVERY_GAME
+) -> dict[str, Any]:
     """Return the filters as stored in the report and hashed in the identity; `exclude` are input references of
     datasets."""
     references = sorted(set(exclude))
-    return {"min_plies": min_plies, **({"exclude": references} if references else {}), **wanted.settings()}
+    return {"min_plies": min_plies, **({"exclude": references} if references else {}), **game_filter.settings()}
 
 
 def identify_dataset(digests: Sequence[str], filters: dict[str, Any], **reader: Any) -> str:

@@ -142,10 +142,10 @@ class DatasetReport:
     def find_miscount(self) -> str | None:
         """Return a sentence if the counts do not add up, else None."""
         counted_items = self.plies if self.content == "positions" else self.games
-        listed = counted_items + sum(self.rejected.values()) + sum(self.skipped.values())
-        if self.found in (None, listed):
+        accounted_items = counted_items + sum(self.rejected.values()) + sum(self.skipped.values())
+        if self.found in (None, accounted_items):
             return None
-        return f"{self.found:,} {self.content} were found, and {listed:,} are kept, rejected or skipped"
+        return f"{self.found:,} {self.content} were found, and {accounted_items:,} are kept, rejected or skipped"
 
     def save(self, folder: Path) -> None:
         """Write `dataset.json`."""
@@ -201,8 +201,8 @@ class DatasetFile:
     hash_column: ClassVar[str]
     """Determines the part of a row: rows with equal values are always in the same part."""
 
-    def __init__(self, folder: Path, within: DatasetPart | None = None) -> None:
-        """With `within`, `len`, `rows` and `table` refer to that part; row positions remain those of the Parquet file.
+    def __init__(self, folder: Path, part: DatasetPart | None = None) -> None:
+        """With `part`, `len`, `rows` and `table` refer to that part; row positions remain those of the Parquet file.
 
         Raises NotFoundError if the folder contains no dataset, BadInputError for other content or a damaged Parquet
         file.
@@ -211,7 +211,7 @@ class DatasetFile:
         import pyarrow.parquet as pq
 
         self.folder = Path(folder)
-        self.within = within
+        self.within = part
         path = self.folder / self.file_name
         if not path.is_file():
             for other, name in CONTENTS.items():
@@ -244,12 +244,13 @@ class DatasetFile:
         """The contents of `dataset.json`."""
         return DatasetReport.load(self.folder)
 
-    def stretches(self, least: int) -> Iterator[range]:
-        """Yield ranges of row positions of consecutive row groups, each with at least `least` rows except the last."""
+    def stretches(self, min_rows: int) -> Iterator[range]:
+        """Yield ranges of row positions of consecutive row groups, each with at least `min_rows` rows except the
+        last."""
         begin, stop = 0, 0
         for group in range(self._file.metadata.num_row_groups):
             stop += self._file.metadata.row_group(group).num_rows
-            if stop - begin >= least or stop == self.total:
+            if stop - begin >= min_rows or stop == self.total:
                 yield range(begin, stop)
                 begin = stop
 
@@ -276,8 +277,8 @@ class DatasetFile:
                 return self._file.read(columns=list(columns))
             return self._file.read_row_group(group, columns=list(columns))
         except (pa.ArrowException, OSError) as error:
-            what = f"{self.folder / self.file_name} is damaged: {str(error).splitlines()[0]}"
-            raise CorruptError(what, "chessreg dataset verify") from error
+            problem = f"{self.folder / self.file_name} is damaged: {str(error).splitlines()[0]}"
+            raise CorruptError(problem, "chessreg dataset verify") from error
 
     @cached_property
     def hashes(self) -> np.ndarray:
@@ -286,23 +287,23 @@ class DatasetFile:
 
     def rows(self, part: DatasetPart | None = None) -> np.ndarray:
         """Return the row positions of a part, or of all rows, ascending, int64 [n]."""
-        chosen = [p for p in (self.within, part) if p is not None]
-        if not chosen:
+        parts = [p for p in (self.within, part) if p is not None]
+        if not parts:
             return np.arange(self.total, dtype=np.int64)
-        return np.flatnonzero(np.logical_and.reduce([p.contains(self.hashes) for p in chosen]))
+        return np.flatnonzero(np.logical_and.reduce([p.contains(self.hashes) for p in parts]))
 
     def iterate_rows(self, part: DatasetPart | None, columns: Sequence[str]) -> Iterator[tuple[np.ndarray, pa.Table]]:
         """Yield the row positions int64 [n] and these columns of a part (None: all rows), one row group at a time."""
-        chosen = [p for p in (self.within, part) if p is not None]
-        wanted = list(dict.fromkeys([*columns, *([self.hash_column] if chosen else [])]))
+        parts = [p for p in (self.within, part) if p is not None]
+        column_names = list(dict.fromkeys([*columns, *([self.hash_column] if parts else [])]))
         start = 0
         for group in range(self._file.metadata.num_row_groups):
-            table = self._read(wanted, group)
+            table = self._read(column_names, group)
             rows = np.arange(start, start + len(table))
             start += len(table)
-            if chosen:
+            if parts:
                 hashes = convert_column_to_numpy(table[self.hash_column])
-                inside = np.flatnonzero(np.logical_and.reduce([p.contains(hashes) for p in chosen]))
+                inside = np.flatnonzero(np.logical_and.reduce([p.contains(hashes) for p in parts]))
                 rows, table = rows[inside], table.take(make_arrow_indices(inside))
             if len(rows):
                 yield rows, table.select(list(columns))
@@ -317,21 +318,21 @@ class DatasetFile:
         """Return columns of the rows at `indices`, in that order. Reads only the row groups needed."""
         import pyarrow as pa
 
-        wanted = np.asarray(indices, np.int64)
-        if wanted.size and (wanted.min() < 0 or wanted.max() >= self.total):
+        row_numbers = np.asarray(indices, np.int64)
+        if row_numbers.size and (row_numbers.min() < 0 or row_numbers.max() >= self.total):
             raise BadInputError(f"a row is not among the {self.total:,} {self.content} of {self.folder}")
         starts = self._group_starts
-        groups = np.searchsorted(starts, wanted, "right") - 1
+        groups = np.searchsorted(starts, row_numbers, "right") - 1
         pieces, places = [], []
         for group in np.unique(groups).tolist():
             group_rows = np.flatnonzero(groups == group)
             table = self._read(columns, group)
-            pieces.append(table.take(make_arrow_indices(wanted[group_rows] - starts[group])))
+            pieces.append(table.take(make_arrow_indices(row_numbers[group_rows] - starts[group])))
             places.append(group_rows)
         if not pieces:
             return self._file.schema_arrow.empty_table().select(list(columns))
-        back = np.argsort(np.concatenate(places), kind="stable")
-        return pa.concat_tables(pieces).take(make_arrow_indices(back))
+        inverse_order = np.argsort(np.concatenate(places), kind="stable")
+        return pa.concat_tables(pieces).take(make_arrow_indices(inverse_order))
 
 
 class Games(DatasetFile):
@@ -365,10 +366,10 @@ def verify_games(folder: Path, *, sample: int = 200, seed: int = 0) -> Verificat
 
     Raises NotFoundError or BadInputError if the report cannot be read.
     """
-    recorded = DatasetReport.load(folder)
+    report = DatasetReport.load(folder)
     if not (folder / GAMES_FILE).is_file():
         return Verification(0, 0, [f"{GAMES_FILE} is missing"])
-    if hash_file(folder / GAMES_FILE) != recorded.games_sha256:
+    if hash_file(folder / GAMES_FILE) != report.games_sha256:
         return Verification(0, 0, [f"{GAMES_FILE} is not the file that was written: its sha256 differs"])
     games = Games(folder)
     problems = []
@@ -382,28 +383,26 @@ def verify_games(folder: Path, *, sample: int = 200, seed: int = 0) -> Verificat
         if [len(code) // 2 for code in packed] != table["plies"].to_pylist():
             problems.append(f"the column plies does not fit the moves in row group {group}")
     for name, stored, expected in (
-        ("games", len(games), recorded.games),
-        ("plies", plies, recorded.plies),
-        ("duplicates", copies, recorded.duplicates),
-        ("matching move hashes", hashes, recorded.games),
+        ("games", len(games), report.games),
+        ("plies", plies, report.plies),
+        ("duplicates", copies, report.duplicates),
+        ("matching move hashes", hashes, report.games),
     ):
         if stored != expected:
             problems.append(f"{stored:,} {name}, but the report counts {expected:,}")
-    if miscounted := recorded.find_miscount():
-        problems.append(miscounted)
+    if miscount := report.find_miscount():
+        problems.append(miscount)
     rejects = (folder / REJECTS_FILE).read_text(encoding="utf-8").count("\n") - 1
-    if rejects != sum(recorded.rejected.values()):
-        problems.append(
-            f"{REJECTS_FILE} lists {rejects} games, but the report counts {sum(recorded.rejected.values())}"
-        )
-    rng = generator(seed, Stream.VERIFY, recorded.identity)
-    chosen = np.sort(rng.choice(len(games), min(sample, len(games)), replace=False))
-    table = games.take(chosen, ["row", "moves", "text"])
+    if rejects != sum(report.rejected.values()):
+        problems.append(f"{REJECTS_FILE} lists {rejects} games, but the report counts {sum(report.rejected.values())}")
+    rng = generator(seed, Stream.VERIFY, report.identity)
+    sample_rows = np.sort(rng.choice(len(games), min(sample, len(games)), replace=False))
+    table = games.take(sample_rows, ["row", "moves", "text"])
     for row, packed, text in zip(*(table[c].to_pylist() for c in ("row", "moves", "text")), strict=True):
         problem = _find_replay_problem(packed, text)
         if problem:
             problems.append(f"game {row} {problem}")
-    return Verification(len(games), len(chosen), problems)
+    return Verification(len(games), len(sample_rows), problems)
 
 
 def _find_replay_problem(packed: bytes, text: str) -> str | None:

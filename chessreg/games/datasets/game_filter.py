@@ -118,10 +118,10 @@ class GameFilter:
     def _reject_by_rated(self, tags: Mapping[str, str]) -> str | None:
         if self.rated is None:
             return None
-        word, wanted = tags.get("Event", "").lower().partition(" ")[0], "rated" if self.rated else "casual"
+        word, expected_word = tags.get("Event", "").lower().partition(" ")[0], "rated" if self.rated else "casual"
         if word not in ("rated", "casual"):
             return "rated or casual unknown"
-        return None if word == wanted else word
+        return None if word == expected_word else word
 
     def _reject_by_rating(self, tags: Mapping[str, str]) -> str | None:
         low, high, difference = self.min_rating, self.max_rating, self.max_rating_difference
@@ -134,8 +134,8 @@ class GameFilter:
             return f"a player rated below {low}"
         if high is not None and max(white, black) > high:
             return f"a player rated above {high}"
-        apart = difference is not None and abs(white - black) > difference
-        return f"ratings more than {difference} apart" if apart else None
+        is_apart = difference is not None and abs(white - black) > difference
+        return f"ratings more than {difference} apart" if is_apart else None
 
     def _reject_by_termination(self, tags: Mapping[str, str]) -> str | None:
         if not self.termination or tags.get("Termination", "").strip().lower() in self.termination:

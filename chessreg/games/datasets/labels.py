@@ -75,8 +75,8 @@ class GamePositions:
 
     def read_earlier_boards(self, plies: int) -> np.ndarray:
         """Return the boards `plies` plies earlier, int8 [n, 64]; empty boards before the start of the game."""
-        there = self.ply >= plies
-        return np.where(there[:, None], self._boards[np.where(there, self.at - plies, self.at)], np.int8(0))
+        has_board = self.ply >= plies
+        return np.where(has_board[:, None], self._boards[np.where(has_board, self.at - plies, self.at)], np.int8(0))
 
 
 class DatasetPositions(GamePositions):
@@ -162,15 +162,17 @@ def iterate_positions(
             yield rows, DatasetPositions(items, item[rows])
         return
     games, ply = items, np.asarray(ply)
-    places, which = np.unique(item, return_inverse=True)
-    order = np.argsort(which, kind="stable")
+    places, game_indices = np.unique(item, return_inverse=True)
+    order = np.argsort(game_indices, kind="stable")
     for start in range(0, len(places), BATCH_GAMES):
         chunk = places[start : start + BATCH_GAMES]
-        low, high = np.searchsorted(which, (start, start + len(chunk)), sorter=order)
+        low, high = np.searchsorted(game_indices, (start, start + len(chunk)), sorter=order)
         rows = np.sort(order[low:high])
         yield (
             rows,
-            GamePositions(games.moves(chunk), which[rows] - start, ply[rows], chunk, partial(games.texts, chunk)),
+            GamePositions(
+                games.moves(chunk), game_indices[rows] - start, ply[rows], chunk, partial(games.texts, chunk)
+            ),
         )
 
 

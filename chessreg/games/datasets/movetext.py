@@ -98,16 +98,16 @@ def clean_movetext(moves: str) -> list[Movetext]:
 def clean_by_word(moves: str) -> list[Movetext]:
     """Return the same as `clean_movetext`, always word by word."""
     text = blank_comments(moves)
-    broken = "a comment is not closed" if "{" in text else "a comment is closed that was not opened"
+    problem = "a comment is not closed" if "{" in text else "a comment is closed that was not opened"
     brace = min((place for place in (text.find("{"), text.find("}")) if place >= 0), default=-1)
     if brace >= 0:
         text = text[:brace]
     if not text.isascii():
         text = text.translate(_TYPOGRAPHY)
     if "(" in text or ")" in text:
-        text, unbalanced = _remove_variations(_BRACKETED_PROMOTION.sub(r"=\1", text))
-        if unbalanced:
-            broken, brace = unbalanced, len(text)
+        text, is_unbalanced = _remove_variations(_BRACKETED_PROMOTION.sub(r"=\1", text))
+        if is_unbalanced:
+            problem, brace = is_unbalanced, len(text)
     if "," in text:
         text = text.replace(",", " ")
     if " - " in text or " : " in text or "0.5" in text:
@@ -121,18 +121,18 @@ def clean_by_word(moves: str) -> list[Movetext]:
         games = [_make_movetext(words)]
     if brace >= 0:
         last = games[-1]
-        games[-1] = last._replace(problem=last.problem or (len(last.sans or []), broken))
+        games[-1] = last._replace(problem=last.problem or (len(last.sans or []), problem))
     return games
 
 
 def _remove_variations(text: str) -> tuple[str, str]:
     """Return the text outside parentheses, up to the first unbalanced one, and the problem (empty if balanced)."""
-    depth = opened = 0
+    depth = open_brackets = 0
     outside: list[str] = []
     for part in _PARENTHESES.split(text):
         if part == "(":
             if not depth:
-                opened = len(outside)
+                open_brackets = len(outside)
             depth += 1
         elif part == ")":
             if not depth:
@@ -140,7 +140,7 @@ def _remove_variations(text: str) -> tuple[str, str]:
             depth -= 1
         elif not depth:
             outside.append(part)
-    return (" ".join(outside[:opened]), "a variation is not closed") if depth else (" ".join(outside), "")
+    return (" ".join(outside[:open_brackets]), "a variation is not closed") if depth else (" ".join(outside), "")
 
 
 def _split_movetext(text: str) -> list[str]:
@@ -156,13 +156,13 @@ def _split_games(text: str) -> list[str]:
     """
     numbered = _NUMBER.search(text) is not None
     pieces: list[str] = []
-    start = searched = 0
+    start = search_start = 0
     moves_seen = False
     for border in _BORDER.finditer(text):
-        if border.start() < searched:
+        if border.start() < search_start:
             continue
-        moves_seen = moves_seen or any(map(normalize_san, _split_movetext(text[searched : border.start()])))
-        searched = border.end()
+        moves_seen = moves_seen or any(map(normalize_san, _split_movetext(text[search_start : border.start()])))
+        search_start = border.end()
         if not moves_seen:
             continue
         number, word = _NEXT_WORD.match(text, border.end()).groups()  # type: ignore[union-attr]  # it matches ""
@@ -171,12 +171,12 @@ def _split_games(text: str) -> list[str]:
             pieces.append(text[start : border.end()])
             start, moves_seen = border.end(), False
         elif border[0].strip() and number is None and not word_is_read:
-            following = _FIRST_NUMBER.search(text, border.end())
-            end = following.start() if following else len(text)
+            next_number = _FIRST_NUMBER.search(text, border.end())
+            end = next_number.start() if next_number else len(text)
             if _NUMBER.search(text, border.end(), end):
                 continue  # moves of the same game after an unreadable word
             pieces.append(text[start : border.end()])
-            start = searched = end
+            start = search_start = end
             moves_seen = False
     rest = text[start:]
     if not pieces or any(map(normalize_san, _split_movetext(rest))):
@@ -189,9 +189,9 @@ def _make_movetext(words: list[str]) -> Movetext:
     source: list[str] = []
     result = None
     for word in words:
-        spelled = _RESULT_SPELLINGS.get(word)
-        if spelled is not None:
-            result = spelled
+        spelled_result = _RESULT_SPELLINGS.get(word)
+        if spelled_result is not None:
+            result = spelled_result
         elif not word.isdigit() or not word.strip("0"):  # a move number without a dot, but not 00
             source.append(word)
     sans = [normalize_san(word) for word in source]

@@ -124,9 +124,9 @@ class Positions(DatasetFile):
 
         Games are matched by the id in their Site tag; the first game with an id counts.
         """
-        known, hashes = find_game_ids(games)
+        site_ids, hashes = find_game_ids(games)
         distinct, first = np.unique(hashes, return_index=True)
-        rows = np.append(known[first], -1)
+        rows = np.append(site_ids[first], -1)
         return rows[HashSet(distinct).places(self.hashes)]
 
     @property
@@ -136,20 +136,20 @@ class Positions(DatasetFile):
         return self._read(["position_hash"])["position_hash"].to_numpy()
 
     def new_rows(
-        self, part: dataset.DatasetPart | None, seen: np.ndarray | None = None
+        self, part: dataset.DatasetPart | None, seen_hashes: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return (rows, hashes) of a part: the rows that repeat no earlier row and no position in `seen`, and the
-        updated `seen`.
+        """Return (rows, hashes) of a part: the rows that repeat no earlier row and no position in `seen_hashes`, and
+        the updated `seen_hashes`.
 
-        Rows are int64 [n] in file order; `seen` is uint64, as in `position_hashes`.
+        Rows are int64 [n] in file order; `seen_hashes` is uint64, as in `position_hashes`.
         """
         rows = self.rows(part)
         hashes = self.position_hashes[rows]
         first = np.zeros(len(rows), bool)
         first[np.unique(hashes, return_index=True)[1]] = True
-        if seen is None:
+        if seen_hashes is None:
             return rows[first], hashes
-        return rows[first & ~np.isin(hashes, seen)], np.concatenate([seen, hashes])
+        return rows[first & ~np.isin(hashes, seen_hashes)], np.concatenate([seen_hashes, hashes])
 
 
 def parse_mate(evaluation: float) -> int:
@@ -217,9 +217,9 @@ class PositionSource:
 
     @property
     def notes(self) -> list[str]:
-        known = [f"{self._names[at]} → {name}" for name, at in self.columns.items() if at is not None]
+        mappings = [f"{self._names[at]} → {name}" for name, at in self.columns.items() if at is not None]
         puzzles = ["puzzles: each position is the one after the line's first move"] * (self.columns["line"] is not None)
-        return [f"columns {', '.join(known)}", *puzzles]
+        return [f"columns {', '.join(mappings)}", *puzzles]
 
     def batches(self) -> Iterator[Batch]:
         """Yield (line or row numbers counted from 1, {column of a dataset: values}).
@@ -232,13 +232,16 @@ class PositionSource:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        wanted = {name: self._names[at] for name, at in self.columns.items() if at is not None}
+        column_names = {name: self._names[at] for name, at in self.columns.items() if at is not None}
         line = 1
         try:
             with self._read_copy() as path:
                 file = pq.ParquetFile(path)
-                for batch in file.iter_batches(_BATCH_ROWS, columns=list(wanted.values())):
-                    yield range(line, line + len(batch)), {name: _list_values(batch[at]) for name, at in wanted.items()}
+                for batch in file.iter_batches(_BATCH_ROWS, columns=list(column_names.values())):
+                    yield (
+                        range(line, line + len(batch)),
+                        {name: _list_values(batch[at]) for name, at in column_names.items()},
+                    )
                     line += len(batch)
                     self.bytes_done = self.bytes_total * (line - 1) // max(file.metadata.num_rows, 1)
         except (pa.ArrowException, OSError, *DAMAGE_ERRORS) as error:
@@ -344,11 +347,11 @@ def _read_lines(source: GameSource) -> Iterator[str]:
     long."""
     left, mark = b"", b"\xef\xbb\xbf"
     for chunk in source._iterate_decoded():
-        whole, newline, left = (left + chunk).removeprefix(mark).rpartition(b"\n")
+        full_lines, newline, left = (left + chunk).removeprefix(mark).rpartition(b"\n")
         mark = b""
         if len(left) > _MAX_LINE_BYTES:
             raise BadInputError(f"{source.path} has a line of more than {_MAX_LINE_BYTES >> 20} MiB", "is it a CSV?")
-        yield from decode_text(whole + newline).splitlines(keepends=True)
+        yield from decode_text(full_lines + newline).splitlines(keepends=True)
     if left:
         yield decode_text(left)
 
@@ -374,9 +377,9 @@ def open_positions(path: InputFile) -> PositionSource | None:
             raise BadInputError(
                 f"{path} has no header and {len(columns)} columns", "add a line with the names of the columns"
             )
-        made = PositionSource(path, ("fen", "moves", "rating")[: len(columns)], GameSource(path))
-        made.headless = True
-        return made
+        position_source = PositionSource(path, ("fen", "moves", "rating")[: len(columns)], GameSource(path))
+        position_source.headless = True
+        return position_source
     if "fen" not in [column.lower() for column in columns] or "[" in columns[0]:
         first = columns[0] if len(columns) == 1 else ""
         for separator in (";", "\t"):
@@ -422,7 +425,10 @@ class PositionFilter:
     @functools.cached_property
     def _sets(self) -> list[HashSet]:
         kinds = [list(kind) for kind in zip(*self.exclude.values(), strict=True)] or [[], []]
-        return [HashSet(np.concatenate([np.zeros(0, np.uint64), *some])) for some in (*kinds, self.within.values())]
+        return [
+            HashSet(np.concatenate([np.zeros(0, np.uint64), *hash_sets]))
+            for hash_sets in (*kinds, self.within.values())
+        ]
 
     def keeps(
         self, legal: np.ndarray, ply: np.ndarray, games: np.ndarray, positions: np.ndarray, tally: Tally
@@ -432,19 +438,19 @@ class PositionFilter:
             return legal
         shut_games, shut_positions, open_games = self._sets
         left = legal
-        for why, out in (
+        for reason, is_out in (
             ("below --min-plies", ply < self.min_plies),
             ("of an excluded dataset", shut_games.contains(games) | shut_positions.contains(positions)),
             ("of games outside --within", ~open_games.contains(games) if self.within else np.zeros(len(ply), bool)),
         ):
-            tally.skip(why, int((left & out).sum()))
-            left = left & ~out
+            tally.skip(reason, int((left & is_out).sum()))
+            left = left & ~is_out
         return left
 
 
-def identify_position_dataset(digests: Sequence[str], chosen: PositionFilter | None = None) -> str:
+def identify_position_dataset(digests: Sequence[str], position_filter: PositionFilter | None = None) -> str:
     """Return the identity of positions read from files with these digests through a filter."""
-    filters = chosen.as_json() if chosen else {}
+    filters = position_filter.as_json() if position_filter else {}
     return identity_of(digests, filters, reader=POSITION_READER_VERSION, content="positions")
 
 
@@ -453,7 +459,7 @@ def build_position_dataset(
     folder: Path,
     *,
     salvage: bool = False,
-    chosen: PositionFilter | None = None,
+    position_filter: PositionFilter | None = None,
     on_progress: Progress | None = None,
 ) -> DatasetReport:
     """Read files of positions into the new dataset `folder`, in order, with constant memory: 100,000 rows per second.
@@ -466,41 +472,49 @@ def build_position_dataset(
     for path, source in sources:
         if source is None:
             raise BadInputError(f"{path} holds no positions", "a column fen is needed")
-    with create_folder(folder) as aside:
+    with create_folder(folder) as temporary:
         return _build_from_position_sources(
-            [source for _, source in sources if source], aside, salvage, chosen or PositionFilter(), on_progress
+            [source for _, source in sources if source],
+            temporary,
+            salvage,
+            position_filter or PositionFilter(),
+            on_progress,
         )
 
 
 def _build_from_position_sources(
-    sources: list[PositionSource], aside: Path, salvage: bool, chosen: PositionFilter, on_progress: Progress | None
+    sources: list[PositionSource],
+    temporary: Path,
+    salvage: bool,
+    position_filter: PositionFilter,
+    on_progress: Progress | None,
 ) -> DatasetReport:
-    """Build the dataset in `aside`; the arguments are those of `build_position_dataset`."""
+    """Build the dataset in `temporary`; the arguments are those of `build_position_dataset`."""
     import pyarrow as pa
 
     total = sum(source.bytes_total for source in sources)
-    tally, broken, row = Tally(), None, 0
+    tally, source_error, row = Tally(), None, 0
     held, unread = Counter[str](), Counter[str]()
-    scratch = aside / "scratch.arrow"
-    hashes = {name: aside / name for name in ("game_hash", "position_hash")}
+    scratch = temporary / "scratch.arrow"
+    hashes = {name: temporary / name for name in ("game_hash", "position_hash")}
     target = make_position_schema()
     with (
         pa.ipc.new_file(str(scratch), target, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer,
         hashes["game_hash"].open("wb") as games,
         hashes["position_hash"].open("wb") as positions,
-        (aside / dataset.REJECTS_FILE).open("w", encoding="utf-8", newline="") as rejects,
+        (temporary / dataset.REJECTS_FILE).open("w", encoding="utf-8", newline="") as rejects,
     ):
         rejects.write("row\tsource\tline\tply\treason\n")
         for source in sources:
             legal, before, example = tally.plies, {**tally.rejected, **tally.skipped}, ""
             try:
                 for lines, columns in source.batches():
-                    kept, bad = _check_rows(columns, len(lines), row, chosen, tally, unread)
-                    for place, why in bad.items():
-                        tally.reject(why)
-                        example = example or f"; row {lines[place]}: {why}"
-                        write_reject(rejects, Reject(place, lines[place], 0, why), row, source.path.name)
-                    batch = pa.RecordBatch.from_arrays([kept[column] for column in target.names], schema=target)
+                    kept_rows, problems = _check_rows(columns, len(lines), row, position_filter, tally, unread)
+                    for place, reason in problems.items():
+                        tally.reject(reason)
+                        example = example or f"; row {lines[place]}: {reason}"
+                        write_reject(rejects, Reject(place, lines[place], 0, reason), row, source.path.name)
+                    batch = pa.RecordBatch.from_arrays([kept_rows[column] for column in target.names], schema=target)
                     writer.write_batch(batch)
                     held.update({name: len(batch) - batch[name].null_count for name in _OPTIONAL})
                     for name, file in (("game_hash", games), ("position_hash", positions)):
@@ -513,21 +527,21 @@ def _build_from_position_sources(
                 if not salvage:
                     hint = "get the file again, or keep the rows before the break with --salvage"
                     raise BadInputError(f"{source.path} cannot be read completely: {error}", hint) from error
-                broken = f"{source.path.name}: {error}"
+                source_error = f"{source.path.name}: {error}"
             if tally.plies == legal:
                 raise _make_no_position_error(source, tally, before, example)
     copies = find_duplicates(hashes["position_hash"], tally.plies)
     distinct = tally.plies - int(find_duplicates(hashes["game_hash"], tally.plies).sum())
     for path in hashes.values():
         path.unlink()
-    write_parquet(scratch, aside / dataset.POSITIONS_FILE, copies, target, ("judgment", *_MOVES))
+    write_parquet(scratch, temporary / dataset.POSITIONS_FILE, copies, target, ("judgment", *_MOVES))
     scratch.unlink()
-    entered = [SourceFile(s.path.name, s.sha256, s.bytes_total) for s in sources]
+    source_files = [SourceFile(s.path.name, s.sha256, s.bytes_total) for s in sources]
     result = DatasetReport(
-        identity=identify_position_dataset([file.sha256 for file in entered], chosen),
+        identity=identify_position_dataset([file.sha256 for file in source_files], position_filter),
         reader_version=POSITION_READER_VERSION,
-        filters=chosen.as_json(),
-        sources=entered,
+        filters=position_filter.as_json(),
+        sources=source_files,
         games=distinct if all(source.columns["game"] is not None for source in sources) else 0,
         plies=tally.plies,
         rejected=dict(sorted(tally.rejected.items())),
@@ -539,8 +553,8 @@ def _build_from_position_sources(
         both_elos=tally.both_elos,
         first_date=None,
         last_date=None,
-        games_sha256=hash_file(aside / dataset.POSITIONS_FILE),
-        salvaged=broken,
+        games_sha256=hash_file(temporary / dataset.POSITIONS_FILE),
+        salvaged=source_error,
         found=row,
         notes=[
             *(f"{source.path.name}: {note}" for source in sources for note in source.notes),
@@ -553,19 +567,19 @@ def _build_from_position_sources(
         ],
         content="positions",
     )
-    result.save(aside)
+    result.save(temporary)
     return result
 
 
 def _make_no_position_error(
     source: PositionSource, tally: Tally, before: dict[str, int], example: str
 ) -> BadInputError:
-    left_out = {**tally.rejected, **tally.skipped}
-    left_out = {reason: more for reason, count in left_out.items() if (more := count - before.get(reason, 0))}
-    why = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "it has no rows"
-    hint = "--min-plies, --exclude, --within choose" if left_out.keys() & tally.skipped.keys() else ""
-    hint = "is its column fen one of FENs?" if left_out.keys() == {"no FEN"} else hint
-    return BadInputError(f"{source.path} holds no legal position ({why}){example}", hint)
+    reject_counts = {**tally.rejected, **tally.skipped}
+    reject_counts = {reason: more for reason, count in reject_counts.items() if (more := count - before.get(reason, 0))}
+    count_text = ", ".join(f"{count} {reason}" for reason, count in reject_counts.items()) or "it has no rows"
+    hint = "--min-plies, --exclude, --within choose" if reject_counts.keys() & tally.skipped.keys() else ""
+    hint = "is its column fen one of FENs?" if reject_counts.keys() == {"no FEN"} else hint
+    return BadInputError(f"{source.path} holds no legal position ({count_text}){example}", hint)
 
 
 class _BadRowError(Exception):
@@ -573,7 +587,12 @@ class _BadRowError(Exception):
 
 
 def _check_rows(
-    columns: Mapping[str, list[Any]], count: int, first: int, chosen: PositionFilter, tally: Tally, unread: Counter[str]
+    columns: Mapping[str, list[Any]],
+    count: int,
+    first: int,
+    position_filter: PositionFilter,
+    tally: Tally,
+    unread: Counter[str],
 ) -> tuple[dict[str, pa.Array], dict[int, str]]:
     """Return the columns of the kept rows, numbered from `first`, and {row: reason} of the bad rows.
 
@@ -583,52 +602,52 @@ def _check_rows(
     import pyarrow as pa
 
     fens, words = _prepare_texts(columns, count)
-    legal, bad = _check_moves(fens, words, tally)
+    legal, problems = _check_moves(fens, words, tally)
     for place in [at for at, line in enumerate(words["line"]) if not line] if "line" in columns else ():
-        bad.setdefault(place, "a puzzle without a solution")
+        problems.setdefault(place, "a puzzle without a solution")
     chances = _to_floats(columns.get("win_prob"), count)
     for place in np.flatnonzero(~((chances >= 0) & (chances <= 1))).tolist() if "win_prob" in columns else ():
         if columns["win_prob"][place] not in (None, ""):  # also for NaN
-            bad.setdefault(place, f"a win probability outside 0 to 1: {columns['win_prob'][place]}")
+            problems.setdefault(place, f"a win probability outside 0 to 1: {columns['win_prob'][place]}")
     games = [_parse_game_id(_format_game_id(game)) for game in columns.get("game", ())] or [None] * count
-    position_hash, game_hash, ply = _compute_keys(fens, games, _to_floats(columns.get("ply"), count), bad)
-    keep = np.ones(count, bool)
-    keep[list(bad)] = False
-    keep &= chosen.keeps(keep, ply, game_hash, position_hash, tally)
+    position_hash, game_hash, ply = _compute_keys(fens, games, _to_floats(columns.get("ply"), count), problems)
+    mask = np.ones(count, bool)
+    mask[list(problems)] = False
+    mask &= position_filter.keeps(mask, ply, game_hash, position_hash, tally)
     ratings = {name: _to_floats(columns.get(name), count) for name in RATINGS}
     for name in ("eval_before", "eval_after", "ply", *ratings):
-        strange = np.array([_is_not_number(value) for value in columns.get(name) or ()] or np.zeros(count), bool)
+        is_not_number = np.array([_is_not_number(value) for value in columns.get(name) or ()] or np.zeros(count), bool)
         if name in ratings:
-            absurd = (ratings[name] < 0) | (ratings[name] > MAX_RATING)
-            ratings[name][absurd] = np.nan
-            strange |= absurd
-        unread.update({name: int((keep & strange).sum())})
-    tally.both_elos += int((keep & ~np.isnan(ratings["mover_elo"]) & ~np.isnan(ratings["opponent_elo"])).sum())
+            is_out_of_range = (ratings[name] < 0) | (ratings[name] > MAX_RATING)
+            ratings[name][is_out_of_range] = np.nan
+            is_not_number |= is_out_of_range
+        unread.update({name: int((mask & is_not_number).sum())})
+    tally.both_elos += int((mask & ~np.isnan(ratings["mover_elo"]) & ~np.isnan(ratings["opponent_elo"])).sum())
 
     def floats(values: np.ndarray) -> pa.Array:
-        return pa.array(values[keep], mask=np.isnan(values[keep]))
+        return pa.array(values[mask], mask=np.isnan(values[mask]))
 
     def integers(values: np.ndarray) -> pa.Array:
-        none = ~(np.abs(values[keep]) < 1 << 31)
-        return pa.array(np.where(none, 0, values[keep]).astype(np.int32), mask=none)
+        none = ~(np.abs(values[mask]) < 1 << 31)
+        return pa.array(np.where(none, 0, values[mask]).astype(np.int32), mask=none)
 
     def texts(values: Sequence[str | None]) -> pa.Array:
-        return pa.array(itertools.compress(values, keep), pa.string())
+        return pa.array(itertools.compress(values, mask), pa.string())
 
     return {
-        "row": pa.array(first + np.flatnonzero(keep)),
-        "game_hash": pa.array(game_hash[keep]),
-        "position_hash": pa.array(position_hash[keep]),
+        "row": pa.array(first + np.flatnonzero(mask)),
+        "game_hash": pa.array(game_hash[mask]),
+        "position_hash": pa.array(position_hash[mask]),
         "fen": texts(fens),
-        **{name: texts(given) for name, given in words.items()},
+        **{name: texts(word_texts) for name, word_texts in words.items()},
         **{name: floats(_to_floats(columns.get(name), count)) for name in ("eval_before", "eval_after")},
         **{name: integers(values) for name, values in ratings.items()},
         "judgment": texts([str(word) if word else None for word in columns.get("judgment", ())] or [None] * count),
         "game": texts(games),
-        "ply": pa.array(ply[keep].astype(np.int32)),
-        "legal": pa.array(legal[keep]),
+        "ply": pa.array(ply[mask].astype(np.int32)),
+        "legal": pa.array(legal[mask]),
         "win_prob": floats(chances),
-    }, bad  # fmt: skip
+    }, problems  # fmt: skip
 
 
 Words = dict[str, list[str | None]]  # column of moves → the text of each row
@@ -642,9 +661,9 @@ def _prepare_texts(columns: Mapping[str, list[Any]], count: int) -> tuple[list[s
              for name in (*_MOVES, "line")}  # fmt: skip
     for name in _MOVES:
         for place in [at for at, word in enumerate(words[name]) if word in _CASTLING]:
-            right, castled = _CASTLING[words[name][place] or ""]
+            right, castling = _CASTLING[words[name][place] or ""]
             if right in "".join(fens[place].split(" ")[2:3]):
-                words[name][place] = castled
+                words[name][place] = castling
     return fens, words
 
 
@@ -657,38 +676,42 @@ def _check_moves(fens: list[str], words: Words, tally: Tally) -> tuple[np.ndarra
     count = len(fens)
     plain = [place for place, fen in enumerate(fens) if _PLAIN.fullmatch(fen) and not words["line"][place]]
     moves = find_legal_moves([fens[place] for place in plain])
-    good, legal = np.zeros(count, bool), np.zeros(count, np.int16)
-    good[plain] = [place not in moves.errors for place in range(len(plain))]
+    is_valid, legal = np.zeros(count, bool), np.zeros(count, np.int16)
+    is_valid[plain] = [place not in moves.errors for place in range(len(plain))]
     legal[plain] = moves.counts
     for name in _MOVES:
-        given = words[name]
-        if any(given):
-            codes = np.array([pack_uci(given[place] or "") for place in plain], np.uint16)
-            none = np.array([not given[place] for place in plain], bool)
-            good[plain] &= moves.has(codes) | none
-    bad: dict[int, str] = {}
-    for place in np.flatnonzero(~good).tolist():
+        given_words = words[name]
+        if any(given_words):
+            codes = np.array([pack_uci(given_words[place] or "") for place in plain], np.uint16)
+            none = np.array([not given_words[place] for place in plain], bool)
+            is_valid[plain] &= moves.has(codes) | none
+    problems: dict[int, str] = {}
+    for place in np.flatnonzero(~is_valid).tolist():
         try:
-            row = _check_row(fens[place], {name: given[place] for name, given in words.items()})
+            row = _check_row(fens[place], {name: given_words[place] for name, given_words in words.items()})
         except _BadRowError as error:
-            bad[place] = str(error)
+            problems[place] = str(error)
             continue
         tally.noncanonical += row.is_rewritten
         fens[place], legal[place] = row.fen, row.legal
         for name, word in row.moves.items():
             words[name][place] = word
-    return legal, bad
+    return legal, problems
 
 
 def _compute_keys(
-    fens: list[str], games: list[str | None], given_ply: np.ndarray, bad: Collection[int]
+    fens: list[str], games: list[str | None], given_ply: np.ndarray, bad_rows: Collection[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return position_hash uint64, game_hash uint64 and ply int64 of each row."""
-    fields = [fen.rsplit(" ", 2) if place not in bad else ("", "0", "0") for place, fen in enumerate(fens)]
-    position_hash = np.frombuffer(b"".join(_hash_text(_normalize_en_passant(four)) for four, _, _ in fields), "<u8")
+    fields = [fen.rsplit(" ", 2) if place not in bad_rows else ("", "0", "0") for place, fen in enumerate(fens)]
+    position_hash = np.frombuffer(
+        b"".join(_hash_text(_normalize_en_passant(position_text)) for position_text, _, _ in fields), "<u8"
+    )
     game_hash = np.array([position_hash[place] if game is None else _hash_game_id(game)
                           for place, game in enumerate(games)], np.uint64)  # fmt: skip
-    ply = np.array([2 * max(int(number) - 1, 0) + (" b " in four) for four, _, number in fields], np.int64)
+    ply = np.array(
+        [2 * max(int(number) - 1, 0) + (" b " in position_text) for position_text, _, number in fields], np.int64
+    )
     fits = (given_ply >= 0) & (given_ply < 1 << 31) & (np.floor(given_ply) % 2 == ply % 2)
     return position_hash, game_hash, np.where(fits, np.where(fits, given_ply, 0).astype(np.int64), ply)
 
@@ -714,7 +737,7 @@ def _check_row(fen: str, words: Mapping[str, str | None]) -> _CheckedRow:
     if board.status():
         raise _BadRowError(f"{describe_status(board)}: {fen[:80]}")
     moves: dict[str, str | None] = {}
-    rewritten = False
+    is_rewritten = False
     line = words.get("line")
     if line:
         moves = _play_puzzle(board, line.split())
@@ -722,9 +745,9 @@ def _check_row(fen: str, words: Mapping[str, str | None]) -> _CheckedRow:
             raise _BadRowError(f"a counter above {MAX_COUNTER}: {board.fen()}")
     fields = fen.split(" ")
     if line or len(fields) != 6 or fields[2] not in _RIGHTS or max(map(len, fields[4:])) > 3:
-        rewritten, fen = not line, board.fen(en_passant="legal" if line else "fen")
+        is_rewritten, fen = not line, board.fen(en_passant="legal" if line else "fen")
     moves |= {name: _parse_legal_move(board, word, f"{name} move") for name in _MOVES if (word := words.get(name))}
-    return _CheckedRow(fen, rewritten, moves, board.legal_moves.count())
+    return _CheckedRow(fen, is_rewritten, moves, board.legal_moves.count())
 
 
 def _play_puzzle(board: chess.Board, moves: Sequence[str]) -> dict[str, str | None]:
@@ -739,7 +762,7 @@ def _play_puzzle(board: chess.Board, moves: Sequence[str]) -> dict[str, str | No
     return {"best": solution[0], "line": " ".join(solution)}
 
 
-def _parse_legal_move(board: chess.Board, word: str, what: str, play: bool = False) -> str:
+def _parse_legal_move(board: chess.Board, word: str, title: str, play: bool = False) -> str:
     """Return the UCI of a legal move written in UCI or SAN. Raises _BadRowError."""
     for parse in (board.parse_uci, board.parse_san):
         try:
@@ -750,7 +773,7 @@ def _parse_legal_move(board: chess.Board, word: str, what: str, play: bool = Fal
             if play:
                 board.push(move)
             return move.uci()
-    raise _BadRowError(f"illegal {what}: {word[:10]} in {board.fen()}")
+    raise _BadRowError(f"illegal {title}: {word[:10]} in {board.fen()}")
 
 
 @functools.lru_cache(1 << 12)
@@ -763,11 +786,11 @@ def pack_uci(uci: str) -> int:
     return move.from_square | move.to_square << 6 | (move.promotion or 0) << 12
 
 
-def _normalize_en_passant(four: str) -> str:
+def _normalize_en_passant(position_text: str) -> str:
     """Return the first four fields of a FEN, with the en-passant square only if a pawn can capture there."""
-    fields = four.split(" ")
-    if fields[-1] in ("", "-") or chess.Board(f"{four} 0 1").has_legal_en_passant():
-        return four
+    fields = position_text.split(" ")
+    if fields[-1] in ("", "-") or chess.Board(f"{position_text} 0 1").has_legal_en_passant():
+        return position_text
     return " ".join([*fields[:-1], "-"])
 
 
@@ -780,11 +803,11 @@ def _hash_game_id(game: str) -> int:
     return int.from_bytes(_hash_text(f"game {game}"), "little")
 
 
-def _format_game_id(given: Any) -> str:
+def _format_game_id(game_text: Any) -> str:
     """Return a game's id as text. pandas stores whole numbers as floats in columns with missing values."""
-    if given is None:
+    if game_text is None:
         return ""
-    return f"{given:.0f}" if isinstance(given, float) and given.is_integer() else str(given).strip()
+    return f"{game_text:.0f}" if isinstance(game_text, float) and game_text.is_integer() else str(game_text).strip()
 
 
 @functools.lru_cache(1 << 12)
@@ -821,26 +844,26 @@ def _is_not_number(value: Any) -> bool:
 
 def verify_positions(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
     """Compare a dataset of positions with its report, and check a seeded sample with python-chess."""
-    recorded = DatasetReport.load(folder)
+    report = DatasetReport.load(folder)
     path = folder / dataset.POSITIONS_FILE
     if not path.is_file():
         return Verification(0, 0, [f"{path.name} is missing"], "positions")
-    if hash_file(path) != recorded.games_sha256:
+    if hash_file(path) != report.games_sha256:
         return Verification(0, 0, [f"{path.name} is not the file that was written: its sha256 differs"], "positions")
     positions = Positions(folder)
     problems = []
-    if len(positions) != recorded.plies:
-        problems.append(f"{len(positions):,} positions, but the report counts {recorded.plies:,}")
-    if miscounted := recorded.find_miscount():
-        problems.append(miscounted)
-    rng = generator(seed, Stream.VERIFY, recorded.identity)
-    chosen = np.sort(rng.choice(len(positions), min(sample, len(positions)), replace=False))
-    for row in positions.take(chosen, ["row", "fen", "best", "played", "position_hash"]).to_pylist():
+    if len(positions) != report.plies:
+        problems.append(f"{len(positions):,} positions, but the report counts {report.plies:,}")
+    if miscount := report.find_miscount():
+        problems.append(miscount)
+    rng = generator(seed, Stream.VERIFY, report.identity)
+    sample_rows = np.sort(rng.choice(len(positions), min(sample, len(positions)), replace=False))
+    for row in positions.take(sample_rows, ["row", "fen", "best", "played", "position_hash"]).to_pylist():
         try:
-            checked = _check_row(row["fen"], {name: row[name] for name in ("best", "played")})
-            hashed = _normalize_en_passant(checked.fen.rsplit(" ", 2)[0])
-            if int.from_bytes(_hash_text(hashed), "little") != row["position_hash"]:
+            checked_row = _check_row(row["fen"], {name: row[name] for name in ("best", "played")})
+            hashed_text = _normalize_en_passant(checked_row.fen.rsplit(" ", 2)[0])
+            if int.from_bytes(_hash_text(hashed_text), "little") != row["position_hash"]:
                 problems.append(f"position {row['row']} has a hash that is not that of its FEN")
         except _BadRowError as bad:
             problems.append(f"position {row['row']}: {bad}")
-    return Verification(len(positions), len(chosen), problems, "positions")
+    return Verification(len(positions), len(sample_rows), problems, "positions")

@@ -61,11 +61,11 @@ def get_reader(name: str = "auto") -> GameReader:
 
     Raises NotFoundError for any other name, and for `rust` without its package.
     """
-    there = importlib.util.find_spec("rust_pgn_reader_python_binding") is not None
+    is_installed = importlib.util.find_spec("rust_pgn_reader_python_binding") is not None
     if name == "auto":
-        name = "rust" if there else "python"
+        name = "rust" if is_installed else "python"
     if name == "rust":
-        if not there:
+        if not is_installed:
             raise NotFoundError(
                 "the rust reader is not installed",
                 "pip install rust-pgn-reader-python-binding, or use the reader python",

@@ -140,18 +140,18 @@ class PythonReader:
 
     def legal(self, fens: Sequence[str]) -> LegalMoves:
         codes: list[np.ndarray] = [np.zeros(0, "<u2")]
-        bad: dict[int, str] = {}
+        errors: dict[int, str] = {}
         for place, fen in enumerate(fens):
             try:
                 board = chess.Board(fen)
             except ValueError as error:
-                bad[place] = f"no FEN: {error}"
+                errors[place] = f"no FEN: {error}"
             else:
                 if board.status():
-                    bad[place] = describe_status(board)
-            moves = () if place in bad else board.legal_moves
+                    errors[place] = describe_status(board)
+            moves = () if place in errors else board.legal_moves
             codes.append(np.sort(np.frombuffer(packed.pack_moves(moves), "<u2")))
-        return LegalMoves(np.concatenate(codes), np.cumsum([len(some) for some in codes]), bad)
+        return LegalMoves(np.concatenate(codes), np.cumsum([len(game_codes) for game_codes in codes]), errors)
 
 
 def describe_status(board: chess.Board) -> str:

@@ -37,11 +37,11 @@ def _parse_games(movetexts: Sequence[str]) -> tuple[san.ReplayedGames, dict[int,
     if sum(chunk.num_games for chunk in chunks) != len(full):
         raise RuntimeError(f"the rust reader was given {len(full)} games and returned another number")
     lengths = np.zeros(len(movetexts), np.int64)
-    mated = np.zeros(len(movetexts), bool)
+    is_mate = np.zeros(len(movetexts), bool)
     valid = np.ones(len(movetexts), bool)
     if full:
         lengths[full] = np.concatenate([np.diff(chunk.move_offsets.astype(np.int64)) for chunk in chunks])
-        mated[full] = np.concatenate([chunk.is_checkmate for chunk in chunks])
+        is_mate[full] = np.concatenate([chunk.is_checkmate for chunk in chunks])
         valid[full] = np.concatenate([chunk.valid for chunk in chunks])
     offsets = np.zeros(len(movetexts) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -57,25 +57,25 @@ def _parse_games(movetexts: Sequence[str]) -> tuple[san.ReplayedGames, dict[int,
         places = offsets + np.arange(len(offsets))
         empty = np.setdiff1d(np.arange(len(movetexts)), full)
         boards = np.insert(boards, (places[:-1] - np.searchsorted(empty, np.arange(len(movetexts))))[empty], _START, 0)
-    played = san.ReplayedGames(
+    replayed = san.ReplayedGames(
         boards, column("from_squares", np.uint8), column("to_squares", np.uint8), column("promotions", np.int8),
-        offsets, mated,
+        offsets, is_mate,
     )  # fmt: skip
-    return played, {int(game): int(lengths[game]) for game in np.flatnonzero(~valid)}
+    return replayed, {int(game): int(lengths[game]) for game in np.flatnonzero(~valid)}
 
 
 def _replay_refused(movetexts: Sequence[str], first: PlayedGames) -> PlayedGames:
     """Replay the games that this reader refuses with python-chess, which accepts a missing or extra `x`."""
-    refused = sorted(first.errors)
-    second = PythonReader().play([movetexts[game] for game in refused])
+    refused_games = sorted(first.errors)
+    second = PythonReader().play([movetexts[game] for game in refused_games])
     spans = [first.moves[start:end] for start, end in itertools.pairwise(first.offsets.tolist())]
     edges = second.offsets.tolist()
-    for place, game in enumerate(refused):
+    for place, game in enumerate(refused_games):
         spans[game] = second.moves[edges[place] : edges[place + 1]]
         first.texts[game] = second.texts[place]
     offsets = np.zeros(len(spans) + 1, np.int64)
     np.cumsum([len(span) for span in spans], out=offsets[1:])
-    errors = {refused[place]: ply for place, ply in second.errors.items()}
+    errors = {refused_games[place]: ply for place, ply in second.errors.items()}
     return PlayedGames(np.concatenate(spans), offsets, first.texts, errors)
 
 
@@ -85,19 +85,19 @@ class RustReader:
     name = "rust"
 
     def play(self, movetexts: Sequence[str]) -> PlayedGames:
-        played, errors = _parse_games(movetexts)
-        written, ends = san.write_game_texts(played)
-        flat = written.tobytes().decode("ascii")
+        replayed, errors = _parse_games(movetexts)
+        characters, ends = san.write_game_texts(replayed)
+        flat = characters.tobytes().decode("ascii")
         edges = ends.tolist()
         texts = [flat[start:end] for start, end in itertools.pairwise(edges)]
-        promotion = np.maximum(played.promotion, 0).astype(np.uint16)
-        codes = played.origin.astype(np.uint16) | played.target.astype(np.uint16) << 6 | promotion << 12
-        result = PlayedGames(codes.astype("<u2"), played.offsets, texts, errors)
+        promotion = np.maximum(replayed.promotion, 0).astype(np.uint16)
+        codes = replayed.origin.astype(np.uint16) | replayed.target.astype(np.uint16) << 6 | promotion << 12
+        result = PlayedGames(codes.astype("<u2"), replayed.offsets, texts, errors)
         return _replay_refused(movetexts, result) if errors else result
 
     def boards(self, movetexts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
-        played, errors = _parse_games(movetexts)
-        return _VALUES[played.boards], played.offsets + np.arange(len(played.offsets)), errors
+        replayed, errors = _parse_games(movetexts)
+        return _VALUES[replayed.boards], replayed.offsets + np.arange(len(replayed.offsets)), errors
 
     def targets(self, movetexts: Sequence[str]) -> np.ndarray:
         return np.concatenate(
@@ -111,8 +111,10 @@ class RustReader:
         ]
         codes = np.concatenate([np.zeros(0, "<u2"), *(piece.codes for piece in pieces)])
         counts = np.concatenate([np.zeros(1, np.int64), *(piece.counts for piece in pieces)])
-        bad = {number * BATCH_POSITIONS + at: why for number, p in enumerate(pieces) for at, why in p.errors.items()}
-        return LegalMoves(codes, np.cumsum(counts), bad)
+        errors = {
+            number * BATCH_POSITIONS + at: error for number, p in enumerate(pieces) for at, error in p.errors.items()
+        }
+        return LegalMoves(codes, np.cumsum(counts), errors)
 
 
 def _find_targets(movetexts: Sequence[str]) -> np.ndarray:
@@ -123,9 +125,9 @@ def _find_targets(movetexts: Sequence[str]) -> np.ndarray:
     # The package drops a game without moves, so it is played with one move, and only its first position is kept.
     texts = [text if text and not text.isspace() else "e4" for text in movetexts]
     strings = pa.chunked_array([pa.array(texts, pa.large_string())])
-    parsed = rust.parse_games(strings, num_threads=1, chunk_multiplier=1, store_legal_moves=True)
+    parsed_games = rust.parse_games(strings, num_threads=1, chunk_multiplier=1, store_legal_moves=True)
     parts, keep = [], []
-    for chunk in parsed.chunks:
+    for chunk in parsed_games.chunks:
         offsets = chunk.legal_move_offsets.astype(np.int64)
         bits = np.uint64(1) << chunk.legal_move_to_squares.astype(np.uint64)
         ends = np.diff(offsets) > 0
@@ -135,12 +137,12 @@ def _find_targets(movetexts: Sequence[str]) -> np.ndarray:
         parts.append(mask)
         keep.append(np.diff(chunk.position_offsets.astype(np.int64)))
     masks, positions = np.concatenate(parts), np.concatenate(keep)
-    wanted = np.ones(len(masks), bool)
+    is_wanted = np.ones(len(masks), bool)
     starts = np.cumsum(positions) - positions
     for game, text in enumerate(movetexts):
         if not text or text.isspace():
-            wanted[starts[game] + 1] = False
-    return masks[wanted]
+            is_wanted[starts[game] + 1] = False
+    return masks[is_wanted]
 
 
 def _find_legal_moves(fens: Sequence[str]) -> LegalMoves:
@@ -169,9 +171,9 @@ def _find_legal_moves(fens: Sequence[str]) -> LegalMoves:
     ]
     position = np.repeat(np.arange(len(fens)), counts)
     codes = np.concatenate(parts) | position << 16
-    refused = np.flatnonzero(~valid)
-    second = PythonReader().legal([fens[place] for place in refused.tolist()])
-    more = second.codes.astype(np.int64) | np.repeat(refused, second.counts) << 16
-    counts[refused] = second.counts
-    bad = {int(refused[place]): why for place, why in second.errors.items()}
-    return LegalMoves((np.sort(np.concatenate([codes, more])) & 0xFFFF).astype("<u2"), np.cumsum([0, *counts]), bad)
+    refused_positions = np.flatnonzero(~valid)
+    second = PythonReader().legal([fens[place] for place in refused_positions.tolist()])
+    more = second.codes.astype(np.int64) | np.repeat(refused_positions, second.counts) << 16
+    counts[refused_positions] = second.counts
+    errors = {int(refused_positions[place]): error for place, error in second.errors.items()}
+    return LegalMoves((np.sort(np.concatenate([codes, more])) & 0xFFFF).astype("<u2"), np.cumsum([0, *counts]), errors)

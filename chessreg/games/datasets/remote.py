@@ -75,10 +75,10 @@ class _Hub:
         self._files = HfFileSystem(endpoint=os.environ.get("HF_ENDPOINT") or None)
 
     def measure(self, key: str) -> int:
-        found = self._files.info(key)
-        if found["type"] != "file":
+        info = self._files.info(key)
+        if info["type"] != "file":
             raise FileNotFoundError(key)
-        return int(found["size"])
+        return int(info["size"])
 
     def read(self, key: str, start: int, stop: int) -> bytes:
         return bytes(self._files.cat_file(key, start=start, end=stop))
@@ -140,9 +140,9 @@ class RemoteFile:
         return self._with_key(str(PurePosixPath(self._key).with_name(name)))
 
     def _with_key(self, key: str) -> RemoteFile:
-        made = RemoteFile.__new__(RemoteFile)
-        made._scheme, made._host, made._key = self._scheme, self._host, key
-        return made
+        keyed_file = RemoteFile.__new__(RemoteFile)
+        keyed_file._scheme, keyed_file._host, keyed_file._key = self._scheme, self._host, key
+        return keyed_file
 
     def expand(self) -> list[RemoteFile]:
         """Return the files that match the address as a shell pattern, sorted; this file if it has no `*`, `?` or `[`.
@@ -269,6 +269,6 @@ def fetch_copy(file: InputFile) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="chessreg-") as folder:
         path = Path(folder) / file.name
-        with file.open() as source, path.open("wb") as out:
-            shutil.copyfileobj(source, out, 1 << 20)
+        with file.open() as source, path.open("wb") as target_file:
+            shutil.copyfileobj(source, target_file, 1 << 20)
         yield path

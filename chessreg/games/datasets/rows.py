@@ -78,9 +78,9 @@ class Tally:
         """Add the counts of a later block."""
         for name in ("games", "plies", "noncanonical", "result_mismatches", "missing_results", "both_elos", "cut"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for mine, theirs in ((self.rejected, other.rejected), (self.skipped, other.skipped)):
-            for reason, number in theirs.items():
-                mine[reason] = mine.get(reason, 0) + number
+        for own_counts, other_counts in ((self.rejected, other.rejected), (self.skipped, other.skipped)):
+            for reason, number in other_counts.items():
+                own_counts[reason] = own_counts.get(reason, 0) + number
         self.first_date = min(filter(None, (self.first_date, other.first_date)), default=None)
         self.last_date = max(filter(None, (self.last_date, other.last_date)), default=None)
 
@@ -132,45 +132,45 @@ def read_block(
     min_plies: int = 0,
     split: Split = borders.iterate_games,
     excluded: moves.HashSet | None = None,
-    wanted: GameFilter = EVERY_GAME,
+    game_filter: GameFilter = EVERY_GAME,
 ) -> BlockRows:
     """Read a block that begins on line `first_line` of its source and ends between two games; `split` finds its games.
 
-    Games that `wanted` rejects, and games whose move hashes are in `excluded`, are skipped and counted.
+    Games that `game_filter` rejects, and games whose move hashes are in `excluded`, are skipped and counted.
     """
     tally = Tally()
-    games, games_read = _collect_games(split(block, first_line), tally, wanted)
-    collected = len(games)
-    games, played, texts = _play_games(games, reader, tally)
-    games_read += len(games) - collected
+    games, games_read = _collect_games(split(block, first_line), tally, game_filter)
+    collected_count = len(games)
+    games, replayed, texts = _play_games(games, reader, tally)
+    games_read += len(games) - collected_count
     rejects: list[Reject] = []
     kept_rows: list[int] = []
     for number, game in enumerate(games):
-        fault = played[number][1] or game.moves.problem
+        fault = replayed[number][1] or game.moves.problem
         if fault:
             rejects.append(Reject(game.row, game.line, *fault))
             tally.reject(fault[1])
-        elif not played[number][0]:
+        elif not replayed[number][0]:
             tally.skip(NO_MOVES)
-        elif len(played[number][0]) < 2 * min_plies:
+        elif len(replayed[number][0]) < 2 * min_plies:
             tally.skip(f"fewer than {min_plies} plies")
-        elif reason := wanted.find_rejection(game.tags):  # a second game in one movetext, without tags
+        elif reason := game_filter.find_rejection(game.tags):  # a second game in one movetext, without tags
             tally.skip(reason)
         else:
             kept_rows.append(number)
     if excluded is not None:
-        seen = excluded.contains(moves.hash_move_lists([played[number][0] for number in kept_rows])).tolist()
-        for _ in range(sum(seen)):
+        is_excluded = excluded.contains(moves.hash_move_lists([replayed[number][0] for number in kept_rows])).tolist()
+        for _ in range(sum(is_excluded)):
             tally.skip(EXCLUDED)
-        kept_rows = [number for number, leave in zip(kept_rows, seen, strict=True) if not leave]
+        kept_rows = [number for number, leave in zip(kept_rows, is_excluded, strict=True) if not leave]
     tally.cut += sum(games[number].cut for number in kept_rows)
-    packed = [played[number][0] for number in kept_rows]
+    packed = [replayed[number][0] for number in kept_rows]
     hashes = moves.hash_move_lists(packed)
     batch = _make_batch([games[n] for n in kept_rows], packed, hashes, [texts[n] for n in kept_rows], tally)
     return BlockRows(batch, hashes, games_read, rejects, tally)
 
 
-def _collect_games(raws: Iterable[RawGame], tally: Tally, wanted: GameFilter) -> tuple[list[_Game], int]:
+def _collect_games(raws: Iterable[RawGame], tally: Tally, game_filter: GameFilter) -> tuple[list[_Game], int]:
     """Return the games to play, and the number of all games."""
     games: list[_Game] = []
     row = 0
@@ -181,17 +181,21 @@ def _collect_games(raws: Iterable[RawGame], tally: Tally, wanted: GameFilter) ->
             row += 1
             continue
         tags = borders.parse_tags(raw.tags)
-        for number, cleaned in enumerate(movetext.clean_movetext(raw.moves)):
-            mine = tags if number == 0 else {}
-            nothing = not cleaned.text and not cleaned.problem
-            if nothing and not raw.tags.strip() and cleaned.result is None:
+        for number, cleaned_text in enumerate(movetext.clean_movetext(raw.moves)):
+            own_tags = tags if number == 0 else {}
+            has_no_moves = not cleaned_text.text and not cleaned_text.problem
+            if has_no_moves and not raw.tags.strip() and cleaned_text.result is None:
                 continue  # remarks before the first game
             empty = "cut before its second word" if raw.cut else NO_MOVES
-            reason = explain_nonstandard(mine) or (empty if nothing else None) or wanted.find_rejection(mine)
+            reason = (
+                explain_nonstandard(own_tags)
+                or (empty if has_no_moves else None)
+                or game_filter.find_rejection(own_tags)
+            )
             if reason:
                 tally.skip(reason)
             else:
-                games.append(_Game(row, raw.line, mine, raw.moves, cleaned, raw.cut))
+                games.append(_Game(row, raw.line, own_tags, raw.moves, cleaned_text, raw.cut))
             row += 1
     return games, row
 
@@ -230,46 +234,50 @@ def _play_games(games: list[_Game], reader: GameReader, tally: Tally) -> tuple[l
     If the canonical text of an unchanged movetext differs from it, the movetext is cleaned word by word, which may find
     several games in it, and played again. So no move is lost or misread silently.
     """
-    played, texts = _play_texts(reader, games)
-    doubtful = [
+    replayed, texts = _play_texts(reader, games)
+    refused_numbers = [
         number
         for number, game in enumerate(games)
         if game.moves.sans is None and game.moves.text.replace(". ", ".") != texts[number][1:]
     ]
-    if doubtful:
-        again = {number: _clean_by_word(games[number]) for number in doubtful}
+    if refused_numbers:
+        word_games = {number: _clean_by_word(games[number]) for number in refused_numbers}
         more, more_texts = (
-            iter(items) for items in _play_texts(reader, [game for some in again.values() for game in some])
+            iter(items)
+            for items in _play_texts(reader, [game for game_parts in word_games.values() for game in game_parts])
         )
         outcomes = []
-        added = 0
+        extra_games = 0
         for number, game in enumerate(games):
-            for part in again.get(number, [game]):
-                part.row += added
-                new = number in again
+            for part in word_games.get(number, [game]):
+                part.row += extra_games
+                new = number in word_games
                 outcomes.append(
-                    (part, next(more) if new else played[number], next(more_texts) if new else texts[number])
+                    (part, next(more) if new else replayed[number], next(more_texts) if new else texts[number])
                 )
-            added += len(again.get(number, [game])) - 1
-        games, played, texts = (list(items) for items in zip(*outcomes, strict=True))
+            extra_games += len(word_games.get(number, [game])) - 1
+        games, replayed, texts = (list(items) for items in zip(*outcomes, strict=True))
     for number, game in enumerate(games):
         sans = game.moves.sans
-        packed, error = played[number]
+        packed, error = replayed[number]
         if error is not None:
             word = sans[error[0]] if sans is not None else ""
-            played[number] = packed, (error[0], f"illegal move: {word[:20]}")
+            replayed[number] = packed, (error[0], f"illegal move: {word[:20]}")
         elif sans is not None and not game.moves.problem:
             if 2 * len(sans) != len(packed):
                 raise RuntimeError(f"the {reader.name} reader played {len(packed) // 2} of {len(sans)} moves")
             tally.noncanonical += number_sans(sans) != texts[number]
-    return games, played, texts
+    return games, replayed, texts
 
 
 def _clean_by_word(game: _Game) -> list[_Game]:
     """Return the games in a game's movetext, cleaned word by word; the first one keeps the tags."""
-    first, *others = movetext.clean_by_word(game.raw)
+    first, *further_games = movetext.clean_by_word(game.raw)
     game.moves = first
-    return [game, *(_Game(game.row + n, game.line, {}, game.raw, other, game.cut) for n, other in enumerate(others, 1))]
+    return [
+        game,
+        *(_Game(game.row + n, game.line, {}, game.raw, other, game.cut) for n, other in enumerate(further_games, 1)),
+    ]
 
 
 def _play_texts(reader: GameReader, games: list[_Game]) -> tuple[list[_Outcome], list[str]]:
@@ -292,10 +300,10 @@ def _make_batch(
     plies = np.fromiter(map(len, packed), np.int64, len(packed)) // 2
     elos = {side: [parse_elo(pairs.get(f"{side}Elo")) for pairs in tags] for side in ("White", "Black")}
     dates = [_read_tag(pairs.get("Date")) or _read_tag(pairs.get("UTCDate")) for pairs in tags]
-    known = [date for date in dates if date]
+    known_dates = [date for date in dates if date]
     tally.games, tally.plies = len(games), int(plies.sum())
     tally.both_elos = sum(w is not None and b is not None for w, b in zip(*elos.values(), strict=True))
-    tally.first_date, tally.last_date = min(known, default=None), max(known, default=None)
+    tally.first_date, tally.last_date = min(known_dates, default=None), max(known_dates, default=None)
     columns = {
         "row": np.array([game.row for game in games], np.int64),
         "move_hash": hashes,
@@ -315,10 +323,10 @@ def _make_batch(
 def _choose_result(game: _Game, tally: Tally) -> str:
     """Return the Result tag, or the movetext's result if it is empty; count missing and contradictory results."""
     header = movetext.normalize_result(game.tags.get("Result", ""))
-    written = game.moves.result
-    tally.missing_results += written is None
-    tally.result_mismatches += header is not None and written is not None and header != written
-    return (header if header not in (None, "*") else written or header) or "*"
+    written_result = game.moves.result
+    tally.missing_results += written_result is None
+    tally.result_mismatches += header is not None and written_result is not None and header != written_result
+    return (header if header not in (None, "*") else written_result or header) or "*"
 
 
 def _read_tag(value: str | None) -> str | None:

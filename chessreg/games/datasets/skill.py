@@ -75,10 +75,10 @@ def classify_time_control(time_control: str | None, event: str | None) -> str:
     ('rapid', 'blitz')
     """
     words = set((event or "").lower().split())
-    named = next((name for name in _CLASSES if name in words), None)
+    class_name = next((name for name in _CLASSES if name in words), None)
     duration = estimate_seconds(time_control)
     if duration is None:
-        return named or "no clock"
+        return class_name or "no clock"
     for name, limit in (("ultrabullet", 30), ("bullet", 180), ("blitz", 480), ("rapid", 1500)):
         if duration < limit:
             return name
@@ -98,9 +98,9 @@ def find_rating_scales(table: pa.Table, dataset_scale: str | None) -> np.ndarray
     """Return the rating scale of each game's Elo tags, an object array [n]: the dataset's scale, else its source's."""
     if dataset_scale:
         return np.full(len(table), dataset_scale, object)
-    known = {"lichess.org": "lichess", "generated": "stockfish"}
+    scale_names = {"lichess.org": "lichess", "generated": "stockfish"}
     pairs = zip(table.column("site").to_pylist(), table.column("event").to_pylist(), strict=True)
-    return np.array([known.get(get_rating_source(*pair), "unknown") for pair in pairs], object)
+    return np.array([scale_names.get(get_rating_source(*pair), "unknown") for pair in pairs], object)
 
 
 Rating = Literal["white_elo", "black_elo"]
@@ -166,8 +166,8 @@ class SkillReport:
         """Return one line with the games per class, the edges and the exclusions."""
         parts = [f"{name} {' '.join(f'{e:.0f}' for e in edges)}" for name, edges in self.edges.items()]
         edges = ", ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "")
-        out = "".join(f"; {count:,} {reason}" for reason, count in self.dropped.items())
-        return f"{' / '.join(f'{n:,}' for n in self.games)} games by {self.rating} ({edges}){out}"
+        text = "".join(f"; {count:,} {reason}" for reason, count in self.dropped.items())
+        return f"{' / '.join(f'{n:,}' for n in self.games)} games by {self.rating} ({edges}){text}"
 
 
 @dataclass(frozen=True)
@@ -190,14 +190,14 @@ class SkillClasses:
 
         Karvonen's paper says 2,000 games of each class; his code uses the first 2,000 in total (`caa.py`).
         """
-        chosen = self.classified_games[:total]
+        game_indices = self.classified_games[:total]
         if per_class is None:
-            return chosen
-        classes = self.classes[chosen]
-        number = np.zeros(len(chosen), np.int64)
+            return game_indices
+        classes = self.classes[game_indices]
+        number = np.zeros(len(game_indices), np.int64)
         for k in np.unique(classes):
             number[classes == k] = np.arange((classes == k).sum())
-        return chosen[number < per_class]
+        return game_indices[number < per_class]
 
 
 def compute_quantile_edges(values: np.ndarray, bins: int) -> np.ndarray:
@@ -234,11 +234,11 @@ def classify_skill(
     rating = table.column(rule.rating).to_numpy(zero_copy_only=False).astype(np.float64)
     stratum = compute_strata(table)
     scales = find_rating_scales(table, rating_scale)
-    dropped: dict[str, int] = {}
+    drop_counts: dict[str, int] = {}
 
     def leave_out(mask: np.ndarray, reason: str) -> np.ndarray:
         if mask.any():
-            dropped[reason] = dropped.get(reason, 0) + int(mask.sum())
+            drop_counts[reason] = drop_counts.get(reason, 0) + int(mask.sum())
         return mask
 
     rated = ~leave_out(~np.isfinite(rating), f"without {rule.rating}")
@@ -258,9 +258,9 @@ def classify_skill(
     classes = _keep_bins(rule, bins, edges, stratum)
     leave_out(rated & (bins >= 0) & (classes < 0), "of bins not kept")
     if rule.strata == "balanced":
-        thinned = _balance_strata(classes, stratum, places, rule.seed)
-        leave_out((classes >= 0) & (thinned < 0), "to balance the strata")
-        classes = thinned
+        balanced = _balance_strata(classes, stratum, places, rule.seed)
+        leave_out((classes >= 0) & (balanced < 0), "to balance the strata")
+        classes = balanced
     number = len(rule.keep) or max((len(e) - 1 for e in edges.values()), default=0)
     counts = [int((classes == k).sum()) for k in range(number)]
     if len(counts) < 2 or not all(counts):
@@ -273,8 +273,8 @@ def classify_skill(
         str(name): [int(((stratum == name) & (classes == k)).sum()) for k in range(number)]
         for name in sorted(set(stratum[classes >= 0]))
     }
-    used = sorted(set(scales[classes >= 0]))
-    report = SkillReport(rule.rating, used, rule.strata, edges, counts, by_stratum, dropped)
+    used_scales = sorted(set(scales[classes >= 0]))
+    report = SkillReport(rule.rating, used_scales, rule.strata, edges, counts, by_stratum, drop_counts)
     return SkillClasses(classes.astype(np.int8), rating, stratum, rule, report)
 
 
@@ -282,9 +282,9 @@ def refuse_mixed_scales(scales: Sequence[str]) -> None:
     """Raise BadInputError for ratings of more than one scale."""
     counts = {name: scales.count(name) for name in sorted(set(scales))}
     if len(counts) > 1:
-        listed = ", ".join(f"{count:,} games rated by {name}" for name, count in counts.items())
+        scale_list = ", ".join(f"{count:,} games rated by {name}" for name, count in counts.items())
         raise BadInputError(
-            f"ratings of different scales are not comparable: {listed}",
+            f"ratings of different scales are not comparable: {scale_list}",
             "choose one stratum, or allow mixed scales",
         )
 
@@ -292,10 +292,12 @@ def refuse_mixed_scales(scales: Sequence[str]) -> None:
 def _select_stratum(name: str, stratum: np.ndarray, rated: np.ndarray, leave_out: Any) -> np.ndarray:
     """Return which games are in a stratum, bool [n]."""
     if name not in set(stratum[rated]):
-        there, counts = np.unique(stratum[rated].astype(str), return_counts=True)
+        stratum_names, counts = np.unique(stratum[rated].astype(str), return_counts=True)
         order = np.argsort(-counts, kind="stable")[:8]
-        known = ", ".join(f"{there[i]} ({counts[i]:,})" for i in order) or "none with ratings"
-        raise BadInputError(f"the stratum {name!r} has no games", f"strata: {', '.join(POLICIES)}, or one of {known}")
+        stratum_list = ", ".join(f"{stratum_names[i]} ({counts[i]:,})" for i in order) or "none with ratings"
+        raise BadInputError(
+            f"the stratum {name!r} has no games", f"strata: {', '.join(POLICIES)}, or one of {stratum_list}"
+        )
     leave_out(rated & (stratum != name), f"not of {name}")
     return stratum == name
 
@@ -331,19 +333,19 @@ def _keep_bins(rule: SkillRule, bins: np.ndarray, edges: dict[str, list[float]],
     classes = np.full(len(bins), -1, np.int64)
     counts = np.array([len(edges.get(str(s), edges.get("all", [0]))) - 1 for s in stratum], np.int64)
     for k, place in enumerate(rule.keep):
-        wanted = place if place >= 0 else counts + place
-        classes[(bins >= 0) & (bins == wanted)] = k
+        bin_place = place if place >= 0 else counts + place
+        classes[(bins >= 0) & (bins == bin_place)] = k
     return classes
 
 
 def _balance_strata(classes: np.ndarray, stratum: np.ndarray, places: np.ndarray, seed: int) -> np.ndarray:
     """Return classes with equal numbers of games per class in every stratum, chosen by a seeded draw for each game."""
-    thinned = np.full(len(classes), -1, np.int64)
+    balanced = np.full(len(classes), -1, np.int64)
     kinds = np.unique(classes[classes >= 0])
     for name in set(stratum[classes >= 0]):
         groups = [np.flatnonzero((stratum == name) & (classes == k)) for k in kinds]
-        least = min(map(len, groups))
+        smallest = min(map(len, groups))
         for k, group in zip(kinds, groups, strict=True):
             number = np.array([uniform(seed, Stream.SKILL_BALANCE, int(places[i])) for i in group])
-            thinned[group[np.argsort(number, kind="stable")[:least]]] = k
-    return thinned
+            balanced[group[np.argsort(number, kind="stable")[:smallest]]] = k
+    return balanced

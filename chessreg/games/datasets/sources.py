@@ -127,10 +127,10 @@ class GameSource:
                     del buffer[:cut]
                     full = BLOCK_BYTES
         except BrokenStreamError as error:
-            whole = borders.find_last_start(buffer)
-            if whole:
-                yield bytes(buffer[:whole])
-            raise BrokenStreamError(str(error), bytes(buffer[whole:])) from error
+            game_end = borders.find_last_start(buffer)
+            if game_end:
+                yield bytes(buffer[:game_end])
+            raise BrokenStreamError(str(error), bytes(buffer[game_end:])) from error
         if buffer:
             yield bytes(buffer)
 
@@ -155,7 +155,7 @@ class GameSource:
 
     def _iterate_zip_content(self) -> Iterator[bytes]:
         """Yield the text of the archive's only file."""
-        done = 0
+        done_bytes = 0
         try:
             with (
                 self._read_copy() as path,
@@ -163,8 +163,8 @@ class GameSource:
                 archive.open(self._member) as member,
             ):
                 while data := member.read(1 << 18):
-                    done += len(data)
-                    self.bytes_done = self.bytes_total * done // max(self._member.file_size, done)
+                    done_bytes += len(data)
+                    self.bytes_done = self.bytes_total * done_bytes // max(self._member.file_size, done_bytes)
                     yield data
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
             raise BrokenStreamError(f"its zip data is damaged, encrypted or of an unknown kind: {error}") from error
@@ -184,11 +184,11 @@ class GameSource:
 
     def _iterate_decoded(self) -> Iterator[bytes]:
         """Yield the unpacked bytes of the file. Raises BrokenStreamError, and BadInputError for an archive inside."""
-        begun = False
+        has_begun = False
         for chunk in self._iterate_zip_content() if self.packing == "zip" else self._iterate_decompressed():
-            if not begun and self.packing:
+            if not has_begun and self.packing:
                 _refuse_archive(self.path, chunk)
-                begun = True
+                has_begun = True
             yield chunk
 
     def _iterate_decompressed(self) -> Iterator[bytes]:
@@ -237,8 +237,10 @@ def _refuse_archive(path: InputFile, head: bytes) -> None:
     if inside:
         raise BadInputError(f"{path} is packed twice: it holds a {inside} file", "unpack the outer file first")
     if b"\0" in head:
-        wide = head.startswith((b"\xff\xfe", b"\xfe\xff"))
-        hint = "it is UTF-16; save it as UTF-8" if wide else "games are text in UTF-8 or Windows-1252, or that packed"
+        is_utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff"))
+        hint = (
+            "it is UTF-16; save it as UTF-8" if is_utf16 else "games are text in UTF-8 or Windows-1252, or that packed"
+        )
         raise BadInputError(f"{path} is not text: its byte {head.index(0) + 1} is zero", hint)
 
 
@@ -287,9 +289,9 @@ def _is_one_game(buffer: bytearray) -> bool:
 
 def _drop_long_game(buffer: bytearray) -> tuple[bool, bytes]:
     """Drop the text before the next game; return whether the game continues, and the line ends that were dropped."""
-    begins = borders.find_game_starts(buffer, more=True)
+    starts = borders.find_game_starts(buffer, more=True)
     # A border may span the cut, so keep the last line, or the end of a long one.
-    end = int(begins[0]) if len(begins) else max(buffer.rfind(b"\n"), len(buffer) - 256, 0)
+    end = int(starts[0]) if len(starts) else max(buffer.rfind(b"\n"), len(buffer) - 256, 0)
     lines = b"\n" * buffer.count(b"\n", 0, end)
     del buffer[:end]
-    return not len(begins), lines
+    return not len(starts), lines

@@ -80,8 +80,10 @@ class TranscriptSource(GameSource):
             raise BadInputError(
                 f"{path} holds match results of chess_gpt_eval", f"chessreg import results {shlex.quote(str(path))}"
             )
-        whole = head[: head.rfind(b"\n") + 1] or head
-        rows = [dict(zip(self.columns, row, strict=False)) for row in csv.reader(io.StringIO(decode_text(whole)))][1:]
+        full_rows = head[: head.rfind(b"\n") + 1] or head
+        rows = [dict(zip(self.columns, row, strict=False)) for row in csv.reader(io.StringIO(decode_text(full_rows)))][
+            1:
+        ]
         texts = [row[TRANSCRIPT_COLUMN] for row in rows if row.get(TRANSCRIPT_COLUMN)]
         lengths = {len(text) for text in texts}
         self.length = lengths.pop() if len(texts) > 1 and len(lengths) == 1 else None
@@ -110,17 +112,19 @@ class TranscriptSource(GameSource):
                 if not header and len(buffer) >= full:
                     cut = _find_record_end(buffer)
                     if not cut and len(buffer) > _MAX_RECORD_BYTES:
-                        what = "a quote that is never closed" if buffer.count(b'"') % 2 else "a row of more than 64 MiB"
-                        raise BadInputError(f"{self.path} has {what}", "is it a CSV?")
+                        problem = (
+                            "a quote that is never closed" if buffer.count(b'"') % 2 else "a row of more than 64 MiB"
+                        )
+                        raise BadInputError(f"{self.path} has {problem}", "is it a CSV?")
                     if cut:
                         yield bytes(buffer[:cut])
                         del buffer[:cut]
                     full = BLOCK_BYTES if cut else len(buffer) + BLOCK_BYTES
         except BrokenStreamError as error:
-            whole = 0 if header else _find_record_end(buffer)
-            if whole:
-                yield bytes(buffer[:whole])
-            raise BrokenStreamError(str(error), bytes(buffer[whole:])) from error
+            record_end = 0 if header else _find_record_end(buffer)
+            if record_end:
+                yield bytes(buffer[:record_end])
+            raise BrokenStreamError(str(error), bytes(buffer[record_end:])) from error
         if buffer and not header:
             yield bytes(buffer)
 
@@ -160,13 +164,13 @@ def split_row(transcript: str, tags: str, line: int, length: int | None = None) 
             continue  # the row ends with a delimiter
         prefix = _PREFIX.match(piece)
         moves = piece[prefix.end() :] if prefix else piece
-        broken = cut and last
-        if broken:
+        is_broken = cut and last
+        if is_broken:
             moves = moves.rpartition(" ")[0]
         moves = to_san(moves)
-        own = tags if len(pieces) == 1 else ""
-        result = prefix[1] if prefix else find_result(own)
-        yield RawGame(own, f"{' '.join(moves.split())} {result}".strip(), line, broken)
+        own_tags = tags if len(pieces) == 1 else ""
+        result = prefix[1] if prefix else find_result(own_tags)
+        yield RawGame(own_tags, f"{' '.join(moves.split())} {result}".strip(), line, is_broken)
 
 
 def to_san(transcript: str) -> str:
@@ -228,15 +232,15 @@ class ParquetGames(GameSource):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        done = 0
+        done_bytes = 0
         try:
             with self._read_copy() as path:
                 parquet = pq.ParquetFile(path)
                 for batch in parquet.iter_batches(BATCH_ROWS, columns=[self.moves, *self.tags]):
                     rows = zip(*(batch[name].to_pylist() for name in (self.moves, *self.tags)), strict=True)
                     yield b"".join(json.dumps([_format_value(cell) for cell in row]).encode() + b"\n" for row in rows)
-                    done += len(batch)
-                    self.bytes_done = self.bytes_total * done // parquet.metadata.num_rows
+                    done_bytes += len(batch)
+                    self.bytes_done = self.bytes_total * done_bytes // parquet.metadata.num_rows
         except (pa.ArrowException, OSError, ValueError) as error:
             raise BrokenStreamError(get_first_line(error), b"") from error
 

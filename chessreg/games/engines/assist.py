@@ -40,10 +40,10 @@ def compute_expected_wins(white_cp: int, turn: chess.Color) -> int:
     """
     from chess.engine import Cp
 
-    own = white_cp if turn == chess.WHITE else -white_cp
-    if abs(own) > MATE_CP // 2:
-        return 1000 if own > 0 else 0
-    return Cp(own).wdl(model=WDL_MODEL).wins
+    own_cp = white_cp if turn == chess.WHITE else -white_cp
+    if abs(own_cp) > MATE_CP // 2:
+        return 1000 if own_cp > 0 else 0
+    return Cp(own_cp).wdl(model=WDL_MODEL).wins
 
 
 def can_take_over(lines: Sequence[Evaluation], turn: chess.Color) -> bool:

@@ -108,9 +108,11 @@ SIDE_BY_SIDE: tuple[Variant, ...] = (
 
 def select_pair(pool: Pool, player: int, opponent: int) -> Pool:
     """Return the games between two players only."""
-    both = ((pool.first == player) & (pool.second == opponent)) | ((pool.first == opponent) & (pool.second == player))
-    return replace(pool, first=pool.first[both], second=pool.second[both], outcome=pool.outcome[both],
-                   cluster=pool.cluster[both])  # fmt: skip
+    is_pair = ((pool.first == player) & (pool.second == opponent)) | (
+        (pool.first == opponent) & (pool.second == player)
+    )
+    return replace(pool, first=pool.first[is_pair], second=pool.second[is_pair], outcome=pool.outcome[is_pair],
+                   cluster=pool.cluster[is_pair])  # fmt: skip
 
 
 def compute_expected_score(difference: np.ndarray) -> np.ndarray:
@@ -165,15 +167,15 @@ def resample_counts(pool: Pool, resamples: int, key: Sequence[int | str]) -> Pai
     cells = 3 * pair.ravel() + outcome
     order = np.lexsort((cells, pool.cluster))
     edges = np.flatnonzero(np.diff(pool.cluster[order])) + 1
-    alike = Counter(tuple(part.tolist()) for part in np.split(cells[order], edges))
-    kinds = sorted(alike)
-    weights = np.array([alike[kind] for kind in kinds], np.int64)
+    copies = Counter(tuple(part.tolist()) for part in np.split(cells[order], edges))
+    kinds = sorted(copies)
+    weights = np.array([copies[kind] for kind in kinds], np.int64)
     table = np.zeros((len(kinds), 3 * len(pairs)))
     for place, kind in enumerate(kinds):
         np.add.at(table[place], list(kind), 1)
     number = int(weights.sum())
-    drawn = generator(Stream.RATING_BOOTSTRAP, *key).multinomial(number, weights / number, size=resamples)
-    results = np.concatenate([weights[None] @ table, drawn @ table])
+    resampled = generator(Stream.RATING_BOOTSTRAP, *key).multinomial(number, weights / number, size=resamples)
+    results = np.concatenate([weights[None] @ table, resampled @ table])
     return PairCounts(len(pool.players), pairs, results.reshape(resamples + 1, len(pairs), 3), pool.anchors)
 
 
@@ -186,13 +188,16 @@ def _add_interval(counts: PairCounts, ratings: np.ndarray, player: int, name: st
         return PlayerRating(value, None, None)
     opponents = _find_opponents(counts, ratings[0], player, name in JOINT)
     if math.isinf(value):
-        bound = _find_bound(*opponents, won=value > 0)
+        bound = _find_bound(*opponents, is_win=value > 0)
         return PlayerRating(None, bound, None) if value > 0 else PlayerRating(None, None, bound)
-    known = np.sort(ratings[1:, player][~np.isnan(ratings[1:, player])])
+    finite_ratings = np.sort(ratings[1:, player][~np.isnan(ratings[1:, player])])
     tail = (1 - CONFIDENCE_LEVEL) / 2
-    if not len(known):
+    if not len(finite_ratings):
         return PlayerRating(value, None, None)
-    low, high = (float(known[min(int(share * len(known)), len(known) - 1)]) for share in (tail, 1 - tail))
+    low, high = (
+        float(finite_ratings[min(int(share * len(finite_ratings)), len(finite_ratings) - 1)])
+        for share in (tail, 1 - tail)
+    )
     if low == high and name in RULES:
         return PlayerRating(value, None, None)
     if low == high:  # identical resamples: use the standard error
@@ -210,14 +215,14 @@ def _find_opponents(counts: PairCounts, ratings: np.ndarray, player: int, joint:
         rated, results = counts.select_anchored_opponents(player)
         return rated, results[0].sum(axis=1)
     opponent_ratings, games = [], []
-    for (a, b), played in zip(counts.pairs.tolist(), counts.results[0], strict=True):
+    for (a, b), game_count in zip(counts.pairs.tolist(), counts.results[0], strict=True):
         if player in (a, b) and math.isfinite(opponent := ratings[b if player == a else a]):
             opponent_ratings.append(opponent)
-            games.append(played.sum())
+            games.append(game_count.sum())
     return np.array(opponent_ratings), np.array(games)
 
 
-def _find_bound(rated: np.ndarray, games: np.ndarray, won: bool) -> float | None:
+def _find_bound(rated: np.ndarray, games: np.ndarray, is_win: bool) -> float | None:
     """Return the rating at which winning (or losing) all of these games has probability 0.05; None without
     opponents."""
     if not len(rated):
@@ -225,9 +230,9 @@ def _find_bound(rated: np.ndarray, games: np.ndarray, won: bool) -> float | None
     low, high = rated.min() - MAX_ELO_DISTANCE, rated.max() + MAX_ELO_DISTANCE
     for _ in range(MAX_ITERATIONS):
         middle = (low + high) / 2
-        chance = compute_expected_score(middle - rated) if won else compute_expected_score(rated - middle)
+        chance = compute_expected_score(middle - rated) if is_win else compute_expected_score(rated - middle)
         likely = float((games * np.log(chance)).sum()) > math.log(1 - CONFIDENCE_LEVEL)
-        low, high = (low, middle) if likely == won else (middle, high)
+        low, high = (low, middle) if likely == is_win else (middle, high)
     return float((low + high) / 2)
 
 
@@ -245,29 +250,29 @@ def rate_anchored_ml(counts: PairCounts, options: Options) -> np.ndarray:
     The rating is the one whose expected points equal the points scored. Games between players of unknown rating do not
     count.
     """
-    solved = make_ratings(counts)
+    solved_ratings = make_ratings(counts)
     for player in list_unanchored(counts):
         ratings, results = counts.select_anchored_opponents(player)
         if len(ratings):
             games = results.sum(axis=2)
-            solved[:, player] = solve_rating(
+            solved_ratings[:, player] = solve_rating(
                 ratings, games, results[..., WIN] + options.draw_weight * results[..., DRAW]
             )
-    return solved
+    return solved_ratings
 
 
 def solve_rating(ratings: np.ndarray, games: np.ndarray, points: np.ndarray) -> np.ndarray:
     """Return the rating R with sum(games * expected_score(R - ratings)) = sum(points), by bisection;
     float64 [sample]."""
-    total, scored = games.sum(axis=1), points.sum(axis=1)
+    total, points_sum = games.sum(axis=1), points.sum(axis=1)
     low = np.full(len(games), ratings.min() - MAX_ELO_DISTANCE)
     high = np.full(len(games), ratings.max() + MAX_ELO_DISTANCE)
     for _ in range(MAX_ITERATIONS):
         middle = (low + high) / 2
-        above = (games * compute_expected_score(middle[:, None] - ratings)).sum(axis=1) > scored
+        above = (games * compute_expected_score(middle[:, None] - ratings)).sum(axis=1) > points_sum
         low, high = np.where(above, low, middle), np.where(above, middle, high)
     root = (low + high) / 2
-    root[scored <= 0], root[scored >= total] = -np.inf, np.inf
+    root[points_sum <= 0], root[points_sum >= total] = -np.inf, np.inf
     root[total == 0] = np.nan
     return root
 
@@ -304,11 +309,11 @@ def rate_sequential(counts: PairCounts, options: Options) -> np.ndarray:
         values = np.array([1.0, options.draw_weight, 0.0])
         for sample in range(counts.samples):
             times = results[sample].round().astype(np.int64)
-            against = np.repeat(np.repeat(ratings, 3), times.ravel())
+            opponent_ratings = np.repeat(np.repeat(ratings, 3), times.ravel())
             points = np.repeat(np.tile(values, len(ratings)), times.ravel())
             rating = options.start
             for game in generator(options.seed, Stream.RATING_ORDER, player, sample).permutation(len(points)).tolist():
-                rating += options.k_factor * (points[game] - 1 / (1 + 10 ** ((against[game] - rating) / 400)))
+                rating += options.k_factor * (points[game] - 1 / (1 + 10 ** ((opponent_ratings[game] - rating) / 400)))
             last[sample, player] = rating if len(points) else np.nan
     return last
 
@@ -370,8 +375,8 @@ def _fit_jointly(counts: PairCounts, with_draws: bool) -> np.ndarray:
         ratings[:, free] += np.clip(step, -400, 400)
         ratings = np.clip(ratings, center - 2 * MAX_ELO_DISTANCE, center + 2 * MAX_ELO_DISTANCE)
         if with_draws:
-            predicted = (games * chance[DRAW]).sum(axis=1)
-            ties = np.where(draws > 0, ties * draws / np.maximum(predicted, 1e-12), 0.0)
+            predicted_points = (games * chance[DRAW]).sum(axis=1)
+            ties = np.where(draws > 0, ties * draws / np.maximum(predicted_points, 1e-12), 0.0)
         if np.abs(step[np.abs(ratings[:, free] - center[:, free]) < MAX_ELO_DISTANCE]).max(initial=0) < 1e-6:
             break
     return _settle_scale(counts, ratings, games)
@@ -383,15 +388,15 @@ def _settle_scale(counts: PairCounts, ratings: np.ndarray, games: np.ndarray) ->
     The scale is that of the anchors, or of the largest group comparable in both directions, with mean 0.
     """
     ratings = ratings + _find_runaways(counts)
-    above, below = find_main_group(counts)
-    inside = above & below
+    above, lower_group = find_main_group(counts)
+    inside = above & lower_group
     if not counts.anchors:
         finite = np.isfinite(ratings) & inside
         mean = np.where(finite, ratings, 0).sum(axis=1) / np.maximum(finite.sum(axis=1), 1)
         ratings -= mean[:, None]
-    ratings[:, above & ~below] = np.inf
-    ratings[:, below & ~above] = -np.inf
-    ratings[:, ~above & ~below] = np.nan
+    ratings[:, above & ~lower_group] = np.inf
+    ratings[:, lower_group & ~above] = -np.inf
+    ratings[:, ~above & ~lower_group] = np.nan
     with np.errstate(invalid="ignore"):  # infinity minus infinity: no drift
         drift = ratings - ratings[0]
     ratings = np.where(np.isfinite(drift) & (np.abs(drift) > MAX_ELO_DISTANCE / 2), np.copysign(np.inf, drift), ratings)
@@ -407,34 +412,36 @@ def find_main_group(counts: PairCounts) -> tuple[np.ndarray, np.ndarray]:
     Chains of games count, and members of the group are in both. It is the anchors' group, else the one with the most
     games.
     """
-    scored: dict[int, set[int]] = {player: set() for player in range(counts.players)}
-    played = np.zeros(counts.players)
-    for (a, b), (won, drawn, lost) in zip(counts.pairs.tolist(), counts.results[0].tolist(), strict=True):
-        played[[a, b]] += won + drawn + lost
-        if won or drawn:
-            scored[a].add(b)
-        if lost or drawn:
-            scored[b].add(a)
+    scored_against: dict[int, set[int]] = {player: set() for player in range(counts.players)}
+    played_games = np.zeros(counts.players)
+    for (a, b), (wins, draws, losses) in zip(counts.pairs.tolist(), counts.results[0].tolist(), strict=True):
+        played_games[[a, b]] += wins + draws + losses
+        if wins or draws:
+            scored_against[a].add(b)
+        if losses or draws:
+            scored_against[b].add(a)
     for anchor in counts.anchors:  # their differences are known
-        scored[anchor] |= counts.anchors.keys()
-    against: dict[int, set[int]] = {player: {p for p, them in scored.items() if player in them} for player in scored}
+        scored_against[anchor] |= counts.anchors.keys()
+    lost_to: dict[int, set[int]] = {
+        player: {p for p, opponents in scored_against.items() if player in opponents} for player in scored_against
+    }
     best: tuple[float, set[int], set[int]] = (-1.0, set(), set())
     for start in list(counts.anchors)[:1] or range(counts.players):
-        above, below = _find_reachable(against, start), _find_reachable(scored, start)
-        if (weight := played[list(above & below)].sum()) > best[0]:
-            best = (weight, above, below)
+        above, lower_group = _find_reachable(lost_to, start), _find_reachable(scored_against, start)
+        if (weight := played_games[list(above & lower_group)].sum()) > best[0]:
+            best = (weight, above, lower_group)
     members = np.arange(counts.players)
     return np.isin(members, list(best[1])), np.isin(members, list(best[2]))
 
 
 def _find_reachable(steps: Mapping[int, set[int]], start: int) -> set[int]:
     """Return the players reachable from `start`, including `start`."""
-    reached, waiting = {start}, [start]
-    while waiting:
-        fresh = steps[waiting.pop()] - reached
-        reached |= fresh
-        waiting += fresh
-    return reached
+    reachable, queue = {start}, [start]
+    while queue:
+        new_players = steps[queue.pop()] - reachable
+        reachable |= new_players
+        queue += new_players
+    return reachable
 
 
 def _find_runaways(counts: PairCounts) -> np.ndarray:
@@ -445,15 +452,15 @@ def _find_runaways(counts: PairCounts) -> np.ndarray:
     runaways = np.zeros((counts.samples, counts.players))
     while True:
         left = np.isfinite(runaways)
-        both = left[:, counts.pairs[:, 0]] & left[:, counts.pairs[:, 1]]
-        results = counts.results * both[..., None]
+        has_both = left[:, counts.pairs[:, 0]] & left[:, counts.pairs[:, 1]]
+        results = counts.results * has_both[..., None]
         before = int(left.sum())
         for player in list_unanchored(counts):
-            own, other = counts.pairs[:, 0] == player, counts.pairs[:, 1] == player
-            won = results[:, own, WIN].sum(axis=1) + results[:, other, LOSS].sum(axis=1)
-            lost = results[:, own, LOSS].sum(axis=1) + results[:, other, WIN].sum(axis=1)
-            drawn = results[:, own | other, DRAW].sum(axis=1)
-            held = ~left[:, player] | (drawn > 0) | ((won > 0) == (lost > 0))
-            runaways[:, player] = np.where(held, runaways[:, player], np.where(won > 0, np.inf, -np.inf))
+            is_first, other = counts.pairs[:, 0] == player, counts.pairs[:, 1] == player
+            wins = results[:, is_first, WIN].sum(axis=1) + results[:, other, LOSS].sum(axis=1)
+            losses = results[:, is_first, LOSS].sum(axis=1) + results[:, other, WIN].sum(axis=1)
+            draws = results[:, is_first | other, DRAW].sum(axis=1)
+            held = ~left[:, player] | (draws > 0) | ((wins > 0) == (losses > 0))
+            runaways[:, player] = np.where(held, runaways[:, player], np.where(wins > 0, np.inf, -np.inf))
         if int(np.isfinite(runaways).sum()) == before:
             return runaways

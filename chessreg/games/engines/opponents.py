@@ -109,8 +109,8 @@ class EngineSpec:
         """The name for people and PGN tags: `Stockfish 3 (nodes=200)`."""
         if self.kind != "stockfish":
             return {"random": "Random mover", "capture": "Random capturer"}[self.kind]
-        diluted = f", random={format_decimal(self.random_share)}" if self.random_share else ""
-        return f"Stockfish {self.level} ({self.limit.text if self.limit else 'depth=1, nodes=1'}{diluted})"
+        random_text = f", random={format_decimal(self.random_share)}" if self.random_share else ""
+        return f"Stockfish {self.level} ({self.limit.text if self.limit else 'depth=1, nodes=1'}{random_text})"
 
     @property
     def needs_process(self) -> bool:
@@ -168,10 +168,10 @@ def parse_engine(text: str) -> EngineSpec:
     >>> parse_engine("stockfish:0").text
     'stockfish:0@nodes=100000'
     """
-    cleaned = text.strip().lower()
-    if cleaned in ("random", "capture"):
-        return EngineSpec("random" if cleaned == "random" else "capture")
-    match = re.fullmatch(r"stockfish:([+-]?\d+)(?:@([^+]*))?(?:\+random=(\d*\.?\d+))?", cleaned)
+    cleaned_text = text.strip().lower()
+    if cleaned_text in ("random", "capture"):
+        return EngineSpec("random" if cleaned_text == "random" else "capture")
+    match = re.fullmatch(r"stockfish:([+-]?\d+)(?:@([^+]*))?(?:\+random=(\d*\.?\d+))?", cleaned_text)
     if match is None:
         raise BadInputError(f"{text!r} does not name an engine", _GRAMMAR)
     level, share = int(match[1]), float(match[3] or 0)
@@ -211,8 +211,8 @@ def parse_ladder(texts: Iterable[str]) -> tuple[EngineSpec, ...]:
 
 def _build_ladder() -> tuple[EngineSpec, ...]:
     """Return the rungs of LADDER."""
-    diluted = [f"stockfish:-1+random={share}" for share in (0.4, 0.2, 0.1)]
-    low = [parse_engine(text) for text in ("random", "capture", *diluted, "stockfish:-1")]
+    random_engines = [f"stockfish:-1+random={share}" for share in (0.4, 0.2, 0.1)]
+    low = [parse_engine(text) for text in ("random", "capture", *random_engines, "stockfish:-1")]
     zero = [EngineSpec("stockfish", 0, Limit("nodes", nodes)) for nodes in (1, 10, 100, 1_000, DEFAULT_NODES)]
     rest = [EngineSpec("stockfish", level, Limit("nodes", DEFAULT_NODES)) for level in range(1, 21)]
     return (*low, *zero, *rest)
@@ -243,11 +243,13 @@ def find_stockfish() -> Path:
 
     Raises NotFoundError with the install command of this system.
     """
-    named = os.environ.get("CHESSREG_STOCKFISH")
-    if named:
-        path = shutil.which(named)
+    environment_path = os.environ.get("CHESSREG_STOCKFISH")
+    if environment_path:
+        path = shutil.which(environment_path)
         if path is None:
-            raise NotFoundError(f"CHESSREG_STOCKFISH={named} is not a program", format_stockfish_install_command())
+            raise NotFoundError(
+                f"CHESSREG_STOCKFISH={environment_path} is not a program", format_stockfish_install_command()
+            )
         return Path(path)
     places = (None, "/usr/games", "/usr/local/bin", "/opt/homebrew/bin", "/home/linuxbrew/.linuxbrew/bin")
     for place in places:

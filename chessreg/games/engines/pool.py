@@ -73,8 +73,8 @@ class _Task:
 def count_free_cores(reserved: int = 0) -> int:
     """Return the cores that this process may use, less `reserved` ones (for example for a model's threads);
     at least 1."""
-    affinity = getattr(os, "sched_getaffinity", None)  # absent on macOS
-    return max(1, (len(affinity(0)) if affinity else os.cpu_count() or 1) - reserved)
+    get_affinity = getattr(os, "sched_getaffinity", None)  # absent on macOS
+    return max(1, (len(get_affinity(0)) if get_affinity else os.cpu_count() or 1) - reserved)
 
 
 def format_position_command(board: chess.Board) -> str:
@@ -109,8 +109,8 @@ def parse_engine_move(board: chess.Board, answer: str | None, engine: str) -> ch
     except ValueError:
         move = chess.Move.null()
     if not move:
-        answered = "no move" if answer is None else repr(answer[:20])
-        raise EngineAnswerError(f"engine {engine} answered {answered}, which is not legal in {board.fen()}")
+        answer_text = "no move" if answer is None else repr(answer[:20])
+        raise EngineAnswerError(f"engine {engine} answered {answer_text}, which is not legal in {board.fen()}")
     return move
 
 
@@ -135,10 +135,10 @@ class EnginePool:
             raise BadInputError(f"an engine pool needs at least one process, not {processes}")
         self.spec = spec
         cores = count_free_cores(reserved_cores)
-        wanted = processes or cores
+        process_count = processes or cores
         if is_timed is None:
             is_timed = spec.limit is not None and spec.limit.kind == "time"
-        self.processes = min(wanted, cores) if is_timed else wanted
+        self.processes = min(process_count, cores) if is_timed else process_count
         self.is_timed = is_timed
         self._path = find_stockfish() if spec.needs_process else None
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
@@ -161,14 +161,14 @@ class EnginePool:
         """
         spec = spec or self.spec
         future: Future[EngineMove] = Future()
-        started = time.perf_counter()
+        start = time.perf_counter()
         try:
-            chosen = choose_move(spec, board, key)
+            move = choose_move(spec, board, key)
         except ChessregError as error:
             future.set_exception(error)
             return future
-        if chosen is not None:
-            future.set_result(EngineMove(chosen, None, 0, time.perf_counter() - started))
+        if move is not None:
+            future.set_result(EngineMove(move, None, 0, time.perf_counter() - start))
             return future
         turn, position, snapshot = board.turn, format_position_command(board), board.copy(stack=False)
 
@@ -216,10 +216,10 @@ class EnginePool:
             self._path = find_stockfish()
 
         def finish(result: SearchResult) -> list[Evaluation]:
-            scored = [(line, to_white_centipawns(line, turn)) for line in result.lines]
+            line_scores = [(line, to_white_centipawns(line, turn)) for line in result.lines]
             evaluations = [
                 Evaluation(score, result.nodes, result.seconds, parse_engine_move(snapshot, line.move, result.engine))
-                for line, score in scored
+                for line, score in line_scores
                 if score is not None
             ]
             if not evaluations:
@@ -234,21 +234,21 @@ class EnginePool:
 
     def evaluations(self, fens: Iterable[str], limit: Limit) -> Iterator[int]:
         """Yield White's centipawns for each position, in order. A finished game is ±MATE_CP or 0."""
-        waiting: deque[Future[Evaluation] | int] = deque()
+        pending: deque[Future[Evaluation] | int] = deque()
 
         def first() -> int:
-            one = waiting.popleft()
+            one = pending.popleft()
             return one if isinstance(one, int) else one.result().score_cp
 
         for fen in fens:
             board = chess.Board(fen)
             if board.is_checkmate():
-                waiting.append(-MATE_CP if board.turn == chess.WHITE else MATE_CP)
+                pending.append(-MATE_CP if board.turn == chess.WHITE else MATE_CP)
             else:
-                waiting.append(self.analyse(board, limit) if any(board.legal_moves) else 0)
-            if len(waiting) > 2 * self.processes:
+                pending.append(self.analyse(board, limit) if any(board.legal_moves) else 0)
+            if len(pending) > 2 * self.processes:
                 yield first()
-        while waiting:
+        while pending:
             yield first()
 
     def close(self) -> None:
@@ -284,7 +284,7 @@ class EnginePool:
         self.close()
 
     def _enqueue(
-        self, game: Hashable, position: str, go: str, skill: int, patience: float, fresh: bool, lines: int = 1
+        self, game: Hashable, position: str, go: str, skill: int, patience: float, is_fresh: bool, lines: int = 1
     ) -> Future[SearchResult]:
         """Queue a search and start a worker if fewer than `processes` run. Raises ChessregError on a closed pool."""
         future: Future[SearchResult] = Future()
@@ -295,7 +295,7 @@ class EnginePool:
             if len(self._workers) < self.processes:
                 self._workers.append(_Worker(self._path, self._tasks))
                 self._workers[-1].start()
-            self._tasks.put(_Task(game, position, go, skill, patience, fresh, lines, future))
+            self._tasks.put(_Task(game, position, go, skill, patience, is_fresh, lines, future))
         return future
 
 
@@ -345,9 +345,9 @@ class _Worker(threading.Thread):
                 process = self._engine()
                 process.set_option("Skill Level", task.skill)
                 process.set_option(MULTI_PV, task.lines)
-                fresh = task.is_fresh or task.game not in self._games
+                is_fresh = task.is_fresh or task.game not in self._games
                 self._games.add(task.game)
-                return process.search(task.position, task.go, task.patience, fresh=fresh)
+                return process.search(task.position, task.go, task.patience, is_fresh=is_fresh)
             except EngineDiedError as error:
                 with self._guard:
                     if self._process is not None:
@@ -372,11 +372,11 @@ class _Worker(threading.Thread):
 def _chain_future(source: Future[A], function: Callable[[A], B], target: Future[B]) -> Future[B]:
     """Make `target` follow `source`; `function` converts the result in the worker's thread. Return `target`."""
 
-    def relay(done: Future[A]) -> None:
+    def relay(finished_future: Future[A]) -> None:
         if not target.set_running_or_notify_cancel():
             return
         try:
-            result = function(done.result())
+            result = function(finished_future.result())
         except Exception as error:
             target.set_exception(error)
         else:

@@ -72,8 +72,8 @@ class GeneratedGame:
             tags[color] = spec.name
             if spec.level is not None and (rating := get_level_rating(spec.level)) is not None:
                 tags[f"{color}Elo"] = f"{rating:.0f}"
-        adjudicated = self.termination is Termination.MOVE_LIMIT
-        return {**tags, "Termination": "adjudication" if adjudicated else "normal", "Result": self.result}
+        is_adjudicated = self.termination is Termination.MOVE_LIMIT
+        return {**tags, "Termination": "adjudication" if is_adjudicated else "normal", "Result": self.result}
 
     @property
     def pgn(self) -> str:
@@ -180,8 +180,8 @@ def _receive_game(worker: subprocess.Popen[str], nodes: int) -> GeneratedGame:
     assert worker.stdout is not None
     line = worker.stdout.readline()
     if not line.endswith("\n"):
-        _, talk = worker.communicate()
-        cause = (talk or "").strip().splitlines()
+        _, error_text = worker.communicate()
+        cause = (error_text or "").strip().splitlines()
         raise ChessregError(f"a generating process ended: {cause[-1] if cause else f'exit status {worker.returncode}'}")
     data = json.loads(line)
     limit = Limit("nodes", nodes)
@@ -199,8 +199,8 @@ def _receive_game(worker: subprocess.Popen[str], nodes: int) -> GeneratedGame:
 
 def _run_worker() -> None:
     """Run a worker process: read one line of settings, write one line per game."""
-    received = json.loads(sys.stdin.readline())
-    work = _WorkerSettings(**{**received, "settings": SelfPlay(**received["settings"])})
+    message = json.loads(sys.stdin.readline())
+    work = _WorkerSettings(**{**message, "settings": SelfPlay(**message["settings"])})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     engines = [UciProcess(Path(work.engine), ENGINE_OPTIONS) for _ in range(2)]
@@ -231,23 +231,23 @@ def _play_game(work: _WorkerSettings, number: int, engines: Sequence[UciProcess]
         (opening,) = make_openings(OpeningSpec("random", str(settings.opening_plies)), work.seed, [number])
         board, sans, moves = opening.board(), list(opening.sans), list(opening.moves)
     limit = Limit("nodes", settings.nodes)
-    fresh = [True, True]
+    is_fresh = [True, True]
     cp: int | None = None
     patience = (
         RESIGN_MOVES
         if uniform(Stream.SELFPLAY_RESIGN, work.seed, number) < settings.resign_share
         else settings.max_plies
     )
-    bad = [0, 0]
+    bad_moves = [0, 0]
     while (end := find_game_end(board)) is None and len(moves) < settings.max_plies:
         side = 0 if board.turn else 1
         position = f"position startpos moves {' '.join(moves)}" if moves else "position startpos"
-        answer = engines[side].search(position, limit.go, limit.patience, fresh=fresh[side])
-        fresh[side] = False
+        answer = engines[side].search(position, limit.go, limit.patience, is_fresh=is_fresh[side])
+        is_fresh[side] = False
         cp = to_white_centipawns(answer, board.turn)
-        hopeless = cp is not None and (cp if board.turn else -cp) < -RESIGN_CP
-        bad[side] = bad[side] + 1 if hopeless else 0
-        if bad[side] == patience:
+        is_hopeless = cp is not None and (cp if board.turn else -cp) < -RESIGN_CP
+        bad_moves[side] = bad_moves[side] + 1 if is_hopeless else 0
+        if bad_moves[side] == patience:
             end = make_loss(board.turn, Termination.RESIGNATION)
             break
         move = parse_engine_move(board, answer.move, answer.engine)

@@ -64,11 +64,11 @@ class Sprt:
 def parse_stop(text: str) -> Sprt | None:
     """Return the rule `sprt:LOW,HIGH` or `sprt:LOW,HIGH,ALPHA,BETA`; None for `none`. Raises BadInputError for anything
     else."""
-    cleaned = text.strip().lower()
-    if cleaned in ("none", ""):
+    cleaned_text = text.strip().lower()
+    if cleaned_text in ("none", ""):
         return None
     number = r"([+-]?(?:\d+\.?\d*|\.\d+))"
-    match = re.fullmatch(rf"sprt:{number},{number}(?:,{number},{number})?", cleaned.replace(" ", ""))
+    match = re.fullmatch(rf"sprt:{number},{number}(?:,{number},{number})?", cleaned_text.replace(" ", ""))
     if match is None:
         raise BadInputError(f"{text!r} is not a stopping rule", _HINT)
     low, high, alpha, beta = (0.05 if part is None else float(part) for part in match.groups())
@@ -87,25 +87,25 @@ def compute_log_likelihood_ratio(counts: Sequence[int], values: Sequence[float],
     >>> round(compute_log_likelihood_ratio([5, 10, 20, 30, 15], COLOR_PAIR_VALUES, -0.05, 0.05), 3)
     9.945
     """
-    seen = [max(float(count), UNSEEN_COUNT) for count in counts]
-    total = sum(seen)
-    shares = [count / total for count in seen]
+    smoothed = [max(float(count), UNSEEN_COUNT) for count in counts]
+    total = sum(smoothed)
+    shares = [count / total for count in smoothed]
     # The most likely distribution with mean s is shares / (1 + t (values - s)); the shares themselves drop out.
-    ways = [(mean, _solve_multiplier(shares, values, mean)) for mean in (low, high)]
-    logs = [[math.log1p(t * (value - mean)) for value in values] for mean, t in ways]
-    return math.fsum(n * (one - other) for n, one, other in zip(seen, *logs, strict=True))
+    likelihoods = [(mean, _solve_multiplier(shares, values, mean)) for mean in (low, high)]
+    logs = [[math.log1p(t * (value - mean)) for value in values] for mean, t in likelihoods]
+    return math.fsum(n * (one - other) for n, one, other in zip(smoothed, *logs, strict=True))
 
 
 def _solve_multiplier(shares: Sequence[float], values: Sequence[float], mean: float) -> float:
     """Return the t at which shares / (1 + t (values - mean)) has this mean: the root of a decreasing function, by
     bisection."""
-    away = [value - mean for value in values]
-    low, high = -1 / max(away), -1 / min(away)
+    deviations = [value - mean for value in values]
+    low, high = -1 / max(deviations), -1 / min(deviations)
     for _ in range(200):
         t = (low + high) / 2
         if t in (low, high):
             break
-        if sum(share * d / (1 + t * d) for share, d in zip(shares, away, strict=True)) > 0:
+        if sum(share * d / (1 + t * d) for share, d in zip(shares, deviations, strict=True)) > 0:
             low = t
         else:
             high = t

@@ -124,12 +124,13 @@ class UciProcess:
             self._send(f"setoption name {name} value {text}\n")
             self._options[name] = text
 
-    def search(self, position: str, go: str, timeout: float, *, fresh: bool = False) -> SearchResult:
-        """Run one search. `position` and `go` are whole UCI commands; `fresh` resets the engine first (ucinewgame)."""
-        started = time.perf_counter()
-        self._send(f"ucinewgame\n{position}\n{go}\n" if fresh else f"{position}\n{go}\n")
+    def search(self, position: str, go: str, timeout: float, *, is_fresh: bool = False) -> SearchResult:
+        """Run one search. `position` and `go` are whole UCI commands; `is_fresh` resets the engine first
+        (ucinewgame)."""
+        start = time.perf_counter()
+        self._send(f"ucinewgame\n{position}\n{go}\n" if is_fresh else f"{position}\n{go}\n")
         output = self._read_until(b"bestmove", timeout)
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - start
         info, _, last = output.rpartition(b"\n")
         move = b"".join(last.removeprefix(b"bestmove").split()[:1]).decode("utf-8", "replace")
         score, mate = _find_last_score(info)
@@ -171,13 +172,13 @@ class UciProcess:
     def _read_until(self, word: bytes, timeout: float) -> bytes:
         """Return the output up to and including the line that starts with `word`."""
         deadline = time.monotonic() + timeout
-        scanned = 0
+        scan_start = 0
         while True:
-            at = 0 if self._buffer.startswith(word) else self._buffer.find(b"\n" + word, scanned)
+            at = 0 if self._buffer.startswith(word) else self._buffer.find(b"\n" + word, scan_start)
             if at >= 0 and (end := self._buffer.find(b"\n", at + 1)) >= 0:
                 output, self._buffer = self._buffer[:end], self._buffer[end + 1 :]
                 return output
-            scanned = max(0, len(self._buffer) - len(word) - 1) if at < 0 else at
+            scan_start = max(0, len(self._buffer) - len(word) - 1) if at < 0 else at
             if not self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 raise self._make_exit_error(f"gave no answer for {timeout:.0f} s")
             try:
@@ -190,13 +191,13 @@ class UciProcess:
                 raise EngineAnswerError(f"engine {self.name} wrote {MAX_OUTPUT_BYTES >> 20} MiB without an answer")
             self._buffer += chunk
 
-    def _make_exit_error(self, what: str) -> EngineDiedError:
+    def _make_exit_error(self, action: str) -> EngineDiedError:
         """Return an EngineDiedError with the process's exit status or signal."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.2 if what == "ended" else 0)
+            self._process.wait(0.2 if action == "ended" else 0)
         code = self._process.returncode
         status = "" if code is None else f" with signal {-code}" if code < 0 else f" with exit status {code}"
-        return EngineDiedError(f"engine {self.name} {what}{status}")
+        return EngineDiedError(f"engine {self.name} {action}{status}")
 
 
 def _parse_integer(fields: list[bytes]) -> int | None:
@@ -242,9 +243,9 @@ def _parse_variations(info: bytes) -> tuple[Variation, ...]:
         if not text.startswith(b"info"):
             continue
         fields = text.partition(b" string ")[0].split()
-        behind = {name: fields[at + 1 :] for at, name in enumerate(fields) if name in (b"multipv", b"score", b"pv")}
-        rank, value = _parse_integer(behind.get(b"multipv", [])), _parse_integer(behind.get(b"score", [])[1:2])
-        kind, moves = behind.get(b"score", [])[:1], behind.get(b"pv", [])
+        values = {name: fields[at + 1 :] for at, name in enumerate(fields) if name in (b"multipv", b"score", b"pv")}
+        rank, value = _parse_integer(values.get(b"multipv", [])), _parse_integer(values.get(b"score", [])[1:2])
+        kind, moves = values.get(b"score", [])[:1], values.get(b"pv", [])
         if rank is None or value is None or kind not in ([b"cp"], [b"mate"]) or not moves:
             continue
         score, mate = (value, None) if kind == [b"cp"] else (None, value)

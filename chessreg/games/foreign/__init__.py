@@ -71,8 +71,8 @@ def find_format(path: Path) -> Format:
     for candidate in FORMATS.values():
         if candidate.fits(text):
             return candidate
-    known = "; ".join(f"{f.name}: {f.summary}" for f in FORMATS.values())
-    raise BadInputError(f"{path} holds no results in a format that chessreg reads", known)
+    format_list = "; ".join(f"{f.name}: {f.summary}" for f in FORMATS.values())
+    raise BadInputError(f"{path} holds no results in a format that chessreg reads", format_list)
 
 
 def read_games(path: Path, name: str) -> ForeignFile:
@@ -88,8 +88,8 @@ def read_games(path: Path, name: str) -> ForeignFile:
     if not read.games:
         reasons = list(dict.fromkeys(reject.text for reject in read.rejected_rows))
         more = f"; {len(reasons) - 1} other reason{'s' * (len(reasons) > 2)}" if len(reasons) > 1 else ""
-        what = f"{path.name} has {read.rows:,} games, of which none can be imported: {reasons[0]}{more}"
-        raise BadInputError(what, "give a file of games from the standard start, with moves or a result")
+        problem = f"{path.name} has {read.rows:,} games, of which none can be imported: {reasons[0]}{more}"
+        raise BadInputError(problem, "give a file of games from the standard start, with moves or a result")
     return read
 
 

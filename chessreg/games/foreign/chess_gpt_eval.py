@@ -90,16 +90,16 @@ def read_chess_gpt_eval(text: str) -> ForeignFile:
         raise BadInputError(f"not a CSV of chess_gpt_eval: it has no column {min(missing)}", "leave out --format")
     rows = read_table(text)
     games: list[ForeignGame] = []
-    rejected: list[RejectedRow] = []
+    rejected_rows: list[RejectedRow] = []
     for place, row in enumerate(rows):
         row_game = read_eval_row(place, row)
         if isinstance(row_game, RejectedRow):
-            rejected.append(row_game)
+            rejected_rows.append(row_game)
         else:
             games.append(row_game)
     note_duplicates(games)
-    stopped = any(game.termination == Termination.MOVE_LIMIT for game in games)
-    return ForeignFile(len(rows), tuple(games), tuple(rejected), POLICY, MOVE_LIMIT if stopped else None)
+    has_move_limit = any(game.termination == Termination.MOVE_LIMIT for game in games)
+    return ForeignFile(len(rows), tuple(games), tuple(rejected_rows), POLICY, MOVE_LIMIT if has_move_limit else None)
 
 
 def read_eval_row(place: int, row: dict[str, str]) -> ForeignGame | RejectedRow:
@@ -123,9 +123,11 @@ def read_eval_row(place: int, row: dict[str, str]) -> ForeignGame | RejectedRow:
         source_columns=read_source_columns(row),
         oddities=oddities,
     )
-    if broken := [line for line in prompt.splitlines() if line.strip() and not _TAG_LINE.fullmatch(line.strip())]:
+    if unknown_lines := [
+        line for line in prompt.splitlines() if line.strip() and not _TAG_LINE.fullmatch(line.strip())
+    ]:
         game.record_oddity(
-            "prompt is no PGN", f"{len(prompt.splitlines())} lines, of them not tags: {'; '.join(broken)[:120]}"
+            "prompt is no PGN", f"{len(prompt.splitlines())} lines, of them not tags: {'; '.join(unknown_lines)[:120]}"
         )
     read_eval_ending(game, board, row)
     read_tries(game, row)
@@ -161,9 +163,9 @@ def split_half_moves(text: str) -> tuple[list[str], list[Oddity]]:
             if word not in RESULTS:
                 sans.append(word)
             continue
-        due = len(sans) // 2 + 1
-        if int(number_text) != due:
-            oddities.append(Oddity("wrong move number", f"{number_text}. appears where {due}. is due"))
+        half_moves = len(sans) // 2 + 1
+        if int(number_text) != half_moves:
+            oddities.append(Oddity("wrong move number", f"{number_text}. appears where {half_moves}. is due"))
         elif len(sans) % 2:
             oddities.append(Oddity("repeated move number", f"{number_text}. appears before both half-moves"))
     return sans, oddities
@@ -184,27 +186,27 @@ def read_source_columns(row: dict[str, str]) -> dict[str, Any]:
 def read_eval_ending(game: ForeignGame, board: chess.Board, row: dict[str, str]) -> None:
     """Set forfeits, resignations and the move limit, which the board does not show."""
     for color, side in SIDES.items():
-        lost = "0-1" if color else "1-0"
-        forfeited = parse_flag(row[f"{side}_failed_to_find_legal_move"])
-        resigned = parse_flag(row[f"{side}_resignation"])
-        if not (forfeited or resigned):
+        loss_result = "0-1" if color else "1-0"
+        is_forfeit = parse_flag(row[f"{side}_failed_to_find_legal_move"])
+        is_resignation = parse_flag(row[f"{side}_resignation"])
+        if not (is_forfeit or is_resignation):
             continue
-        what = "forfeited" if forfeited else "resigned"
+        ending = "forfeited" if is_forfeit else "resigned"
         if find_game_end(board) is not None:
             game.record_oddity(
                 "given up after the end",
-                f"{COLOR_NAMES[color]} is recorded with {what}, but the board shows {find_termination(board, '*')}",
+                f"{COLOR_NAMES[color]} is recorded with {ending}, but the board shows {find_termination(board, '*')}",
             )
             continue
-        game.termination = str(Termination.FORFEIT_ILLEGAL if forfeited else Termination.RESIGNATION)
+        game.termination = str(Termination.FORFEIT_ILLEGAL if is_forfeit else Termination.RESIGNATION)
         game.loser_by_forfeit = color
-        if game.result != lost:
+        if game.result != loss_result:
             game.record_oddity(
-                "result differs from ending", f"{COLOR_NAMES[color]} {what}, but the result is {game.result}"
+                "result differs from ending", f"{COLOR_NAMES[color]} {ending}, but the result is {game.result}"
             )
         if board.turn != color:
             game.record_oddity(
-                "given up out of turn", f"{COLOR_NAMES[color]} {what} while {COLOR_NAMES[not color]} was to move"
+                "given up out of turn", f"{COLOR_NAMES[color]} {ending} while {COLOR_NAMES[not color]} was to move"
             )
     if game.result == "*" and game.termination == Termination.UNKNOWN:
         if len(game.moves) >= 2 * MOVE_LIMIT:
@@ -219,15 +221,15 @@ def read_tries(game: ForeignGame, row: dict[str, str]) -> None:
     for color, side in SIDES.items():
         turns = game.turns(color)
         illegal = read_whole_number(row[f"{side}_illegal_moves"])
-        counted = read_whole_number(row.get(f"{side}_legal_moves", ""))
+        legal_moves = read_whole_number(row.get(f"{side}_legal_moves", ""))
         legal = turns if illegal == 0 and game.loser_by_forfeit != color else None
-        if counted is not None and counted > turns:
-            game.record_oddity("more legal first tries than turns", f"{COLOR_NAMES[color]}: {counted} of {turns}")
-        elif counted is not None:
-            if legal is not None and counted != legal:
-                text = f"{COLOR_NAMES[color]}: no illegal try, but {counted} of {turns} turns legal at once"
+        if legal_moves is not None and legal_moves > turns:
+            game.record_oddity("more legal first tries than turns", f"{COLOR_NAMES[color]}: {legal_moves} of {turns}")
+        elif legal_moves is not None:
+            if legal is not None and legal_moves != legal:
+                text = f"{COLOR_NAMES[color]}: no illegal try, but {legal_moves} of {turns} turns legal at once"
                 game.record_oddity("counts of tries differ", f"{text} (the others may be an opening)")
-            legal = counted
+            legal = legal_moves
         tries = [1] * turns if legal == turns else None
         if color:
             game.white_first_try_legal, game.white_tries = legal, tries
@@ -242,46 +244,46 @@ def read_details(game: ForeignGame, row: dict[str, str]) -> None:
         if not text:
             continue
         try:
-            listed = [(int(d["move_number"]), str(d["attempted_move"])) for d in ast.literal_eval(text)]
+            attempts = [(int(d["move_number"]), str(d["attempted_move"])) for d in ast.literal_eval(text)]
         except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError):
             game.record_oddity("details of tries unreadable", f"{COLOR_NAMES[color]}: {text[:80]}")
             continue
         total = game.source_columns["white_illegal_tries" if color else "black_illegal_tries"]
-        if total != len(listed):
+        if total != len(attempts):
             game.record_oddity(
-                "counts of tries differ", f"{COLOR_NAMES[color]}: {total} illegal tries counted, {len(listed)} listed"
+                "counts of tries differ", f"{COLOR_NAMES[color]}: {total} illegal tries counted, {len(attempts)} listed"
             )
-        by_turn = Counter(move_number - 1 for move_number, _ in listed)
+        by_turn = Counter(move_number - 1 for move_number, _ in attempts)
         turns = game.turns(color)
         if any(not 0 <= turn < turns for turn in by_turn):
             game.record_oddity("details of tries unreadable", f"{COLOR_NAMES[color]}: a try after the last move")
             continue
-        gave_up = {turns - 1} if game.loser_by_forfeit == color else set()
-        tries = [by_turn[turn] + (turn not in gave_up) for turn in range(turns)]
-        first = sum(1 for turn in range(turns) if not by_turn[turn] and turn not in gave_up)
-        known = game.first_try_legal(color)
-        if known is not None and known != first:
+        forfeit_turns = {turns - 1} if game.loser_by_forfeit == color else set()
+        tries = [by_turn[turn] + (turn not in forfeit_turns) for turn in range(turns)]
+        first = sum(1 for turn in range(turns) if not by_turn[turn] and turn not in forfeit_turns)
+        first_try_legal = game.first_try_legal(color)
+        if first_try_legal is not None and first_try_legal != first:
             game.record_oddity(
                 "counts of tries differ",
-                f"{COLOR_NAMES[color]}: {known} turns legal at once counted, {first} by the list",
+                f"{COLOR_NAMES[color]}: {first_try_legal} turns legal at once counted, {first} by the list",
             )
         if color:
             game.white_first_try_legal, game.white_tries = first, tries
         else:
             game.black_first_try_legal, game.black_tries = first, tries
         numbers: Counter[int] = Counter()
-        for move_number, attempted in listed:
+        for move_number, move_text in attempts:
             ply = 2 * (move_number - 1) + (0 if color else 1)
-            game.illegal.append((ply, numbers[ply], attempted))
+            game.illegal.append((ply, numbers[ply], move_text))
             numbers[ply] += 1
     note_legal_tries(game)
 
 
 def note_legal_tries(game: ForeignGame) -> None:
     """Record in `game` each try that is listed as illegal but is legal in its position."""
-    wanted = {ply for ply, _, _ in game.illegal}
+    plies = {ply for ply, _, _ in game.illegal}
     board = chess.Board()
-    for ply in range(max(wanted, default=-1) + 1):
+    for ply in range(max(plies, default=-1) + 1):
         for _, _, text in (t for t in game.illegal if t[0] == ply):
             try:
                 board.parse_san(text)

@@ -101,13 +101,13 @@ def fetch_bench_file(
     with answer:
         tag, hashes = answer.headers.get("ETag"), answer.headers.get_all("x-goog-hash") or []
     md5 = parse_md5(hashes)
-    known = source.sha256 if file in (None, source.file) else None
+    sha256 = source.sha256 if file in (None, source.file) else None
     target = folder / source.repository / (file or source.file)
     download.download_file(
-        url, target, known or md5, what=source.name, on_progress=on_progress, missing=missing,
-        algorithm="sha256" if known else "md5", tag=tag or "",
+        url, target, sha256 or md5, title=source.name, on_progress=on_progress, missing=missing,
+        algorithm="sha256" if sha256 else "md5", tag=tag or "",
     )  # fmt: skip
-    return Fetched(target, url, None, download.compute_digest(target), (known or md5) is not None)
+    return Fetched(target, url, None, download.compute_digest(target), (sha256 or md5) is not None)
 
 
 def parse_md5(headers: list[str]) -> str | None:

@@ -43,7 +43,7 @@ def download_file(
     target: Path,
     expected: str | None,
     *,
-    what: str,
+    title: str,
     on_progress: Progress | None = None,
     missing: str = "",
     algorithm: str = "sha256",
@@ -56,7 +56,7 @@ def download_file(
     An interrupted download leaves `<target>.part`, from which the next call resumes. A complete `.part` with a wrong
     digest is deleted. A download that received nothing leaves no new folders.
 
-    With `expected` None, any complete file is accepted, because no digest is published. `what` names the download in
+    With `expected` None, any complete file is accepted, because no digest is published. `title` names the download in
     messages; `missing` is the hint if the server does not have the file. `tag` identifies this version of the file: a
     part of another version is discarded. `token` is sent to the server of `url`, not to one that it redirects to. A
     file of more than `size` bytes is not read further.
@@ -64,12 +64,12 @@ def download_file(
     Raises NotFoundError if the server does not have the file, BadInputError for a wrong digest or a folder that cannot
     be written, ChessregError if the network or the disk fails.
     """
-    called = {"sha256": "SHA-256", "md5": "MD5"}[algorithm]
+    algorithm_name = {"sha256": "SHA-256", "md5": "MD5"}[algorithm]
     if target.exists():
         if expected is None or compute_digest(target, algorithm) == expected:
             return target
         raise BadInputError(
-            f"{target} is not the published file: its {called} differs", f"delete it and fetch {what} again"
+            f"{target} is not the published file: its {algorithm_name} differs", f"delete it and fetch {title} again"
         )
     part = target.with_name(f"{target.name}.part")
     new_folders = [folder for folder in part.parents if not folder.exists()]  # innermost first
@@ -83,8 +83,8 @@ def download_file(
             part.unlink()
             tag_path(part).unlink(missing_ok=True)
             raise BadInputError(
-                f"{target.name} is damaged: its {called} is {digest}, the published one {expected}",
-                f"fetch {what} again",
+                f"{target.name} is damaged: its {algorithm_name} is {digest}, the published one {expected}",
+                f"fetch {title} again",
             )
         part.replace(target)
         tag_path(part).unlink(missing_ok=True)
@@ -104,10 +104,10 @@ def tag_path(part: Path) -> Path:
 
 def _discard_stale_part(part: Path, tag: str) -> None:
     """Delete a part that was downloaded under another or an unknown tag."""
-    noted = tag_path(part)
-    if not tag or not noted.exists() or noted.read_text(encoding="utf-8", errors="replace") != tag:
+    tag_file = tag_path(part)
+    if not tag or not tag_file.exists() or tag_file.read_text(encoding="utf-8", errors="replace") != tag:
         part.unlink(missing_ok=True)
-        noted.write_text(tag, encoding="utf-8")
+        tag_file.write_text(tag, encoding="utf-8")
 
 
 def read_url(url: str, missing: str = "") -> str:
@@ -136,9 +136,9 @@ def _append_missing(
         length = answer.headers.get("Content-Length")
         total = have + int(length) if length else None
         with part.open("ab" if have else "wb") as file:
-            done = have
+            done_bytes = have
             if on_progress:
-                on_progress(done, total)
+                on_progress(done_bytes, total)
             while True:
                 try:
                     chunk = answer.read(CHUNK_BYTES)
@@ -147,14 +147,14 @@ def _append_missing(
                 if not chunk:
                     break
                 file.write(chunk)
-                done += len(chunk)
-                if size is not None and done > size:
+                done_bytes += len(chunk)
+                if size is not None and done_bytes > size:
                     part.unlink()
                     raise BadInputError(f"{url} has more than its {size:,} bytes", "fetch it again")
                 if on_progress:
-                    on_progress(done, total)
-        if total is not None and done < total:
-            raise make_network_error(url, ConnectionError(f"the connection broke at {done} of {total} bytes"))
+                    on_progress(done_bytes, total)
+        if total is not None and done_bytes < total:
+            raise make_network_error(url, ConnectionError(f"the connection broke at {done_bytes} of {total} bytes"))
 
 
 def open_url(

@@ -293,13 +293,13 @@ def compare_result(game: ForeignGame, board: chess.Board) -> None:
 
 def note_duplicates(games: Iterable[ForeignGame]) -> None:
     """Note games with the same players and moves as an earlier game."""
-    seen: dict[tuple[str, str, bytes], int] = {}
+    first_rows: dict[tuple[str, str, bytes], int] = {}
     ids: dict[str, int] = {}
     for game in games:
         key = (game.white.text, game.black.text, game.packed_moves)
-        if key in seen:
-            game.record_oddity("moves of an earlier game", f"the same moves as row {seen[key]}")
-        seen.setdefault(key, game.row)
+        if key in first_rows:
+            game.record_oddity("moves of an earlier game", f"the same moves as row {first_rows[key]}")
+        first_rows.setdefault(key, game.row)
         if game.id and game.id in ids:
             game.record_oddity("id of an earlier game", f"{game.id} is row {ids[game.id]} too")
         if game.id:

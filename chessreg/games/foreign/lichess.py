@@ -43,7 +43,7 @@ def fetch_month(month: str, folder: Path, base_url: str = BASE_URL, on_progress:
         format_month_url(month, base_url),
         folder / name,
         _find_checksum(name, base_url),
-        what=month,
+        title=month,
         on_progress=on_progress,
         missing="the newest month appears a few days after its end",
     )

@@ -86,30 +86,30 @@ def read_tournament(text: str) -> ForeignFile:
     Games from another start position, and games with an illegal move before their last word, are rejected.
     """
     games: list[ForeignGame] = []
-    rejected: list[RejectedRow] = []
+    rejected_rows: list[RejectedRow] = []
     for raw in borders.iterate_games(text.encode("utf-8", "replace"), 1):
         tags = borders.parse_tags(raw.tags)
         for number, moves in enumerate(movetext.clean_by_word(raw.moves)):
-            row = len(games) + len(rejected)
-            kept = read_game(row, tags if number == 0 else {}, moves, raw.moves)
-            if isinstance(kept, RejectedRow):
-                rejected.append(kept)
+            row = len(games) + len(rejected_rows)
+            game = read_game(row, tags if number == 0 else {}, moves, raw.moves)
+            if isinstance(game, RejectedRow):
+                rejected_rows.append(game)
             else:
-                games.append(kept)
+                games.append(game)
     note_duplicates(games)
-    return ForeignFile(len(games) + len(rejected), tuple(games), tuple(rejected))
+    return ForeignFile(len(games) + len(rejected_rows), tuple(games), tuple(rejected_rows))
 
 
-def read_game(row: int, tags: dict[str, str], moves: Movetext, written: str) -> ForeignGame | RejectedRow:
-    """Return the game with these tags and cleaned moves, or why it was rejected; `written` is the movetext with
+def read_game(row: int, tags: dict[str, str], moves: Movetext, move_text: str) -> ForeignGame | RejectedRow:
+    """Return the game with these tags and cleaned moves, or why it was rejected; `move_text` is the movetext with
     comments."""
     if reason := rows.explain_nonstandard(tags):
-        what = (
+        problem = (
             f"it starts from another position: {tags['FEN']}"
             if reason == rows.CUSTOM_START
             else f"it is of the {reason}"
         )
-        return RejectedRow(row, what)
+        return RejectedRow(row, problem)
     result = movetext.normalize_result(tags.get("Result", "*"))
     result = moves.result if result in (None, "*") and moves.result else result
     if result is None:
@@ -134,7 +134,7 @@ def read_game(row: int, tags: dict[str, str], moves: Movetext, written: str) -> 
         termination=find_termination(board, result),
         source_columns=read_tag_columns(tags),
     )
-    read_tagged_ending(game, board, tags, written)
+    read_tagged_ending(game, board, tags, move_text)
     if fault is not None:
         read_illegal_end(game, board, sans[plies])
     for name in ("White", "Black"):
@@ -146,27 +146,29 @@ def read_game(row: int, tags: dict[str, str], moves: Movetext, written: str) -> 
     return game
 
 
-def read_tagged_ending(game: ForeignGame, board: chess.Board, tags: dict[str, str], written: str) -> None:
+def read_tagged_ending(game: ForeignGame, board: chess.Board, tags: dict[str, str], movetext: str) -> None:
     """Set why the game stopped, if the board does not show it: from the tags, then from the last comment."""
     termination_tag = tags.get("Termination", "").lower()
-    why = next((termination for word, termination in _TERMINATIONS.items() if word in termination_tag), None)
-    if why is None and tags.get("TerminationReason", "") in list(Termination):  # in chessreg's files
-        why = Termination(tags["TerminationReason"])
+    tag_termination = next(
+        (termination for word, termination in _TERMINATIONS.items() if word in termination_tag), None
+    )
+    if tag_termination is None and tags.get("TerminationReason", "") in list(Termination):  # in chessreg's files
+        tag_termination = Termination(tags["TerminationReason"])
     loser = {"0-1": chess.WHITE, "1-0": chess.BLACK}.get(game.result)
-    comments = _COMMENT.findall(written)
+    comments = _COMMENT.findall(movetext)
     if comments and (match := _ENDINGS.search(" ".join(comments[-1].split()))):
-        why = why or _TERMINATION_BY_PHRASE[match["what"] or match["draw"]]
+        tag_termination = tag_termination or _TERMINATION_BY_PHRASE[match["what"] or match["draw"]]
         if game.result == "*" and match["side"]:
             loser = match["side"] == "White"
         if match["what"] == "makes an illegal move" and match["move"] and find_game_end(board) is None:
             game.illegal.append((len(game.moves), 0, match["move"]))
-    if why is None or game.termination != Termination.UNKNOWN:
+    if tag_termination is None or game.termination != Termination.UNKNOWN:
         return
-    if why is Termination.FORFEIT_ILLEGAL and loser is None:
+    if tag_termination is Termination.FORFEIT_ILLEGAL and loser is None:
         game.record_oddity("forfeit without a loser", f"{tags.get('Termination', '')}, but the result is {game.result}")
         return
-    game.termination = str(why)
-    if why in _LOSING_TERMINATIONS:
+    game.termination = str(tag_termination)
+    if tag_termination in _LOSING_TERMINATIONS:
         game.loser_by_forfeit = loser
 
 

@@ -78,12 +78,12 @@ def read_training_log(text: str) -> TrainingLog:
     Raises BadInputError for a line that starts like a value and is invalid, and for a log without losses.
     """
     entries: list[tuple[int, str, int, float]] = []
-    not_finite, others, percent = [], 0, False
+    not_finite, other_lines, percent = [], 0, False
     by_line = [(number, split_messages(line)) for number, line in enumerate(text.splitlines(), 1)]
     lines = sum(bool(messages_of_line) for _, messages_of_line in by_line)
     for number, line in ((number, message) for number, messages_of_line in by_line for message in messages_of_line):
         if not LINE_START.match(line):
-            others += 1
+            other_lines += 1
             continue
         step, evaluation, losses = STEP.fullmatch(line), EVALUATION.fullmatch(line), LOSSES.fullmatch(line)
         if losses:
@@ -109,18 +109,18 @@ def read_training_log(text: str) -> TrainingLog:
         entries += [
             (number, name, at, value) for name, value in zip(names, values, strict=True) if math.isfinite(value)
         ]
-    seen: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[str, int]] = Counter()
     points = []
     for number, name, at, value in entries:
         share = value / 100 if percent and name.startswith("heldout_accuracy") else value
-        points.append(LogPoint(number, name, at, share, seen[name, at]))
-        seen[name, at] += 1
+        points.append(LogPoint(number, name, at, share, counts[name, at]))
+        counts[name, at] += 1
     if not any("loss" in point.name or "accuracy" in point.name for point in points):
         raise BadInputError(
             "the log has no numeric loss",
             "lines such as: iter 100: loss 3.2, time 115ms; step 500: train loss 3.1, val loss 3.2; ckpt9.pt, 2.7, 25",
         )
-    return TrainingLog(tuple(points), tuple(not_finite), others, lines)
+    return TrainingLog(tuple(points), tuple(not_finite), other_lines, lines)
 
 
 def _parse_number(text: str, line: int) -> float:

@@ -29,17 +29,17 @@ DERIVED_SOURCES = {"sae": "sae-latents", "cd": "sae-contrast", "dm": "means"}
 FIGURE_4_CASE = {"moves": "e2e4 d7d5", "board": "d5=. d7=p e7=. e5=p"}  # section 4.6
 
 
-def get_chosen_edit(made: CompleteSteps) -> dict[str, Any]:
+def get_chosen_edit(steps: CompleteSteps) -> dict[str, Any]:
     """Return layers and scale with the most target mass of type Probe, on the half of the games that chooses."""
-    rows = [row for row in made.query("edit strength", SWEEP_STEP).rows if row["type"] == "Probe" and row["chosen"]]
+    rows = [row for row in steps.query("edit strength", SWEEP_STEP).rows if row["type"] == "Probe" and row["chosen"]]
     if not rows:
         raise BadInputError("the sweep of edits has no case of the half that chooses", "use a larger --size")
     return {"layers": tuple(rows[0]["layers"]), "scale": float(rows[0]["scale"])}
 
 
-def list_reported_scales(made: CompleteSteps) -> tuple[float, ...]:
+def list_reported_scales(steps: CompleteSteps) -> tuple[float, ...]:
     """Return the code's scale, and the chosen scale if it differs."""
-    return tuple(dict.fromkeys((CODE_SCALE, get_chosen_edit(made)["scale"])))
+    return tuple(dict.fromkeys((CODE_SCALE, get_chosen_edit(steps)["scale"])))
 
 
 def plan_derived_probes(request: Request, size: DavisSize) -> Iterator[Step]:
@@ -51,43 +51,43 @@ def plan_derived_probes(request: Request, size: DavisSize) -> Iterator[Step]:
     code = compute_code_layer(request.layers)
     places: list[tuple[str, int | None, int]] = [
         ("", None, size.expansion), (CODE_LAYER_SUFFIX, code, size.expansion),
-        *((behind, code, expansion) for behind, expansion in list_smaller_saes(request, size).items()),
+        *((suffix, code, expansion) for suffix, expansion in list_smaller_saes(request, size).items()),
     ]  # fmt: skip
-    for (behind, at, expansion), phase, (short, source) in product(places, PLY_END_PHASES, DERIVED_SOURCES.items()):
+    for (suffix, at, expansion), phase, (short, source) in product(places, PLY_END_PHASES, DERIVED_SOURCES.items()):
         if source == "means" and expansion != size.expansion:
             continue  # differences of means do not use an SAE
 
         def settings(
-            made: CompleteSteps,
+            steps: CompleteSteps,
             source: str = source,
             phase: int = phase,
             at: int | None = at,
             expansion: int = expansion,
         ) -> Values:
-            [layer] = get_chosen_edit(made)["layers"] if at is None else (at,)
-            given: dict[str, Any] = {"source": source, "layers": (layer,)}
+            [layer] = get_chosen_edit(steps)["layers"] if at is None else (at,)
+            values: dict[str, Any] = {"source": source, "layers": (layer,)}
             if source != "means":
-                given |= build_sae_settings(request, size, layer, expansion)
+                values |= build_sae_settings(request, size, layer, expansion)
             if source == "sae-latents":
-                given |= {"epochs": size.sae_probe_epochs, "learning_rate": 0.003}
-            step = plan_early_probe(request, size, "", phase, given)
+                values |= {"epochs": size.sae_probe_epochs, "learning_rate": 0.003}
+            step = plan_early_probe(request, size, "", phase, values)
             assert not callable(step.settings)
             return step.settings
 
         layers = range(request.layers) if at is None else (at,)
-        needed = sorted(
+        dependencies = sorted(
             {build_sae_settings(request, size, layer, expansion)["sae"].removeprefix("@") for layer in layers}
         )
-        after = ("early-fit", "early-test", *((SWEEP_STEP,) if at is None else ()), *needed)
+        after = ("early-fit", "early-test", *((SWEEP_STEP,) if at is None else ()), *dependencies)
         positions = size.early_games * size.early_plies / 2
         if source == "means":
             operations = count_probe_operations(positions, JOINT_CLASSES, request.d_model, is_fitted=False)
         else:
-            learnt = source == "sae-latents"
-            positions *= size.sae_probe_epochs if learnt else 1
-            operations = count_latent_operations(request, positions, expansion, learnt)
+            is_learned = source == "sae-latents"
+            positions *= size.sae_probe_epochs if is_learned else 1
+            operations = count_latent_operations(request, positions, expansion, is_learned)
         yield Step(
-            f"early-{short}-{phase}{behind}", "probe", settings, "Figure 6", after, units=1,
+            f"early-{short}-{phase}{suffix}", "probe", settings, "Figure 6", after, units=1,
             rows={"score": size.early_games // 4}, operations=operations,
         )  # fmt: skip
 
@@ -101,23 +101,23 @@ class EditSteps:
 
     def step(
         self, name: str, serves: str, games: int, conditions: int, settings: Values, *, probes: Values = LINEAR_PROBES,
-        others: str | None = None, choose: tuple[str, ...] = (), part: str = "test",
+        other_probe: str | None = None, choose: tuple[str, ...] = (), part: str = "test",
     ) -> Step:  # fmt: skip
-        """Return a step of edits. `conditions` counts each state's conditions without the clean one. `others` is the
-        suffix of the steps whose SAE-, CD- and DM-probes are also used. `choose` names the settings that the sweep
+        """Return a step of edits. `conditions` counts each state's conditions without the clean one. `other_probe` is
+        the suffix of the steps whose SAE-, CD- and DM-probes are also used. `choose` names the settings that the sweep
         decides: layers, scale, scales (the code's and the chosen one). On the validation part the step is the sweep."""
         request, size = self.request, self.size
         values: dict[str, Any] = {
             "preset": "davis-corrected", **self.common_settings, "dataset": f"{request.test}:{part}", "games": games,
             "prefixes": size.prefixes, **{key: f"@{probe}" for key, probe in probes.items()},
         }  # fmt: skip
-        if others is not None:
+        if other_probe is not None:
             for key, phase in (("other_probes", 3), ("other_black_probes", 1)):
-                values[key] = tuple(f"@early-{short}-{phase}{others}" for short in DERIVED_SOURCES)
+                values[key] = tuple(f"@early-{short}-{phase}{other_probe}" for short in DERIVED_SOURCES)
         values |= settings
 
-        def with_choice(made: CompleteSteps) -> Values:
-            best = get_chosen_edit(made) | {"scales": list_reported_scales(made)}
+        def with_choice(steps: CompleteSteps) -> Values:
+            best = get_chosen_edit(steps) | {"scales": list_reported_scales(steps)}
             return values | {key: best[key] for key in choose}
 
         after = ("parts", *((SWEEP_STEP, *list_step_references(values)) if choose else ()))
@@ -176,11 +176,11 @@ def plan_linear_probe_edits(request: Request, size: DavisSize) -> Iterator[Step]
                  **every},
                 probes=probes,
             )  # fmt: skip
-    many = tuple(f"0-{layer}" for layer in range(1, layers))  # as the ICMLA figure, "layer 0 to k"
-    if many:
+    layer_ranges = tuple(f"0-{layer}" for layer in range(1, layers))  # as the ICMLA figure, "layer 0 to k"
+    if layer_ranges:
         yield step(
-            "edits-many-layers", "in addition to Figure 5: several layers", size.other_games, 6 * len(many),
-            {"layer_sets": many, "scales": (0.1, CODE_SCALE), "shuffled_label_controls": 0},
+            "edits-many-layers", "in addition to Figure 5: several layers", size.other_games, 6 * len(layer_ranges),
+            {"layer_sets": layer_ranges, "scales": (0.1, CODE_SCALE), "shuffled_label_controls": 0},
         )  # fmt: skip
     for rule in ("residual-norm", "ln-next"):  # a model's residuals may be much longer than the norm in equation 1
         yield step(
@@ -200,29 +200,31 @@ def plan_edits_of_all_types(request: Request, size: DavisSize) -> Iterator[Step]
     """Yield None, Random, Patch, Probe, SAE-, CD- and DM-Probe at the chosen layer, at two scales and at many."""
     step = EditSteps(request, size).step
     main: Values = {"patch": "unit", "random_controls": 1, "shuffled_label_controls": 1}
-    yield step(EDITS_STEP, "Figures 5 and 6, maps", size.edit_games, 14, main, others="", choose=("layers", "scales"))
+    yield step(
+        EDITS_STEP, "Figures 5 and 6, maps", size.edit_games, 14, main, other_probe="", choose=("layers", "scales")
+    )
     yield step(
         STRENGTH_STEP, "Figure 2", size.other_games, 6 * len(size.scales),
-        {**main, "shuffled_label_controls": 0, "scales": size.scales}, others="", choose=("layers",),
+        {**main, "shuffled_label_controls": 0, "scales": size.scales}, other_probe="", choose=("layers",),
     )  # fmt: skip
     yield step(
         f"{EDITS_STEP}{CODE_LAYER_SUFFIX}", "Figure 6 at the layer of the code", size.other_games, 14,
-        {**main, "layers": (compute_code_layer(request.layers),)}, others=CODE_LAYER_SUFFIX, choose=("scales",),
+        {**main, "layers": (compute_code_layer(request.layers),)}, other_probe=CODE_LAYER_SUFFIX, choose=("scales",),
     )  # fmt: skip
-    for behind in list_smaller_saes(request, size):
+    for suffix in list_smaller_saes(request, size):
         yield step(
-            f"{EDITS_STEP}{behind}", "Figure 6 by a smaller SAE", size.other_games, 4,
+            f"{EDITS_STEP}{suffix}", "Figure 6 by a smaller SAE", size.other_games, 4,
             {"layers": (compute_code_layer(request.layers),), "patch": "none", "random_controls": 0,
-             "shuffled_label_controls": 0, "other_probes": (f"@early-cd-3{behind}",),
-             "other_black_probes": (f"@early-cd-1{behind}",)},
-            probes={"probe": f"early-sae-3{behind}", "black_probe": f"early-sae-1{behind}"}, choose=("scales",),
+             "shuffled_label_controls": 0, "other_probes": (f"@early-cd-3{suffix}",),
+             "other_black_probes": (f"@early-cd-1{suffix}",)},
+            probes={"probe": f"early-sae-3{suffix}", "black_probe": f"early-sae-1{suffix}"}, choose=("scales",),
         )  # fmt: skip
 
 
 def list_smaller_saes(request: Request, size: DavisSize) -> dict[str, int]:
     """Return the expansions of smaller SAEs at the layer of the code, by the suffix of their probes and edits."""
-    there = compute_code_layer(request.layers) in list_compared_blocks(request, size)
-    return {f"{CODE_LAYER_SUFFIX}-of-{expansion}x": expansion for expansion in size.smaller if there}
+    is_compared = compute_code_layer(request.layers) in list_compared_blocks(request, size)
+    return {f"{CODE_LAYER_SUFFIX}-of-{expansion}x": expansion for expansion in size.smaller if is_compared}
 
 
 def compute_code_layer(layers: int) -> int:
@@ -234,16 +236,16 @@ def compute_code_layer(layers: int) -> int:
     return CODE_LAYER * layers // CODE_MODEL_LAYERS
 
 
-def build_case_study(made: CompleteSteps) -> Values:
+def build_case_study(steps: CompleteSteps) -> Values:
     """Return the settings of Figure 4: Black's pawn back on d7 and his e-pawn on e5, so that White's e-pawn cannot
     move.
 
     The paper does not state the layer, so every layer is edited. An edit after the last block reaches no attention:
     it can remove a piece from the square that is read next, but not put another piece in its way.
     """
-    size, best = SIZES[made.request.size], get_chosen_edit(made)
+    size, best = SIZES[steps.request.size], get_chosen_edit(steps)
     return {
-        **FIGURE_4_CASE, "checkpoint": made.request.checkpoint, "probe": "@early-joint-3",
-        "layer_sets": tuple(map(str, range(made.request.layers))), "shuffled_label_controls": 0,
+        **FIGURE_4_CASE, "checkpoint": steps.request.checkpoint, "probe": "@early-joint-3",
+        "layer_sets": tuple(map(str, range(steps.request.layers))), "shuffled_label_controls": 0,
         "scales": tuple(sorted({*size.scales, best["scale"]} - {0.0})),
     }  # fmt: skip

@@ -16,41 +16,41 @@ BLOCK = "blocks."
 
 def make_phase_condition(*names: str) -> Callable[[Row, CompleteSteps], bool]:
     """Return a condition on rows: their phase is one of `names`."""
-    return lambda row, made: row["phase"] in names
+    return lambda row, steps: row["phase"] in names
 
 
-def make_scale_condition(scale: str, **wanted: str) -> Callable[[Row, CompleteSteps], bool]:
-    """Return a condition on rows: columns equal `wanted`, and the scale is the code's α or the chosen one."""
+def make_scale_condition(scale: str, **columns: str) -> Callable[[Row, CompleteSteps], bool]:
+    """Return a condition on rows: columns equal `columns`, and the scale is the code's α or the chosen one."""
 
-    def takes(row: Row, made: CompleteSteps) -> bool:
-        value = CODE_SCALE if scale == "code" else get_chosen_edit(made)["scale"]
-        return row["scale"] == value and all(row[name] == value for name, value in wanted.items())
+    def is_in_scale(row: Row, steps: CompleteSteps) -> bool:
+        value = CODE_SCALE if scale == "code" else get_chosen_edit(steps)["scale"]
+        return row["scale"] == value and all(row[name] == value for name, value in columns.items())
 
-    return takes
+    return is_in_scale
 
 
 def format_scale(row: Row) -> str:
     return f"α = {row['scale']:g}"
 
 
-def judge_best_site(rows: Sequence[Row], made: CompleteSteps) -> list[Finding]:
+def judge_best_site(rows: Sequence[Row], steps: CompleteSteps) -> list[Finding]:
     """For each phase, report the test games at the site where validation games put the joint probe furthest above
     controls."""
-    least, findings = 8.0, []
+    smallest, findings = 8.0, []
     compared_rows = [
         (place, row) for place, row in enumerate(rows, 1) if None not in (row["phase"], row["minus_untrained"])
     ]
     for number in sorted({row["phase"] for _, row in compared_rows}):
-        of_phase = [pair for pair in compared_rows if pair[1]["phase"] == number]
-        chosen = [row for _, row in of_phase if row["split"] == "validation"]
-        if not chosen:
+        phase_pairs = [pair for pair in compared_rows if pair[1]["phase"] == number]
+        validation_rows = [row for _, row in phase_pairs if row["split"] == "validation"]
+        if not validation_rows:
             continue
-        site = max(chosen, key=lambda row: row["minus_untrained"])["hook_point"]
-        for place, row in of_phase:
+        site = max(validation_rows, key=lambda row: row["minus_untrained"])["hook_point"]
+        for place, row in phase_pairs:
             if row["split"] == "test" and row["hook_point"] == site:
                 value, low, high = (row[f"minus_untrained{end}"] for end in ("", "_low", "_high"))
-                what = f"{row['positions']}, {site}, {row['twins']} twins"
-                findings.append(Finding(what, value, low, high, judge_interval(value, low, high, least), place))
+                label = f"{row['positions']}, {site}, {row['twins']} twins"
+                findings.append(Finding(label, value, low, high, judge_interval(value, low, high, smallest), place))
     return findings
 
 
@@ -72,36 +72,36 @@ def describe_row_positions(row: Row) -> str:
     return f"{row['positions']}, {get_row_point(row)}"
 
 
-def is_after_block(row: Row, made: CompleteSteps) -> bool:
+def is_after_block(row: Row, steps: CompleteSteps) -> bool:
     return str(row["hook_point"]).endswith("hook_resid_post")
 
 
-def judge_rising_effect(rows: Sequence[Row], made: CompleteSteps) -> list[Finding]:
+def judge_rising_effect(rows: Sequence[Row], steps: CompleteSteps) -> list[Finding]:
     """Judge d of the raw cosine by block: at least 2, and at least that of the block below."""
     findings: list[Finding] = []
-    below: tuple[float, float] | None = None  # the interval of the block below
+    previous: tuple[float, float] | None = None  # the interval of the block below
     for place, row in enumerate(rows, 1):
-        if row["cosine"] == "raw" and is_after_block(row, made):
+        if row["cosine"] == "raw" and is_after_block(row, steps):
             value, low, high = row["d"], row.get("d_low"), row.get("d_high")
-            found = judge_interval(value, low, high, least=2.0)
-            if value is not None and below is not None and found != "missed":
+            verdict = judge_interval(value, low, high, minimum=2.0)
+            if value is not None and previous is not None and verdict != "missed":
                 ends = value if low is None else low, value if high is None else high
-                found = "missed" if ends[1] < below[0] else "not decided" if ends[0] < below[1] else found
-            findings.append(Finding(get_row_point(row), value, low, high, found, place))
+                verdict = "missed" if ends[1] < previous[0] else "not decided" if ends[0] < previous[1] else verdict
+            findings.append(Finding(get_row_point(row), value, low, high, verdict, place))
             if value is not None:
-                below = value if low is None else low, value if high is None else high
+                previous = value if low is None else low, value if high is None else high
     return findings
 
 
-def judge_sae_expansions(rows: Sequence[Row], made: CompleteSteps) -> list[Finding]:
+def judge_sae_expansions(rows: Sequence[Row], steps: CompleteSteps) -> list[Finding]:
     """Report the explained variance of the largest autoencoder minus that of smaller ones at the same site."""
     findings = []
     for place, row in enumerate(rows, 1):
         largest = max((r for r in rows if r["hook_point"] == row["hook_point"]), key=lambda r: r["expansion"])
         if row is not largest and None not in (row["explained_variance"], largest["explained_variance"]):
-            what = f"{get_row_point(row)}: {largest['expansion']}× minus {row['expansion']}×, explained variance"
+            label = f"{get_row_point(row)}: {largest['expansion']}× minus {row['expansion']}×, explained variance"
             difference = largest["explained_variance"] - row["explained_variance"]
-            findings.append(Finding(what, difference, None, None, "", place))
+            findings.append(Finding(label, difference, None, None, "", place))
     return findings
 
 
@@ -110,21 +110,21 @@ EXPANSION_QUERY = "legal move mass by expansion"
 SAE_STEPS = ("sae-blocks-*", "sae-ends")
 
 
-def judge_probe_minus(other: str, scale: str, least: float) -> Judge:
+def judge_probe_minus(other: str, scale: str, minimum: float) -> Judge:
     """Return a judge of the difference between type Probe and type `other` at the code's α or the chosen one."""
     return make_column_judge(
-        make_scale_condition(scale, type="Probe", minus=other), format_scale, "difference", least=least
+        make_scale_condition(scale, type="Probe", minus=other), format_scale, "difference", minimum=minimum
     )
 
 
-def judge_saes(column: str, least: float | None = None, most: float | None = None) -> Judge:
+def judge_saes(column: str, minimum: float | None = None, maximum: float | None = None) -> Judge:
     """Judge a column of the autoencoders of the paper's expansion after the blocks."""
 
-    def takes(row: Row, made: CompleteSteps) -> bool:
-        return is_after_block(row, made) and row["expansion"] == SIZES[made.request.size].expansion
+    def is_judged(row: Row, steps: CompleteSteps) -> bool:
+        return is_after_block(row, steps) and row["expansion"] == SIZES[steps.request.size].expansion
 
     return make_column_judge(
-        takes, lambda row: f"{get_row_point(row)}: {column.replace('_', ' ')}", column, least, most
+        is_judged, lambda row: f"{get_row_point(row)}: {column.replace('_', ' ')}", column, minimum, maximum
     )
 
 
@@ -138,7 +138,7 @@ EXPECTATIONS = (
             make_phase_condition("white-destination", "black-destination", "special"),
             lambda row: f"after {row['phase']}",
             "strict",
-            least=95.0,
+            minimum=95.0,
         ),
     ),
     Expectation(
@@ -150,7 +150,7 @@ EXPECTATIONS = (
             make_phase_condition("white-origin", "black-origin"),
             lambda row: f"after {row['phase']}",
             "strict",
-            least=90.0,
+            minimum=90.0,
         ),
     ),
     Expectation(
@@ -187,9 +187,9 @@ EXPECTATIONS = (
         "sae reconstruction",
         SAE_STEPS,
         combine_judges(
-            judge_saes("explained_variance", least=0.85),
-            judge_saes("l0", most=40.0),
-            judge_saes("loss_recovered", least=0.90),
+            judge_saes("explained_variance", minimum=0.85),
+            judge_saes("l0", maximum=40.0),
+            judge_saes("loss_recovered", minimum=0.90),
         ),
     ),
     Expectation(
@@ -198,10 +198,10 @@ EXPECTATIONS = (
         "probe accuracy by source",
         ("model-joint-*-blocks", "sae-probe-*"),
         make_column_judge(
-            lambda row, made: row["source"] == "sae-latents" and row["split"] == "test",
+            lambda row, steps: row["source"] == "sae-latents" and row["split"] == "test",
             describe_row_positions,
             "linear_minus",
-            least=1.0,
+            minimum=1.0,
         ),
     ),
     Expectation(
@@ -233,7 +233,7 @@ EXPECTATIONS = (
         MASS_QUERY,
         (EDITS_STEP,),
         make_column_judge(
-            lambda row, made: row["type"] in ("SAE-Probe", "CD-Probe"),
+            lambda row, steps: row["type"] in ("SAE-Probe", "CD-Probe"),
             lambda row: f"{row['type']} minus None, {format_scale(row)}",
             "gain",
         ),
@@ -251,7 +251,7 @@ EXPECTATIONS = (
         EXPANSION_QUERY,
         (f"{EDITS_STEP}{CODE_LAYER_SUFFIX}*",),
         make_column_judge(
-            lambda row, made: True,
+            lambda row, steps: True,
             lambda row: f"{row['type']}, {row['expansion']}× minus {row['minus']}×, {format_scale(row)}",
             "difference",
         ),
@@ -262,7 +262,10 @@ EXPECTATIONS = (
         "markov by layer",
         ("markov",),
         make_column_judge(
-            lambda row, made: row["cosine"] == "raw" and is_after_block(row, made), get_row_point, "p_holm", most=0.01
+            lambda row, steps: row["cosine"] == "raw" and is_after_block(row, steps),
+            get_row_point,
+            "p_holm",
+            maximum=0.01,
         ),
     ),
     Expectation("Markov, every block: d", "≥ 2 and rising", "markov by layer", ("markov",), judge_rising_effect),
@@ -272,10 +275,10 @@ EXPECTATIONS = (
         "markov by layer",
         ("markov",),
         make_column_judge(
-            lambda row, made: row["cosine"] == "centred" and is_after_block(row, made),
+            lambda row, steps: row["cosine"] == "centred" and is_after_block(row, steps),
             get_row_point,
             "beyond_last",
-            least=0.1,
+            minimum=0.1,
         ),
     ),
 )

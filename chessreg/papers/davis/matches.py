@@ -22,12 +22,12 @@ TOKENS_PER_MATCH_GAME = 180
 def plan_davis_matches(request: Request, size: DavisSize) -> Iterator[Step]:
     """Yield the direction at the chosen layer, and the matches without it, with it, and with a random one."""
 
-    def direction(made: CompleteSteps) -> Values:
+    def direction(steps: CompleteSteps) -> Values:
         return {
             "source": "board",
             "probe": "@early-joint-3",
             "board": UNSEEN_PIECES,
-            "layers": get_chosen_edit(made)["layers"],
+            "layers": get_chosen_edit(steps)["layers"],
         }
 
     serves, probe = "Elo by intervention", "early-joint-3"
@@ -39,10 +39,10 @@ def plan_davis_matches(request: Request, size: DavisSize) -> Iterator[Step]:
     operations = count_forward_operations(request, TOKENS_PER_MATCH_GAME * size.match_games)
     for name, control in (("none", None), ("unseen", "none"), ("random", "random")):
 
-        def settings(made: CompleteSteps, control: str | None = control) -> Values:
+        def settings(steps: CompleteSteps, control: str | None = control) -> Values:
             if control is None:
                 return common
-            edit = {"vector": f"@{DIRECTION_STEP}", "scale": measure_edit_length(made), "control": control}
+            edit = {"vector": f"@{DIRECTION_STEP}", "scale": measure_edit_length(steps), "control": control}
             return {**common, "intervention": edit}
 
         yield Step(
@@ -52,17 +52,17 @@ def plan_davis_matches(request: Request, size: DavisSize) -> Iterator[Step]:
         )  # fmt: skip
 
 
-def measure_edit_length(made: CompleteSteps) -> float:
+def measure_edit_length(steps: CompleteSteps) -> float:
     """Return the mean length of the chosen edits of type Probe at one position, to three digits.
 
     If no edit was better than none, use the α of the author's code. Raises BadInputError if the sweep has no such edit.
     """
-    best = get_chosen_edit(made)
+    best = get_chosen_edit(steps)
     [layer], scale = best["layers"], best["scale"] or CODE_SCALE
-    mean = made.value(
+    mean = steps.value(
         "SELECT avg(t.edit_norm) AS value FROM edits_trial AS t "
         "JOIN interventions AS i ON i.intervention_id = t.intervention_id "
-        f"WHERE t.run_id = UUID '{made.run_id(SWEEP_STEP)}' AND starts_with(t.condition, 'edit') "
+        f"WHERE t.run_id = UUID '{steps.run_id(SWEEP_STEP)}' AND starts_with(t.condition, 'edit') "
         f"AND i.scale = {scale} AND i.layers::VARCHAR = '[{layer}]'"
     )
     if mean is None:

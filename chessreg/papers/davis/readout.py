@@ -34,15 +34,15 @@ def plan_language_model_tests(request: Request, size: DavisSize) -> Iterator[Ste
     """
     games = size.lm_games
     cost = count_forward_operations(request, games * TOKENS_PER_GAME)
-    for behind, checkpoint in (("", request.checkpoint), *((f"-of-{other}", other) for other in request.other_models)):
-        of_test: Values = {"checkpoint": checkpoint, "dataset": f"{request.test}:test", "min_plies": size.min_plies}
+    for suffix, checkpoint in (("", request.checkpoint), *((f"-of-{other}", other) for other in request.other_models)):
+        test_values: Values = {"checkpoint": checkpoint, "dataset": f"{request.test}:test", "min_plies": size.min_plies}
         for policy in ("exclude", "include"):
             yield Step(
-                f"perplexity-{policy}{behind}", "perplexity", {**of_test, "games": games, "end_token": policy},
+                f"perplexity-{policy}{suffix}", "perplexity", {**test_values, "games": games, "end_token": policy},
                 "Table 2", ("parts",), units=games, rows={"prediction": games}, operations=cost,
             )  # fmt: skip
         yield Step(
-            f"legality{behind}", "token-legality", {**of_test, "games": games}, "Table 2", ("parts",), units=games,
+            f"legality{suffix}", "token-legality", {**test_values, "games": games}, "Table 2", ("parts",), units=games,
             rows={"score": 6 * games}, operations=cost,
         )  # fmt: skip
     yield Step(
@@ -129,23 +129,25 @@ def plan_davis_probes(request: Request, size: DavisSize) -> Iterator[Step]:
             operations=units * count_probe_operations(rows * size.epochs, 64 * SQUARE_CLASSES[label], request.d_model),
         )  # fmt: skip
 
-    for who in ("model", *(f"twin-{number}" for number in range(size.twins))):
-        for label in PRESET_SUFFIXES if who == "model" else size.twin_labels:
+    for model_name in ("model", *(f"twin-{number}" for number in range(size.twins))):
+        for label in PRESET_SUFFIXES if model_name == "model" else size.twin_labels:
             for place in PLACES:
                 for phase in PHASES:
-                    yield step(who, label, phase, place)
-                if who == "model" and place in size.promotions:
-                    yield step(who, label, PROMOTION_PHASE, place)
+                    yield step(model_name, label, phase, place)
+                if model_name == "model" and place in size.promotions:
+                    yield step(model_name, label, PROMOTION_PHASE, place)
     cache = "@published-fit" if get_every_game_settings(request, size, request.fit) else "@model-fit"
-    published: Values = {"cache": cache, "test_cache": None, "last_sites": LAST_POSITIONS}
+    published_values: Values = {"cache": cache, "test_cache": None, "last_sites": LAST_POSITIONS}
     for phase in PLY_END_PHASES:
         yield plan_early_probe(request, size, f"early-joint-{phase}", phase, {})
-        yield plan_early_probe(request, size, f"paper-joint-{phase}", phase, {"preset": "davis-paper", **published})
-    yield plan_early_probe(request, size, "code-joint-0", 0, {"preset": "davis-published-code", **published})
+        yield plan_early_probe(
+            request, size, f"paper-joint-{phase}", phase, {"preset": "davis-paper", **published_values}
+        )
+    yield plan_early_probe(request, size, "code-joint-0", 0, {"preset": "davis-published-code", **published_values})
     if size.every_layer:
         yield plan_early_probe(
             request, size, "code-joint-0-embeddings", 0,
-            {"preset": "davis-published-code", **published, "hook_point": RESID_PRE},
+            {"preset": "davis-published-code", **published_values, "hook_point": RESID_PRE},
         )  # fmt: skip
     for place in PLACES:
         for phase in PHASES:
@@ -179,14 +181,14 @@ def plan_markov_tests(request: Request, size: DavisSize) -> Iterator[Step]:
 
     A random-init control has the similarity of tokens alone.
     """
-    for name, who, equal in (
+    for name, model_name, equal in (
         ("markov", request.checkpoint, "position"),
         ("markov-placement", request.checkpoint, "placement"),
         ("markov-twin", "@twin-0", "position"),
     ):
         yield Step(
             name, "markov",
-            {"preset": "paper", "checkpoint": who, "dataset": f"{request.test}:test", "games": size.markov_games,
+            {"preset": "paper", "checkpoint": model_name, "dataset": f"{request.test}:test", "games": size.markov_games,
              "equal": equal, "max_members": 1000 if equal == "placement" else 16, "classes": size.markov_classes,
              "resamples": size.resamples, "hook_points": SITES, "min_plies": size.min_plies},
             "Table 6", ("parts",), units=size.markov_classes,

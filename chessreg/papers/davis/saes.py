@@ -32,8 +32,8 @@ def build_sae_settings(request: Request, size: DavisSize, layer: int, expansion:
 def group_blocks(request: Request, size: DavisSize) -> dict[str, tuple[int, ...]]:
     """Return the blocks whose autoencoders one run trains, by the suffix of its step's name."""
     starts = range(0, request.layers, size.sae_layers)
-    made = [tuple(range(low, min(request.layers, low + size.sae_layers))) for low in starts]
-    return {f"blocks-{layers[0]}-{layers[-1]}": layers for layers in made}
+    groups = [tuple(range(low, min(request.layers, low + size.sae_layers))) for low in starts]
+    return {f"blocks-{layers[0]}-{layers[-1]}": layers for layers in groups}
 
 
 def list_compared_blocks(request: Request, size: DavisSize) -> tuple[int, ...]:
@@ -83,14 +83,15 @@ def plan_sae_trainings(request: Request, size: DavisSize) -> Iterator[Step]:
         yield step(f"sae-smaller-{expansion}", (expansion,), format_points(list_compared_blocks(request, size)))
 
 
-def count_latent_operations(request: Request, positions: float, expansion: int, learnt: bool = True) -> float:
+def count_latent_operations(request: Request, positions: float, expansion: int, is_learned: bool = True) -> float:
     """Return the floating-point operations of one joint probe of latents, including the encoding of its inputs.
 
-    `positions` counts every epoch. `learnt` is False for a probe that is computed in closed form.
+    `positions` counts every epoch. `is_learned` is False for a probe that is computed in closed form.
     """
     latents = expansion * request.d_model
     return (
-        count_probe_operations(positions, JOINT_CLASSES, latents, learnt) + 4.0 * positions * request.d_model * latents
+        count_probe_operations(positions, JOINT_CLASSES, latents, is_learned)
+        + 4.0 * positions * request.d_model * latents
     )
 
 

@@ -35,7 +35,7 @@ def list_junkin_steps(request: Request) -> list[Step]:
     """Return every run: first seeds of each shape, then language models and the ladder, then other seeds."""
     size = SIZES[request.size]
     first = [(shape, shape.seeds[0]) for shape in size.shapes]
-    further = [(shape, seed) for shape in size.shapes for seed in shape.seeds[1:]]
+    replicates = [(shape, seed) for shape in size.shapes for seed in shape.seeds[1:]]
     counts = {"dataset": request.positions}
     return [
         *(() if is_split_by_position(request, size) else plan_parts(request)),
@@ -44,7 +44,7 @@ def list_junkin_steps(request: Request) -> list[Step]:
         *(step for shape, seed in first for step in plan_twins(request, size, shape, seed)),
         *plan_language_models(request, size),
         *plan_junkin_ladder(request, size),
-        *(step for shape, seed in further for step in plan_twins(request, size, shape, seed)),
+        *(step for shape, seed in replicates for step in plan_twins(request, size, shape, seed)),
     ]
 
 

@@ -12,7 +12,7 @@ from chessreg.papers.plan import CompleteSteps, Expectation, Finding
 Row = Mapping[str, Any]
 
 
-def is_position_model(row: Row, made: CompleteSteps) -> bool:
+def is_position_model(row: Row, steps: CompleteSteps) -> bool:
     return bool(row["encoding"] == "fen-77")
 
 
@@ -20,12 +20,12 @@ def get_model_name(row: Row) -> str:
     return str(row["model"])
 
 
-def make_difference_condition(what: str, amount: str = "") -> Callable[[Row, CompleteSteps], bool]:
+def make_difference_condition(prefix: str, amount: str = "") -> Callable[[Row, CompleteSteps], bool]:
     """Return a judge of pairs that differ in this alone, after the same number of moves or another equal `amount`."""
-    return lambda row, made: str(row["differs"]).startswith(what) and str(row["differs"]).partition(",")[2] == amount
+    return lambda row, steps: str(row["differs"]).startswith(prefix) and str(row["differs"]).partition(",")[2] == amount
 
 
-def judge_equal_compute(rows: Sequence[Row], made: CompleteSteps) -> list[Finding]:
+def judge_equal_compute(rows: Sequence[Row], steps: CompleteSteps) -> list[Finding]:
     """Judge best moves of a position's model minus its twin of games, and name the difference of their compute.
 
     A difference of compute above the limit leaves the result open (`mask ablation`, `differs`).
@@ -34,20 +34,20 @@ def judge_equal_compute(rows: Sequence[Row], made: CompleteSteps) -> list[Findin
     def describe_row(row: Row) -> str:
         return f"{format_row_shape(row)}, {100 * (row['flops'] / row['twin_flops'] - 1):+.0f} % compute"
 
-    equal = make_column_judge(make_difference_condition("input", EQUAL_COMPUTE), describe_row, "legal_best", least=1.0)(
-        rows, made
-    )
-    apart = make_column_judge(lambda row, made: row["flops"] is not None and row["twin_flops"] is not None
-                 and make_difference_condition("input", " unequal training")(row, made), describe_row,
+    equal = make_column_judge(
+        make_difference_condition("input", EQUAL_COMPUTE), describe_row, "legal_best", minimum=1.0
+    )(rows, steps)
+    separate_judge = make_column_judge(lambda row, steps: row["flops"] is not None and row["twin_flops"] is not None
+                 and make_difference_condition("input", " unequal training")(row, steps), describe_row,
                  "legal_best")  # fmt: skip
-    return [*equal, *apart(rows, made)]
+    return [*equal, *separate_judge(rows, steps)]
 
 
 def format_row_shape(row: Row) -> str:
     return f"{row['layers']}x{row['d_model']}, seed {row['seed']}"
 
 
-def judge_fall_with_rating(rows: Sequence[Row], made: CompleteSteps) -> list[Finding]:
+def judge_fall_with_rating(rows: Sequence[Row], steps: CompleteSteps) -> list[Finding]:
     """Judge each model's share of right first moves at its easiest puzzles minus that at its hardest.
 
     The two sets of puzzles are disjoint, so the interval joins both by the root of their squares (Newcombe 1998).
@@ -55,11 +55,11 @@ def judge_fall_with_rating(rows: Sequence[Row], made: CompleteSteps) -> list[Fin
     findings = []
     for run in dict.fromkeys(row["run"] for row in rows):
         rated = [(place, row) for place, row in enumerate(rows, 1) if row["run"] == run and row["rating"] != "all"]
-        enough = [(place, row) for place, row in rated if row["n"] >= 20]
-        if len(enough) > 1:
-            (place, easiest), (_, hardest) = enough[0], enough[-1]
+        large_bins = [(place, row) for place, row in rated if row["n"] >= 20]
+        if len(large_bins) > 1:
+            (place, easiest), (_, hardest) = large_bins[0], large_bins[-1]
             difference = easiest["first"] - hardest["first"]
-            what = f"{run}: {easiest['rating']} minus {hardest['rating']}, points"
+            label = f"{run}: {easiest['rating']} minus {hardest['rating']}, points"
             low = difference - math.hypot(
                 easiest["first"] - get_interval_end(easiest, "low"),
                 get_interval_end(hardest, "high") - hardest["first"],
@@ -69,22 +69,22 @@ def judge_fall_with_rating(rows: Sequence[Row], made: CompleteSteps) -> list[Fin
                 hardest["first"] - get_interval_end(hardest, "low"),
             )
             findings.append(
-                Finding(what, difference, low, high, judge_interval(difference, low, high, least=0.0), place)
+                Finding(label, difference, low, high, judge_interval(difference, low, high, minimum=0.0), place)
             )
     return findings
 
 
-def get_interval_end(row: Row, which: str) -> float:
+def get_interval_end(row: Row, end_name: str) -> float:
     """Return one end of the interval of a row's share of first moves; a share of 0 or 1 has one end only."""
-    known = row[f"first_{which}"]
-    return float(row["first"] if known is None else known)
+    value = row[f"first_{end_name}"]
+    return float(row["first"] if value is None else value)
 
 
-def is_autoregressive(row: Row, made: CompleteSteps) -> bool:
+def is_autoregressive(row: Row, steps: CompleteSteps) -> bool:
     return bool(row["mode"] == "autoregressive")
 
 
-def has_legal_list_pair(row: Row, made: CompleteSteps) -> bool:
+def has_legal_list_pair(row: Row, steps: CompleteSteps) -> bool:
     """Return whether a prompt lists the legal moves, and a model tuned without a list answered the same positions."""
     return bool(row["legal_list"]) and row["list_legal"] is not None
 
@@ -103,35 +103,35 @@ EXPECTATIONS = (
         "at least 80 %",
         ACCURACY,
         ACCURACY_STEPS,
-        make_column_judge(is_position_model, get_model_name, "legal", least=80.0),
+        make_column_judge(is_position_model, get_model_name, "legal", minimum=80.0),
     ),
     Expectation(
         "best move of models of positions, renormalized over legal moves",
         "at least 11 %",
         ACCURACY,
         ACCURACY_STEPS,
-        make_column_judge(is_position_model, get_model_name, "legal_best", least=11.0),
+        make_column_judge(is_position_model, get_model_name, "legal_best", minimum=11.0),
     ),
     Expectation(
         "bidirectional minus causal, best move",
         "between -3 and +1 points",
         ABLATION,
         ACCURACY_STEPS,
-        make_column_judge(make_difference_condition("mask"), format_row_shape, "legal_best", least=-3.0, most=1.0),
+        make_column_judge(make_difference_condition("mask"), format_row_shape, "legal_best", minimum=-3.0, maximum=1.0),
     ),
     Expectation(
         "bidirectional minus causal, cross-entropy",
         "not lower",
         ABLATION,
         ACCURACY_STEPS,
-        make_column_judge(make_difference_condition("mask"), format_row_shape, "nats", least=0.0),
+        make_column_judge(make_difference_condition("mask"), format_row_shape, "nats", minimum=0.0),
     ),
     Expectation(
         "model of positions, causal, minus model of games, best move, equal decisions",
         "at least +1 point",
         ABLATION,
         ACCURACY_STEPS,
-        make_column_judge(make_difference_condition("input"), format_row_shape, "legal_best", least=1.0),
+        make_column_judge(make_difference_condition("input"), format_row_shape, "legal_best", minimum=1.0),
     ),
     Expectation(
         "the same at equal compute (model FLOPs)", "at least +1 point", ABLATION, ACCURACY_STEPS, judge_equal_compute
@@ -143,7 +143,7 @@ EXPECTATIONS = (
         ("puzzles-*",),
         combine_judges(
             make_column_judge(
-                lambda row, made: row["rating"] == "all", lambda row: str(row["run"]), "first", least=10.0
+                lambda row, steps: row["rating"] == "all", lambda row: str(row["run"]), "first", minimum=10.0
             ),
             judge_fall_with_rating,
         ),
@@ -153,28 +153,28 @@ EXPECTATIONS = (
         "at least +10 points",
         "prompt ablation",
         TUNED_STEPS,
-        make_column_judge(has_legal_list_pair, get_prompt_name, "list_legal", least=10.0),
+        make_column_judge(has_legal_list_pair, get_prompt_name, "list_legal", minimum=10.0),
     ),
     Expectation(
         "autoregressive minus teacher-forced, best move",
         "not above 0",
         "decoding modes",
         TUNED_STEPS,
-        make_column_judge(is_autoregressive, get_prompt_name, "delta_best", most=0.0),
+        make_column_judge(is_autoregressive, get_prompt_name, "delta_best", maximum=0.0),
     ),
     Expectation(
         "autoregressive minus teacher-forced, valid answers",
         "not below 0",
         "decoding modes",
         TUNED_STEPS,
-        make_column_judge(is_autoregressive, get_prompt_name, "delta_valid", least=0.0),
+        make_column_judge(is_autoregressive, get_prompt_name, "delta_valid", minimum=0.0),
     ),
     Expectation(
         "autoregressive minus teacher-forced, legal answers",
         "not below 0",
         "decoding modes",
         TUNED_STEPS,
-        make_column_judge(is_autoregressive, get_prompt_name, "delta_legal", least=0.0),
+        make_column_judge(is_autoregressive, get_prompt_name, "delta_legal", minimum=0.0),
     ),
     Expectation(
         "ladder, wins against a random mover",
@@ -182,7 +182,7 @@ EXPECTATIONS = (
         "wins by level",
         ("ladder-*",),
         make_column_judge(
-            lambda row, made: row["opponent"] == "random", lambda row: str(row["checkpoint"]), "win", least=90.0
+            lambda row, steps: row["opponent"] == "random", lambda row: str(row["checkpoint"]), "win", minimum=90.0
         ),
     ),
 )

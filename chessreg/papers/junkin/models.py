@@ -90,22 +90,22 @@ def plan_twins(request: Request, size: JunkinSize, shape: TwinShape, seed: int) 
     less = size.steps_at_games_compute or max(
         1, round(size.steps * GAME_TOKENS_PER_DECISION / TOKENS_PER_DECISION["causal"])
     )
-    trained = [(name, f"{name}-{shape.name}-{seed}", size.steps) for name in TWINS if name != "games" or request.fit]
+    trainings = [(name, f"{name}-{shape.name}-{seed}", size.steps) for name in TWINS if name != "games" or request.fit]
     if seed == shape.seeds[0] and request.fit:  # the model FLOPs of its twin of games
-        trained.append(("causal", f"causal-{shape.name}-{seed}-at-games-compute", less))
+        trainings.append(("causal", f"causal-{shape.name}-{seed}-at-games-compute", less))
     after = list_part_steps(request, size)
-    for name, model, steps in trained:
+    for name, model, steps in trainings:
         settings: dict[str, Any] = {
             **TWINS[name], **size.training, **get_training_positions(request, size),
             "heldout_moves": size.heldout_moves,
             "heldout_steps": size.heldout_steps, "n_layer": shape.n_layer, "n_head": shape.n_head,
             "n_embd": shape.n_embd, "steps": steps, "batch_moves": size.batch_moves, "seed": seed,
         }  # fmt: skip
-        counted = steps != size.steps and size.steps_at_games_compute is None
+        is_counted = steps != size.steps and size.steps_at_games_compute is None
         twin = f"games-{shape.name}-{seed}"
         yield Step(
-            model, "train", StepsAtEqualCompute(twin, settings) if counted else settings,
-            "sections 3.1 and 4.2", (*after, twin) if counted else after, units=1,
+            model, "train", StepsAtEqualCompute(twin, settings) if is_counted else settings,
+            "sections 3.1 and 4.2", (*after, twin) if is_counted else after, units=1,
             rows={"metric_point": 3 * steps // 20},
             bytes=4 * parameters, operations=6.0 * parameters * TOKENS_PER_DECISION[name] * steps * size.batch_moves,
         )  # fmt: skip
@@ -138,10 +138,10 @@ class StepsAtEqualCompute:
     twin: str
     settings: Values
 
-    def __call__(self, made: CompleteSteps) -> Values:
-        tokens = made.value(
+    def __call__(self, steps: CompleteSteps) -> Values:
+        tokens = steps.value(
             "SELECT (detail->>'$.source.tokens_read')::BIGINT AS value FROM checkpoint "
-            f"WHERE run_id = UUID '{made.run_id(self.twin)}'"
+            f"WHERE run_id = UUID '{steps.run_id(self.twin)}'"
         )
         assert tokens is not None
         return {
@@ -176,13 +176,13 @@ def list_prompted_models(request: Request, size: JunkinSize) -> list[PromptedMod
                    12 * shape["n_layer"] * shape["n_embd"] ** 2, shape)
             for label, shape in size.language_models.items()
         ]  # fmt: skip
-    found = []
+    readers = []
     for model in request.language_models:
         rate = {} if model.learning_rate is None else {"learning_rate": model.learning_rate}
-        found.append(
+        readers.append(
             PromptedModel(model.name, model.name, {**size.get_tuning(model.architecture), **rate}, model.weights)
         )
-    return found
+    return readers
 
 
 def plan_language_models(request: Request, size: JunkinSize) -> Iterator[Step]:
@@ -194,29 +194,36 @@ def plan_language_models(request: Request, size: JunkinSize) -> Iterator[Step]:
     read = {"datasets": (f"{request.positions}:fit",), "heldout": f"{request.positions}:validation"}
     for reader in list_prompted_models(request, size):
         if reader.initial is not None:
-            drawn = {**reader.tuning, **reader.initial, **read, "loss": "all"}
-            yield plan_tuning(f"language-model-{reader.label}", drawn, PRETRAINING_TEMPLATE, reader.weights)
-        first, then = reader.checkpoint, refer_to_checkpoint(name_tuning_step(reader, PRETRAINING_TEMPLATE))
+            values = {**reader.tuning, **reader.initial, **read, "loss": "all"}
+            yield plan_tuning(f"language-model-{reader.label}", values, PRETRAINING_TEMPLATE, reader.weights)
+        first, tuned_checkpoint = reader.checkpoint, refer_to_checkpoint(name_tuning_step(reader, PRETRAINING_TEMPLATE))
         for template in size.templates:
-            tuned = name_tuning_step(reader, template)
+            step_name = name_tuning_step(reader, template)
             yield plan_prompt_test(request, size, f"decoding-before-{reader.label}-{template}", first, template,
                          size.decoding_positions)  # fmt: skip
-            yield plan_tuning(tuned, {**reader.tuning, **read, "checkpoint": first}, template, reader.weights)
+            yield plan_tuning(step_name, {**reader.tuning, **read, "checkpoint": first}, template, reader.weights)
             yield plan_prompt_test(
-                request, size, f"decoding-{tuned}", refer_to_checkpoint(tuned), template, size.decoding_positions
+                request,
+                size,
+                f"decoding-{step_name}",
+                refer_to_checkpoint(step_name),
+                template,
+                size.decoding_positions,
             )
-        known = {("after", PRETRAINING_TEMPLATE), *(("before", template) for template in size.templates)}
+        cases = {("after", PRETRAINING_TEMPLATE), *(("before", template) for template in size.templates)}
         for template in size.prompts:
-            for name, model in (("before", first), ("after", then)):
+            for name, model in (("before", first), ("after", tuned_checkpoint)):
                 if name == "after" and not size.has_prompts_after_tuning:
                     continue
-                if size.prompt_positions != size.decoding_positions or (name, template) not in known:
+                if size.prompt_positions != size.decoding_positions or (name, template) not in cases:
                     yield plan_prompt_test(request, size, f"prompts-{name}-{reader.label}-{template}", model, template,
                                  size.prompt_positions)  # fmt: skip
         if size.distance_positions:
-            yield from plan_answer_samples(request, size, reader.label, then)
+            yield from plan_answer_samples(request, size, reader.label, tuned_checkpoint)
         if is_split_by_position(request, size):
-            yield plan_accuracy_test(request, size, reader.label, then, 2.0 * reader.weights * PROMPT_TOKENS[True])
+            yield plan_accuracy_test(
+                request, size, reader.label, tuned_checkpoint, 2.0 * reader.weights * PROMPT_TOKENS[True]
+            )
 
 
 def name_tuning_step(reader: PromptedModel, template: str) -> str:
@@ -296,7 +303,7 @@ def plan_junkin_ladder(request: Request, size: JunkinSize) -> Iterator[Step]:
 def plan_ladder_match(size: JunkinSize, name: str, checkpoint: str, work: int) -> Step:
     """Return one model's ladder. `work` is the product of weights and tokens of one move."""
     rungs = parse_ladder(size.rungs)
-    thought = (
+    search_s = (
         MOVES_PER_GAME * size.games * sum(estimate_search_seconds(rung.text) for rung in rungs if rung.needs_process)
     )
     preset = size.protocol.get("preset")
@@ -306,15 +313,15 @@ def plan_ladder_match(size: JunkinSize, name: str, checkpoint: str, work: int) -
          "evaluate_draws": DRAW_EVALUATION_LIMIT},
         f"section 4 and Appendix I: {f'preset {preset}, ' if preset else ''}{size.games:,} games a level, both colors",
         units=size.games * len(rungs), rows={"game": size.games * len(rungs)},
-        operations=2.0 * work * MOVES_PER_GAME * size.games * len(rungs), engine_seconds=thought,
+        operations=2.0 * work * MOVES_PER_GAME * size.games * len(rungs), engine_seconds=search_s,
     )  # fmt: skip
 
 
 def plan_ratings(size: JunkinSize, runs: Sequence[str], name: str, color: str) -> Iterator[Step]:
     """Return the ratings of these ladders if a rung has a known rating."""
-    known = sum(get_engine_rating(rung) is not None for rung in parse_ladder(size.rungs))
-    if known:
-        units = len(SIDE_BY_SIDE) + len(DRAW_WEIGHTS) * known
+    rated_count = sum(get_engine_rating(rung) is not None for rung in parse_ladder(size.rungs))
+    if rated_count:
+        units = len(SIDE_BY_SIDE) + len(DRAW_WEIGHTS) * rated_count
         yield Step(
             name, "rating",
             {"runs": tuple(runs), "estimator": "all", "anchors": "levels-truncated", "color": color},

@@ -72,7 +72,7 @@ def plan_published_edits(request: Request, size: KarvonenSize) -> Iterator[Step]
         **PAPER, "checkpoint": request.checkpoint, "probe": "@model-board-paper", "dataset": f"{request.test}:test",
         "games": size.edit_games, "per_game": size.edit_states, "min_plies": size.min_plies,
     }  # fmt: skip
-    alone: Values = {"random_controls": 0, "shuffled_label_controls": 0, "spellings": False}
+    no_controls: Values = {"random_controls": 0, "shuffled_label_controls": 0, "spellings": False}
 
     def step(name: str, serves: str, conditions: int, **settings: Any) -> Step:
         rows = {"trial": states * (1 + conditions) * TEXTS_PER_STATE}
@@ -91,21 +91,23 @@ def plan_published_edits(request: Request, size: KarvonenSize) -> Iterator[Step]
 
     for edit in list_published_edits(6, ("board",), request.layers, every=size.is_full):
         for mask in TOKEN_MASKS:
-            what: Values = {"layers": edit.layers, "layers_label": edit.label, "token_mask": mask}
-            at: Values = {**what, "scale": edit.scale}
+            edit_values: Values = {"layers": edit.layers, "layers_label": edit.label, "token_mask": mask}
+            at: Values = {**edit_values, "scale": edit.scale}
             end = f"{mask}-{edit.layer_counting}"
             yield step(f"table-2-{end}", "Table 2", 5, **at, **MORE_CONTROLS)
             if mask not in size.appendix_masks:
                 continue
             yield step(f"appendix-c-blank-{end}", "Appendix C", 3, **at, blank=1.0)
             target: Values = {"scale_rule": "single_target", "scale": TARGET_LOGIT}
-            yield step(f"appendix-d-target-{end}", "Appendix D", 1, **what, **alone, **target)
+            yield step(f"appendix-d-target-{end}", "Appendix D", 1, **edit_values, **no_controls, **target)
             scales = size.edit_scales
-            yield step(f"appendix-d-scales-{end}", "Appendix D", len(scales), **what, **alone, scales=scales)
+            yield step(
+                f"appendix-d-scales-{end}", "Appendix D", len(scales), **edit_values, **no_controls, scales=scales
+            )
     scale = edit.scale
     for mask in size.appendix_masks:
         yield step(
-            f"table-8-{mask}", "Table 8", request.layers, **alone,
+            f"table-8-{mask}", "Table 8", request.layers, **no_controls,
             layer_sets=tuple(map(str, range(request.layers))), scales=(scale,), token_mask=mask,
         )  # fmt: skip
 
@@ -130,13 +132,13 @@ def plan_tuned_edits(request: Request, size: KarvonenSize, mask: str) -> Iterato
         share=TEXT_RATE_SHARE,
     )  # fmt: skip
 
-    def settings(made: CompleteSteps) -> Values:
+    def settings(steps: CompleteSteps) -> Values:
         return {
-            **common, "probe": made.references["model-board-0"],
+            **common, "probe": steps.references["model-board-0"],
             "dataset": f"{request.test}:test", "games": size.edit_games, "per_game": size.edit_states,
             "random_controls": 1, "shuffled_label_controls": 1, **MORE_CONTROLS,
             **({"sae": request.sae} if request.sae else {}),
-            **find_best_edit(made, f"edit-sweep-{mask}"),
+            **find_best_edit(steps, f"edit-sweep-{mask}"),
         }  # fmt: skip
 
     states = size.edit_games * size.edit_states
@@ -148,54 +150,54 @@ def plan_tuned_edits(request: Request, size: KarvonenSize, mask: str) -> Iterato
     )  # fmt: skip
 
 
-def find_best_edit(made: CompleteSteps, sweep: str) -> dict[str, Any]:
+def find_best_edit(steps: CompleteSteps, sweep: str) -> dict[str, Any]:
     """Return layers and scale of the sweep's best edit: most legal texts on the new board, then the smaller scale."""
-    rows = made.query("board intervention legality", sweep).rows
-    tried = [row for row in rows if row["condition"] == "edit"]
-    if not tried:
+    rows = steps.query("board intervention legality", sweep).rows
+    edit_rows = [row for row in rows if row["condition"] == "edit"]
+    if not edit_rows:
         raise BadInputError("the sweep of edits has no state with a removable piece", "use a larger --size")
-    best = max(tried, key=lambda row: (row["modified"] or 0.0, -row["scale"]))
+    best = max(edit_rows, key=lambda row: (row["modified"] or 0.0, -row["scale"]))
     return {"layers": tuple(best["layers"]), "scale": best["scale"]}
 
 
 # -- figures 1 and 5 ------------------------------------------------------------------------------------------
 
 
-def draw_pawn_readings(made: CompleteSteps, path: Path) -> str:
+def draw_pawn_readings(steps: CompleteSteps, path: Path) -> str:
     """Draw the white pawns of a position: the board, the clipped reading and the reading, at the layer of best
     validation."""
     from chessreg.experiments.edit import heat
     from chessreg.games.boards.picture import save_heatmaps
 
-    run_id, unit = find_state_to_draw(made)
-    layer = find_best_layer(made.session.inputs, made.references[PROBE_STEP])
-    readings = heat.load_readings(made.session.inputs, run_id, unit, layer=layer)
+    run_id, unit = find_state_to_draw(steps)
+    layer = find_best_layer(steps.session.inputs, steps.references[PROBE_STEP])
+    readings = heat.load_readings(steps.session.inputs, run_id, unit, layer=layer)
     panels = heat.build_reading_panels(readings, heat.parse_piece_class("P"), "logprob", READING_CLIP)
     save_heatmaps(panels, path, f"layer {layer}: {readings.original.fen()}", columns=3)
     return f"chessreg heatmap {run_id.hex[-6:]}:{unit} --form reading --class P --layer {layer} --output {path.name}"
 
 
-def draw_edit_readings(made: CompleteSteps, path: Path) -> str:
+def draw_edit_readings(steps: CompleteSteps, path: Path) -> str:
     """Draw the readings of the removed piece's class and of empty squares, in the clean and in the edited model."""
     from chessreg.experiments.edit import heat
     from chessreg.games.boards.picture import save_heatmaps
 
-    run_id, unit = find_state_to_draw(made)
-    readings = heat.load_readings(made.session.inputs, run_id, unit)
+    run_id, unit = find_state_to_draw(steps)
+    readings = heat.load_readings(steps.session.inputs, run_id, unit)
     panels = heat.build_edit_panels(readings, readings.label, "logprob", EDIT_CLIP)
     save_heatmaps(panels, path, f"layer {readings.layer}, {readings.condition}: {readings.original.fen()}")
     return f"chessreg heatmap {run_id.hex[-6:]}:{unit} --output {path.name}"
 
 
-def find_state_to_draw(made: CompleteSteps) -> tuple[UUID, int]:
+def find_state_to_draw(steps: CompleteSteps) -> tuple[UUID, int]:
     """Return run and unit of the first edited state past the opening, or of the first one at all.
 
     Raises NotFoundError if no state has an edit.
     """
-    run_id, trial = UUID(made.run_id(EDITS_STEP)), tables.Trial
+    run_id, trial = UUID(steps.run_id(EDITS_STEP)), tables.Trial
     edited = select(trial.unit).where(trial.run_id == run_id, trial.condition == "edit", trial.sample == -1)
     first = edited.order_by(trial.ply < OPENING_PLIES, trial.unit).limit(1)
-    with made.session.database.read() as sql:
+    with steps.session.database.read() as sql:
         unit = sql.scalars(first).first()
     if unit is None:
         raise NotFoundError("no state of the edits has a removable piece", "use a larger --size")

@@ -92,17 +92,19 @@ def plan_match(
         "adjudication": size.adjudication,
     }
 
-    def follow(made: CompleteSteps) -> Values:
-        return {**common, **values, **settings(made)}
+    def follow(steps: CompleteSteps) -> Values:
+        return {**common, **values, **settings(steps)}
 
     settings_of_step = {**common, **values} if settings is None else follow
     moves = min(size.move_limit, MAX_GAME_TOKENS // TOKENS_PER_MOVE)
     trees = moves * TOKENS_PER_TREE if values.get("policy") == "legal" else 0
-    thought = max(map(estimate_search_seconds, size.rungs)) if settings else estimate_search_seconds(values["opponent"])
+    search_s = (
+        max(map(estimate_search_seconds, size.rungs)) if settings else estimate_search_seconds(values["opponent"])
+    )
     return Step(
         name, "play", settings_of_step, serves, after, units=games, rows={"game": games}, choice=serves in CHOICES,
         operations=count_forward_operations(request, games * (moves * TOKENS_PER_MOVE + trees)),
-        engine_seconds=games * (moves * thought + estimate_search_seconds(size.adjudication)),
+        engine_seconds=games * (moves * search_s + estimate_search_seconds(size.adjudication)),
     )  # fmt: skip
 
 
@@ -145,66 +147,66 @@ def plan_ladder_and_arms(request: Request, size: KarvonenSize, policy: str, open
     for name, opponent in zip(rungs, size.rungs, strict=True):
         yield plan_match(request, name, LADDER, size.ladder_games, opponent=opponent, opening_seed=2, **protocol)
 
-    def rung(made: CompleteSteps) -> str:
-        return size.rungs[find_even_rung([read_match_score(made, name) for name in rungs])]
+    def rung(steps: CompleteSteps) -> str:
+        return size.rungs[find_even_rung([read_match_score(steps, name) for name in rungs])]
 
-    unedited = f"sweep-{policy}-none"
+    baseline = f"sweep-{policy}-none"
     sweep = {
-        (which, layers, scale): f"sweep-{policy}-{which}-{layers}-{scale:g}"
-        for which in ("positive", "negative")
+        (sign_name, layers, scale): f"sweep-{policy}-{sign_name}-{layers}-{scale:g}"
+        for sign_name in ("positive", "negative")
         for layers in range(len(list_skill_layers(request.layers)))
         for scale in size.skill_scales
     }
     if opening == "random":
         yield plan_match(
-            request, unedited, SWEEP, size.sweep_matches, rungs,
-            lambda made: {"opponent": rung(made)}, opening_seed=1, **protocol,
+            request, baseline, SWEEP, size.sweep_matches, rungs,
+            lambda steps: {"opponent": rung(steps)}, opening_seed=1, **protocol,
         )  # fmt: skip
-        for (which, layers, scale), name in sweep.items():
+        for (sign_name, layers, scale), name in sweep.items():
             yield plan_match(
                 request, name, SWEEP, size.sweep_matches, (SKILL_STEP, *rungs),
-                lambda made, a=layers, s=scale, w=which: {
-                    "opponent": rung(made),
-                    "intervention": build_skill_edit(made, SKILL_STEP, list_skill_layers(request.layers)[a],
+                lambda steps, a=layers, s=scale, w=sign_name: {
+                    "opponent": rung(steps),
+                    "intervention": build_skill_edit(steps, SKILL_STEP, list_skill_layers(request.layers)[a],
                                                      SIGNS[w] * s),
                 },
                 opening_seed=1, **protocol,
             )  # fmt: skip
 
-    def best(made: CompleteSteps, which: str) -> tuple[tuple[int, ...], float]:
+    def best(steps: CompleteSteps, sign_name: str) -> tuple[tuple[int, ...], float]:
         """Return layers and scale of the sweep's best edit that kept the model legal, or else those of the paper."""
-        sign, whole = SIGNS[which], measure_legality(made, unedited, policy)
-        floor = MIN_LEGAL_PERCENT if whole is None else min(MIN_LEGAL_PERCENT, whole - MAX_LEGAL_LOSS_POINTS)
+        sign, legality = SIGNS[sign_name], measure_legality(steps, baseline, policy)
+        floor = MIN_LEGAL_PERCENT if legality is None else min(MIN_LEGAL_PERCENT, legality - MAX_LEGAL_LOSS_POINTS)
         points = {}
         for (w, a, s), name in sweep.items():
-            legal, point = measure_legality(made, name, policy), read_match_score(made, name)
-            if w == which and legal is not None and legal >= floor and point is not None and 0 < point < 1:
+            legal, point = measure_legality(steps, name, policy), read_match_score(steps, name)
+            if w == sign_name and legal is not None and legal >= floor and point is not None and 0 < point < 1:
                 points[a, s] = point
         if not points:
-            edit = next(list_published_edits(6, (which,), request.layers, every=False))
+            edit = next(list_published_edits(6, (sign_name,), request.layers, every=False))
             return edit.layers, convert_coefficient(edit.scale, positions_summed=1)
         layers, scale = max(points, key=lambda key: (sign * points[key], -key[1]))
         return list_skill_layers(request.layers)[layers], sign * scale
 
-    needed = (SKILL_STEP, unedited, *rungs, *sweep.values())
+    dependencies = (SKILL_STEP, baseline, *rungs, *sweep.values())
     yield plan_match(
         request, f"arm-{end}-none", "Tables 3 and 7", size.match_games, rungs,
-        lambda made: {"opponent": rung(made)}, **protocol,
+        lambda steps: {"opponent": rung(steps)}, **protocol,
     )  # fmt: skip
-    for which in SIGNS:
-        arms = [(which, SKILL_STEP, "Table 3")]
+    for sign_name in SIGNS:
+        arms = [(sign_name, SKILL_STEP, "Table 3")]
         if opening == "random":
-            arms.append((f"{which}-of-probe", PROBE_STEP, "Table 7"))
+            arms.append((f"{sign_name}-of-probe", PROBE_STEP, "Table 7"))
         for arm, vector, serves in arms:
-            played = [(arm, vector, serves, size.match_games)]
+            match_arms = [(arm, vector, serves, size.match_games)]
             for source, draw, direction in list_vector_controls(vector, size):
-                played.append((f"{arm}-{source}-{draw}", direction, f"controls of {serves}", size.control_games))
-            for name, direction, why, games in played:
+                match_arms.append((f"{arm}-{source}-{draw}", direction, f"controls of {serves}", size.control_games))
+            for name, direction, purpose, games in match_arms:
                 yield plan_match(
-                    request, f"arm-{end}-{name}", why, games, (*needed, direction),
-                    lambda made, w=which, v=vector, d=direction: {
-                        "opponent": rung(made),
-                        "intervention": build_skill_edit(made, d, *match_vector_length(made, v, *best(made, w)))
+                    request, f"arm-{end}-{name}", purpose, games, (*dependencies, direction),
+                    lambda steps, w=sign_name, v=vector, d=direction: {
+                        "opponent": rung(steps),
+                        "intervention": build_skill_edit(steps, d, *match_vector_length(steps, v, *best(steps, w)))
                     },
                     **protocol,
                 )  # fmt: skip
@@ -227,47 +229,49 @@ def list_skill_layers(layers: int) -> list[tuple[int, ...]]:
     return [later] if later == middle else [later, middle]
 
 
-def build_skill_edit(made: CompleteSteps, vector: str, layers: tuple[int, ...], scale: float) -> dict[str, Any]:
-    return {"vector": made.references[vector], "layers": layers, "scale": scale}
+def build_skill_edit(steps: CompleteSteps, vector: str, layers: tuple[int, ...], scale: float) -> dict[str, Any]:
+    return {"vector": steps.references[vector], "layers": layers, "scale": scale}
 
 
 def match_vector_length(
-    made: CompleteSteps, vector: str, layers: tuple[int, ...], scale: float
+    steps: CompleteSteps, vector: str, layers: tuple[int, ...], scale: float
 ) -> tuple[tuple[int, ...], float]:
     """Return the layers, and the scale that gives `vector` the length of the contrastive vector.
 
     A probe's vector has length 1.
     """
-    return layers, scale if vector == SKILL_STEP else round(scale * measure_mean_norm(made, layers), 3)
+    return layers, scale if vector == SKILL_STEP else round(scale * measure_mean_norm(steps, layers), 3)
 
 
-def measure_mean_norm(made: CompleteSteps, layers: tuple[int, ...]) -> float:
+def measure_mean_norm(steps: CompleteSteps, layers: tuple[int, ...]) -> float:
     """Return the mean length of the contrastive vectors of these layers."""
     from chessreg.registry import tables
 
-    inputs = made.session.inputs
-    rows = inputs.rows(tables.VectorRecord, inputs.run(made.references[SKILL_STEP], "vector"))
+    inputs = steps.session.inputs
+    rows = inputs.rows(tables.VectorRecord, inputs.run(steps.references[SKILL_STEP], "vector"))
     norms = [row.norm for row in rows if row.layer in layers]
     return float(sum(norms) / len(norms))
 
 
-def read_match_score(made: CompleteSteps, step: str) -> float | None:
+def read_match_score(steps: CompleteSteps, step: str) -> float | None:
     """Return the points per game of a match, or None if no game counts."""
-    return read_match_column(made, step, "score")
+    return read_match_column(steps, step, "score")
 
 
-def read_match_column(made: CompleteSteps, step: str, column: str) -> float | None:
+def read_match_column(steps: CompleteSteps, step: str, column: str) -> float | None:
     """Return a column of a match's row, or None if the row or the value is missing."""
-    return next((float(row[column]) for row in made.query("elo by intervention", step).rows
+    return next((float(row[column]) for row in steps.query("elo by intervention", step).rows
                  if row[column] is not None), None)  # fmt: skip
 
 
-def measure_legality(made: CompleteSteps, step: str, policy: str) -> float | None:
+def measure_legality(steps: CompleteSteps, step: str, policy: str) -> float | None:
     """Return the share of legal moves, %: of first tries, or the mean exact mass if no text is written. None without a
     move."""
     if policy != "legal":
-        return read_match_column(made, step, "first_try_legal")
-    return made.value(f"SELECT 100 * avg(legal_mass) AS value FROM play_game WHERE run_id = UUID '{made.run_id(step)}'")
+        return read_match_column(steps, step, "first_try_legal")
+    return steps.value(
+        f"SELECT 100 * avg(legal_mass) AS value FROM play_game WHERE run_id = UUID '{steps.run_id(step)}'"
+    )
 
 
 def find_even_rung(scores: Sequence[float | None]) -> int:

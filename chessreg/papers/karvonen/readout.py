@@ -32,29 +32,35 @@ def plan_models(request: Request, size: KarvonenSize) -> Iterator[Step]:
             f"twin-{number}", "twin", {"checkpoint": request.checkpoint, "seed": number}, "Tables 1 and 9, Figure 3"
         )
     games = size.fit_games, size.test_games
-    for who in ("model", *(f"twin-{number}" for number in range(size.twins))):
-        yield from plan_model_caches(request, size, who, "", games)
+    for model_name in ("model", *(f"twin-{number}" for number in range(size.twins))):
+        yield from plan_model_caches(request, size, model_name, "", games)
         if size.skill_fit_games:
             yield from plan_model_caches(
-                request, size, who, "-skill", (size.skill_fit_games, size.skill_test_games), size.first_ply // 2
+                request, size, model_name, "-skill", (size.skill_fit_games, size.skill_test_games), size.first_ply // 2
             )
     if size.is_full:
         yield from plan_model_caches(request, size, "model", "-black", games, sites="black-turns")
 
 
 def plan_model_caches(
-    request: Request, size: KarvonenSize, who: str, end: str, games: tuple[int, int], first: int = 0, **settings: Any
+    request: Request,
+    size: KarvonenSize,
+    model_name: str,
+    end: str,
+    games: tuple[int, int],
+    first: int = 0,
+    **settings: Any,
 ) -> Iterator[Step]:
     """Yield the steps that cache the activations of one model on the games of both parts.
 
-    `who` is `model` or the name of a step that makes a random-init control. `end` is appended to the steps' names.
-    `games` are the numbers of games to fit and to test. The first `first` sites of a game are skipped.
+    `model_name` is `model` or the name of a step that makes a random-init control. `end` is appended to the steps'
+    names. `games` are the numbers of games to fit and to test. The first `first` sites of a game are skipped.
     """
     for part, dataset, count in zip(
         ("fit", "test"), (get_fit_dataset(request), f"{request.test}:test"), games, strict=True
     ):
         values = {
-            "checkpoint": request.checkpoint if who == "model" else f"@{who}",
+            "checkpoint": request.checkpoint if model_name == "model" else f"@{model_name}",
             "dataset": dataset,
             "games": count,
             "min_plies": size.min_plies,
@@ -65,7 +71,7 @@ def plan_model_caches(
         }
         size_of = 2 * count * (SITES_PER_GAME - first) * request.layers * request.d_model
         yield Step(
-            f"{who}-{part}{end}", "cache", values, "Tables 1, 2, 3 and 9, Figure 3", ("parts",),
+            f"{model_name}-{part}{end}", "cache", values, "Tables 1, 2, 3 and 9, Figure 3", ("parts",),
             units=count, rows={"metric_point": count}, bytes=size_of, scratch=True,
             operations=count_forward_operations(request, count * TOKENS_PER_GAME),
         )  # fmt: skip
@@ -83,37 +89,44 @@ def plan_karvonen_probes(request: Request, size: KarvonenSize) -> Iterator[Step]
     """Yield board and skill probes of every layer: several seeds on the model, one on each twin, and some with the
     paper's fit."""
 
-    def step(who: str, name: str, serves: str = "Tables 1 and 9, Figure 3", end: str = "", **settings: Any) -> Step:
-        values = {"cache": f"@{who}-fit{end}", "test_cache": f"@{who}-test{end}", "epochs": size.epochs, **settings}
+    def step(
+        model_name: str, name: str, serves: str = "Tables 1 and 9, Figure 3", end: str = "", **settings: Any
+    ) -> Step:
+        values = {
+            "cache": f"@{model_name}-fit{end}",
+            "test_cache": f"@{model_name}-test{end}",
+            "epochs": size.epochs,
+            **settings,
+        }
         games = (size.skill_test_games if end == "-skill" else 0) or size.test_games
         rows = request.layers * (games + size.fit_games // 10)
         table = "prediction" if "rating" in name else "score"
         weights = BOARD_CLASSES * request.d_model * request.layers if "board" in name else 0  # others take seconds
         return Step(
-            f"{who}-{name}", "probe", values, serves, units=request.layers, rows={table: rows},
+            f"{model_name}-{name}", "probe", values, serves, units=request.layers, rows={table: rows},
             operations=6.0 * weights * size.fit_games * SITES_PER_GAME * size.epochs, share=BOARD_RATE_SHARE,
         )  # fmt: skip
 
     first, end = size.first_ply // 2, get_skill_suffix(size)
     twins = [(f"twin-{number}", 0) for number in range(size.twins)]
-    for who, seed in [*(("model", seed) for seed in range(size.seeds)), *twins]:
-        yield step(who, f"board-{seed}", seed=seed)
-        yield step(who, f"skill-{seed}", end=end, seed=seed, label="skill", skip_sites=first)
-    for who in ("model", "twin-0"):
-        yield step(who, "board-paper", preset="paper")
-        yield step(who, "skill-paper", end=end, preset="paper-skill", skip_sites=first)
+    for model_name, seed in [*(("model", seed) for seed in range(size.seeds)), *twins]:
+        yield step(model_name, f"board-{seed}", seed=seed)
+        yield step(model_name, f"skill-{seed}", end=end, seed=seed, label="skill", skip_sites=first)
+    for model_name in ("model", "twin-0"):
+        yield step(model_name, "board-paper", preset="paper")
+        yield step(model_name, "skill-paper", end=end, preset="paper-skill", skip_sites=first)
         serves = "section 3.2 (mean error of the rating)"
-        yield step(who, "rating", serves, label="rating", skip_sites=first)
-        yield step(who, "rating-paper", serves, preset="paper-rating", skip_sites=first, epochs=1)
+        yield step(model_name, "rating", serves, label="rating", skip_sites=first)
+        yield step(model_name, "rating-paper", serves, preset="paper-rating", skip_sites=first, epochs=1)
     for strata in SKILL_STRATA if size.causes else ():
         skill = {"strata": strata}
         yield step(
             "model", f"skill-{strata}", CAUSES_QUERY, end=end, seed=0, label="skill", skip_sites=first, skill=skill
         )
-    for of in dict.fromkeys(SOURCE_PROBES.values()):
-        fitted: dict[str, Any] = {"preset": "paper-skill"} if of.endswith("-paper") else {"label": "skill", "seed": 0}
-        for draw in range(1, (size.control_draws if has_controls(of, size) else 0) + 1):
-            name = f"{of.removeprefix('model-')}-shuffled-{draw}"
+    for part in dict.fromkeys(SOURCE_PROBES.values()):
+        fitted: dict[str, Any] = {"preset": "paper-skill"} if part.endswith("-paper") else {"label": "skill", "seed": 0}
+        for draw in range(1, (size.control_draws if has_controls(part, size) else 0) + 1):
+            name = f"{part.removeprefix('model-')}-shuffled-{draw}"
             yield step(
                 "model", name, "controls of Table 7", end=end, **fitted, skip_sites=first, shuffled_label_control=draw
             )

@@ -68,9 +68,11 @@ def list_published_edits(table: int, goals: tuple[str, ...], layers: int, *, eve
     depth = 8 if layers < 12 else 16
     for row in PRINTED_EDITS[depth]:
         if row.table == table and row.goal in goals:
-            seen = set()
-            for counted, meant in list(row.readings.items())[: None if every else 1]:
-                own = tuple(sorted({layer * layers // depth for layer in meant}))
-                if own not in seen:
-                    seen.add(own)
-                    yield EditReading(row.goal, counted, own, row.scale, row.label if layers == depth else "")
+            seen_edits = set()
+            for layer_counting, paper_layers in list(row.readings.items())[: None if every else 1]:
+                model_layers = tuple(sorted({layer * layers // depth for layer in paper_layers}))
+                if model_layers not in seen_edits:
+                    seen_edits.add(model_layers)
+                    yield EditReading(
+                        row.goal, layer_counting, model_layers, row.scale, row.label if layers == depth else ""
+                    )

@@ -95,7 +95,7 @@ def test_every_coding_goes_in_and_comes_out_byte_for_byte(
     wanted = records(coding)
     path = bag(wanted, name)
     assert list(Bag(path)) == wanted
-    pieces = list(Bag(path).records(at_once=7))
+    pieces = list(Bag(path).records(batch_records=7))
     assert {piece.coding for piece in pieces} == {coding}
     assert [fen for piece in pieces for fen in piece.fens()] == fens(60)
     report = build_position_dataset([path], tmp_path / "made")

@@ -74,10 +74,10 @@ def test_a_movetext_with_comments_is_the_game_and_its_columns_are_tags(tmp_path:
     assert set(table.column("result").to_pylist()) == {"1-0"}
     assert report.result_mismatches == report.missing_results == 0
     wanted = GameFilter(time_control=("blitz",), rated=True, min_rating=1501)
-    filtered = build_dataset([path], tmp_path / "filtered", wanted=GameFilter(rated=True, time_control=("blitz",)))
+    filtered = build_dataset([path], tmp_path / "filtered", game_filter=GameFilter(rated=True, time_control=("blitz",)))
     assert (filtered.games, filtered.skipped, filtered.found) == (5, {"casual": 1}, 6)
     with pytest.raises(BadInputError, match="no legal game"):
-        build_dataset([path], tmp_path / "none", wanted=wanted)
+        build_dataset([path], tmp_path / "none", game_filter=wanted)
 
 
 def test_rows_without_a_legal_game_are_listed_with_their_row(tmp_path: Path) -> None:
