@@ -175,11 +175,11 @@ class Registry(Session):
         """
         from chessreg.entities import load_entity
 
-        found = load_entity(noun)
+        entity = load_entity(noun)
         with self._read() as sql:
-            rows = found.rows(sql, run)
-        kept = [row for row in rows if archived or found.is_made_by_runs or not row["archived"]]
-        return Rows(kept, {column.field: column.heading for column in found.columns})
+            rows = entity.rows(sql, run)
+        visible_rows = [row for row in rows if archived or entity.is_made_by_runs or not row["archived"]]
+        return Rows(visible_rows, {column.field: column.heading for column in entity.columns})
 
     def show(self, noun: str, reference: str) -> dict[str, Any]:
         """Return the details of a thing, as `chessreg NOUN show` prints them: `reg.show("checkpoint", "reference")`."""
@@ -200,9 +200,19 @@ class Registry(Session):
         from chessreg.scheduling import status
 
         with self._read() as sql:
-            going, ended = status.list_active(sql), status.list_ended(sql, parse_moment(since))
-        shown = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units", "host": "host"}
-        return {"going": Rows(going, shown), "ended": Rows(ended, {**shown, "status": "state", "cause": "how"})}
+            active_jobs, ended_jobs = status.list_active(sql), status.list_ended(sql, parse_moment(since))
+        headings = {
+            "title": "what",
+            "name": "name",
+            "status": "state",
+            "done": "done",
+            "units": "units",
+            "host": "host",
+        }
+        return {
+            "going": Rows(active_jobs, headings),
+            "ended": Rows(ended_jobs, {**headings, "status": "state", "cause": "how"}),
+        }
 
     # -- every other command ---------------------------------------------------------------------------------------
 

@@ -58,12 +58,12 @@ def format_card_of_dataset(
     with session.database.read() as sql:
         row = read_entity_row(sql, "dataset", tables.Dataset, name)
         node = lineage.Node("dataset", row["id"].hex)
-        called = row["name"] or row["id"].hex[-6:]
+        dataset_name = row["name"] or row["id"].hex[-6:]
         step = build_step(sql, node, row["name"])
     content = get_dataset_content(row)
     report = row["report"]
-    whole = row["plies" if content == "positions" else "games"]
-    what = f"{rows:,} {content}" + (f", the part {part} of the {whole:,} of {called}" if part else "")
+    total = row["plies" if content == "positions" else "games"]
+    what = f"{rows:,} {content}" + (f", the part {part} of the {total:,} of {dataset_name}" if part else "")
     matter = ["tags: [chess, chessreg]", *format_licence(row["licence"])]
     matter += ["configs:"]
     for file in files:
@@ -71,21 +71,21 @@ def format_card_of_dataset(
     rating = row["rating_scale"] or "not recorded"
     dates = [date for date in (report.get("first_date"), report.get("last_date")) if date]
     licence = f" --licence {shlex.quote(row['licence'])}" if row["licence"] else ""
-    name = shlex.quote(f"{called}-{part}" if part else called)
+    name = shlex.quote(f"{dataset_name}-{part}" if part else dataset_name)
     facts = [f"{what}. Ratings: {rating}. Licence: {escape_markdown(row['licence'] or 'not recorded')}."]
     facts += [f"Dates: {' to '.join(dict.fromkeys(dates))}."] if dates else []
     facts += [f"{line}." for line in format_dataset_counts(row)]
     if "puzzles.parquet" in files:
         facts.append("`moves` of a puzzle begins with the null move `0000`: the position is the one to solve.")
-    quoted = f'"{address.repository}", "{Path(files[0]).stem}"'
+    loader_arguments = f'"{address.repository}", "{Path(files[0]).stem}"'
     code = [f"chessreg fetch {address}", f"chessreg dataset add {' '.join(files)} --name {name}{licence}"]
     parts = [
         "\n".join(["---", *matter, "---"]),
-        f"# {escape_markdown(called)}{f', part {escape_markdown(part)}' if part else ''}",
+        f"# {escape_markdown(dataset_name)}{f', part {escape_markdown(part)}' if part else ''}",
         "\n".join(f"- {escape_markdown(fact)}" for fact in facts),
         "## Use",
         format_block("sh", code),
-        format_block("python", ["from datasets import load_dataset", "", f"data = load_dataset({quoted})"]),
+        format_block("python", ["from datasets import load_dataset", "", f"data = load_dataset({loader_arguments})"]),
         "## Source",
         format_data_table([row]),
         "This script adds the dataset in an empty folder:",
@@ -102,7 +102,7 @@ def format_card_of_run(session: Session, noun: str, reference: str, address: Hub
         rows = entity.rows(sql, run_id.hex)
         steps = list_steps(sql, run_id)
         data = list_run_data(sql, steps)
-        called = names.read_name(sql, "run", run_id) or run_id.hex[-6:]
+        run_name = names.read_name(sql, "run", run_id) or run_id.hex[-6:]
     licences = {row["licence"] for row in data}
     library = "saelens" if noun == "sae" else "chessreg"
     matter = [f"library_name: {library}", "tags: [chess, chessreg, mechanistic-interpretability]"]
@@ -110,7 +110,7 @@ def format_card_of_run(session: Session, noun: str, reference: str, address: Hub
     model = next((row.get("model") or row.get("checkpoint") for row in rows), None) or "a model without a name"
     parts = [
         "\n".join(["---", *matter, "---"]),
-        f"# {escape_markdown(called)}",
+        f"# {escape_markdown(run_name)}",
         f"{entity.plural[0].upper()}{entity.plural[1:]} of {escape_markdown(model)}. {FILES[noun]}",
         "## Use",
         *format_run_usage(noun, rows, address),
@@ -146,8 +146,8 @@ def format_run_usage(noun: str, rows: Sequence[dict[str, Any]], address: HubAddr
 
 def list_run_data(sql: SqlSession, steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows of the datasets among the steps that make a run."""
-    wanted = {step["id"] for step in steps if step["noun"] == "dataset"}
-    return [row for row in read_entity_rows(sql, "dataset", tables.Dataset) if row["id"].hex in wanted]
+    dataset_ids = {step["id"] for step in steps if step["noun"] == "dataset"}
+    return [row for row in read_entity_rows(sql, "dataset", tables.Dataset) if row["id"].hex in dataset_ids]
 
 
 def format_block(language: str, lines: Sequence[str]) -> str:
@@ -158,11 +158,11 @@ def format_block(language: str, lines: Sequence[str]) -> str:
 
 def format_layer_table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:
     """Return a Markdown table of the columns that have a value in any row."""
-    shown = {name: heading for name, heading in columns.items() if name not in ("run_id", "name")}
-    shown = {name: heading for name, heading in shown.items() if any(row.get(name) is not None for row in rows)}
-    lines = [f"| {' | '.join(shown.values())} |", f"|{' --- |' * len(shown)}"]
+    headings = {name: heading for name, heading in columns.items() if name not in ("run_id", "name")}
+    headings = {name: heading for name, heading in headings.items() if any(row.get(name) is not None for row in rows)}
+    lines = [f"| {' | '.join(headings.values())} |", f"|{' --- |' * len(headings)}"]
     for row in rows:
-        cells = (row.get(name) for name in shown)
+        cells = (row.get(name) for name in headings)
         lines.append(f"| {' | '.join(escape_markdown(format_table_value(cell)) for cell in cells)} |")
     return "\n".join(lines)
 

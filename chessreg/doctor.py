@@ -50,7 +50,7 @@ class Problem:
 
 def find_problems(database: Database, store: Store, registry: str, *, digests: bool = False) -> Iterator[Problem]:
     """Yield every problem. With `digests`, every byte of every artifact and array is read again."""
-    looks: tuple[Callable[[], Iterator[Problem]], ...] = (
+    checks: tuple[Callable[[], Iterator[Problem]], ...] = (
         partial(find_waiting_fragments, database, store),  # attempts first, then their results
         partial(find_forgotten_files, database, store),
         partial(find_orphans, database),
@@ -65,7 +65,7 @@ def find_problems(database: Database, store: Store, registry: str, *, digests: b
         partial(find_differing_mirrors, database),
         *([partial(find_wrong_digests, database, store)] if digests else []),
     )
-    for look in looks:
+    for look in checks:
         try:
             yield from look()
         except (ChessregError, StoreError) as error:  # and the others look on
@@ -84,49 +84,49 @@ def build_store_conditions(session: Session, root: Path) -> list[ColumnElement[b
 
 def select_own_machine_ids() -> Select[UUID]:
     """Return the query for the ids of this machine's rows: one for each state of its hardware and software."""
-    machine, here = tables.Machine, get_this_process()
-    same = machine.system_id.is_not_distinct_from(here.system_id)
-    return select(machine.id).where(machine.host == here.host, same)
+    machine, process = tables.Machine, get_this_process()
+    is_same_system = machine.system_id.is_not_distinct_from(process.system_id)
+    return select(machine.id).where(machine.host == process.host, is_same_system)
 
 
 def find_missing_store(database: Database, root: Path) -> Problem | None:
     """Return the problem of a missing store, if anything was ever in it."""
     location = tables.ArtifactLocation
     with database.read() as session:
-        lost = (
+        has_no_bytes = (
             session.scalar(select(func.count()).select_from(location).where(*build_store_conditions(session, root)))
             or 0
         )
-    if not lost:
+    if not has_no_bytes:
         return None
     hint = "put it back, or give its place: --store FOLDER; `chessreg init` creates an empty one"
-    return Problem("store", f"{root} is gone, and {lost} artifacts with it", hint)
+    return Problem("store", f"{root} is gone, and {has_no_bytes} artifacts with it", hint)
 
 
 def find_orphans(database: Database) -> Iterator[Problem]:
     """Yield attempts that are recorded as running here and whose process is gone."""
     for attempt, process in watch.read_running_attempts(database):
         if process.is_gone():
-            lost = [attempt.id]
+            lost_ids = [attempt.id]
             yield Problem(
                 "orphans",
                 f"attempt {attempt.id.hex[-6:]} of run {attempt.run_id.hex[-6:]} runs, but its process "
                 f"{attempt.pid} is gone",
                 "chessreg doctor --fix",
-                lambda lost=lost: watch.mark_lost(database, lost, Cause.KILLED, watch.GONE_MESSAGE),  # type: ignore[misc]
+                lambda lost=lost_ids: watch.mark_lost(database, lost, Cause.KILLED, watch.GONE_MESSAGE),  # type: ignore[misc]
             )
 
 
 def find_broken_promises(database: Database, store: Store) -> Iterator[Problem]:
     """Yield attempts on other machines whose check-in is overdue, as observed from here."""
-    began = time.monotonic()
-    for attempt in watch.Watcher(store).list_overdue(watch.read_running_attempts(database), began):
-        lost = [attempt.id]
+    start = time.monotonic()
+    for attempt in watch.Watcher(store).list_overdue(watch.read_running_attempts(database), start):
+        lost_ids = [attempt.id]
         yield Problem(
             "promises",
             f"attempt {attempt.id.hex[-6:]} of run {attempt.run_id.hex[-6:]} did not check in as promised",
             "chessreg doctor --fix",
-            lambda lost=lost: watch.mark_lost(database, lost, Cause.LOST, "it did not check in as promised"),  # type: ignore[misc]
+            lambda lost=lost_ids: watch.mark_lost(database, lost, Cause.LOST, "it did not check in as promised"),  # type: ignore[misc]
         )
 
 
@@ -136,7 +136,7 @@ def find_unattended_attempts(database: Database, store: Store, registry: str) ->
     with database.read() as session:
         jobs = queue.read_own_jobs(session, store, *queue.ACTIVE_STATES)
         left = [job for job in jobs if job.state is JobState.RUNNING or queue.can_progress(session, job)]
-        running = {job.id.hex for job in jobs if job.state is JobState.RUNNING}
+        running_ids = {job.id.hex for job in jobs if job.state is JobState.RUNNING}
     if left and not presence.read_holder():
         yield Problem(
             "supervisor",
@@ -146,7 +146,7 @@ def find_unattended_attempts(database: Database, store: Store, registry: str) ->
         )
     for path in store.runs.glob("*/jobs/*/process.json"):
         process = ProcessId.from_record(worker.read_json_or_none(path))
-        if process is None or path.parent.name in running:
+        if process is None or path.parent.name in running_ids:
             continue
         if process.is_gone() is False:
             if presence.read_holder():
@@ -166,7 +166,7 @@ def find_waiting_fragments(database: Database, store: Store) -> Iterator[Problem
         yield Problem("fragments", f"{path} is not a fragment of a run", "move it elsewhere, or remove it")
     rows = ingest.list_waiting(database, store)
     wait = [row for row in rows if row["state"] == "waiting"]
-    aside = [row for row in rows if row["state"] == "set aside"]
+    set_aside = [row for row in rows if row["state"] == "set aside"]
     if wait:
         yield Problem(
             "fragments",
@@ -174,10 +174,10 @@ def find_waiting_fragments(database: Database, store: Store) -> Iterator[Problem
             "chessreg recover",
             lambda: ingest.ingest_waiting(database, store),
         )
-    if aside:
+    if set_aside:
         yield Problem(
             "fragments",
-            f"{len(aside)} are set aside: {aside[0]['why']}",
+            f"{len(set_aside)} are set aside: {set_aside[0]['why']}",
             "chessreg recover --list && chessreg recover --again",
         )
 
@@ -189,20 +189,20 @@ def find_forgotten_files(database: Database, store: Store) -> Iterator[Problem]:
 
     record = tables.FragmentRecord
     with database.read() as session:
-        known = set(session.scalars(select(record.name)))
-    unknown = [fragment for fragment in list_ingested(store) if fragment.name not in known]
-    if not unknown:
+        known_names = set(session.scalars(select(record.name)))
+    unknown_fragments = [fragment for fragment in list_ingested(store) if fragment.name not in known_names]
+    if not unknown_fragments:
         return
 
     def ingest_again() -> None:
-        for fragment in unknown:
+        for fragment in unknown_fragments:
             fragment.path.rename(store.incoming / fragment.name)
         ingest.ingest_waiting(database, store)
 
-    runs = len({fragment.run_id for fragment in unknown})
+    runs = len({fragment.run_id for fragment in unknown_fragments})
     yield Problem(
         "fragments",
-        f"the registry lacks {len(unknown)} imported fragments of {runs} runs: it is older than the store",
+        f"the registry lacks {len(unknown_fragments)} imported fragments of {runs} runs: it is older than the store",
         "chessreg doctor --fix",
         ingest_again,
     )
@@ -237,19 +237,19 @@ def find_unfinished_artifacts(database: Database, store: Store) -> Iterator[Prob
     with database.read() as session:
         rows = session.scalars(select(tables.Artifact.digest).where(tables.Artifact.state == staging)).all()
     for digest in rows:
-        here = store.exists(digest)
+        is_present = store.exists(digest)
 
         def complete(digest: str = digest) -> None:
             store.verify(digest)
             with database.write() as session:
                 session.get_one(tables.Artifact, digest).state = tables.ArtifactState.COMPLETE
 
-        what = "its bytes are here" if here else "its bytes are not here"
+        what = "its bytes are here" if is_present else "its bytes are not here"
         yield Problem(
             "artifacts",
             f"artifact {digest[:12]} was begun and never completed; {what}",
-            "chessreg doctor --fix" if here else "rerun the command that made it",
-            complete if here else None,
+            "chessreg doctor --fix" if is_present else "rerun the command that made it",
+            complete if is_present else None,
         )
 
 
@@ -264,17 +264,21 @@ def find_missing_files(database: Database, store: Store) -> Iterator[Problem]:
             .where(*build_store_conditions(session, store.root))
         ).all()
         activations = list_activation_groups(session)
-        away = {item.digest for item in list_unpulled_groups(session, store)}
-        needed, _ = gc.find_used_keys(session)
-    items = [item for _, item in activations if item.digest not in away]
+        remote_digests = {item.digest for item in list_unpulled_groups(session, store)}
+        needed_keys, _ = gc.find_used_keys(session)
+    items = [item for _, item in activations if item.digest not in remote_digests]
     arrays = {item.digest for _, item in activations}
     for digest, kind, size, uri in rows:
-        if digest not in arrays and digest in needed and not store.exists(digest):
+        if digest not in arrays and digest in needed_keys and not store.exists(digest):
             item = transfer.TransferItem(digest, f"{kind} {digest[:6]}", size)
             yield make_missing_problem(database, store, item, uri)
-    known = {digest for digest, _, _, _ in rows}
+    recorded_digests = {digest for digest, _, _, _ in rows}
     for item in items:
-        if item.array in needed and not item.is_in(store) and (item.digest in known or is_written_here(database, item)):
+        if (
+            item.array in needed_keys
+            and not item.is_in(store)
+            and (item.digest in recorded_digests or is_written_here(database, item))
+        ):
             yield make_missing_problem(database, store, item, None)
 
 
@@ -291,25 +295,29 @@ def list_unpulled_groups(session: Session, store: Store) -> list[transfer.Transf
     """Return activations of merged runs that were never pulled into this store: a merge copies rows, not bytes. Groups
     that this machine recorded as present were pulled, and are missing if they are gone."""
     location = tables.ArtifactLocation
-    here = *build_store_conditions(session, store.root), location.machine_id.in_(select_own_machine_ids())
-    noted, merged = set(session.scalars(select(location.digest).where(*here))), find_merged_runs(session)
+    conditions = *build_store_conditions(session, store.root), location.machine_id.in_(select_own_machine_ids())
+    recorded_digests, merged_runs = (
+        set(session.scalars(select(location.digest).where(*conditions))),
+        find_merged_runs(session),
+    )
     return [
         item
         for run_id, item in list_activation_groups(session)
-        if run_id in merged and item.digest not in noted and not item.is_in(store)
+        if run_id in merged_runs and item.digest not in recorded_digests and not item.is_in(store)
     ]
 
 
 def find_remote_bytes(database: Database, store: Store) -> Iterator[Problem]:
     """Yield bytes that may be missing here: activations of merged runs, which --fix leaves alone."""
     with database.read() as session:
-        away = list_unpulled_groups(session, store)
-    if away:
-        runs = list(dict.fromkeys(item.what.split()[-1] for item in away))
-        several = f"{len(runs)} runs ({', '.join(runs[:3])}{', …' * (len(runs) > 3)})"
+        groups = list_unpulled_groups(session, store)
+    if groups:
+        runs = list(dict.fromkeys(item.what.split()[-1] for item in groups))
+        run_names = f"{len(runs)} runs ({', '.join(runs[:3])}{', …' * (len(runs) > 3)})"
         yield Problem(
             "activations",
-            f"those of {several if len(runs) > 1 else f'run {runs[0]}'}, {sum(item.bytes for item in away):,} bytes, "
+            f"those of {run_names if len(runs) > 1 else f'run {runs[0]}'}, "
+            f"{sum(item.bytes for item in groups):,} bytes, "
             "are not here: the runs were merged, which copies rows",
             f"chessreg pull {runs[0]} --from STORE brings them from the store where they are",
         )
@@ -327,7 +335,7 @@ def make_missing_problem(database: Database, store: Store, item: transfer.Transf
     Its fix restores them from the bin; otherwise it removes the recorded location `uri` and fetches them.
     """
     path = item.key
-    if any(gc.get_original_path(binned, store) == path for binned in gc.list_bin_folders(store)):
+    if any(gc.get_original_path(bin_path, store) == path for bin_path in gc.list_bin_folders(store)):
         detail = f"{item.what} is needed again, and is in the bin of {store.root}"
         return Problem("files", detail, "chessreg gc --restore", lambda: gc.restore_from_bin(store, path))
 
@@ -338,15 +346,15 @@ def make_missing_problem(database: Database, store: Store, item: transfer.Transf
                 session.execute(delete(location).where(location.digest == item.digest, location.uri == uri))
         transfer.pull_items(database, store, [item])
 
-    again = f"`chessreg doctor --fix`, else {transfer.rerun_command(database, item)}"
-    return Problem("files", f"{item.what} is not in {store.root}", again, fetch_or_forget)
+    command = f"`chessreg doctor --fix`, else {transfer.rerun_command(database, item)}"
+    return Problem("files", f"{item.what} is not in {store.root}", command, fetch_or_forget)
 
 
 def find_torn_groups(database: Database, store: Store) -> Iterator[Problem]:
     """Yield runs whose groups of arrays do not hold each recorded unit exactly once."""
     for run in groups.find_torn_runs(database):
-        again = f"chessreg doctor --fix && chessreg run --resume {run.run_id.hex[-6:]}"
-        yield Problem("units", run.wrong, again, partial(groups.repair_groups, database, store, run))
+        command = f"chessreg doctor --fix && chessreg run --resume {run.run_id.hex[-6:]}"
+        yield Problem("units", run.wrong, command, partial(groups.repair_groups, database, store, run))
 
 
 def find_damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[Problem]:
@@ -354,9 +362,9 @@ def find_damaged_groups(database: Database, store: Store, digests: bool) -> Iter
     from store.arrays import ArrayGroup
 
     with database.read() as session:
-        known = [(table, row) for table in names.list_array_tables(session) for row in session.scalars(select(table))]
+        rows = [(table, row) for table in names.list_array_tables(session) for row in session.scalars(select(table))]
         session.expunge_all()
-    for table, row in known:
+    for table, row in rows:
         array = row.path.removeprefix("arrays/")
         try:
             group = ArrayGroup(store.array(array))
@@ -367,12 +375,12 @@ def find_damaged_groups(database: Database, store: Store, digests: bool) -> Iter
         except NotInStoreError:
             continue  # another check reports it, if it should be here
         except CorruptError as error:
-            torn = groups.TornRun(row.run_id, table, error.message)
+            torn_run = groups.TornRun(row.run_id, table, error.message)
             item = transfer.TransferItem(row.digest, error.message, row.bytes, array=array)
             yield Problem(
                 "arrays", f"{error.message}, of run {row.run_id.hex[-6:]}",
                 f"chessreg doctor --digests --fix && chessreg run --resume {row.run_id.hex[-6:]}",
-                partial(fetch_or_make_again, database, store, torn, item),
+                partial(fetch_or_make_again, database, store, torn_run, item),
             )  # fmt: skip
         except StoreError as error:  # it cannot be read, or no group can have its name
             yield Problem("arrays", f"{error.message}, of run {row.run_id.hex[-6:]}", error.hint or "chessreg pull")
@@ -407,8 +415,8 @@ def find_rows_beyond_units(database: Database) -> Iterator[Problem]:
 def list_units_beyond(session: Session, result_table: str, run_id: UUID) -> set[int]:
     """Return units of a run that have rows in this result table and are incomplete."""
     table = tables.Base.metadata.tables[result_table]
-    there = set(session.scalars(select(table.c.unit).where(table.c.run_id == run_id).distinct()))
-    return there - read_complete_units(session, run_id) if there else there
+    units = set(session.scalars(select(table.c.unit).where(table.c.run_id == run_id).distinct()))
+    return units - read_complete_units(session, run_id) if units else units
 
 
 def remove_rows(database: Database, result_table: str, run_id: UUID) -> None:
@@ -435,11 +443,11 @@ def apply_fix(problem: Problem) -> str:
     """Fix a problem, and return the outcome in words."""
     if problem.fix is None:
         return "not by itself"
-    began = time.monotonic()
+    start = time.monotonic()
     try:
         outcome = problem.fix()
     except (ChessregError, StoreError) as error:
         return error.message
-    return f"fixed in {time.monotonic() - began:.1f} s" + (
+    return f"fixed in {time.monotonic() - start:.1f} s" + (
         f"; {outcome}" if outcome and isinstance(outcome, str) else ""
     )

@@ -78,16 +78,16 @@ def describe_error(error: BaseException) -> tuple[str, str, int]:
     from store.files import DISK_FULL, describe_os_error, find_error_file, is_disk_full
 
     place = find_error_file(error)
-    where = f": {place}" if place else ""
+    suffix = f": {place}" if place else ""
     if is_disk_full(error):
-        return f"{DISK_FULL}{where}", "free some space and try again", 1
-    if (own := find_custom_kind(error)) is not None:
-        message = f"your kind {own.name} raised {type(error).__name__}: {get_first_line(error)}"
-        return message, f"{own.file}, line {own.line}; --debug shows more", 1
+        return f"{DISK_FULL}{suffix}", "free some space and try again", 1
+    if (custom_kind := find_custom_kind(error)) is not None:
+        message = f"your kind {custom_kind.name} raised {type(error).__name__}: {get_first_line(error)}"
+        return message, f"{custom_kind.file}, line {custom_kind.line}; --debug shows more", 1
     if is_out_of_memory(error):
         return "out of memory", "", 1
     if isinstance(error, OSError):
-        return f"{describe_os_error(error)}{where}", "", 1
+        return f"{describe_os_error(error)}{suffix}", "", 1
     if isinstance(error, FloatingPointError):  # of the trainer, which imports nothing of chessreg
         return f"training diverged: {get_first_line(error)}", "a smaller --learning-rate or --grad-clip", 1
     return (
@@ -130,8 +130,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return named or (isinstance(error, RuntimeError) and LACK_OF_MEMORY.search(str(error)) is not None)
+    is_memory_error = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return is_memory_error or (isinstance(error, RuntimeError) and LACK_OF_MEMORY.search(str(error)) is not None)
 
 
 def get_first_line(error: BaseException) -> str:

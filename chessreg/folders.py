@@ -83,11 +83,11 @@ def write_new_folder(folder: Path, action: str) -> Iterator[Path]:
         raise BadInputError(f"{folder} exists already", "choose a folder name that does not exist")
     if not folder.parent.is_dir():
         raise NotFoundError(f"the folder {folder.parent} does not exist", f"mkdir -p {shlex.quote(str(folder.parent))}")
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    staging = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         with convert_os_errors(action, folder):
-            aside.mkdir()
-            yield aside
-            aside.rename(folder)
+            staging.mkdir()
+            yield staging
+            staging.rename(folder)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)

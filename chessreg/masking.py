@@ -142,20 +142,20 @@ def mask(text: str) -> str:
 
 def mask_words(argv: Sequence[str]) -> list[str]:
     """Return a command line with its secrets masked: as `mask`, all of `--token=x y`, and the word after `--token`."""
-    masked: list[str] = []
+    masked_words: list[str] = []
     before = ""
     for word in argv:
         name, equals, _ = word.partition("=")
         if OPTION.fullmatch(before) and not word.startswith("--"):
-            masked.append(MASK)
+            masked_words.append(MASK)
         elif before in USER_OPTION and ":" in word:
-            masked.append(f"{word.partition(':')[0]}:{MASK}")
+            masked_words.append(f"{word.partition(':')[0]}:{MASK}")
         elif equals and is_secret_name(name.lstrip("-")):
-            masked.append(f"{name}={MASK}")
+            masked_words.append(f"{name}={MASK}")
         else:
-            masked.append(mask(word))
+            masked_words.append(mask(word))
         before = word
-    return masked
+    return masked_words
 
 
 def is_secret_name(name: str) -> bool:
@@ -177,10 +177,10 @@ class MaskedLines:
         """Write the complete lines of `text` with masked secrets, and keep an incomplete last line. Returns the
         characters accepted."""
         self._line += text
-        whole = max(self._line.rfind("\n"), self._line.rfind("\r")) + 1
-        if whole:
-            self.raw.write(mask(self._line[:whole]))
-            self._line = self._line[whole:]
+        line_end = max(self._line.rfind("\n"), self._line.rfind("\r")) + 1
+        if line_end:
+            self.raw.write(mask(self._line[:line_end]))
+            self._line = self._line[line_end:]
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:
@@ -198,12 +198,12 @@ class MaskedLines:
 @contextmanager
 def mask_streams() -> Iterator[None]:
     """Mask the text written to stdout and stderr in the block, line by line."""
-    out, err = MaskedLines(sys.stdout), MaskedLines(sys.stderr)
+    stdout, err = MaskedLines(sys.stdout), MaskedLines(sys.stderr)
     try:
-        with redirect_stdout(out), redirect_stderr(err):
+        with redirect_stdout(stdout), redirect_stderr(err):
             yield
     finally:
-        out.close_line()
+        stdout.close_line()
         err.close_line()
 
 
@@ -237,5 +237,5 @@ def _is_secret_token(name: str, value: str, quoted: bool) -> bool:
     """Return whether the value of something called a token is a secret, not a token of a vocabulary."""
     if SPECIAL.fullmatch(value):
         return False
-    long = len(value) >= (8 if quoted else 16)
-    return name.isupper() or (long and any(c.isdigit() for c in value) and not any(c.isspace() for c in value))
+    is_long = len(value) >= (8 if quoted else 16)
+    return name.isupper() or (is_long and any(c.isdigit() for c in value) and not any(c.isspace() for c in value))

@@ -48,7 +48,7 @@ def format_model_card(session: Session, reference: str, address: HubAddress | No
         row = read_checkpoint(sql, reference)
         require_weights(sql.get_one(tables.Checkpoint, row["id"]), reference)
         data = None if row["training_datasets"] is None else list_training_data(sql, row["training_datasets"])
-        made = list_steps(sql, row["run_id"]) if row["run_id"] else None
+        steps = list_steps(sql, row["run_id"]) if row["run_id"] else None
     name = escape_markdown(row["name"] or row["id"].hex[-6:])
     parts = [
         format_front_matter(row, data or []),
@@ -59,7 +59,7 @@ def format_model_card(session: Session, reference: str, address: HubAddress | No
         "## Training data",
     ]
     parts.append(format_data_table(data) if data else f"The training games are {NOT_RECORDED}.")
-    parts += ["## Training", format_training(session, row, made), "## Results", format_results(session, row)]
+    parts += ["## Training", format_training(session, row, steps), "## Results", format_results(session, row)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -82,9 +82,9 @@ def format_licence(licence: str | None) -> list[str]:
     """Return the lines of a card's YAML that name a licence, in the words that the hub accepts."""
     if not licence:
         return []
-    known = licence.lower()
-    if known in HUB_LICENCES:
-        return [f"license: {known}"]
+    normalized = licence.lower()
+    if normalized in HUB_LICENCES:
+        return [f"license: {normalized}"]
     return [f"license: {OTHER_LICENCE}", f"license_name: {json.dumps(licence)}"]
 
 
@@ -99,8 +99,8 @@ def format_summary(row: dict[str, Any]) -> str:
 
 def format_usage(row: dict[str, Any], address: HubAddress | None = None) -> str:
     """Return the code that loads the model: with transformers if it supports the architecture and the tokenizer."""
-    fetched = f"# prints the folder\nchessreg fetch {address}\n" if address else ""
-    command = f"```sh\n{fetched}chessreg import checkpoint {'FOLDER' if address else '.'} --name mine\n```"
+    fetch_command = f"# prints the folder\nchessreg fetch {address}\n" if address else ""
+    command = f"```sh\n{fetch_command}chessreg import checkpoint {'FOLDER' if address else '.'} --name mine\n```"
     place = address.repository if address else "."
     name = row["tokenizer"]
     history = name not in encodings.list_encodings() or encodings.get_encoding(name).content == "history"
@@ -131,7 +131,7 @@ def format_training(session: Session, row: dict[str, Any], made: list[dict[str, 
         lines = "\n".join(write_script_lines(made, session.store))
         return f"This script makes the model in an empty folder:\n\n```sh\n{lines}\n```"
     shape = row["detail"].get("shape") or {}
-    known = {
+    facts = {
         "Ratings of the player and its opponent": f"{shape['rating']} and {shape['opponent_rating']}"
         if "opponent_rating" in shape
         else None,
@@ -141,7 +141,7 @@ def format_training(session: Session, row: dict[str, Any], made: list[dict[str, 
         "Untrained model of the shape of": row["parent"],
         "Format": row["source_format"],
     }
-    return "\n".join(f"- {label}: {escape_markdown(str(value))}" for label, value in known.items() if value)
+    return "\n".join(f"- {label}: {escape_markdown(str(value))}" for label, value in facts.items() if value)
 
 
 def format_results(session: Session, row: dict[str, Any]) -> str:

@@ -58,8 +58,8 @@ class NameRegistry(dict[str, T]):
 
     def __missing__(self, name: str) -> Never:
         """Raises NotFoundError, which suggests similar names or lists all."""
-        near = difflib.get_close_matches(name, self, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self) or 'none'}"
+        suggestions = difflib.get_close_matches(name, self, n=3)
+        hint = f"did you mean {' or '.join(suggestions)}?" if suggestions else f"there are {', '.join(self) or 'none'}"
         example = f"; for example {self.example}" if self.example else ""
         raise NotFoundError(f"{self.noun} {clip_text(name)!r} does not exist", hint + example)
 

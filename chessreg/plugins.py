@@ -70,14 +70,14 @@ def install_command(package: str) -> str:
     Environments that uv made have no pip.
     """
     try:
-        accepted = [line.partition(";")[0].strip() for line in requires("chessreg") or ()]
+        requirements = [line.partition(";")[0].strip() for line in requires("chessreg") or ()]
     except PackageNotFoundError:  # chessreg runs from its source
-        accepted = []
-    found = [line for line in accepted if re.match(rf"{re.escape(package)}(?![\w.-])", line)]
+        requirements = []
+    matching = [line for line in requirements if re.match(rf"{re.escape(package)}(?![\w.-])", line)]
     installer = [sys.executable, "-m", "pip", "install"]
     if importlib.util.find_spec("pip") is None:
         installer = ["uv", "pip", "install", "--python", sys.executable]
-    return shlex.join([*installer, *(found[:1] or [package])])
+    return shlex.join([*installer, *(matching[:1] or [package])])
 
 
 def format_system_install_command(package: str) -> str:

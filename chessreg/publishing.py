@@ -53,22 +53,22 @@ def find_published_noun(session: Session, reference: str) -> str:
 
     Raises NotFoundError if nothing matches, and BadInputError if several nouns do.
     """
-    found: dict[str, UUID] = {}
-    whole = reference.partition(":")[0]  # of a part NAME:PART
+    ids_by_noun: dict[str, UUID] = {}
+    name = reference.partition(":")[0]  # of a part NAME:PART
     with session.database.read() as sql:
         for noun in NOUNS:
             try:
-                found[noun] = names.resolve_id(sql, noun, whole if noun == "dataset" else reference)
+                ids_by_noun[noun] = names.resolve_id(sql, noun, name if noun == "dataset" else reference)
             except NotFoundError:
                 continue
-    if not found:
+    if not ids_by_noun:
         raise NotFoundError(
             f"{reference!r} is not a checkpoint, dataset, probe, vector or SAE run", "chessreg runs list"
         )
-    if len(found) > 1:
-        which = ", ".join(f"{noun} {id.hex[-6:]}" for noun, id in found.items())
+    if len(ids_by_noun) > 1:
+        which = ", ".join(f"{noun} {id.hex[-6:]}" for noun, id in ids_by_noun.items())
         raise BadInputError(f"{reference!r} is ambiguous: {which}", "give one of these ids")
-    return next(iter(found))
+    return next(iter(ids_by_noun))
 
 
 def get_repository_type(noun: str) -> RepositoryType:
@@ -91,24 +91,24 @@ def make_repository(session: Session, noun: str, reference: str, address: HubAdd
     `address` has the repository's type. Raises NotFoundError for bytes that are not in the store, and BadInputError for
     things that other tools could not load.
     """
-    with session.store.stage("push") as staged:
-        folder = staged / "repository"
+    with session.store.stage("push") as staging:
+        folder = staging / "repository"
         card = WRITERS[noun](session, reference, folder, address)
         for path in sorted(folder.rglob("*.json")):
             if path.name in SETTINGS_FILES:
                 drop_private_settings(path)
         (folder / "README.md").write_text(card, encoding="utf-8")
         yield RepositoryFolder(folder, card)
-        discard_path(staged)
+        discard_path(staging)
 
 
 def drop_private_settings(path: Path) -> None:
     """Remove from a JSON file of settings the texts that are paths of a machine or contain secrets."""
     text = path.read_text(encoding="utf-8")
     content = json.loads(text)
-    kept = drop_private_values(content)
-    if kept != content:
-        path.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    content_settings = drop_private_values(content)
+    if content_settings != content:
+        path.write_text(json.dumps(content_settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def drop_private_values(value: Any) -> Any:
@@ -141,12 +141,12 @@ def write_dataset_files(session: Session, reference: str, folder: Path, address:
     import pyarrow.parquet as pq
 
     file, part = session.inputs.items(session.inputs.reference("dataset", reference))
-    chosen = file if part is None else file.part(part)
-    published = build_published_tables(chosen)
+    selected = file if part is None else file.part(part)
+    tables = build_published_tables(selected)
     folder.mkdir()
-    for name, table in published.items():
+    for name, table in tables.items():
         pq.write_table(table, folder / name, compression="zstd")
-    return format_card_of_dataset(session, reference, address, len(chosen), list(published))
+    return format_card_of_dataset(session, reference, address, len(selected), list(tables))
 
 
 def build_published_tables(file: DatasetFile) -> dict[str, pa.Table]:
@@ -158,19 +158,19 @@ def build_published_tables(file: DatasetFile) -> dict[str, pa.Table]:
     if not isinstance(file, Positions):
         table = file.table(("text", *GAME_COLUMNS.values()))
         moves = pc.binary_join_element_wise(pc.utf8_ltrim(table["text"], ";"), table["result"], " ")
-        columns = {"movetext": moves} | {shown: table[column] for shown, column in GAME_COLUMNS.items()}
+        columns = {"movetext": moves} | {heading: table[column] for heading, column in GAME_COLUMNS.items()}
         return {"games.parquet": pa.table(columns)}
     table = file.table((*POSITION_COLUMNS, "line"))
     puzzle = pc.is_valid(table["line"])
     tables_of: dict[str, pa.Table] = {}
     others, puzzles = table.filter(pc.invert(puzzle)), table.filter(puzzle)
     if len(others) or not len(puzzles):
-        given = [name for name in POSITION_COLUMNS if others[name].null_count < len(others) or name == "fen"]
-        tables_of["positions.parquet"] = others.select(given)
+        filled_names = [name for name in POSITION_COLUMNS if others[name].null_count < len(others) or name == "fen"]
+        tables_of["positions.parquet"] = others.select(filled_names)
     if len(puzzles):
-        given = [name for name in POSITION_COLUMNS if puzzles[name].null_count < len(puzzles) and name != "best"]
+        filled_names = [name for name in POSITION_COLUMNS if puzzles[name].null_count < len(puzzles) and name != "best"]
         moves = pc.binary_join_element_wise(pa.scalar(NO_MOVE), puzzles["line"], " ")
-        tables_of["puzzles.parquet"] = puzzles.select(given).append_column("moves", moves)
+        tables_of["puzzles.parquet"] = puzzles.select(filled_names).append_column("moves", moves)
     return tables_of
 
 
@@ -204,8 +204,8 @@ def write_vector_files(session: Session, reference: str, folder: Path, address: 
     folder.mkdir()
     for row in inputs.rows(tables.VectorRecord, inputs.run(run)):
         direction = load_vector_row(inputs, run, row)
-        of_side = zip(SIDES, (direction.vector, direction.high, direction.low), strict=True)
-        tensors = {name: np.ascontiguousarray(one, np.float32) for name, one in of_side if one is not None}
+        sides = zip(SIDES, (direction.vector, direction.high, direction.low), strict=True)
+        tensors = {name: np.ascontiguousarray(one, np.float32) for name, one in sides if one is not None}
         facts = build_facts(session, "vector", row, centred=row.detail.get("residual") == "centred")
         write_direction_file(folder / f"layer-{row.layer}.vector.safetensors", tensors, facts)
     return format_card_of_run(session, "vector", run, address)

@@ -109,9 +109,9 @@ def sort_listed_rows(
             raise BadInputError(
                 f"--sort {sort}: column {name.removeprefix('-')!r} does not exist", f"one of {', '.join(sorted(keys))}"
             )
-        known = [row for row in ordered if row[key] is not None]
-        known.sort(key=lambda row: make_sort_key(row[key]), reverse=name.startswith("-"))
-        ordered = [*known, *(row for row in ordered if row[key] is None)]
+        known_rows = [row for row in ordered if row[key] is not None]
+        known_rows.sort(key=lambda row: make_sort_key(row[key]), reverse=name.startswith("-"))
+        ordered = [*known_rows, *(row for row in ordered if row[key] is None)]
     return ordered
 
 
@@ -149,9 +149,9 @@ def format_rows(
     Without `width` nothing is shortened.
     """
     cells = {name: [format_cell(row.get(name)) for row in rows] for name in headings}
-    filled = [name for name in headings if any(cells[name])]
-    names = filled or list(headings)[:1]
-    filled = list(names)
+    filled_names = [name for name in headings if any(cells[name])]
+    names = filled_names or list(headings)[:1]
+    filled_names = list(names)
     numeric = {
         name: all(
             isinstance(v, int | float) and not isinstance(v, bool)
@@ -161,10 +161,10 @@ def format_rows(
         for name in names
     }
     if width is not None:
-        whole = cells
+        all_cells = cells
         texts = {name for name in names if not numeric[name] and not all(map(ESTIMATE.fullmatch, cells[name]))}
         while True:
-            cells = dict(whole)
+            cells = dict(all_cells)
             text_table.shorten_to_fit(names, [name for name in names if name in texts], headings, cells, width)
             if len(names) == 1 or text_table.measure_table(names, headings, cells) <= width:
                 break
@@ -174,8 +174,8 @@ def format_rows(
         list(zip(*(cells[name] for name in names), strict=True)),
         [numeric[name] for name in names],
     )
-    empty = [heading for name, heading in headings.items() if name not in filled and heading]
-    return lines, HiddenColumns([headings[name] for name in filled[len(names) :]], empty)
+    empty = [heading for name, heading in headings.items() if name not in filled_names and heading]
+    return lines, HiddenColumns([headings[name] for name in filled_names[len(names) :]], empty)
 
 
 class Rows(list[dict[str, Any]]):
@@ -206,13 +206,13 @@ class Rows(list[dict[str, Any]]):
     def __repr__(self) -> str:
         if not self:
             return "no rows"
-        lines, hidden = format_rows(self[:MOST_SHOWN], self.headings, SHOWN_WIDTH)
-        return "\n".join([*lines, *hidden.describe(SHOWN_WIDTH, "to_pandas()"), *_format_more_rows(len(self))])
+        lines, omitted = format_rows(self[:MOST_SHOWN], self.headings, SHOWN_WIDTH)
+        return "\n".join([*lines, *omitted.describe(SHOWN_WIDTH, "to_pandas()"), *_format_more_rows(len(self))])
 
     def _repr_html_(self) -> str:
-        shown = self[:MOST_SHOWN]
-        names = [name for name in self.headings if any(format_cell(row.get(name)) for row in shown)]
-        cells = [[format_cell(row.get(name)) for name in names] for row in shown]
+        shown_rows = self[:MOST_SHOWN]
+        names = [name for name in self.headings if any(format_cell(row.get(name)) for row in shown_rows)]
+        cells = [[format_cell(row.get(name)) for name in names] for row in shown_rows]
         return format_html_table([self.headings[name] for name in names], cells, len(self))
 
 

@@ -65,10 +65,10 @@ class Session:
         from chessreg.runs.watch import Watcher
         from store.errors import StoreError
 
-        began = time.monotonic()
+        start = time.monotonic()
         try:
             ingest_fragments(self.database, self.store)
-            Watcher(self.store).mark_lost_attempts(self.database, began)
+            Watcher(self.store).mark_lost_attempts(self.database, start)
         except (ChessregError, StoreError) as error:
             with suppress(StoreError):
                 Watcher(self.store).forget()

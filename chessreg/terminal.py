@@ -70,18 +70,18 @@ class Lines:
 @contextmanager
 def make_streams_visible() -> Iterator[None]:
     """Make stdout and stderr write visible text only, until the block ends."""
-    out, err = (Lines(stream or io.StringIO()) for stream in (sys.stdout, sys.stderr))  # None: it is closed
-    with redirect_stdout(out), redirect_stderr(err):
+    stdout, err = (Lines(stream or io.StringIO()) for stream in (sys.stdout, sys.stderr))  # None: it is closed
+    with redirect_stdout(stdout), redirect_stderr(err):
         yield
 
 
 def wrap_drawing_stream(stream: Any) -> Any:
     """Return the underlying stream, for drawing with escape sequences (rich, click's colors). Characters that it cannot
     encode are written as escapes."""
-    raw = stream.raw if isinstance(stream, Lines) else stream
-    if isinstance(raw, io.TextIOWrapper) and raw.errors == "strict":
-        raw.reconfigure(errors="backslashreplace")
-    return raw
+    raw_stream = stream.raw if isinstance(stream, Lines) else stream
+    if isinstance(raw_stream, io.TextIOWrapper) and raw_stream.errors == "strict":
+        raw_stream.reconfigure(errors="backslashreplace")
+    return raw_stream
 
 
 def wrap_data_stream(stream: Any) -> Any:

@@ -44,13 +44,13 @@ def shorten_to_fit(
     """Shorten the cells of the columns `texts`, the widest first, until the columns `names` fit `width`, or until each
     is as short as its heading or SHORTEST (SHORTEST_NAME in the columns NAMES)."""
     widths = {name: measure_column(headings[name], cells[name]) for name in names}
-    shortest = {
+    min_widths = {
         name: max(SHORTEST_NAME if name in NAMES else SHORTEST, measure_column(headings[name], [])) for name in texts
     }
-    excess = sum(widths.values()) + GAP * (len(names) - 1) - width
-    while excess > 0 and (wide := [name for name in texts if widths[name] > shortest[name]]):
-        widths[max(wide, key=widths.__getitem__)] -= 1
-        excess -= 1
+    excess_width = sum(widths.values()) + GAP * (len(names) - 1) - width
+    while excess_width > 0 and (wide_names := [name for name in texts if widths[name] > min_widths[name]]):
+        widths[max(wide_names, key=widths.__getitem__)] -= 1
+        excess_width -= 1
     for name in texts:
         cells[name] = [shorten_text(text, widths[name]) for text in cells[name]]
 
@@ -78,9 +78,9 @@ def take_beginning(text: str, width: int) -> str:
 def draw_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     """Return the lines of a table: headings, a rule, one line per row; columns of `right` are aligned to the right."""
     widths = [measure_column(heading, [row[place] for row in rows]) for place, heading in enumerate(headings)]
-    broken = [textwrap.wrap(h, max(w, 1), break_long_words=False) for h, w in zip(headings, widths, strict=True)]
-    height = max(map(len, broken), default=0)
-    heads = [[*[""] * (height - len(lines)), *lines] for lines in broken]
+    heading_lines = [textwrap.wrap(h, max(w, 1), break_long_words=False) for h, w in zip(headings, widths, strict=True)]
+    height = max(map(len, heading_lines), default=0)
+    heads = [[*[""] * (height - len(lines)), *lines] for lines in heading_lines]
 
     def line(texts: Sequence[str]) -> str:
         padding = [" " * (width - measure_cell(text)) for text, width in zip(texts, widths, strict=True)]

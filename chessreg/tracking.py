@@ -97,16 +97,16 @@ def collect_records(session: Session, words: str = "") -> list[RunRecord]:
     Raises NotFoundError if no run matches.
     """
     with session.database.read() as sql:
-        known = {row["id"]: row for row in read.list_runs(sql, kind=None, archived=False)}
-        fitting = [id for id in run_filter.find_runs(sql, words, "created", archived=False) if id in known]
-        if not fitting:
+        rows_by_id = {row["id"]: row for row in read.list_runs(sql, kind=None, archived=False)}
+        matching_ids = [id for id in run_filter.find_runs(sql, words, "created", archived=False) if id in rows_by_id]
+        if not matching_ids:
             raise NotFoundError(
                 f"no run matches {words!r}" if words else "the registry has no runs", "chessreg runs list"
             )
-        subjects = [Subject(known[id]["name"] or id.hex[-6:], id) for id in fitting]
-        made = [read_run_record(sql, subject, known[subject.run_id]) for subject in subjects]
-    add_results(session.database, subjects, made)
-    return made
+        subjects = [Subject(rows_by_id[id]["name"] or id.hex[-6:], id) for id in matching_ids]
+        records = [read_run_record(sql, subject, rows_by_id[subject.run_id]) for subject in subjects]
+    add_results(session.database, subjects, records)
+    return records
 
 
 def read_run_record(sql: SqlSession, subject: Subject, row: dict[str, Any]) -> RunRecord:
@@ -114,13 +114,15 @@ def read_run_record(sql: SqlSession, subject: Subject, row: dict[str, Any]) -> R
     id = subject.run_id
     facts = read_run_facts(sql, subject)
     attempt = read_last_attempt(sql, id)
-    point, given, made = tables.MetricPoint, tables.RunInput, tables.Output
-    several = len(set(sql.scalars(select(point.unit).where(point.run_id == id)))) > 1
+    point, run_input, run_output = tables.MetricPoint, tables.RunInput, tables.Output
+    has_several_units = len(set(sql.scalars(select(point.unit).where(point.run_id == id)))) > 1
     curves: dict[str, list[tuple[int, float]]] = {}
     for p in sql.scalars(select(point).where(point.run_id == id).order_by(point.name, point.unit, point.step)):
-        curves.setdefault(f"{p.name}, unit {p.unit}" if several else p.name, []).append((p.step, p.value))
-    inputs = sql.scalars(select(given).where(given.run_id == id).order_by(given.name, given.reference)).all()
-    outputs = sql.scalars(select(made).where(made.run_id == id).order_by(made.name)).all()
+        curves.setdefault(f"{p.name}, unit {p.unit}" if has_several_units else p.name, []).append((p.step, p.value))
+    inputs = sql.scalars(
+        select(run_input).where(run_input.run_id == id).order_by(run_input.name, run_input.reference)
+    ).all()
+    outputs = sql.scalars(select(run_output).where(run_output.run_id == id).order_by(run_output.name)).all()
     return RunRecord(
         id=id.hex,
         name=row["name"] or "",
@@ -177,20 +179,20 @@ def export_records(session: Session, place: str, words: str = "", project: str =
     Raises BadInputError for another format or if the tracker's library is not installed, NotFoundError if no run
     matches `words`.
     """
-    tracker, _, where = place.partition(":")
-    if not where:
+    tracker, _, target = place.partition(":")
+    if not target:
         raise BadInputError(f"{place!r} is not TRACKER:PLACE", f"the trackers are {', '.join(TRACKERS)}")
     write = TRACKERS[tracker]
     records = collect_records(session, words)
     try:
-        written = write(records, where, project, session)
+        report = write(records, target, project, session)
     except ModuleNotFoundError as error:
         package = PACKAGES.get(tracker, tracker)
         if str(error.name).partition(".")[0] != package.partition("-")[0]:
             raise
         raise BadInputError(f"export to {tracker} needs the package {package}", install_command(package)) from None
     numbers = sum(record.count_numbers() for record in records)
-    return {"place": place, "runs": len(records), **written._asdict(), "numbers": numbers}
+    return {"place": place, "runs": len(records), **report._asdict(), "numbers": numbers}
 
 
 PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb", "trackio": "trackio", "ro-crate": "rocrate"}
@@ -204,29 +206,31 @@ def write_mlflow(records: Sequence[RunRecord], where: str, project: str, session
     from mlflow.entities import Metric, Param, RunTag
 
     client = MlflowClient(tracking_uri=where)
-    found = client.get_experiment_by_name(project)
-    experiment = found.experiment_id if found else client.create_experiment(project)
-    new = updated = 0
+    experiment_record = client.get_experiment_by_name(project)
+    experiment = experiment_record.experiment_id if experiment_record else client.create_experiment(project)
+    new = updated_count = 0
     for record in records:
-        there = client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{record.id}'")
-        known = [(run.data.tags.get(STATE_TAG), run.data.tags.get(PROGRESS_TAG)) for run in there]
-        if current := [run for run, tags in zip(there, known, strict=True) if not record.is_newer_than(*tags)]:
-            for stale in [run for run in there if run is not current[0]]:  # of an update that was cut off
+        existing_runs = client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{record.id}'")
+        known_states = [(run.data.tags.get(STATE_TAG), run.data.tags.get(PROGRESS_TAG)) for run in existing_runs]
+        if current := [
+            run for run, tags in zip(existing_runs, known_states, strict=True) if not record.is_newer_than(*tags)
+        ]:
+            for stale in [run for run in existing_runs if run is not current[0]]:  # of an update that was cut off
                 client.delete_run(stale.info.run_id)
             continue
-        for unfinished in client.search_runs([experiment], f"tags.`{STARTED_TAG}` = '{record.id}'"):
-            client.delete_run(unfinished.info.run_id)
+        for unfinished_run in client.search_runs([experiment], f"tags.`{STARTED_TAG}` = '{record.id}'"):
+            client.delete_run(unfinished_run.info.run_id)
         tags = {"chessreg.kind": record.kind, STATE_TAG: record.state, PROGRESS_TAG: record.progress}
         tags |= {f"chessreg.{name}": format_param(value) for name, value in record.facts.items() if value is not None}
         tags |= {"tags": ", ".join(record.tags)} if record.tags else {}
         tags |= {"mlflow.note.content": "\n\n".join(record.notes)} if record.notes else {}
-        began = to_milliseconds(record.began)
-        ended = to_milliseconds(record.ended or record.began)
-        run = client.create_run(experiment, began, {STARTED_TAG: record.id}, record.title).info.run_id
+        start_ms = to_milliseconds(record.began)
+        end_ms = to_milliseconds(record.ended or record.began)
+        run = client.create_run(experiment, start_ms, {STARTED_TAG: record.id}, record.title).info.run_id
         params = [Param(name, format_param(value)[:MLFLOW_VALUE_CHARS]) for name, value in record.settings.items()]
-        points = [Metric(name_for_mlflow(name), value, ended, 0) for name, value in record.results.items()]
+        points = [Metric(name_for_mlflow(name), value, end_ms, 0) for name, value in record.results.items()]
         points += [
-            Metric(f"curve/{name_for_mlflow(name)}", value, ended, step)
+            Metric(f"curve/{name_for_mlflow(name)}", value, end_ms, step)
             for name, curve in record.curves.items()
             for step, value in curve
         ]
@@ -237,12 +241,12 @@ def write_mlflow(records: Sequence[RunRecord], where: str, project: str, session
         for part in split_batches(points, MLFLOW_BATCH):
             client.log_batch(run, metrics=part)
         client.log_dict(run, record.as_dict(), DOCUMENT)
-        client.set_terminated(run, "FINISHED" if record.state == COMPLETE else "FAILED", ended)
+        client.set_terminated(run, "FINISHED" if record.state == COMPLETE else "FAILED", end_ms)
         client.set_tag(run, RUN_TAG, record.id)
-        for stale in there:
+        for stale in existing_runs:
             client.delete_run(stale.info.run_id)
-        new, updated = new + (not there), updated + bool(there)
-    return WrittenRuns(new, updated)
+        new, updated_count = new + (not existing_runs), updated_count + bool(existing_runs)
+    return WrittenRuns(new, updated_count)
 
 
 @TRACKERS.named("wandb")
@@ -253,15 +257,15 @@ def write_wandb(records: Sequence[RunRecord], where: str, project: str, session:
 
     folder = Path(where)
     folder.mkdir(parents=True, exist_ok=True)
-    new = updated = synced = 0
+    new = updated_count = synced_count = 0
     for record in records:
         earlier = list(folder.glob(f"wandb/offline-run-*-{record.id}"))
-        there = [read_exported_progress(path / DOCUMENT) for path in earlier if (path / DOCUMENT).exists()]
-        if any(not record.is_newer_than(*known) for known in there):
+        known_states = [read_exported_progress(path / DOCUMENT) for path in earlier if (path / DOCUMENT).exists()]
+        if any(not record.is_newer_than(*known_state) for known_state in known_states):
             continue
-        synced += any(True for path in earlier for _ in path.glob("*.synced"))
-        for unfinished in earlier:
-            shutil.rmtree(unfinished)
+        synced_count += any(True for path in earlier for _ in path.glob("*.synced"))
+        for earlier_folder in earlier:
+            shutil.rmtree(earlier_folder)
         run = wandb.init(
             project=project, dir=folder, mode="offline", id=record.id, name=record.title, job_type=record.kind,
             tags=list(record.tags), notes="\n\n".join(record.notes) or None, reinit="finish_previous",
@@ -278,11 +282,15 @@ def write_wandb(records: Sequence[RunRecord], where: str, project: str, session:
         run.summary.update({**record.results, "inputs": record.inputs, "outputs": record.outputs})
         run.summary["lineage"] = record.lineage
         run.finish()
-        [written] = folder.glob(f"wandb/offline-run-*-{record.id}")
-        write_document(record, written / DOCUMENT)
-        new, updated = new + (not there), updated + bool(there)
-    remark = f"{synced} of them were uploaded before: delete them on W&B, then run `wandb sync`" if synced else ""
-    return WrittenRuns(new, updated, remark)
+        [run_folder] = folder.glob(f"wandb/offline-run-*-{record.id}")
+        write_document(record, run_folder / DOCUMENT)
+        new, updated_count = new + (not known_states), updated_count + bool(known_states)
+    remark = (
+        f"{synced_count} of them were uploaded before: delete them on W&B, then run `wandb sync`"
+        if synced_count
+        else ""
+    )
+    return WrittenRuns(new, updated_count, remark)
 
 
 def read_exported_progress(path: Path) -> tuple[str | None, str | None]:
@@ -305,12 +313,16 @@ def write_trackio(records: Sequence[RunRecord], where: str, project: str, sessio
     storage = sqlite_storage.SQLiteStorage
 
     configs = [config.get("chessreg", {}) for config in storage.get_all_run_configs(project).values()]
-    there = {config["run"]: (config.get("state"), config.get("progress")) for config in configs if "run" in config}
-    written = [record for record in records if record.id not in there or record.is_newer_than(*there[record.id])]
-    updated = [record for record in written if record.id in there]
-    for record in updated:
+    known_states = {
+        config["run"]: (config.get("state"), config.get("progress")) for config in configs if "run" in config
+    }
+    new_records = [
+        record for record in records if record.id not in known_states or record.is_newer_than(*known_states[record.id])
+    ]
+    updated_records = [record for record in new_records if record.id in known_states]
+    for record in updated_records:
         storage.delete_run(project, record.title, run_id=record.id)
-    for record in written:
+    for record in new_records:
         facts = {"run": record.id, "kind": record.kind, "state": record.state, "progress": record.progress,
                  "tags": record.tags,
                  "notes": record.notes, "inputs": record.inputs, "outputs": record.outputs, "lineage": record.lineage,
@@ -329,7 +341,7 @@ def write_trackio(records: Sequence[RunRecord], where: str, project: str, sessio
             timestamps=[record.began.isoformat()] * len(points),
             config={**to_plain(record.settings), "chessreg": to_plain(facts)},
         )
-    return WrittenRuns(len(written) - len(updated), len(updated))
+    return WrittenRuns(len(new_records) - len(updated_records), len(updated_records))
 
 
 @TRACKERS.named("ro-crate")
@@ -349,17 +361,17 @@ def write_crate(records: Sequence[RunRecord], where: str, project: str, session:
     profile = "https://w3id.org/ro/wfrun/process/0.5"
     crate.root_dataset["conformsTo"] = crate.add(ContextEntity(crate, profile, {"@type": "CreativeWork"}))
     software = crate.add(ContextEntity(crate, "#chessreg", {"@type": "SoftwareApplication", "name": "chessreg"}))
-    aside = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    written = [
+    part_path = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part_path, ignore_errors=True)
+    part_path.mkdir(parents=True)
+    output_files = [
         crate.add_file(path, f"results/{path.name}", properties={"encodingFormat": "application/vnd.apache.parquet"})
-        for path in write_result_tables(session, records, aside / "results")
+        for path in write_result_tables(session, records, part_path / "results")
     ]
     for record in records:
-        path = write_document(record, aside / "runs" / f"{record.id}.json")
+        path = write_document(record, part_path / "runs" / f"{record.id}.json")
         document = crate.add_file(path, f"runs/{path.name}", properties={"encodingFormat": "application/json"})
-        given = [
+        input_entities = [
             crate.add(ContextEntity(crate, f"#sha256-{digest}", {"@type": "Dataset", "name": reference}))
             for _, reference, digest in record.inputs
         ]
@@ -368,11 +380,15 @@ def write_crate(records: Sequence[RunRecord], where: str, project: str, session:
             action["endTime"] = record.ended.isoformat()
         status = "Completed" if record.state == COMPLETE else "Failed"
         action["actionStatus"] = f"http://schema.org/{status}ActionStatus"
-        made = crate.add(ContextEntity(crate, f"#run-{record.id}", action))
-        made["instrument"], made["object"], made["result"] = software, given, [document, *written]
-        crate.root_dataset.append_to("mentions", made)
-    crate.write(aside)
-    aside.replace(folder)
+        action_entity = crate.add(ContextEntity(crate, f"#run-{record.id}", action))
+        action_entity["instrument"], action_entity["object"], action_entity["result"] = (
+            software,
+            input_entities,
+            [document, *output_files],
+        )
+        crate.root_dataset.append_to("mentions", action_entity)
+    crate.write(part_path)
+    part_path.replace(folder)
     return WrittenRuns(len(records))
 
 
@@ -402,8 +418,8 @@ def write_result_tables(session: Session, records: Sequence[RunRecord], folder: 
 
 def format_param(value: Any) -> str:
     """Return a setting as one text: texts unchanged, everything else as JSON."""
-    plain = to_plain(value)
-    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    plain_value = to_plain(value)
+    return plain_value if isinstance(plain_value, str) else json.dumps(plain_value, ensure_ascii=False)
 
 
 def name_for_mlflow(name: str) -> str:

@@ -96,9 +96,9 @@ def encode_canonical_json(value: object) -> bytes:
 
 def hash_spec(spec: Mapping[str, Any]) -> str:
     """Return the spec's `spec_hash` entry, else the sha256 of its canonical JSON."""
-    stored = spec.get("spec_hash")
-    if isinstance(stored, str) and re.fullmatch(r"[0-9a-f]{16,128}", stored):
-        return stored
+    stored_hash = spec.get("spec_hash")
+    if isinstance(stored_hash, str) and re.fullmatch(r"[0-9a-f]{16,128}", stored_hash):
+        return stored_hash
     return hashlib.sha256(encode_canonical_json(dict(spec))).hexdigest()
 
 
@@ -155,8 +155,8 @@ def list_group_files(metadata: bytes, digest: str | None) -> dict[str, int]:
 def to_bfloat16(values: np.ndarray) -> np.ndarray:
     """Convert float32 to bfloat16 bits as uint16, rounding to nearest even as torch does. NaN stays NaN."""
     bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
-    return np.where(np.isnan(values), ((bits >> 16) | 0x40).astype("<u2"), rounded)
+    rounded_bits = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
+    return np.where(np.isnan(values), ((bits >> 16) | 0x40).astype("<u2"), rounded_bits)
 
 
 def decode_float32(values: np.ndarray, dtype: str) -> np.ndarray:

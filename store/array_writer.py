@@ -72,13 +72,13 @@ class ArrayColumn:
 
     def write(self, values: np.ndarray) -> None:
         """Append rows of the stored dtype. The caller may reuse their memory afterwards."""
-        done = 0
-        while done < len(values):
+        written_rows = 0
+        while written_rows < len(values):
             if self._file is None:
                 self._file = self._begin()
-            take = min(self.chunk_rows - self._filled, len(values) - done)
-            self._put(self._file, values[done : done + take])
-            done += take
+            take = min(self.chunk_rows - self._filled, len(values) - written_rows)
+            self._put(self._file, values[written_rows : written_rows + take])
+            written_rows += take
             if self._filled == self.chunk_rows:
                 self._end(self._file)
 
@@ -171,11 +171,11 @@ class ActivationWriter:
         self._open = True
         try:
             with convert_os_errors(f"write array {self.path.name}", self.path.parent):
-                wanted = {
+                attributes = {
                     name: (fmt.get_hook_point_array(name), self.kind, d_model, per_chunk) for name in self.hook_points
                 }
                 indices = {name: (name, fmt.INDEX_TYPE, None, index_chunk) for name in fmt.INDEX_ARRAYS}
-                for name, shape in (wanted | indices).items():
+                for name, shape in (attributes | indices).items():
                     self._columns[name] = ArrayColumn(self._folder, self._closer, *shape)
         except BaseException:
             self.abort()

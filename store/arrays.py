@@ -37,14 +37,14 @@ class PlainArray:
     @classmethod
     def load(cls, file: Path) -> PlainArray:
         """Read a zarr.json. Raises ValueError unless the chunks are uncompressed memory, one file each."""
-        described = json.loads(file.read_bytes())
-        shape = tuple(described["shape"])
-        chunk_rows, *tail = described["chunk_grid"]["configuration"]["chunk_shape"]
-        codecs = [(codec["name"], codec.get("configuration", {})) for codec in described["codecs"]]
-        separator = described["chunk_key_encoding"]["configuration"]["separator"]
+        metadata = json.loads(file.read_bytes())
+        shape = tuple(metadata["shape"])
+        chunk_rows, *tail = metadata["chunk_grid"]["configuration"]["chunk_shape"]
+        codecs = [(codec["name"], codec.get("configuration", {})) for codec in metadata["codecs"]]
+        separator = metadata["chunk_key_encoding"]["configuration"]["separator"]
         if codecs != [("bytes", {"endian": "little"})] or separator != "." or tuple(tail) != shape[1:]:
             raise ValueError(f"{file.parent.name} is not plain memory")
-        return cls(shape, np.dtype(described["data_type"]).newbyteorder("<"), int(chunk_rows))
+        return cls(shape, np.dtype(metadata["data_type"]).newbyteorder("<"), int(chunk_rows))
 
     @cached_property
     def chunk_bytes(self) -> int:
@@ -120,36 +120,36 @@ class ArrayGroup:
     def slice(self, name: str, low: int, high: int) -> np.ndarray:
         """Return rows [low, high) of one array."""
         array = self._arrays[name]
-        out = np.empty((max(high - low, 0), *array.shape[1:]), array.dtype)
-        self.read_into(name, low, out)
-        return out
+        values = np.empty((max(high - low, 0), *array.shape[1:]), array.dtype)
+        self.read_into(name, low, values)
+        return values
 
     def read_into(self, name: str, low: int, out: np.ndarray) -> None:
         """Fill `out` (C-contiguous) with the rows from `low` on.
 
         Raises CorruptError, naming the chunk, if one is missing, truncated or changed.
         """
-        size, done = self.chunk_rows(name), 0
-        while done < len(out):
-            chunk, skip = divmod(low + done, size)
-            piece = out[done : done + size - skip]
+        size, read_rows = self.chunk_rows(name), 0
+        while read_rows < len(out):
+            chunk, skip = divmod(low + read_rows, size)
+            piece = out[read_rows : read_rows + size - skip]
             key = fmt.format_chunk_file(name, chunk)
-            at, wanted = skip * (piece.nbytes // len(piece)), piece.data.cast("B")
-            sound = (f"{self.path}:{self.digest}", key) in self._sound
-            whole = piece.nbytes == self._arrays[name].chunk_bytes
+            at, target = skip * (piece.nbytes // len(piece)), piece.data.cast("B")
+            is_verified = (f"{self.path}:{self.digest}", key) in self._sound
+            is_whole_chunk = piece.nbytes == self._arrays[name].chunk_bytes
             try:
                 with open(
                     f"{self.path}/{key}", "rb", buffering=0
                 ) as file:  # joining a Path is as slow as opening the file
-                    if sound or whole:
+                    if is_verified or is_whole_chunk:
                         file.seek(at)
-                        complete = file.readinto(wanted) == piece.nbytes
-                        if complete and not sound:
-                            self._compare(name, chunk, wanted)
+                        complete = file.readinto(target) == piece.nbytes
+                        if complete and not is_verified:
+                            self._compare(name, chunk, target)
                     else:
                         content = file.readall()
                         self._compare(name, chunk, content)
-                        wanted[:] = content[at : at + piece.nbytes]
+                        target[:] = content[at : at + piece.nbytes]
                         complete = True
             except FileNotFoundError:
                 raise CorruptError(f"chunk {key} of array {self.path.name} is missing", FIX_COMMAND) from None
@@ -157,7 +157,7 @@ class ArrayGroup:
                 raise StoreError(f"chunk {key} of array {self.path.name} cannot be read: {error.strerror}") from error
             if not complete:
                 raise CorruptError(f"chunk {key} of array {self.path.name} is cut short", FIX_COMMAND)
-            done += len(piece)
+            read_rows += len(piece)
 
     def _compare(self, name: str, chunk: int, content: bytes | memoryview) -> None:
         """Raise CorruptError unless `content`, a whole chunk, has the published digest."""
@@ -198,9 +198,9 @@ class ActivationArray:
             for key in ("spec_hash", "d_model", "logical_dtype", "hook_points"):
                 if part.attributes[key] != first[key]:
                     raise StoreError(f"arrays {self.parts[0].path.name} and {part.path.name} differ in {key}")
-        for before, after in zip(self.parts, self.parts[1:], strict=False):
-            if after.units[0] < before.units[1] or after.units == before.units:
-                raise StoreError(f"arrays {before.path.name} and {after.path.name} hold the same units")
+        for before, next_part in zip(self.parts, self.parts[1:], strict=False):
+            if next_part.units[0] < before.units[1] or next_part.units == before.units:
+                raise StoreError(f"arrays {before.path.name} and {next_part.path.name} hold the same units")
         self.spec: dict[str, Any] = first["spec"]
         self.spec_hash: str = first["spec_hash"]
         self.hook_points: tuple[str, ...] = tuple(first["hook_points"])
@@ -257,20 +257,20 @@ class ActivationArray:
         name = self.find_array_name(hook_point)
         if rows is None or (isinstance(rows, slice) and rows.step in (None, 1)):
             low, high, _ = (rows or slice(None)).indices(self.rows)
-            out = np.empty((max(high - low, 0), self.d_model), self.parts[0].kind.storage)
+            values = np.empty((max(high - low, 0), self.d_model), self.parts[0].kind.storage)
             for part, start in zip(self.parts, map(int, self.starts), strict=False):
                 first, last = max(low, start), min(high, start + part.rows)
                 if first < last:
-                    part.read_into(name, first - start, out[first - low : last - low])
-            return out
-        wanted = self.list_row_numbers(rows)
-        out = np.empty((len(wanted), self.d_model), self.parts[0].kind.storage)
-        order = np.argsort(wanted, kind="stable")
+                    part.read_into(name, first - start, values[first - low : last - low])
+            return values
+        row_numbers = self.list_row_numbers(rows)
+        values = np.empty((len(row_numbers), self.d_model), self.parts[0].kind.storage)
+        order = np.argsort(row_numbers, kind="stable")
         for group, chunk, first, last in self.chunk_table(hook_point):
-            here = order[slice(*np.searchsorted(wanted, (first, last), sorter=order))]
-            if len(here):
-                out[here] = self.parts[group].read_chunk(name, chunk)[wanted[here] - first]
-        return out
+            group_order = order[slice(*np.searchsorted(row_numbers, (first, last), sorter=order))]
+            if len(group_order):
+                values[group_order] = self.parts[group].read_chunk(name, chunk)[row_numbers[group_order] - first]
+        return values
 
     def iter_batches(
         self,
@@ -343,14 +343,16 @@ class ActivationArray:
         range."""
         if isinstance(rows, slice):
             return np.arange(self.rows, dtype=np.int64)[rows]
-        wanted = np.asarray(rows if isinstance(rows, np.ndarray) else list(rows))
-        if wanted.dtype == bool:
-            if wanted.shape != (self.rows,):
-                raise StoreError(f"a mask over {self.rows} rows cannot have the shape {list(wanted.shape)}")
-            return np.flatnonzero(wanted)
-        if wanted.size and wanted.dtype.kind not in "iu":
-            raise StoreError(f"row numbers are integers, not {wanted.dtype.name}")
-        wanted = wanted.astype(np.int64).reshape(-1)
-        if wanted.size and (wanted.min() < 0 or wanted.max() >= self.rows):
-            raise StoreError(f"row {wanted.min() if wanted.min() < 0 else wanted.max()} is not among {self.rows} rows")
-        return wanted
+        row_numbers = np.asarray(rows if isinstance(rows, np.ndarray) else list(rows))
+        if row_numbers.dtype == bool:
+            if row_numbers.shape != (self.rows,):
+                raise StoreError(f"a mask over {self.rows} rows cannot have the shape {list(row_numbers.shape)}")
+            return np.flatnonzero(row_numbers)
+        if row_numbers.size and row_numbers.dtype.kind not in "iu":
+            raise StoreError(f"row numbers are integers, not {row_numbers.dtype.name}")
+        row_numbers = row_numbers.astype(np.int64).reshape(-1)
+        if row_numbers.size and (row_numbers.min() < 0 or row_numbers.max() >= self.rows):
+            raise StoreError(
+                f"row {row_numbers.min() if row_numbers.min() < 0 else row_numbers.max()} is not among {self.rows} rows"
+            )
+        return row_numbers

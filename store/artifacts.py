@@ -142,11 +142,11 @@ class ArtifactStore:
                     f"the content of this {kind} has digest {digest[:12]}, not {expect[:12]} as expected"
                 )
             target = self._make_target_path(digest)
-            if (known := self._find_undamaged(digest)) is not None:
+            if (path := self._find_undamaged(digest)) is not None:
                 discard_path(folder)
                 sync_path(target.parent)  # the publishing process may have ended before this sync
                 sync_path(self.artifacts)
-                return known
+                return path
             sync_tree(folder)
             if _list_entries(folder, from_disk=True) != files:
                 raise CorruptError(f"the disk returned other bytes than were written to {folder}", "check the disk")

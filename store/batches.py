@@ -44,14 +44,14 @@ def read_ahead(load: object, order: list[tuple[int, int, int, np.ndarray]], pref
     """Yield `load(*entry)` for each entry of `order`, in order. A thread loads up to `prefetch` entries ahead."""
     assert callable(load)
     pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
-    waiting: deque[Future[Columns]] = deque()
+    futures: deque[Future[Columns]] = deque()
     try:
         for entry in order:
-            waiting.append(pool.submit(load, *entry))
-            if len(waiting) > prefetch:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            futures.append(pool.submit(load, *entry))
+            if len(futures) > prefetch:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
     finally:  # also when the caller leaves the loop early
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -59,42 +59,42 @@ def read_ahead(load: object, order: list[tuple[int, int, int, np.ndarray]], pref
 def mix_rows(chunks: Iterator[Columns], capacity: int, generator: np.random.Generator) -> Iterator[Columns]:
     """Yield rows in random order through a buffer of `capacity` rows. Once it is full, new rows replace random ones."""
     pool: Columns = []
-    filled = 0
+    row_count = 0
     for columns in chunks:
         if not pool:
             pool = [np.empty((capacity, *column.shape[1:]), column.dtype) for column in columns]
-        room = min(capacity - filled, len(columns[0]))
+        room = min(capacity - row_count, len(columns[0]))
         if room:
-            for held, column in zip(pool, columns, strict=True):
-                held[filled : filled + room] = column[:room]
-            filled += room
+            for pool_column, column in zip(pool, columns, strict=True):
+                pool_column[row_count : row_count + room] = column[:room]
+            row_count += room
         count = len(columns[0]) - room
         if count:
             places = generator.choice(capacity, count, replace=False)
-            yield [held[places] for held in pool]
-            for held, column in zip(pool, columns, strict=True):
-                held[places] = column[room:]
-    places = generator.permutation(filled)
-    if filled:
-        yield [held[places] for held in pool]
+            yield [pool_column[places] for pool_column in pool]
+            for pool_column, column in zip(pool, columns, strict=True):
+                pool_column[places] = column[room:]
+    places = generator.permutation(row_count)
+    if row_count:
+        yield [pool_column[places] for pool_column in pool]
 
 
 def cut_into_batches(pieces: Iterator[Columns], batch_rows: int, drop_last: bool) -> Iterator[Columns]:
     """Yield batches of `batch_rows` rows from pieces of any length."""
-    waiting: list[Columns] = []
+    pending: list[Columns] = []
     count = 0
     for piece in pieces:
         low = 0
         while low < len(piece[0]):
             high = min(len(piece[0]), low + batch_rows - count)
-            waiting.append([column[low:high] for column in piece])
+            pending.append([column[low:high] for column in piece])
             count += high - low
             low = high
             if count == batch_rows:
-                yield _join_pieces(waiting)
-                waiting, count = [], 0
-    if waiting and not drop_last:
-        yield _join_pieces(waiting)
+                yield _join_pieces(pending)
+                pending, count = [], 0
+    if pending and not drop_last:
+        yield _join_pieces(pending)
 
 
 def _join_pieces(parts: list[Columns]) -> Columns:

@@ -147,18 +147,18 @@ def disable_read_ahead(array: np.ndarray) -> np.ndarray:
 def _make_corpus(
     store: Store, folder: Path, content: str, columns: Columns, write: Callable[[CorpusWriter], None]
 ) -> None:
-    with store.open_scratch("corpus") as aside, convert_os_errors("write training data", store.root):
-        with CorpusWriter(aside, columns) as writer:
+    with store.open_scratch("corpus") as scratch, convert_os_errors("write training data", store.root):
+        with CorpusWriter(scratch, columns) as writer:
             write(writer)
-        (aside / RUNS_FOLDER).mkdir()
-        write_synced(aside / DESCRIPTION_FILE, content.encode() + b"\n")
-        sync_tree(aside)
+        (scratch / RUNS_FOLDER).mkdir()
+        write_synced(scratch / DESCRIPTION_FILE, content.encode() + b"\n")
+        sync_tree(scratch)
         if folder.exists():  # damaged
-            damaged = make_staging_path(store.tmp, "damaged")
-            folder.rename(damaged)
-            discard_path(damaged)
+            damaged_path = make_staging_path(store.tmp, "damaged")
+            folder.rename(damaged_path)
+            discard_path(damaged_path)
         try:
-            aside.rename(folder)
+            scratch.rename(folder)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another process made it without locks
                 raise

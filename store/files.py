@@ -47,15 +47,15 @@ def convert_os_errors(action: str, at: Path | None = None) -> Iterator[None]:
             raise
         if is_disk_full(error, at):
             place = find_error_file(error) or at
-            where = f" at {place}" if place else ""
+            place_text = f" at {place}" if place else ""
             hint = "free some space, then run the same command again"
-            raise DiskFullError(f"cannot {action}: {DISK_FULL}{where}", Path(place or "."), hint) from error
+            raise DiskFullError(f"cannot {action}: {DISK_FULL}{place_text}", Path(place or "."), hint) from error
         if not isinstance(error, OSError):
             raise
         place = error.filename or at
-        where = f" at {place}" if place else ""
+        place_text = f" at {place}" if place else ""
         hint = "check the owner and the permissions of that folder" if is_denied(error) else ""
-        raise StoreError(f"cannot {action}: {describe_os_error(error)}{where}", hint) from error
+        raise StoreError(f"cannot {action}: {describe_os_error(error)}{place_text}", hint) from error
 
 
 def is_disk_full(error: BaseException | None, folder: Path | None = None) -> bool:
@@ -181,8 +181,8 @@ def format_safe_path(path: object) -> str:
 
     parts = path.split("/") if isinstance(path, str) else [""]
     for part in parts:
-        wrong = part in ("", ".", "..") or part.startswith("-") or not part.isprintable() or set(part) & set(":\\")
-        if wrong or len(part.encode(errors="replace")) > 255 or unicodedata.normalize("NFC", part) != part:
+        is_unsafe = part in ("", ".", "..") or part.startswith("-") or not part.isprintable() or set(part) & set(":\\")
+        if is_unsafe or len(part.encode(errors="replace")) > 255 or unicodedata.normalize("NFC", part) != part:
             raise StoreError(f"{path!a} cannot be the path of a file in a store", "name it with letters, digits, . - _")
     return "/".join(parts)
 
@@ -249,16 +249,16 @@ def write_whole(path: Path, data: bytes) -> None:
     if path.exists() and not path.is_file():  # a device or a pipe, which must not be replaced
         path.write_bytes(data)
         return
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
+    handle, part_path = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         mask = os.umask(0)
         os.umask(mask)
-        os.chmod(aside, 0o666 & ~mask)
-        os.replace(aside, path)
+        os.chmod(part_path, 0o666 & ~mask)
+        os.replace(part_path, path)
     except BaseException:
-        os.unlink(aside)
+        os.unlink(part_path)
         raise
 
 
@@ -301,8 +301,8 @@ class StagedPath:
 
 def make_staging_path(tmp: Path, kind: str) -> Path:
     """Return a new path in `tmp/` for this process. Creates nothing."""
-    me = get_this_process()
-    owner = f"{get_machine_name()}~{me.boot_id}~{me.pid}~{me.started}"
+    process = get_this_process()
+    owner = f"{get_machine_name()}~{process.boot_id}~{process.pid}~{process.started}"
     return tmp / f"{check_safe_name('kind', kind)}~{owner}~{os.urandom(8).hex()}"
 
 
@@ -340,11 +340,11 @@ def _read_staging(path: Path, now: float) -> StagedPath | None:
     if len(parts) != STAGING_PARTS or not parts[3].isdigit():
         return None
     kind, machine, boot, pid, start, _ = parts
-    gone = None
+    is_gone = None
     with contextlib.suppress(ValueError):
         if machine == get_machine_name():
-            gone = ProcessId(socket.gethostname(), read_system_id(), boot, int(pid), float(start)).is_gone()
-    return StagedPath(path, kind, machine, int(pid), gone, age)
+            is_gone = ProcessId(socket.gethostname(), read_system_id(), boot, int(pid), float(start)).is_gone()
+    return StagedPath(path, kind, machine, int(pid), is_gone, age)
 
 
 def _read_holder(lock: Path) -> ProcessId | None:
@@ -411,8 +411,10 @@ class WriterLock:
         except BlockingIOError:
             os.close(handle)
             holder = _read_holder(self._path)
-            who = f"process {holder.pid} on {holder.host}" if holder else "another process"
-            raise LockHeldError(f"{what} is being written by {who}", "wait for it, or stop that process") from None
+            holder_text = f"process {holder.pid} on {holder.host}" if holder else "another process"
+            raise LockHeldError(
+                f"{what} is being written by {holder_text}", "wait for it, or stop that process"
+            ) from None
         except OSError:  # the file system has no locks
             os.close(handle)
             return True

@@ -62,7 +62,9 @@ class Fragment:
         Raises CorruptError if it is damaged, and NotInStoreError if it was moved away.
         """
         _, lines = self._read_checked()
-        return iter([(table, [line["row"] for line in same]) for table, same in groupby(lines, itemgetter("t"))])
+        return iter(
+            [(table, [line["row"] for line in table_lines]) for table, table_lines in groupby(lines, itemgetter("t"))]
+        )
 
     def read_header(self) -> dict[str, Any]:
         """Return `run`, `attempt`, `machine` and `created` (seconds since 1970) after checking the fragment."""
@@ -148,14 +150,14 @@ def pack_fragment(run_id: str, attempt_id: str, created_ns: int, lines: list[byt
 
 def place_file(store: Store, data: bytes, target: Path) -> None:
     """Write `data` to a temporary file, sync it, and rename it to `target`."""
-    aside = make_staging_path(store.tmp, "fragment")
+    part_path = make_staging_path(store.tmp, "fragment")
     with convert_os_errors(f"write fragment {target.name}", store.root):
         try:
-            write_synced(aside, data)
-            aside.rename(target)
+            write_synced(part_path, data)
+            part_path.rename(target)
             sync_path(target.parent)
         except BaseException:
-            discard_path(aside)
+            discard_path(part_path)
             raise
 
 
@@ -299,10 +301,10 @@ def adopt_fragment(store: Store, path: Path) -> Fragment | None:
     fragment = Fragment.from_path(path)
     if (store.incoming / fragment.name).exists() or (store.ingested / fragment.run_id / fragment.name).exists():
         return None
-    packed = fragment._read_packed()
-    fragment._unpack_content(packed)
+    packed_fragment = fragment._read_packed()
+    fragment._unpack_content(packed_fragment)
     with convert_os_errors(f"copy fragment {fragment.name}"):
-        place_file(store, packed, store.incoming / fragment.name)
+        place_file(store, packed_fragment, store.incoming / fragment.name)
     return Fragment.from_path(store.incoming / fragment.name)
 
 

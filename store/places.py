@@ -82,25 +82,25 @@ class ObjectSource(ABC):
         if (target / GROUP_METADATA).is_file():
             sync_path(store.arrays)  # the copying process may have ended before this sync
             return
-        listed = list_group_files(self._read_metadata(f"{key}/{GROUP_METADATA}"), digest)
-        self._check_unlisted_files(key, listed)
-        aside = make_staging_path(store.tmp, "array")
+        listed_files = list_group_files(self._read_metadata(f"{key}/{GROUP_METADATA}"), digest)
+        self._check_unlisted_files(key, listed_files)
+        part_path = make_staging_path(store.tmp, "array")
         with convert_os_errors(f"copy array {name}", store.root):
             try:
-                for file, size in listed.items():
-                    self._get(f"{key}/{file}", aside / file, size, exactly=False)
-                sync_tree(aside)
-                (damaged,) = ActivationArray.open(aside).verify()
-                if digest is not None and damaged != digest:
-                    raise CorruptError(f"array {name} has digest {damaged[:12]}, not {digest[:12]} as expected")
+                for file, size in listed_files.items():
+                    self._get(f"{key}/{file}", part_path / file, size, exactly=False)
+                sync_tree(part_path)
+                (is_damaged,) = ActivationArray.open(part_path).verify()
+                if digest is not None and is_damaged != digest:
+                    raise CorruptError(f"array {name} has digest {is_damaged[:12]}, not {digest[:12]} as expected")
                 try:
-                    aside.rename(target)
+                    part_path.rename(target)
                 except OSError:
                     if not (target / GROUP_METADATA).is_file():  # otherwise another process has just copied it
                         raise
                 sync_path(store.arrays)
             finally:
-                discard_path(aside)
+                discard_path(part_path)
 
     def _check_unlisted_files(self, key: str, listed: Collection[str]) -> None:
         """Raise CorruptError if a file exists that is not listed."""

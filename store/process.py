@@ -35,11 +35,11 @@ class ProcessId:
         if not isinstance(record, dict):
             return None
         host, system, boot = record.get("host"), record.get("system_id"), record.get("boot_id")
-        pid, started = record.get("pid"), record.get("started")
+        pid, start_time = record.get("pid"), record.get("started")
         texts = isinstance(host, str) and isinstance(boot, str) and (system is None or isinstance(system, str))
-        if not texts or not isinstance(pid, int) or not (started is None or isinstance(started, (int, float))):
+        if not texts or not isinstance(pid, int) or not (start_time is None or isinstance(start_time, (int, float))):
             return None
-        return cls(str(host), system, str(boot), pid, started)
+        return cls(str(host), system, str(boot), pid, start_time)
 
     def record(self) -> dict[str, Any]:
         """Return the fields as a JSON object, with the current time as `since`."""
@@ -49,11 +49,11 @@ class ProcessId:
         """Return True if the process has certainly ended, False if it is running, None if this machine cannot tell."""
         if not is_this_machine(self.host, self.system_id):
             return None
-        here, there = read_boot_id(), self.boot_id
-        if there == here:
-            started = get_process_start(self.pid)
-            return None if started is None and is_hidden(self.pid) else started != self.started
-        if there.partition(".")[0] == here.partition(".")[0]:
+        boot_id, other_boot_id = read_boot_id(), self.boot_id
+        if other_boot_id == boot_id:
+            start_time = get_process_start(self.pid)
+            return None if start_time is None and is_hidden(self.pid) else start_time != self.started
+        if other_boot_id.partition(".")[0] == boot_id.partition(".")[0]:
             return None  # another container of this boot
         return True if self.system_id is not None else None  # an earlier boot, or another machine with the same name
 

@@ -58,9 +58,9 @@ class Store(ArtifactStore):
             if not (root / "store.json").exists():
                 tmp = root / "tmp"
                 make_folder(tmp)
-                aside = files.make_staging_path(tmp, "store")
-                write_synced(aside, json.dumps({"chessreg_store": STORE_LAYOUT}).encode() + b"\n")
-                aside.rename(root / "store.json")
+                part_path = files.make_staging_path(tmp, "store")
+                write_synced(part_path, json.dumps({"chessreg_store": STORE_LAYOUT}).encode() + b"\n")
+                part_path.rename(root / "store.json")
                 sync_path(root)
         return cls(root)
 

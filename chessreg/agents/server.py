@@ -89,10 +89,10 @@ def make_server(reg: Registry) -> MCPServer:
         entries = list_entries(list_trusted_kind_files(reg.database))
         if phrase:
             entries = (find_query(reg, phrase),)
-        answerable = list_answerable_titles(reg.database, entries)
+        answerable_titles = list_answerable_titles(reg.database, entries)
         rows = [
             {"title": e.title, "question": e.question, "made_by": e.made_by,
-             "has_runs": e.title in answerable}
+             "has_runs": e.title in answerable_titles}
             for e in entries
         ]  # fmt: skip
         return {"rows": rows}
@@ -105,8 +105,8 @@ def make_server(reg: Registry) -> MCPServer:
         `where` is a SQL condition on its columns; `checkpoint` and `run` keep only the rows of one of them. Rows are
         numbered from 1 for `rows_behind`, which needs the same conditions.
         """
-        found = reg.query(find_query(reg, name).title, **make_query_arguments(where, checkpoint, run))
-        return describe_table(found, limit, offset, number="row")
+        rows = reg.query(find_query(reg, name).title, **make_query_arguments(where, checkpoint, run))
+        return describe_table(rows, limit, offset, number="row")
 
     def rows_behind(
         name: QueryName,
@@ -118,8 +118,8 @@ def make_server(reg: Registry) -> MCPServer:
         offset: Offset = 0,
     ) -> dict[str, Any]:
         """Return the games, trials or scores behind one row of a query's table; `board` is an argument for `board`."""
-        found = reg.rows(find_query(reg, name).title, row, **make_query_arguments(where, checkpoint, run))
-        return describe_table(found, limit, offset)
+        row_table = reg.rows(find_query(reg, name).title, row, **make_query_arguments(where, checkpoint, run))
+        return describe_table(row_table, limit, offset)
 
     def published(name: QueryName, limit: Limit = 50, offset: Offset = 0) -> dict[str, Any]:
         """Return the papers' numbers for a query, this registry's next to them, and every setting that differs."""
@@ -139,19 +139,24 @@ def make_server(reg: Registry) -> MCPServer:
         """
         if words and noun != "run":
             raise BadInputError("`words` filters runs only", "leave them out, or use sql")
-        found = reg.runs(words) if noun == "run" else reg.things(noun)
-        names = dict.fromkeys(("id", *found.headings, "tags", "notes", "invalid"))
-        filled = [name for name in names if any(row.get(name) not in (None, "", []) for row in found)]
-        return page_rows([{name: row.get(name) for name in filled} for row in found], limit, offset)
+        rows = reg.runs(words) if noun == "run" else reg.things(noun)
+        names = dict.fromkeys(("id", *rows.headings, "tags", "notes", "invalid"))
+        filled_names = [name for name in names if any(row.get(name) not in (None, "", []) for row in rows)]
+        return page_rows([{name: row.get(name) for name in filled_names} for row in rows], limit, offset)
 
     def show(noun: Noun, reference: Reference) -> dict[str, Any]:
         """Return all details of one thing: of a run its settings, state, attempts, machine, commit and results."""
         from chessreg.entities import load_entity
 
-        found = load_entity(noun).show(reg, reference)
-        parts = {part.name: [dict(row) for row in part.rows] for part in found.parts}
-        data = found.data if isinstance(found.data, Mapping) else {"rows": found.data}
-        return {**data, **parts, **({"text": list(found.lines)} if found.lines else {}), "notes": list(found.remarks)}
+        details = load_entity(noun).show(reg, reference)
+        parts = {part.name: [dict(row) for row in part.rows] for part in details.parts}
+        data = details.data if isinstance(details.data, Mapping) else {"rows": details.data}
+        return {
+            **data,
+            **parts,
+            **({"text": list(details.lines)} if details.lines else {}),
+            "notes": list(details.remarks),
+        }
 
     def lineage(reference: Reference) -> dict[str, Any]:
         """Return the inputs (`up`) and outputs (`down`) of a run, dataset or checkpoint as trees."""
@@ -239,8 +244,8 @@ def find_query(reg: Registry, name: str) -> Any:
 
 def make_query_arguments(where: str, checkpoint: str, run: str) -> dict[str, Any]:
     """Return the conditions that are not empty, as arguments of `Registry.query`."""
-    given = {"where": where, "checkpoint": (checkpoint,) if checkpoint else (), "run": (run,) if run else ()}
-    return {name: value for name, value in given.items() if value}
+    options = {"where": where, "checkpoint": (checkpoint,) if checkpoint else (), "run": (run,) if run else ()}
+    return {name: value for name, value in options.items() if value}
 
 
 def describe_table(result: QueryResult, limit: int, offset: int, number: str = "") -> dict[str, Any]:
@@ -249,15 +254,16 @@ def describe_table(result: QueryResult, limit: int, offset: int, number: str = "
     Columns without a value on any row are left out, and named under `empty_columns`. `number` is the name of a first
     column that numbers the rows from 1.
     """
-    filled = [name for name in result.columns if result.table[name].null_count < len(result)]
+    filled_names = [name for name in result.columns if result.table[name].null_count < len(result)]
     rows = [
-        ({number: n} if number else {}) | {name: row[name] for name in filled} for n, row in enumerate(result.rows, 1)
+        ({number: n} if number else {}) | {name: row[name] for name in filled_names}
+        for n, row in enumerate(result.rows, 1)
     ]
-    described = (result.column(name) for name in filled)
+    columns = (result.column(name) for name in filled_names)
     return {
         **page_rows(rows, limit, offset),
-        "columns": {c.name: f"{c.text} [{c.unit}]" if c.unit else c.text for c in described if c.text},
-        "empty_columns": [name for name in result.columns if name not in filled],
+        "columns": {c.name: f"{c.text} [{c.unit}]" if c.unit else c.text for c in columns if c.text},
+        "empty_columns": [name for name in result.columns if name not in filled_names],
         "notes": list(result.notes),
     }
 
@@ -287,8 +293,8 @@ def bound_answer(document: Mapping[str, Any]) -> str:
                 f"the answer has {len(text):,} characters, more than {MAX_ANSWER_CHARS:,}",
                 "ask for less, for example named columns with sql",
             )
-        keep = len(rows) * MAX_ANSWER_CHARS // len(text)
-        del rows[max(1, min(keep, len(rows) - 1)) :]
+        row_count = len(rows) * MAX_ANSWER_CHARS // len(text)
+        del rows[max(1, min(row_count, len(rows) - 1)) :]
 
 
 def shorten(value: Any) -> Any:
@@ -297,8 +303,8 @@ def shorten(value: Any) -> Any:
     if isinstance(value, str):
         return value if len(value) <= MAX_TEXT_CHARS else f"{value[:MAX_TEXT_CHARS]}… ({len(value):,} characters)"
     if isinstance(value, list):
-        kept = [shorten(item) for item in value[:MAX_ROWS]]
-        return kept if len(value) <= MAX_ROWS else [*kept, f"… ({len(value):,} items)"]
+        items = [shorten(item) for item in value[:MAX_ROWS]]
+        return items if len(value) <= MAX_ROWS else [*items, f"… ({len(value):,} items)"]
     if isinstance(value, dict):
         return {name: shorten(item) for name, item in list(value.items())[:MAX_ITEMS]}
     return value

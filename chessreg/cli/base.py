@@ -50,9 +50,9 @@ def print_table(rows: list[dict[str, Any]], columns: Columns = None, *, name_emp
     from chessreg.rows import format_rows
 
     width = get_screen_width()
-    table, hidden = format_rows(rows, _make_headings(columns, rows[0]), width)
+    table, omitted = format_rows(rows, _make_headings(columns, rows[0]), width)
     sys.stdout.write("\n".join(table) + "\n")
-    for line in (hidden if name_empty else hidden._replace(empty=[])).describe(width or 120, "--json"):
+    for line in (omitted if name_empty else omitted._replace(empty=[])).describe(width or 120, "--json"):
         sys.stdout.flush()
         print(line, file=sys.stderr)
 
@@ -184,9 +184,9 @@ class Home:
         from chessreg.session import open_session
 
         path = self.place.path
-        own = path is not None and path.parent.name == ".chessreg" and not path.exists()
+        is_project = path is not None and path.parent.name == ".chessreg" and not path.exists()
         self._session = open_session(self.place, self.store_path, create=create)
-        if own and path is not None:
+        if is_project and path is not None:
             (path.parent / ".gitignore").write_text("*\n", encoding="utf-8")  # keep results out of Git
         return self._session.database.made
 
@@ -211,8 +211,8 @@ class Home:
 
 def pass_home(function: Function) -> Function:
     """Give a command the Home of this invocation as its first argument."""
-    decorated: Any = click.make_pass_decorator(Home, ensure=True)(function)
-    return cast(Function, decorated)
+    decorator: Any = click.make_pass_decorator(Home, ensure=True)(function)
+    return cast(Function, decorator)
 
 
 class FilePath(click.Path):
@@ -347,13 +347,13 @@ class Group(click.Group):
         """Return the command that `args` names. The error for an unknown command suggests existing ones."""
         from chessreg.errors import NotFoundError
 
-        unknown: NotFoundError | None = None
+        name_error: NotFoundError | None = None
         try:
             command = self.get_command(ctx, args[0])
         except NotFoundError as error:  # of a group whose commands are kinds or papers
-            command, unknown = None, error
+            command, name_error = None, error
         if command is None and not args[0].startswith("-"):
-            self._fail_with_suggestions(ctx, args, unknown)
+            self._fail_with_suggestions(ctx, args, name_error)
         return super().resolve_command(ctx, args)
 
     def _fail_with_suggestions(self, ctx: click.Context, args: list[str], unknown: Exception | None) -> None:
@@ -364,14 +364,14 @@ class Group(click.Group):
         root = ctx.find_root()
         path = ctx.command_path.split()[1:]
         assert isinstance(root.command, click.Group)
-        near = [f"chessreg {line}" for line in suggest_commands(root.command, root, [*path, *args])]
-        if unknown is not None and not near:
+        suggestions = [f"chessreg {line}" for line in suggest_commands(root.command, root, [*path, *args])]
+        if unknown is not None and not suggestions:
             raise unknown
-        if not near:
-            similar = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
-            near = [" ".join(["chessreg", *path, name]) for name in similar]
-        also = f"; did you mean {' or '.join(near)}?" if near else ""
-        ctx.fail(f"command {' '.join([*path, args[0]])!r} does not exist{also}")
+        if not suggestions:
+            similar_names = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
+            suggestions = [" ".join(["chessreg", *path, name]) for name in similar_names]
+        hint = f"; did you mean {' or '.join(suggestions)}?" if suggestions else ""
+        ctx.fail(f"command {' '.join([*path, args[0]])!r} does not exist{hint}")
 
     def sections(self, ctx: click.Context) -> dict[str, list[str]]:
         """Return the titles of the help's sections → the names of the commands in each."""
@@ -404,8 +404,8 @@ class LazyGroup(Group):
         self.lazy = dict(lazy or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        there = [name for name, command in self.lazy.items() if command.is_present]
-        return there + [name for name in super().list_commands(ctx) if name not in self.lazy]
+        names = [name for name, command in self.lazy.items() if command.is_present]
+        return names + [name for name in super().list_commands(ctx) if name not in self.lazy]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in self.lazy and self.lazy[name].is_present:

@@ -116,8 +116,8 @@ def evaluate_boards(views: list[BoardFrame], limit: str) -> list[BoardFrame]:
     if not all(frame.position for frame in views):
         raise BadInputError("the side to move on these boards is unknown", "evaluate a game or a position")
     with EnginePool(parse_engine("stockfish:20"), is_timed=search.kind == "time") as pool:
-        found = pool.evaluations((frame.position for frame in views), search)
-        return [replace(frame, evaluation=value) for frame, value in zip(views, found, strict=True)]
+        evaluations = pool.evaluations((frame.position for frame in views), search)
+        return [replace(frame, evaluation=value) for frame, value in zip(views, evaluations, strict=True)]
 
 
 def choose_frames(views: list[BoardFrame], ply: int | None, reference: str) -> list[BoardFrame]:

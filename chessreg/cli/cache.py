@@ -47,10 +47,10 @@ def export(home: Home, reference: str, folder: Path, format_: Any, hook_points: 
     activations = load_any_cache(inputs, inputs.reference("run:cache", reference))
     facts = describe_cache(inputs, activations)
     with show_progress_line("cache export", quiet=home.json) as on_progress:
-        made = export_activations(activations, folder, format_, hook_points or (), facts, on_progress)
-    files = {file.name: file.stat().st_size for file in sorted(made.iterdir())}
+        result = export_activations(activations, folder, format_, hook_points or (), facts, on_progress)
+    files = {file.name: file.stat().st_size for file in sorted(result.iterdir())}
     print_output(
         home,
-        {"folder": str(made.resolve()), "rows": facts["rows"], "files": files, "bytes": sum(files.values())},
+        {"folder": str(result.resolve()), "rows": facts["rows"], "files": files, "bytes": sum(files.values())},
         ["folder", "rows", "bytes"],
     )

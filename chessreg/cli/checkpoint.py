@@ -25,16 +25,16 @@ VERIFIED = ("max_logit_difference", "import_loss", "import_entropy", "import_leg
 def print_checkpoint(home: Home, made: RegisteredCheckpoint) -> None:
     """Print the checkpoint that was registered, now or earlier."""
     with home.session().database.read() as session:
-        row, called = read_checkpoint(session, made.id.hex), names.describe_names(session, "checkpoint", made.id)
+        row, names_text = read_checkpoint(session, made.id.hex), names.describe_names(session, "checkpoint", made.id)
     if not made.created:
-        click.echo(f"these weights are checkpoint {called} already; nothing was added", err=True)
+        click.echo(f"these weights are checkpoint {names_text} already; nothing was added", err=True)
     if home.json:
         print_output(home, {**row, "created": made.created})
     else:
-        printed = load_entity("checkpoint").make_output(row)
-        assert isinstance(printed.fields, dict)
-        headings = LISTED | {name: printed.fields[name] for name in VERIFIED}
-        print_output(home, {**row, **printed.read_as}, headings)
+        output = load_entity("checkpoint").make_output(row)
+        assert isinstance(output.fields, dict)
+        headings = LISTED | {name: output.fields[name] for name in VERIFIED}
+        print_output(home, {**row, **output.read_as}, headings)
     for warning in list_import_warnings(row):
         click.echo(warning, err=True)
 

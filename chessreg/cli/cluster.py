@@ -83,8 +83,8 @@ def down(home: Home, forget: bool) -> None:
     """
     from chessreg.scheduling.executors.ray_cluster import stop_cluster
 
-    stopped = stop_cluster(forget)
+    machines = stop_cluster(forget)
     if home.json:
-        print_output(home, {"stopped": stopped})
+        print_output(home, {"stopped": machines})
     else:
-        click.echo(f"stopped: {', '.join(stopped)}" if stopped else "no cluster is up", err=True)
+        click.echo(f"stopped: {', '.join(machines)}" if machines else "no cluster is up", err=True)

@@ -83,9 +83,9 @@ def answer_completion() -> int:
     sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (for the rest of the process)
     with suppress(Exception):
         completion_script = script(root, {}, "chessreg", COMPLETION_VARIABLE)
-        args, incomplete = completion_script.get_completion_args()
-        names = complete_names(args, incomplete)
-        items = completion_script.get_completions(args, incomplete) if names is None else names
+        args, word = completion_script.get_completion_args()
+        names = complete_names(args, word)
+        items = completion_script.get_completions(args, word) if names is None else names
         click.echo("\n".join(completion_script.format_completion(item) for item in items).encode())
     return 0
 
@@ -97,7 +97,7 @@ def complete_names(args: Sequence[str], incomplete: str) -> list[CompletionItem]
     name is completed.
     """
     registry, words = split_registry_option(args)
-    listed, comma, begun = incomplete.rpartition(",")
+    prefix, comma, typed_prefix = incomplete.rpartition(",")
     if incomplete.startswith("-"):
         return None
     if noun := find_expected_noun(words):
@@ -114,7 +114,7 @@ def complete_names(args: Sequence[str], incomplete: str) -> list[CompletionItem]
         names = list_kind_names()
     else:
         return None
-    return [CompletionItem(f"{listed}{comma}{name}") for name in sorted(set(names)) if name.startswith(begun)]
+    return [CompletionItem(f"{prefix}{comma}{name}") for name in sorted(set(names)) if name.startswith(typed_prefix)]
 
 
 def split_registry_option(args: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -210,5 +210,5 @@ def list_kind_names() -> list[str]:
     from chessreg import experiments, plugins
 
     texts = (path.read_text(encoding="utf-8") for folder in experiments.__path__ for path in Path(folder).rglob("*.py"))
-    own = {name for text in texts for name in KIND_NAME.findall(text)}
-    return sorted(own | {point.name for point in plugins.list_entry_points("chessreg.kinds")})
+    kind_names = {name for text in texts for name in KIND_NAME.findall(text)}
+    return sorted(kind_names | {point.name for point in plugins.list_entry_points("chessreg.kinds")})

@@ -88,9 +88,9 @@ def print_dataset(home: Home, added: AddedDataset) -> None:
 
     with home.session().database.read() as session:
         row = read_entity_row(session, "dataset", DATASET.table, added.id.hex)
-        called = names.describe_names(session, "dataset", added.id)
+        names_text = names.describe_names(session, "dataset", added.id)
     if not added.created:
-        click.echo(f"these bytes are dataset {called} already; nothing was added", err=True)
+        click.echo(f"these bytes are dataset {names_text} already; nothing was added", err=True)
     content = get_dataset_content(row)
     print_output(home, {**row, "content": content, "created": added.created}, get_headings(DATASET))
     if not home.json:
@@ -184,32 +184,32 @@ def add(
     from chessreg.games.datasets.game_filter import GameFilter
     from chessreg.games.datasets.remote import list_input_files
 
-    about = {name: settings.pop(name) for name in ("rating_scale", "licence")}
-    wanted = GameFilter(**settings)
+    metadata = {name: settings.pop(name) for name in ("rating_scale", "licence")}
+    game_filter = GameFilter(**settings)
     if sample == bool(files):
         raise click.UsageError("give files, or --sample")
-    if sample and (exclude or within or wanted.settings()):
+    if sample and (exclude or within or game_filter.settings()):
         raise click.UsageError("--exclude, --within and filters of games apply to files, not to --sample")
     inputs = [input for file in files for input in list_input_files(file)]
     session = home.open_for_adding(needs=(*exclude, *within), check=lambda: check_dataset_files(inputs, salvage))
     first = inputs[0] if inputs else None
-    fetched = read_fetch_record(home.store_path / "downloads", first) if isinstance(first, Path) else None
+    record = read_fetch_record(home.store_path / "downloads", first) if isinstance(first, Path) else None
     with show_progress_line("dataset add", quiet=home.json) as on_progress:
         if sample:
-            added = add_sample(session.database, session.store, name=name, on_progress=on_progress)
+            added_dataset = add_sample(session.database, session.store, name=name, on_progress=on_progress)
         else:
-            added = add_dataset(
+            added_dataset = add_dataset(
                 session.database,
                 session.store,
                 inputs,
-                FileFilter(min_plies, exclude, within, salvage, wanted),
+                FileFilter(min_plies, exclude, within, salvage, game_filter),
                 name=name,
-                **about,
-                extra={"fetched": fetched} if fetched else None,
+                **metadata,
+                extra={"fetched": record} if record else None,
                 processes=processes,
                 on_progress=on_progress,
             )
-    print_dataset(home, added)
+    print_dataset(home, added_dataset)
 
 
 @dataset.command()
@@ -232,20 +232,20 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
     from chessreg.registry import read
 
     session = home.session()
-    made = split_dataset(session.database, session.store, reference, parts, seed)
-    headings = {"name": "name", "games": made.content, "seed": "seed", "low": "low", "high": "high"}
-    print_output(home, [read.get_row_values(part) for part in made.parts], headings)
-    if not made.created:
+    result = split_dataset(session.database, session.store, reference, parts, seed)
+    headings = {"name": "name", "games": result.content, "seed": "seed", "low": "low", "high": "high"}
+    print_output(home, [read.get_row_values(part) for part in result.parts], headings)
+    if not result.created:
         click.echo("these parts were there already; nothing has changed", err=True)
-    for overlap in made.overlaps:
-        different = "move lists" if made.content == "games" else "different boards"
+    for overlap in result.overlaps:
+        contents = "move lists" if result.content == "games" else "different boards"
         click.echo(
-            f"{overlap.part} and {overlap.other} share {overlap.games:,} {made.content} and "
-            f"{overlap.move_lists:,} {different}",
+            f"{overlap.part} and {overlap.other} share {overlap.games:,} {result.content} and "
+            f"{overlap.move_lists:,} {contents}",
             err=True,
         )
-    if made.outside:
-        click.echo(f"{made.outside:,} {made.content} are in none of these parts", err=True)
+    if result.outside:
+        click.echo(f"{result.outside:,} {result.content} are in none of these parts", err=True)
 
 
 @dataset.command()
@@ -422,7 +422,7 @@ def fetch(
     from chessreg.entities.adding import check_dataset_files, download_month, fetch_dataset
     from chessreg.games.datasets.game_filter import GameFilter
 
-    wanted = GameFilter(**filters)
+    game_filter = GameFilter(**filters)
 
     def arrive() -> None:
         with show_progress_line(f"{source} {month}", quiet=home.json) as on_progress:
@@ -431,17 +431,17 @@ def fetch(
 
     session = home.open_for_adding(check=arrive)
     with show_progress_line(f"{source} {month}", quiet=home.json) as on_progress:
-        added = fetch_dataset(
+        added_dataset = fetch_dataset(
             session.database,
             session.store,
             month,
             base_url=base_url,
             keep=keep,
             name=name,
-            tags=wanted,
+            tags=game_filter,
             on_progress=on_progress,
         )
-    print_dataset(home, added)
+    print_dataset(home, added_dataset)
 
 
 @dataset.command()
@@ -504,18 +504,18 @@ def generate(
     from chessreg.entities.adding import check_generation, generate_dataset
     from chessreg.games.engines.selfplay import SelfPlay
 
-    chosen = SelfPlay(**settings)
+    self_play = SelfPlay(**settings)
     session = home.open_for_adding(check=lambda: check_generation(pgn))
     with show_progress_line(f"{engine} plays itself", quiet=home.json) as on_progress:
-        added = generate_dataset(
+        added_dataset = generate_dataset(
             session.database,
             session.store,
             games,
-            chosen,
+            self_play,
             seed=seed,
             processes=processes,
             pgn=pgn,
             name=name,
             on_progress=on_progress,
         )
-    print_dataset(home, added)
+    print_dataset(home, added_dataset)

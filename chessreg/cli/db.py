@@ -33,9 +33,9 @@ def upgrade(home: Home, shared: bool) -> None:
     from chessreg.registry import migrations
 
     before, _ = _describe_schema(home)
-    after = migrations.upgrade_registry(home.place, shared=shared)
+    revision = migrations.upgrade_registry(home.place, shared=shared)
     make_noun_tables(home.database())
-    print_output(home, {"registry": home.place.masked_location, "before": before, "schema": after.current})
+    print_output(home, {"registry": home.place.masked_location, "before": before, "schema": revision.current})
 
 
 @db.command()
@@ -77,8 +77,8 @@ def backup(home: Home, target: Path | None) -> None:
     """
     from chessreg.registry import migrations
 
-    made = migrations.back_up_registry(home.place, target)
-    print_output(home, {"registry": home.place.masked_location, "backup": str(made), "bytes": made.stat().st_size})
+    copy = migrations.back_up_registry(home.place, target)
+    print_output(home, {"registry": home.place.masked_location, "backup": str(copy), "bytes": copy.stat().st_size})
 
 
 def _describe_schema(home: Home) -> tuple[str | None, str]:
@@ -159,22 +159,22 @@ def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> Non
     database = open_with_waiting_results(home)
     store = home.session().store
     if empty:
-        gone = collector.empty_bin(store, days * collector.SECONDS_PER_DAY)
+        removed = collector.empty_bin(store, days * collector.SECONDS_PER_DAY)
         if home.json:
-            print_output(home, {"bytes": gone})
-        click.echo(f"{gone:,} bytes are deleted permanently", err=True)
+            print_output(home, {"bytes": removed})
+        click.echo(f"{removed:,} bytes are deleted permanently", err=True)
         return
     if restore:
         rows = collector.restore_from_bin(store)
-        done = "are back"
+        outcome = "are back"
     else:
         now = time.time()
         rows = collector.find_unused(database, store, now=now)
         if remove:
             collector.move_to_bin(store, rows, now)
-        done = f"are in the bin; it keeps them {days:g} days or more" if remove else "could go: chessreg gc --remove"
+        outcome = f"are in the bin; it keeps them {days:g} days or more" if remove else "could go: chessreg gc --remove"
     print_output(home, [asdict(row) for row in rows], ["what", "why", "bytes", "path"])
-    click.echo(f"{len(rows)} things, {sum(row.bytes for row in rows):,} bytes, {done}", err=True)
+    click.echo(f"{len(rows)} things, {sum(row.bytes for row in rows):,} bytes, {outcome}", err=True)
 
 
 @click.command()
@@ -196,18 +196,18 @@ def recover(home: Home, only_list: bool, again: bool) -> None:
     from chessreg.runs import ingest
 
     session = home.session()
-    recovered: dict[str, Any] = {}
+    totals: dict[str, Any] = {}
     if not only_list:
         if again:
             ingest.requeue_quarantined(session.store)
-        recovered = ingest.ingest_waiting(session.database, session.store)
+        totals = ingest.ingest_waiting(session.database, session.store)
     left = ingest.list_waiting(session.database, session.store)
     now = time.time()
     if home.json:
-        print_output(home, {**recovered, "left": left})
+        print_output(home, {**totals, "left": left})
     else:
-        if recovered:
-            click.echo(f"{recovered['fragments']} fragments imported, {recovered['rows']} rows", err=True)
+        if totals:
+            click.echo(f"{totals['fragments']} fragments imported, {totals['rows']} rows", err=True)
         if left:
             left_rows = [
                 {**row, "age": f"{max(now - row['created'], 0):.0f} s" if row["created"] else ""} for row in left

@@ -192,7 +192,7 @@ def demo(home: Home, size: str) -> None:
     def show(line: str) -> None:
         click.secho(f"$ chessreg {line}", fg="cyan", file=wrap_drawing_stream(sys.stderr))
 
-    began = time.monotonic()
+    start = time.monotonic()
     for step in make_steps(SIZES[size]):
         click.secho(f"\n{step.title}", bold=True, file=wrap_drawing_stream(sys.stderr))
         for line in step.commands:
@@ -203,7 +203,7 @@ def demo(home: Home, size: str) -> None:
         for line in step.answers:
             show(line)
             run(line)
-    click.echo(f"\nDone in {time.monotonic() - began:,.0f} s. The interval in [ ] is 95 %. Next:", err=True)
+    click.echo(f"\nDone in {time.monotonic() - start:,.0f} s. The interval in [ ] is 95 %. Next:", err=True)
     if activate := format_activation_command():
         click.secho(f"$ {activate}", fg="cyan", file=wrap_drawing_stream(sys.stderr), nl=False)
         click.echo("  # makes the command chessreg available in this shell", err=True)

@@ -91,25 +91,25 @@ def check_work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
     from chessreg import doctor as health
     from store import Store
 
-    wrong, database = 0, home.database()
+    problems, database = 0, home.database()
     if not home.store_path.exists():
-        if (gone := health.find_missing_store(database, home.store_path)) is not None:
-            yield Check(gone.check, "broken", gone.detail, gone.hint)
+        if (missing_store := health.find_missing_store(database, home.store_path)) is not None:
+            yield Check(missing_store.check, "broken", missing_store.detail, missing_store.hint)
         return
     store = Store.open_existing(home.store_path)
     for problem in health.find_problems(database, store, home.registry_reference, digests=digests):
-        wrong += 1
+        problems += 1
         if not fix:
             yield Check(problem.check, "broken", problem.detail, problem.hint)
             continue
         outcome = health.apply_fix(problem)
         state: Literal["ok", "broken"] = "ok" if outcome.startswith("fixed") else "broken"
         yield Check(problem.check, state, f"{problem.detail}: {outcome}", "" if state == "ok" else problem.hint)
-    for away in health.find_remote_bytes(database, store):
-        yield Check(away.check, "optional", away.detail, away.hint)
-    if not wrong:
-        unread = "" if digests else "; bytes were not read: --digests does"
-        yield Check("work", "ok", f"attempts, jobs, results and files agree with the registry{unread}")
+    for attempt in health.find_remote_bytes(database, store):
+        yield Check(attempt.check, "optional", attempt.detail, attempt.hint)
+    if not problems:
+        note = "" if digests else "; bytes were not read: --digests does"
+        yield Check("work", "ok", f"attempts, jobs, results and files agree with the registry{note}")
 
 
 def run_checks(look: Callable[[Home], Iterator[Check]], home: Home) -> Iterator[Check]:
@@ -203,11 +203,11 @@ def _check_sqlite(path: Path) -> Iterator[Check]:
         yield Check("durability", "optional", detail, "unset CHESSREG_SYNCHRONOUS")
     else:
         yield Check("durability", "ok", f"synchronous={level}: a commit is on the disk when it returns")
-    wrong = sqlite.check_integrity(path)
-    if wrong:
+    error = sqlite.check_integrity(path)
+    if error:
         hint = f"put back a copy: `chessreg db backup` made them in {path.parent / 'backups'}"
         yield Check(
-            "pages", "broken", f"{path}: {wrong[0]}" + (f" and {len(wrong) - 1} more" if wrong[1:] else ""), hint
+            "pages", "broken", f"{path}: {error[0]}" + (f" and {len(error) - 1} more" if error[1:] else ""), hint
         )
     else:
         yield Check("pages", "ok", f"PRAGMA quick_check finds nothing wrong in {path}")
@@ -259,8 +259,8 @@ def _is_open_to_all(name: str, path: Path) -> Iterator[Check]:
     from store.files import is_shared
 
     if path.stat().st_mode & stat.S_IROTH and all(above.stat().st_mode & stat.S_IXOTH for above in path.parents):
-        whose = "o" if is_shared(path if path.is_dir() else path.parent) else "go"
-        hint = f"chmod -R {whose}-rwx {shlex.quote(str(path))}"
+        users = "o" if is_shared(path if path.is_dir() else path.parent) else "go"
+        hint = f"chmod -R {users}-rwx {shlex.quote(str(path))}"
         yield Check(name, "optional", f"everybody on this machine can read {path}", hint)
 
 

@@ -42,20 +42,20 @@ def elo(home: Home, counts: tuple[int, ...], sprt: str | None, alpha: float, bet
     score, difference = match.score(), match.elo()
     normalized, superiority = match.compute_normalized_elo(), match.superiority()
     exact: dict[str, Any] = describe_counts(counts)
-    shown: dict[str, Any] = {**exact, "score": score.format_value(), "Elo": write_elo(difference)}
+    row: dict[str, Any] = {**exact, "score": score.format_value(), "Elo": write_elo(difference)}
     exact |= {"score": score._asdict(), "elo": difference._asdict()}
     exact |= {"normalized_elo": normalized, "likelihood_of_superiority": superiority}
     if normalized is not None and superiority is not None:
-        shown |= {"normalized Elo": f"{normalized:+.1f}", "likelihood of superiority": f"{superiority:.3f}"}
+        row |= {"normalized Elo": f"{normalized:+.1f}", "likelihood of superiority": f"{superiority:.3f}"}
     if sprt is not None:
         low, high = parse_bounds(sprt)
         test = make_elo_test(low, high, alpha, beta)
         ratio, (lower, upper) = match.log_likelihood_ratio(low, high), test.bounds
         decision = test.decision(match.counts, match.values)
         exact["sprt"] = {"low": low, "high": high, "llr": ratio, "bounds": [lower, upper], "decision": decision or None}
-        accepted = {"high": f"{high:g} Elo accepted", "low": f"{low:g} Elo accepted"}.get(decision, "undecided")
-        shown[f"SPRT {low:g}, {high:g}"] = f"LLR {ratio:+.2f} [{lower:.2f}, {upper:.2f}]: {accepted}"
-    print_output(home, exact if home.json else shown)
+        outcome = {"high": f"{high:g} Elo accepted", "low": f"{low:g} Elo accepted"}.get(decision, "undecided")
+        row[f"SPRT {low:g}, {high:g}"] = f"LLR {ratio:+.2f} [{lower:.2f}, {upper:.2f}]: {outcome}"
+    print_output(home, exact if home.json else row)
 
 
 def write_elo(difference: Estimate) -> str:

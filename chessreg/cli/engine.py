@@ -27,21 +27,22 @@ def list_(home: Home) -> None:
     from chessreg.cli.base import open_with_waiting_results
     from chessreg.registry import read, tables
 
-    here = describe_installed_stockfish()
+    stockfish = describe_installed_stockfish()
     with open_with_waiting_results(home).read() as session:
         rows = [
             {
                 **read.get_row_values(row),
-                "here": row.binary_sha256 is None or bool(here and row.binary_sha256 == here["binary_sha256"]),
+                "here": row.binary_sha256 is None
+                or bool(stockfish and row.binary_sha256 == stockfish["binary_sha256"]),
             }
             for row in session.query(tables.Engine).order_by(
                 tables.Engine.name, tables.Engine.version, tables.Engine.id
             )
         ]
-    if here and not any(row["binary_sha256"] == here["binary_sha256"] for row in rows):
-        rows.append({"id": None, **here, "here": True})
+    if stockfish and not any(row["binary_sha256"] == stockfish["binary_sha256"] for row in rows):
+        rows.append({"id": None, **stockfish, "here": True})
     print_output(home, rows, ["id", "name", "version", "binary_sha256", "here"])
-    if here is None:
+    if stockfish is None:
         click.echo("Stockfish is not installed: chessreg doctor", err=True)
 
 
@@ -56,7 +57,7 @@ def ladder(home: Home) -> None:
     """
     from chessreg.games.engines.opponents import LADDER, get_engine_rating
 
-    here = describe_installed_stockfish()
+    stockfish = describe_installed_stockfish()
     rows = [
         {
             "opponent": spec.text,
@@ -64,12 +65,12 @@ def ladder(home: Home) -> None:
             "level": spec.level,
             "limit": spec.limit.text if spec.limit else None,
             "elo": get_engine_rating(spec),
-            "available": here is not None or not spec.needs_process,
+            "available": stockfish is not None or not spec.needs_process,
         }
         for spec in LADDER
     ]
     print_output(home, rows)
-    if here is None:
+    if stockfish is None:
         click.echo("Stockfish is not installed: chessreg doctor", err=True)
 
 

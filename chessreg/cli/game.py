@@ -87,11 +87,11 @@ def show(home: Home, reference: str, unit: str | None) -> None:
     database = open_with_waiting_results(home)
     with database.read() as session:
         key = parse_unit_reference(session, reference if unit is None else f"{reference}:{unit}")
-    stored = next(read_stored_games(database, [key]))
+    stored_game = next(read_stored_games(database, [key]))
     if home.json:
-        print_output(home, build_full_record(stored))
+        print_output(home, build_full_record(stored_game))
     else:
-        click.echo(format_game(stored.record()), nl=False, file=wrap_data_stream(sys.stdout))
+        click.echo(format_game(stored_game.record()), nl=False, file=wrap_data_stream(sys.stdout))
 
 
 PARTNERS = {"name": "run", "unit": "game", "arm": "arm", "plies": "plies", "parts": "plies alike", "moves": "then"}
@@ -119,12 +119,12 @@ def part(home: Home, reference: str, other: str | None) -> None:
         run_id, unit = parse_unit_reference(session, reference)
         partner_rows = find_partners(session, run_id, unit) if other is None else []
         keys = [(p.run_id, p.unit) for p in partner_rows] if other is None else [parse_unit_reference(session, other)]
-        called = names.read_names_of(session, "run", {key[0] for key in keys})
+        run_names = names.read_names_of(session, "run", {key[0] for key in keys})
     arms = {(partner.run_id, partner.unit): partner.arm for partner in partner_rows}
     rows = []
     for key in keys:
         pair = read_game_pair(home.session().database, (run_id, unit), key)
-        name = called.get(key[0]) or shorten_id(key[0])
+        name = run_names.get(key[0]) or shorten_id(key[0])
         rows.append({"run": key[0].hex, "name": name, "unit": key[1], "arm": arms.get(key, ""), **pair.as_row()})
     if not rows and not home.json:
         click.echo("no other arm played this opening against the same opponent with the same policy", err=True)
@@ -178,7 +178,7 @@ def export(home: Home, source: str, pgn: Path, row: int | None, probabilities: b
             records = annotate_games(home.session().inputs, games)
             count = save_pgn(show_progress(records, len(keys), report), pgn)
     else:
-        count = save_pgn((stored.record() for stored in games), pgn)
+        count = save_pgn((stored_game.record() for stored_game in games), pgn)
     if home.json:
         print_output(home, {"path": str(pgn), "games": count})
     else:

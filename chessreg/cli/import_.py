@@ -143,8 +143,10 @@ def checkpoint(
 
     if (reference is None) == (source is None):
         raise click.UsageError("give a file or folder, or --reference")
-    unrecorded = [others.pop(name) for name in ("heads", "attention", "predicts", "rating", "opponent_rating")]
-    if reference is not None and (encoding or trained_on or vocabulary or any(one is not None for one in unrecorded)):
+    unrecorded_values = [others.pop(name) for name in ("heads", "attention", "predicts", "rating", "opponent_rating")]
+    if reference is not None and (
+        encoding or trained_on or vocabulary or any(one is not None for one in unrecorded_values)
+    ):
         raise click.UsageError(
             "--encoding, --vocabulary, --heads, --attention, --predicts, --rating, --opponent-rating and --trained-on "
             "do not apply to --reference: that model has them"
@@ -154,23 +156,25 @@ def checkpoint(
         raise click.UsageError(f"--{next(iter(settings)).replace('_', '-')} applies to prompts: give --encoding prompt")
     if source is None:
         session = home.open_for_adding()
-        made = import_reference(session.database, session.store, name, reference or "pgn")
+        registered = import_reference(session.database, session.store, name, reference or "pgn")
     else:
         from chessreg.models import importers
 
         source = source if source.name else source.resolve()  # "." has no name that an error could give
         if encoding == "prompt":
             importers.check_folder(source)
-        written = make_prompt_encoding(source, **settings) if encoding == "prompt" else encoding
-        given = importers.UnrecordedSettings(*unrecorded)
+        prompt_encoding = make_prompt_encoding(source, **settings) if encoding == "prompt" else encoding
+        unrecorded_settings = importers.UnrecordedSettings(*unrecorded_values)
         session = home.open_for_adding(
-            needs=trained_on, check=lambda: importers.check_import(source, written, vocabulary, given)
+            needs=trained_on,
+            check=lambda: importers.check_import(source, prompt_encoding, vocabulary, unrecorded_settings),
         )
-        made = import_checkpoint(
-            session.database, session.store, source, name=name, encoding=written, trained_on=trained_on or None,
-            fetched=read_fetch_record(home.store_path / "downloads", source), vocabulary=vocabulary, given=given,
+        registered = import_checkpoint(
+            session.database, session.store, source, name=name, encoding=prompt_encoding, trained_on=trained_on or None,
+            fetched=read_fetch_record(home.store_path / "downloads", source), vocabulary=vocabulary,
+            given=unrecorded_settings,
         )  # fmt: skip
-    print_checkpoint(home, made)
+    print_checkpoint(home, registered)
 
 
 def add_direction_options(function: Any) -> Any:
@@ -348,11 +352,11 @@ def import_directions(
     for place, spec in specs.items():
         files = groups[place]
         options = kind.options(file_names=", ".join(path.name for path in files), fetched=describe_origin(home, files))
-        called = f"{name}-{place}" if name and len(groups) > 1 else name
-        report = session.run(spec, options, name=called)
+        direction_name = f"{name}-{place}" if name and len(groups) > 1 else name
+        report = session.run(spec, options, name=direction_name)
         runs.append(report.run_id.hex)
         if report.attempt_id is None:
-            print_known_import(f"these files are {kind.name} {report.run_id.hex[-6:]} already", called)
+            print_known_import(f"these files are {kind.name} {report.run_id.hex[-6:]} already", direction_name)
     return runs
 
 
@@ -439,7 +443,7 @@ def fetch(
 
     session = home.open_for_adding(check=arrive)
     with show_progress_line(source_file.name, quiet=home.json) as on_progress:
-        made = adding.fetch_source(
+        added = adding.fetch_source(
             session.database,
             session.store,
             source_file,
@@ -451,10 +455,10 @@ def fetch(
             arrived=arrived,
             on_progress=on_progress,
         )
-    if isinstance(made, AddedDataset):
-        dataset.print_dataset(home, made)
+    if isinstance(added, AddedDataset):
+        dataset.print_dataset(home, added)
     else:
-        checkpoint.print_checkpoint(home, made)
+        checkpoint.print_checkpoint(home, added)
 
 
 def fetch_from_hub(home: Home, source: str, file: str | None, revision: str, endpoint: str | None) -> None:
@@ -473,20 +477,24 @@ def fetch_from_hub(home: Home, source: str, file: str | None, revision: str, end
     if revision != "main":
         address = dataclasses.replace(address, revision=revision)
     with show_progress_line(str(address), quiet=home.json) as on_progress:
-        found = fetched.fetch_repository(
+        fetched_repository = fetched.fetch_repository(
             address, home.store_path / "downloads", endpoint=endpoint, on_progress=make_download_callback(on_progress)
         )
     if home.json:
-        described = [content._asdict() for content in found.contents]
-        repository, commit = str(found.repository.address), found.repository.commit
+        contents = [content._asdict() for content in fetched_repository.contents]
+        repository, commit = str(fetched_repository.repository.address), fetched_repository.repository.commit
         print_output(
             home,
-            {"repository": repository, "commit": commit, "folder": str(found.folder), "files": list(found.files),
-             "contents": described},
+            {"repository": repository, "commit": commit, "folder": str(fetched_repository.folder),
+             "files": list(fetched_repository.files), "contents": contents},
         )  # fmt: skip
         return
-    click.echo(f"{len(found.files)} files of commit {found.repository.commit[:12]} are in {found.folder}", err=True)
-    for content in found.contents or [fetched.FetchedContent("nothing that chessreg imports", "")]:
+    click.echo(
+        f"{len(fetched_repository.files)} files of commit {fetched_repository.repository.commit[:12]} are in "
+        f"{fetched_repository.folder}",
+        err=True,
+    )
+    for content in fetched_repository.contents or [fetched.FetchedContent("nothing that chessreg imports", "")]:
         click.echo(make_visible(f"{content.what}: {content.command}" if content.command else content.what))
 
 
@@ -566,20 +574,23 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
     spec = make_import_spec(file, format_, {key: value for key, value in settings.items() if value})
     session = home.open_for_adding(needs=[settings.get("checkpoint")])
     with show_progress_line("import results", quiet=home.json) as on_progress:
-        done = session.run(spec, ImportOptions(file_name=file.name), name=name, on_progress=on_progress)
-    if done.missing:
+        run_report = session.run(spec, ImportOptions(file_name=file.name), name=name, on_progress=on_progress)
+    if run_report.missing:
         click.echo(f"interrupted; to resume: chessreg import results {shlex.quote(str(file))}", err=True)
         click.get_current_context().exit(130)
-    name_externals(session.database, done.run_id)
-    created = done.attempt_id is not None
-    report = load_import_report(session.inputs, done.run_id)
-    called = get_run_name(home, done.run_id)
+    name_externals(session.database, run_report.run_id)
+    created = run_report.attempt_id is not None
+    report = load_import_report(session.inputs, run_report.run_id)
+    run_name = get_run_name(home, run_report.run_id)
     if not created:
-        print_known_import(f"these bytes are run {called or done.run_id.hex[-6:]} already", name)
+        print_known_import(f"these bytes are run {run_name or run_report.run_id.hex[-6:]} already", name)
     if home.json:
-        print_output(home, {"run_id": done.run_id.hex, "name": called, "kind": done.kind, "created": created, **report})
+        print_output(
+            home,
+            {"run_id": run_report.run_id.hex, "name": run_name, "kind": run_report.kind, "created": created, **report},
+        )
         return
-    print_import_report({"run": called, **report})
+    print_import_report({"run": run_name, **report})
 
 
 def make_import_spec(file: Path, format_: str | None, settings: dict[str, Any]) -> Spec:
@@ -600,8 +611,8 @@ def make_import_spec(file: Path, format_: str | None, settings: dict[str, Any]) 
         "curves": ImportedCurvesSpec,
     }
     model = models[file_format.holds]
-    if unknown := settings.keys() - model.model_fields.keys():
-        flag = f"--{min(unknown).replace('_', '-')}"
+    if unknown_names := settings.keys() - model.model_fields.keys():
+        flag = f"--{min(unknown_names).replace('_', '-')}"
         raise BadInputError(f"{flag} does not apply to a {file_format.name} file: it holds {file_format.holds}")
     spec: Spec = build_settings(model, {"file": str(file), "format": file_format.name, **settings})
     return spec
@@ -637,8 +648,8 @@ def print_import_report(report: dict[str, Any]) -> None:
 
 def format_row_numbers(rows: list[int]) -> str:
     """Return the first six row numbers as text."""
-    listed = ", ".join(map(str, rows[:6]))
-    return listed if len(rows) <= 6 else f"{listed}, …"
+    numbers = ", ".join(map(str, rows[:6]))
+    return numbers if len(rows) <= 6 else f"{numbers}, …"
 
 
 import_.add_command(results)

@@ -107,10 +107,10 @@ def warn_without_supervisor(home: Home, rows: list[dict[str, Any]]) -> None:
     """Print a warning if jobs in `rows` are open on this machine and no supervisor is running."""
     from chessreg.scheduling.presence import Presence
 
-    open_here = [r for r in rows if r["here"] and r["state"] in ("queued", "waiting", "running", "cancelling")]
-    if open_here and not Presence(home.session().store).read_holder():
+    local_rows = [r for r in rows if r["here"] and r["state"] in ("queued", "waiting", "running", "cancelling")]
+    if local_rows and not Presence(home.session().store).read_holder():
         click.echo(
-            f"no supervisor looks after the jobs of this machine ({len(open_here)} open): chessreg supervisor start",
+            f"no supervisor looks after the jobs of this machine ({len(local_rows)} open): chessreg supervisor start",
             err=True,
         )
 
@@ -177,8 +177,8 @@ def cancel(home: Home, references: tuple[str, ...]) -> None:
     """
     from chessreg.scheduling import queue
 
-    changed = change_jobs(home, references, queue.cancel_jobs)
-    print_changed_jobs(home, changed, "cancelled", "none of these jobs was queued or running")
+    jobs = change_jobs(home, references, queue.cancel_jobs)
+    print_changed_jobs(home, jobs, "cancelled", "none of these jobs was queued or running")
 
 
 @click.command()
@@ -194,9 +194,9 @@ def retry(home: Home, references: tuple[str, ...]) -> None:
     """
     from chessreg.scheduling import queue
 
-    changed = change_jobs(home, references, queue.retry_jobs)
-    nothing = "none of these jobs ended incomplete, or another launch of their runs is active"
-    print_changed_jobs(home, changed, "queued again", nothing)
+    jobs = change_jobs(home, references, queue.retry_jobs)
+    error = "none of these jobs ended incomplete, or another launch of their runs is active"
+    print_changed_jobs(home, jobs, "queued again", error)
 
 
 def change_jobs(home: Home, references: tuple[str, ...], do: Any) -> list[str]:
@@ -205,10 +205,10 @@ def change_jobs(home: Home, references: tuple[str, ...], do: Any) -> list[str]:
     from store.process import is_this_machine
 
     with open_with_waiting_results(home).write() as session:
-        changed = do(session, find_named_jobs(session, references))
-        ids = [each.id.hex for each in changed]
-        here = any(is_this_machine(each.host, each.system_id) for each in changed)
-    if here:
+        jobs = do(session, find_named_jobs(session, references))
+        ids = [each.id.hex for each in jobs]
+        is_local = any(is_this_machine(each.host, each.system_id) for each in jobs)
+    if is_local:
         Presence(home.session().store).start(home.registry_reference)
     return ids
 
@@ -309,8 +309,8 @@ def logs(home: Home, references: tuple[str, ...], follow: bool, lines: int | Non
     Example: chessreg logs -f 3f2a1c
     """
     files = find_log_files(home, references)
-    read = {title: path.read_bytes() for title, path in files.items()}
-    texts = {title: content.decode(errors="replace").splitlines() for title, content in read.items()}
+    contents = {title: path.read_bytes() for title, path in files.items()}
+    texts = {title: content.decode(errors="replace").splitlines() for title, content in contents.items()}
     if lines is not None:
         texts = {title: text[-lines:] if lines else [] for title, text in texts.items()}
     if home.json and not follow:
@@ -320,7 +320,7 @@ def logs(home: Home, references: tuple[str, ...], follow: bool, lines: int | Non
         for line in text:
             print_log_line(home, title if len(files) > 1 else "", line)
     if follow:
-        follow_logs(home, references, files, {title: len(content) for title, content in read.items()})
+        follow_logs(home, references, files, {title: len(content) for title, content in contents.items()})
 
 
 def print_log_line(home: Home, title: str, line: str) -> None:
@@ -337,13 +337,13 @@ def find_log_files(home: Home, references: tuple[str, ...]) -> dict[str, Path]:
 
     store = home.session().store
     with open_with_waiting_results(home).read() as session:
-        wanted = find_named_jobs(session, references)
+        jobs = find_named_jobs(session, references)
         files: dict[str, Path] = {}
-        for each in wanted:
+        for each in jobs:
             if (path := status.find_log(store, each)) is not None:
                 files[f"{queue.format_job_title(each)} ({each.id.hex[-6:]})"] = path
         if not files:
-            row = status.read_full_row(session, wanted[0])
+            row = status.read_full_row(session, jobs[0])
             raise NotFoundError(
                 f"{row['title']}: {status.explain_missing_log(row)}", f"chessreg job show {row['id'].hex[-6:]}"
             )
@@ -357,10 +357,10 @@ def follow_logs(home: Home, references: tuple[str, ...], files: dict[str, Path],
         for title, path in files.items():
             with path.open("rb") as file:
                 file.seek(at[title])
-                added = file.read()
-            whole = added if over else added[: added.rfind(b"\n") + 1]
-            at[title] += len(whole)
-            for line in whole.decode(errors="replace").splitlines():
+                data = file.read()
+            complete_lines = data if over else data[: data.rfind(b"\n") + 1]
+            at[title] += len(complete_lines)
+            for line in complete_lines.decode(errors="replace").splitlines():
                 print_log_line(home, title if len(files) > 1 else "", line)
         if over:
             return
@@ -386,10 +386,11 @@ def make_presence(home: Home) -> Any:
 @pass_home
 def start(home: Home) -> None:
     """Start the supervisor in the background, unless it is running. It ends after five minutes without work."""
-    here = make_presence(home)
-    began = here.start(home.registry_reference)
+    presence = make_presence(home)
+    has_started = presence.start(home.registry_reference)
     click.echo(
-        f"{'started' if began else 'it runs already'}: process {(here.read_holder() or {}).get('pid')}", err=True
+        f"{'started' if has_started else 'it runs already'}: process {(presence.read_holder() or {}).get('pid')}",
+        err=True,
     )
 
 
@@ -411,20 +412,20 @@ def status(home: Home) -> None:
     from chessreg.scheduling import queue
     from chessreg.scheduling.status import find_state
 
-    here = make_presence(home)
-    holder = here.read_holder() or {}
+    presence = make_presence(home)
+    holder = presence.read_holder() or {}
     session = home.session()
     with session.database.read() as sql:
         jobs = queue.read_own_jobs(sql, session.store, *queue.ACTIVE_STATES)
-        running = sum(find_state(sql, job)[0] in ("running", "cancelling") for job in jobs)
+        running_count = sum(find_state(sql, job)[0] in ("running", "cancelling") for job in jobs)
     row = {
         "state": "running" if holder else "not running",
         "host": holder.get("host"),
         "pid": holder.get("pid") if home.json or not holder else str(holder["pid"]),
         "since": holder.get("since"),
-        "log": here.log,
-        "jobs_queued": len(jobs) - running,
-        "jobs_running": running,
+        "log": presence.log,
+        "jobs_queued": len(jobs) - running_count,
+        "jobs_running": running_count,
     }
     print_output(home, row, None if home.json else ["state", "pid", "since", "jobs_queued", "jobs_running", "log"])
 

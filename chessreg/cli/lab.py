@@ -47,18 +47,18 @@ def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | N
     from chessreg.lab.model import Lab
     from chessreg.models.devices import prepare_device
 
-    database, given = open_with_waiting_results(home), collect_given_values(LabPosition, params)
+    database, values = open_with_waiting_results(home), collect_given_values(LabPosition, params)
     question: LabPosition | StoredState
     if state is not None:
-        if settings or given.keys() - {"condition"}:
+        if settings or values.keys() - {"condition"}:
             raise BadInputError("STATE has its own model, moves and edit", "leave out the other options")
         with database.read() as session:
             run_id, unit = parse_unit_reference(session, state)
-        question = StoredState(run=run_id.hex, unit=unit, condition=given.get("condition"))
-    elif "checkpoint" not in given:
+        question = StoredState(run=run_id.hex, unit=unit, condition=values.get("condition"))
+    elif "checkpoint" not in values:
         raise BadInputError("a model is missing", "give --checkpoint NAME, or RUN:UNIT of an edit run")
     else:
-        question = LabPosition.from_settings(**given, settings=tuple(map(split_pair, settings)))
+        question = LabPosition.from_settings(**values, settings=tuple(map(split_pair, settings)))
     prepare_device("cpu")
     answer = Lab(home.session().inputs).ask(question)
     if home.json:
@@ -125,7 +125,7 @@ def uci(home: Home, checkpoint: str, intervention: str, options: tuple[str, ...]
     """
     if sys.__stdin__ is None or sys.__stdout__ is None:
         raise BadInputError("stdin or stdout is closed: a chess GUI speaks through both", "chessreg uci --help")
-    out = os.dup(1)
+    stdout = os.dup(1)
     os.dup2(2, 1)  # output of libraries must not enter the protocol
     from chessreg.lab.player import LabPlayer
     from chessreg.lab.uci import UciEngine, UciSettings, make_line_writer, run_engine
@@ -134,7 +134,7 @@ def uci(home: Home, checkpoint: str, intervention: str, options: tuple[str, ...]
     check_device(device)
     threads = count_idle_cores()
     player = LabPlayer(home.session().inputs, checkpoint, device, threads)
-    engine = UciEngine(player, checkpoint, make_line_writer(out), UciSettings(threads=threads))
+    engine = UciEngine(player, checkpoint, make_line_writer(stdout), UciSettings(threads=threads))
     for text in (*([f"Intervention={intervention}"] if intervention else []), *options):
         name, equals, value = text.partition("=")
         if not equals:
@@ -146,5 +146,5 @@ def uci(home: Home, checkpoint: str, intervention: str, options: tuple[str, ...]
     try:
         run_engine(engine, 0)
     finally:
-        os.dup2(out, 1)
-        os.close(out)
+        os.dup2(stdout, 1)
+        os.close(stdout)

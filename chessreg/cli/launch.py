@@ -110,8 +110,10 @@ def launch(ctx: click.Context, resume: str | None) -> None:
         assert home
         from chessreg.scheduling.launch import Order
 
-        kind, spec, explicit = read_recorded_run(home, resume)
-        launch_in_process(home, [Order(kind, spec, kind.options(), explicit)], dry_run=False, wait=False, as_json=False)
+        kind, spec, explicit_names = read_recorded_run(home, resume)
+        launch_in_process(
+            home, [Order(kind, spec, kind.options(), explicit_names)], dry_run=False, wait=False, as_json=False
+        )
 
 
 class LaunchCommand(KindCommand):
@@ -149,13 +151,13 @@ def make_order(
     """
     from chessreg.scheduling.launch import Order
 
-    on = "local" if queueing.get("on") is None else queueing["on"]
+    executor = "local" if queueing.get("on") is None else queueing["on"]
     if queueing.get("address") is not None:
-        if on != "ray":
+        if executor != "ray":
             raise BadInputError("--address requires --on ray")
-        on = f"ray:{queueing['address']}"
+        executor = f"ray:{queueing['address']}"
     more = {key: queueing[key] for key in LAUNCH_OPTIONS if key != "on" and queueing.get(key) is not None}
-    return Order(kind, spec, execution, explicit, name, on, **more)
+    return Order(kind, spec, execution, explicit, name, executor, **more)
 
 
 def make_sweep_orders(kind: Kind, params: dict[str, Any]) -> list[Order]:
@@ -167,8 +169,10 @@ def make_sweep_orders(kind: Kind, params: dict[str, Any]) -> list[Order]:
     table = read_toml(Path(path)) if params["sweep"] else {}
     if grid := read_grid(kind, params["grid"]):
         table = {**table, "grid": flatten_settings(table.get("grid", {})) | grid}
-    if wrong := table.keys() - {"grid", "cells"}:
-        raise BadInputError(f"{path}: {', '.join(sorted(wrong))} is neither grid nor cells", "[grid]\nseed = [0, 1, 2]")
+    if unknown_keys := table.keys() - {"grid", "cells"}:
+        raise BadInputError(
+            f"{path}: {', '.join(sorted(unknown_keys))} is neither grid nor cells", "[grid]\nseed = [0, 1, 2]"
+        )
     settings = merge_settings(collect_given_values(kind.spec, params), collect_given_values(kind.options, params))
     file = read_toml(Path(params["spec"])) if params["spec"] else {}
     preset = kind.preset(params["preset"]) if params.get("preset") else {}
@@ -183,16 +187,16 @@ def read_grid(kind: Kind, given: Sequence[str]) -> dict[str, list[Any]]:
     """
     from chessreg.runs.spec import describe_settings
 
-    known = {setting.path: setting for setting in (*describe_settings(kind.spec), *describe_settings(kind.options))}
+    settings = {setting.path: setting for setting in (*describe_settings(kind.spec), *describe_settings(kind.options))}
     grid: dict[str, list[Any]] = {}
     for text in given:
         name, equals, values = text.partition("=")
         path = name.strip().removeprefix("--").replace("-", "_")
-        if not equals or not all(value.strip() for value in values.split("|")) or path not in known:
-            missing = f"{kind.name} has no setting {name!r}" if path not in known else "it has no values"
+        if not equals or not all(value.strip() for value in values.split("|")) or path not in settings:
+            missing = f"{kind.name} has no setting {name!r}" if path not in settings else "it has no values"
             raise BadInputError(f"--grid {text}: {missing}", '--grid "seed=0|1|2"')
         try:
-            grid[path] = [known[path].parse_text(value) for value in values.split("|")]
+            grid[path] = [settings[path].parse_text(value) for value in values.split("|")]
         except ValueError as error:
             raise BadInputError(f"--grid {text}: {error}", '--grid "seed=0|1|2"') from error
         if len(set(map(str, grid[path]))) < len(grid[path]):
@@ -219,15 +223,15 @@ def make_cell_orders(
     orders = []
     for number, cell in enumerate(combine_grid(table.get("grid", {}), table.get("cells", ()))):
         values = merge_settings(base, nest_settings(cell))
-        wrong = values.keys() - list_setting_names(kind.spec) - kind.options.model_fields.keys()
-        if wrong:
-            raise BadInputError(f"{where}: {kind.name} has no setting {', '.join(sorted(wrong))}")
+        unknown_names = values.keys() - list_setting_names(kind.spec) - kind.options.model_fields.keys()
+        if unknown_names:
+            raise BadInputError(f"{where}: {kind.name} has no setting {', '.join(sorted(unknown_names))}")
         spec = build_settings(
             kind.spec, {k: v for k, v in values.items() if k in list_setting_names(kind.spec)}, preset
         )
         execution = build_settings(kind.options, {k: v for k, v in values.items() if k in kind.options.model_fields})
-        explicit = tuple(sorted(flatten_settings(preset) | flatten_settings(values)))
-        orders.append(make_order(kind, spec, execution, explicit, make_cell_name(name, cell, number), queueing))
+        explicit_names = tuple(sorted(flatten_settings(preset) | flatten_settings(values)))
+        orders.append(make_order(kind, spec, execution, explicit_names, make_cell_name(name, cell, number), queueing))
     return orders
 
 
@@ -258,23 +262,23 @@ def read_file_orders(path: Path, params: dict[str, Any]) -> list[Order]:
     table = read_toml(path)
     general = {key: table.pop(key) for key in LAUNCH_OPTIONS if key in table}
     over = {key: params[key] for key in (*LAUNCH_OPTIONS, "address") if params.get(key) is not None}
-    listed = table.pop("job", None)
-    if listed is None:
-        listed = [table]
-    elif not isinstance(listed, list) or table:
+    jobs = table.pop("job", None)
+    if jobs is None:
+        jobs = [table]
+    elif not isinstance(jobs, list) or table:
         raise BadInputError(
             f"{path}: only {', '.join(LAUNCH_OPTIONS)} may appear outside [[job]]", "put settings into a [[job]]"
         )
     orders: list[Order] = []
-    for number, job in enumerate(listed, 1):
-        where = str(path) if len(listed) == 1 else f"{path}, job {number}"
+    for number, job in enumerate(jobs, 1):
+        place = str(path) if len(jobs) == 1 else f"{path}, job {number}"
         if not isinstance(job, dict) or not isinstance(job.get("kind"), str):
-            raise BadInputError(f"{where}: it has no kind", 'kind = "probe"')
-        own = {key: job.pop(key) for key in LAUNCH_OPTIONS if key in job}
+            raise BadInputError(f"{place}: it has no kind", 'kind = "probe"')
+        launch_options = {key: job.pop(key) for key in LAUNCH_OPTIONS if key in job}
         kind, name = find(resolve_kind_reference(job.pop("kind"), path)), job.pop("name", None)
         sweep = {key: job.pop(key) for key in ("grid", "cells") if key in job}
         preset = kind.preset(job.pop("preset")) if "preset" in job else {}
-        orders += make_cell_orders(kind, job, preset, sweep, name, general | own | over, where)
+        orders += make_cell_orders(kind, job, preset, sweep, name, general | launch_options | over, place)
     return orders
 
 
@@ -308,10 +312,10 @@ def launch_in_process(home: Home, orders: list[Order], *, dry_run: bool, wait: b
     rows = [make_plan_row(each) for each in planned]
     if dry_run:
         for row, each in zip(rows, planned, strict=True):
-            previewed = preview_run(each, session.database, session.store)
-            row |= {name: previewed[name] for name in ("seconds", "basis")}
+            preview = preview_run(each, session.database, session.store)
+            row |= {name: preview[name] for name in ("seconds", "basis")}
     presence = Presence(session.store)
-    started = bool(group) and presence.start(home.registry_reference)
+    has_started = bool(group) and presence.start(home.registry_reference)
     references: list[str] = []
     if wait and not dry_run:
         with session.database.read() as sql:
@@ -330,14 +334,14 @@ def launch_in_process(home: Home, orders: list[Order], *, dry_run: bool, wait: b
             for row in rows
         ]
         for row in planned_rows if dry_run else ():
-            unknown = "" if row["missing"] == 0 else "not known"
-            row["time"] = unknown if row["seconds"] is None else f"about {format_duration(row['seconds'])}"
+            explanation = "" if row["missing"] == 0 else "not known"
+            row["time"] = explanation if row["seconds"] is None else f"about {format_duration(row['seconds'])}"
         print_output(False, planned_rows, PLANNED if dry_run else LISTED)
         if bases := list(dict.fromkeys(filter(None, (row.get("basis") for row in rows)))):
             click.echo(f"time from {'; '.join(bases)}", err=True)
         if group:
             click.echo(f"launched as {group.hex[-6:]}; chessreg attach {group.hex[-6:]} follows it", err=True)
-            if started:
+            if has_started:
                 click.echo(f"a supervisor was started for this machine; its log is {presence.log}", err=True)
         elif not dry_run:
             click.echo("nothing was queued: every run is complete or queued already", err=True)
@@ -352,9 +356,9 @@ def list_needed_references(orders: list[Order]) -> list[str]:
     from chessreg.runs.inputs import FILE_NOUNS
     from chessreg.runs.resolve import iter_named_inputs
 
-    made = {order.name for order in orders}
-    named = [(noun, reference) for order in orders for _, noun, reference in iter_named_inputs(order.spec)]
-    return [reference for noun, reference in named if noun not in FILE_NOUNS and reference not in made]
+    order_names = {order.name for order in orders}
+    references = [(noun, reference) for order in orders for _, noun, reference in iter_named_inputs(order.spec)]
+    return [reference for noun, reference in references if noun not in FILE_NOUNS and reference not in order_names]
 
 
 def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:
@@ -364,8 +368,8 @@ def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:
     from chessreg.scheduling.executors import open_executor
     from chessreg.scheduling.launch import make_jobs, plan_orders
 
-    if wrong := next((order.on for order in orders if order.on.partition(":")[0] != "slurm"), None):
-        raise BadInputError(f"--print needs --on slurm, not --on {wrong}", "--on slurm:PROFILE --print")
+    if other_executor := next((order.on for order in orders if order.on.partition(":")[0] != "slurm"), None):
+        raise BadInputError(f"--print needs --on slurm, not --on {other_executor}", "--on slurm:PROFILE --print")
     session, group, scripts = home.session(), make_id(), []
     for each in plan_orders(orders, session.database, session.store):
         if each.status == "queued":

@@ -98,20 +98,20 @@ def show_command(noun: Entity) -> click.Command:
     @add_json_option
     @pass_home
     def command(home: Home, reference: str, **options: Any) -> None:
-        printed = noun.show(open_home(home), reference, **options)
-        for remark in printed.remarks:
+        output = noun.show(open_home(home), reference, **options)
+        for remark in output.remarks:
             click.echo(remark, err=True)
-        if home.json or isinstance(printed.data, list):
-            print_output(home, printed.data)
+        if home.json or isinstance(output.data, list):
+            print_output(home, output.data)
             return
-        print_output(home, {**printed.data, **printed.read_as}, printed.fields)
-        for part in printed.parts:
+        print_output(home, {**output.data, **output.read_as}, output.fields)
+        for part in output.parts:
             if part.rows:
                 click.echo(f"\n{part.name}")
                 print_output(
                     home, [dict(row) for row in part.rows], {column.field: column.heading for column in part.columns}
                 )
-        for line in printed.lines:
+        for line in output.lines:
             click.echo(line)
 
     command.params[1:1] = make_click_options(noun.show_options)
@@ -129,13 +129,13 @@ def verify_command(noun: Entity) -> click.Command:
     @click.pass_context
     def command(ctx: click.Context, home: Home, reference: str, **options: Any) -> None:
         assert noun.verify is not None
-        verified = noun.verify(home.session(), reference, **options)
-        print_output(home, verified.counts, verified.fields)
-        for problem in verified.problems:
+        verification = noun.verify(home.session(), reference, **options)
+        print_output(home, verification.counts, verification.fields)
+        for problem in verification.problems:
             click.echo(f"error: {problem}", err=True)
-        if verified.problems:
+        if verification.problems:
             ctx.exit(1)
-        click.echo(verified.outcome, err=True)
+        click.echo(verification.outcome, err=True)
 
     command.params[1:1] = make_click_options(noun.verify_options)
     return command
@@ -203,16 +203,16 @@ def remove_annotations(home: Home, noun: str, reference: str, word: str) -> None
 
 def add_annotation_commands(group: click.Group, noun: str) -> None:
     """Add the commands name, tag, note, star, pin, archive, invalidate and their opposites to a noun's group."""
-    tagged = f"Tag a {noun}. Example: chessreg {group.name} tag 3f2a09 paper"
+    tag_help = f"Tag a {noun}. Example: chessreg {group.name} tag 3f2a09 paper"
     group.add_command(
         make_value_command(noun, "name", "name", "name", f"Name a {noun}; a new name replaces the old one.")
     )
-    group.add_command(make_value_command(noun, "tag", "tag", "tag", tagged))
+    group.add_command(make_value_command(noun, "tag", "tag", "tag", tag_help))
     group.add_command(make_value_command(noun, "untag", "tag", "tag", "Remove a tag.", back=True))
     group.add_command(make_value_command(noun, "note", "note", "text", f"Add a note to a {noun}."))
-    for word, (undo, help, undone) in SWITCHES.items():
+    for word, (undo, help, notice) in SWITCHES.items():
         group.add_command(make_switch_command(noun, word, word, help.format(noun=noun)))
-        group.add_command(make_switch_command(noun, undo, word, undone, back=True))
+        group.add_command(make_switch_command(noun, undo, word, notice, back=True))
     group.add_command(make_invalidate_command(noun))
     group.add_command(make_unmark_command(noun))
 

@@ -75,7 +75,7 @@ def make_paper_command(
     from functools import partial
 
     option = click.Option
-    of_model = [
+    model_options = [
         option(["--checkpoint"], required=True, metavar="CHECKPOINT", help="Model to run the paper on."),
         option(
             ["--sae"],
@@ -84,7 +84,7 @@ def make_paper_command(
             "Left out: without that control.",
         ),
     ]
-    of_positions = [
+    position_options = [
         option(
             ["--position-dataset", "positions"],
             required=True,
@@ -104,7 +104,7 @@ def make_paper_command(
             "architecture; repeatable. Left out: models with initial weights, which are first trained on prompts.",
         ),
     ]
-    of_others = [
+    other_options = [
         option(
             ["--beside"],
             multiple=True,
@@ -112,15 +112,15 @@ def make_paper_command(
             help="Another model of games, for the table that compares models; repeatable. Left out: no other model.",
         ),
     ]
-    without_games = " Left out, or if the positions do not name their games: no models of games." if trains else ""
+    note = " Left out, or if the positions do not name their games: no models of games." if trains else ""
     options = [
-        *(of_positions if trains else of_model),
-        *(of_others if compares else []),
+        *(position_options if trains else model_options),
+        *(other_options if compares else []),
         option(
             ["--dataset"],
             required=not trains,
             metavar="DATASET",
-            help=f"Games to fit and test on; missing parts fit, validation and test are made.{without_games}",
+            help=f"Games to fit and test on; missing parts fit, validation and test are made.{note}",
         ),
         option(
             ["--test"],
@@ -278,18 +278,18 @@ def load_saved_paper(work: Work, file: Path) -> None:
     from chessreg.papers import archive
 
     loaded, states = archive.load_paper(work, file)
-    begun = f", {states} begun trainings" if states else ""
-    click.echo(f"{loaded.results:,} new results of {loaded.runs:,} runs{begun} from {file}", err=True)
+    note = f", {states} begun trainings" if states else ""
+    click.echo(f"{loaded.results:,} new results of {loaded.runs:,} runs{note} from {file}", err=True)
 
 
 def save_paper_file(work: Work, file: Path, as_json: bool) -> None:
     """Write the results so far as one file for another machine."""
     from chessreg.papers import archive
 
-    saved = archive.save_paper(work, file)
+    saved_file = archive.save_paper(work, file)
     summary = "{complete} of {steps} steps complete: {runs} runs, {artifacts} artifacts, "
-    summary += "{states} begun trainings, {bytes:,} bytes" if saved["states"] else "{bytes:,} bytes"
-    print_output(True, saved) if as_json else click.echo(f"{file}: {summary.format(**saved)}", err=True)
+    summary += "{states} begun trainings, {bytes:,} bytes" if saved_file["states"] else "{bytes:,} bytes"
+    print_output(True, saved_file) if as_json else click.echo(f"{file}: {summary.format(**saved_file)}", err=True)
 
 
 def write_tables(work: Work, action: PaperAction) -> None:
@@ -297,13 +297,13 @@ def write_tables(work: Work, action: PaperAction) -> None:
     from chessreg.papers.report import write_report
 
     folder = action.output or Path("papers") / work.tag
-    written = write_report(work, folder)
+    report_files = write_report(work, folder)
     if action.json:
-        files = [str(folder / file) for sheet in written for file in sheet.files]
+        files = [str(folder / file) for sheet in report_files for file in sheet.files]
         steps = {"paper": work.paper.name, "tag": work.tag, "folder": str(folder), "steps": len(work.steps)}
         print_output(True, {**steps, "files": files})
         return
-    for each in written:
+    for each in report_files:
         click.echo(f"{'picture' if each.rows is None else f'{each.rows:>5} rows':10}  {each.title}", err=True)
     click.echo(str(folder / "index.md"))
 
@@ -340,8 +340,8 @@ def launch_steps(work: Work, on: str, quiet: bool) -> None:
             )
 
     with show_progress_line("", quiet=quiet) as on_progress:
-        stopped = PaperLauncher(work, on, on_queued, on_progress).launch_steps()
-    if stopped:
+        stop_reason = PaperLauncher(work, on, on_queued, on_progress).launch_steps()
+    if stop_reason:
         click.echo("interrupted: launched jobs continue (chessreg jobs); the same command resumes the paper", err=True)
         sys.exit(130)
 
@@ -363,17 +363,17 @@ def print_rehearsal(work: Work, as_json: bool) -> None:
             click.echo(f"[{number}/{total}] {step.name} ({step.kind}): {step.state}{why}", err=True)
 
     try:
-        done = rehearse_paper(work, on_step)
+        steps = rehearse_paper(work, on_step)
     except KeyboardInterrupt:
         click.echo("interrupted: nothing is kept", err=True)
         sys.exit(130)
-    failed = [step for step in done if step.state == FAILED]
-    expected = sum(step.expected_seconds or 0.0 for step in done)
-    rows = [asdict(step) for step in done]
+    failed_steps = [step for step in steps if step.state == FAILED]
+    expected = sum(step.expected_seconds or 0.0 for step in steps)
+    rows = [asdict(step) for step in steps]
     if as_json:
-        print_output(True, {"steps": rows, "failed": len(failed), "expected_seconds": expected})
+        print_output(True, {"steps": rows, "failed": len(failed_steps), "expected_seconds": expected})
     else:
-        shown = [
+        shown_rows = [
             row
             | {
                 "seconds": f"{row['seconds']:.1f}",
@@ -383,16 +383,16 @@ def print_rehearsal(work: Work, as_json: bool) -> None:
             }
             for row in rows
         ]
-        on_gpu = ["gpu"] if any(row["gpu_bytes"] is not None for row in rows) else []
-        print_output(False, shown, ["name", "kind", "state", "seconds", "memory", *on_gpu, "whole"])
+        gpu_columns = ["gpu"] if any(row["gpu_bytes"] is not None for row in rows) else []
+        print_output(False, shown_rows, ["name", "kind", "state", "seconds", "memory", *gpu_columns, "whole"])
         click.echo(
-            f"{len(done)} steps, {len(failed)} failed; about {format_cpu_time(expected) or 'an unknown time'} for the "
-            "whole paper on this machine",
+            f"{len(steps)} steps, {len(failed_steps)} failed; about {format_cpu_time(expected) or 'an unknown time'} "
+            "for the whole paper on this machine",
             err=True,
         )
-        for step in failed:
+        for step in failed_steps:
             click.echo(f"failed: {step.name}: {step.why}", err=True)
-    if failed:
+    if failed_steps:
         sys.exit(1)
 
 
@@ -418,10 +418,10 @@ def print_paper_plan(work: Work, as_json: bool) -> None:
         }
         for p in plan
     ]  # fmt: skip
-    summed = sum_step_plans(plan) | {"cpu_seconds": sum(each or 0.0 for each in times.values()) if rate else None}
+    totals = sum_step_plans(plan) | {"cpu_seconds": sum(each or 0.0 for each in times.values()) if rate else None}
     if as_json:
         print_output(
-            True, {"paper": work.paper.name, "tag": work.tag, "steps": rows, "totals": summed, "too_few_games": short}
+            True, {"paper": work.paper.name, "tag": work.tag, "steps": rows, "totals": totals, "too_few_games": short}
         )
         return
     rows_listed = [
@@ -434,18 +434,18 @@ def print_paper_plan(work: Work, as_json: bool) -> None:
     ]
     columns = ["step", "kind", "state", "units", "missing", "rows", "bytes", *(["cpu"] if rate else []), "serves"]
     print_output(False, rows_listed, columns)
-    states = ", ".join(f"{count} {state}" for state, count in summed["states"].items())
-    left = ", ".join(f"{count:,} {table}" for table, count in summed["rows"].items()) or "none"
+    states = ", ".join(f"{count} {state}" for state, count in totals["states"].items())
+    left = ", ".join(f"{count:,} {table}" for table, count in totals["rows"].items()) or "none"
     click.echo(
-        f"{summed['steps']} steps: {states}; rows to come: {left}; {summed['bytes']:,} bytes in the store", err=True
+        f"{totals['steps']} steps: {states}; rows to come: {left}; {totals['bytes']:,} bytes in the store", err=True
     )
     if rate:
-        cost = f"about {summed['cpu_seconds'] / 3600:,.1f} core-hours on one thread of this machine"
+        cost = f"about {totals['cpu_seconds'] / 3600:,.1f} core-hours on one thread of this machine"
         click.echo(f"{cost}, of {rate / 1e9:,.0f} Gflop/s; steps of seconds are not counted", err=True)
     click.echo("numbers of waiting steps are expectations, counted when the steps before them are complete", err=True)
     for line in short:
         click.echo(line, err=True)
-    if (trials := summed["rows"].get("trial", 0)) >= MANY_TRIALS:
+    if (trials := totals["rows"].get("trial", 0)) >= MANY_TRIALS:
         click.echo(
             f"{trials:,} trials need about {trials * TRIAL_BYTES / 1e9:,.0f} GB in SQLite; PostgreSQL is faster "
             "for this number of rows: set CHESSREG_REGISTRY=postgresql://… (docs/machines.md)",

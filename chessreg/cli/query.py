@@ -260,8 +260,8 @@ def answer_query(home: Home, question: Asked) -> QueryResult:
             raise click.UsageError("--rows and --published exclude each other")
         rows = query_rows_behind(database, entry, question.rows, scope, **how)
         explain = f"chessreg query {shlex.quote(entry.title)} --rows {question.rows} --columns"
-        described = describe_row_columns(entry, rows.columns)
-        return replace(rows, described=described, notes=[*rows.notes, f"{explain} explains the columns"])
+        column_notes = describe_row_columns(entry, rows.columns)
+        return replace(rows, described=column_notes, notes=[*rows.notes, f"{explain} explains the columns"])
     result = run_query(database, entry, scope, **how)
     if question.name and not (entry.is_called(question.name) if len(result) else entry.is_titled(question.name)):
         result = replace(result, notes=[f'this is "{entry.title}": {entry.question}', *result.notes])
@@ -276,14 +276,14 @@ def print_result(result: QueryResult, format_: str | None, question: Asked) -> N
     """Print the data on stdout, or write it to a file; print notes, and the provenance if asked for, on stderr."""
     from chessreg.queries import render
 
-    chosen = format_ or (render.SUFFIXES.get(question.output.suffix.lower()) if question.output else None)
-    if result.meta.get("published") and chosen in (None, "table", "markdown", "latex"):
+    format = format_ or (render.SUFFIXES.get(question.output.suffix.lower()) if question.output else None)
+    if result.meta.get("published") and format in (None, "table", "markdown", "latex"):
         from chessreg.queries.published import drop_unmatched
 
         result = drop_unmatched(result)
     if question.output is not None:
-        written = render.write_result(result, question.output, format_, wide=question.wide)
-        click.echo(f"{question.output}: {len(result):,} rows as {written}", err=True)
+        written_text = render.write_result(result, question.output, format_, wide=question.wide)
+        click.echo(f"{question.output}: {len(result):,} rows as {written_text}", err=True)
     elif format_ == "parquet":
         if sys.stdout.isatty():
             raise BadInputError("Parquet cannot be printed", "add --output FILE.parquet")
@@ -337,28 +337,30 @@ def show_list(home: Home, as_json: bool) -> None:
     """Print the query catalogue by topic and mark the queries that this registry has complete runs for."""
     from chessreg.queries.catalogue import list_entries
 
-    listed = list_entries(list_custom_kind_files(home))
-    answerable = find_answerable_queries(home, listed)
+    entries = list_entries(list_custom_kind_files(home))
+    answerable_titles = find_answerable_queries(home, entries)
     if as_json:
         rows = [
             {
                 "title": e.title, "topic": e.topic, "question": e.question, "aliases": list(e.aliases),
                 "paper": e.paper, "made_by": e.made_by,
-                "has_runs": None if answerable is None else e.title in answerable,
+                "has_runs": None if answerable_titles is None else e.title in answerable_titles,
             }
-            for e in listed
+            for e in entries
         ]  # fmt: skip
         print_output(True, rows)
         return
-    width = max(len(e.title) for e in listed)
-    for topic in dict.fromkeys([*TOPICS, *(e.topic for e in listed)]):
+    width = max(len(e.title) for e in entries)
+    for topic in dict.fromkeys([*TOPICS, *(e.topic for e in entries)]):
         click.secho(topic[:1].upper() + topic[1:], bold=True)
-        for e in listed:
+        for e in entries:
             if e.topic == topic:
-                mark = "•" if answerable and e.title in answerable else " "
+                mark = "•" if answerable_titles and e.title in answerable_titles else " "
                 click.echo(f"{mark} {e.title:<{width}}  {e.question or e.paper}")
-    here = "• this registry has data for it" if answerable else "this registry has no complete run for a query yet"
-    click.echo(here, err=True)
+    legend = (
+        "• this registry has data for it" if answerable_titles else "this registry has no complete run for a query yet"
+    )
+    click.echo(legend, err=True)
 
 
 def read_if_available(

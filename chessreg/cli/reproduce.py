@@ -63,9 +63,9 @@ def draw_tree(branch: Branch, onto: Tree | None = None) -> Tree:
     facts = branch.facts
     field = f"[dim]{escape(branch.field)}:[/dim] " if branch.field not in ("", facts["kind"]) else ""
     state = "" if facts["state"] == "complete" else f" [{COLORS.get(facts['state'], 'cyan')}]{facts['state']}[/]"
-    again = " [dim]… as above[/dim]" if branch.again else ""
+    note = " [dim]… as above[/dim]" if branch.again else ""
     name = f"[bold]{escape(facts['name'])}[/bold] " if facts["name"] else ""
-    text = f"{field}{escape(facts['kind'])} {name}{branch.node.id[-6:]}{state}{again}"
+    text = f"{field}{escape(facts['kind'])} {name}{branch.node.id[-6:]}{state}{note}"
     at = Tree(text) if onto is None else onto.add(text)
     for inner in branch.branches:
         draw_tree(inner, at)
@@ -100,13 +100,13 @@ def reproduce(home: Home, reference: str, do: bool) -> None:
     database = open_with_waiting_results(home)
     with database.read() as session:
         row = read.read_run(session, reference)
-        made = list_steps(session, row["id"])
+        steps = list_steps(session, row["id"])
     if not do:
-        print_script(home, row, made)
+        print_script(home, row, steps)
         return
-    opened = home.session()
-    way = rerun_exactly if is_repeatable(opened.database, row["id"]) else rerun_statistically
-    if not way(home, opened, row["id"]):
+    opened_session = home.session()
+    way = rerun_exactly if is_repeatable(opened_session.database, row["id"]) else rerun_statistically
+    if not way(home, opened_session, row["id"]):
         click.get_current_context().exit(1)
 
 
@@ -117,17 +117,17 @@ def print_script(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) ->
     last = row["tries"][-1] if row["tries"] else {}
     code = last.get("code", {})
     if home.json:
-        kept = {key: last.get(key) for key in ("host", "code", "chessreg_version", "environment")}
-        print_output(home, {"run_id": row["id"], "spec": row["spec"], "steps": made, **kept})
+        facts = {key: last.get(key) for key in ("host", "code", "chessreg_version", "environment")}
+        print_output(home, {"run_id": row["id"], "spec": row["spec"], "steps": made, **facts})
         return
     for line in write_script_lines(made, home.session().store):
         click.echo(line)
     click.echo(make_visible(f"# chessreg {last.get('chessreg_version')} on {last.get('host')}"))
-    for where, state in code.items():
+    for part_name, state in code.items():
         if isinstance(state, dict) and state.get("commit"):
-            changed = f", with changes (sha256 {str(state['patch_sha256'])[:12]})" if state.get("patch_sha256") else ""
-            changed += "; --json has them" if state.get("patch") else ""
-            click.echo(make_visible(f"# {where} at commit {str(state['commit'])[:12]}{changed}"))
+            note = f", with changes (sha256 {str(state['patch_sha256'])[:12]})" if state.get("patch_sha256") else ""
+            note += "; --json has them" if state.get("patch") else ""
+            click.echo(make_visible(f"# {part_name} at commit {str(state['commit'])[:12]}{note}"))
     versions = last.get("environment") or {}
     versions_listed = [
         f"{name} {versions[name]}" for name in ("torch", "transformers", "chess", "numpy") if name in versions
@@ -146,13 +146,13 @@ def rerun_exactly(home: Home, session: Session, run_id: UUID) -> bool:
         print_output(home, outcome.as_dict())
         return outcome.is_equal
     click.echo(f"{outcome.same:,} rows came out the same, {len(outcome.differing):,} did not", err=True)
-    for column, differing in outcome.columns.items():
-        click.echo(make_visible(f"  {column}: {differing.describe()}"), err=True)
+    for column, differences in outcome.columns.items():
+        click.echo(make_visible(f"  {column}: {differences.describe()}"), err=True)
     if outcome.newer:
         click.echo(f"not compared, as the run does not have them: {', '.join(sorted(outcome.newer))}", err=True)
-    made = outcome.outputs_same + len(outcome.outputs_differing)
-    if made:
-        click.echo(f"{outcome.outputs_same} of {made} outputs have the same bytes", err=True)
+    output_count = outcome.outputs_same + len(outcome.outputs_differing)
+    if output_count:
+        click.echo(f"{outcome.outputs_same} of {output_count} outputs have the same bytes", err=True)
     for what in outcome.outputs_kept:
         click.echo(make_visible(f"kept, as its bytes were not here: {what}"), err=True)
     return outcome.is_equal
@@ -169,12 +169,12 @@ def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
 
     with (
         show_progress_line("again", quiet=home.json) as on_progress,
-        replicate_run(session.database, session.store, run_id, on_progress) as (there, replicate),
+        replicate_run(session.database, session.store, run_id, on_progress) as (remote, replicate),
     ):
-        comparison = compare_runs(there, [run_id.hex, replicate.hex])
+        comparison = compare_runs(remote, [run_id.hex, replicate.hex])
     p = comparison.correct_p_values()
-    apart = [name for name, adjusted in p.items() if adjusted < SIGNIFICANCE_LEVEL]
-    agrees = bool(p) and not apart
+    differing_names = [name for name, p_value in p.items() if p_value < SIGNIFICANCE_LEVEL]
+    agrees = bool(p) and not differing_names
     if home.json:
         print_output(home, comparison.as_dict() | {"p_holm": p, "agrees": agrees if p else None})
         return agrees
@@ -182,12 +182,12 @@ def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
     for m in comparison.metrics:
         then, now, difference = (*m.values, m.differences[1])
         difference_text = difference.format_value("+") if difference else ""
-        adjusted = f"{p[m.name]:.2g}" if m.name in p else ""
+        p_value = f"{p[m.name]:.2g}" if m.name in p else ""
         rows.append(
             {
                 "metric": m.name, "then": then.format_value(), "again": now.format_value(),
                 "difference": difference_text,
-                "p (Holm)": adjusted,
+                "p (Holm)": p_value,
             }
         )  # fmt: skip
     print_output(home, rows)
@@ -195,9 +195,9 @@ def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
         click.echo(
             "the replicate is inconclusive: no metric has an interval, because there are too few games", err=True
         )
-    elif apart:
-        click.echo(f"the replicate differs in {', '.join(apart)}", err=True)
+    elif differing_names:
+        click.echo(f"the replicate differs in {', '.join(differing_names)}", err=True)
     else:
-        tested = f"{len(p)} metrics differ" if len(p) > 1 else "1 metric differs"
-        click.echo(f"the replicate agrees: none of {tested} (5 %, by Holm)", err=True)
+        summary = f"{len(p)} metrics differ" if len(p) > 1 else "1 metric differs"
+        click.echo(f"the replicate agrees: none of {summary} (5 %, by Holm)", err=True)
     return agrees

@@ -287,9 +287,9 @@ def describe_usage_error(error: click.UsageError) -> str:
         return error.format_message()
     from chessreg.cli.suggest import suggest_options
 
-    near = suggest_options(error.ctx.command, error.option_name)
-    also = f"; did you mean {' or '.join(near)}?" if near else ""
-    return f"{error.ctx.command_path} has no option {error.option_name}{also}"
+    suggestions = suggest_options(error.ctx.command, error.option_name)
+    hint = f"; did you mean {' or '.join(suggestions)}?" if suggestions else ""
+    return f"{error.ctx.command_path} has no option {error.option_name}{hint}"
 
 
 def require_text(args: Sequence[str]) -> None:

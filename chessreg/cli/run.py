@@ -105,7 +105,7 @@ def make_kind_command(
         help=f"Use a paper's settings; options override them, and `none` removes a number. One of: "
         f"{', '.join(kind.presets)}. Left out: the defaults.",
     )
-    own = [
+    kind_options = [
         *([preset] if kind.presets else []),
         click.Option(
             ["--spec"],
@@ -119,7 +119,7 @@ def make_kind_command(
         ),
         click.Option(["--json"], is_flag=True, help="Print one JSON document."),
     ]
-    return (made or KindCommand)(kind, name, settings, execution, own)
+    return (made or KindCommand)(kind, name, settings, execution, kind_options)
 
 
 class KindCommand(click.Command):
@@ -154,35 +154,37 @@ class KindCommand(click.Command):
         params, _, _ = self.make_parser(ctx).parse_args(self.typed)
         tag = find_variant_tag(self.kind.spec)
         from_file = read_toml(Path(params["spec"])) if "spec" in params else {}
-        filled = self.kind.preset(params["preset"]) if "preset" in params else {}
-        found = (values[tag] for values in (params, from_file, filled) if tag in values)
-        return next(found, None)
+        preset = self.kind.preset(params["preset"]) if "preset" in params else {}
+        tags = (values[tag] for values in (params, from_file, preset) if tag in values)
+        return next(tags, None)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the main settings, or all with `--help-all`. If the spec has variants, those of the given one."""
-        whole = ctx.meta.get(HELP_ALL, False)
+        is_complete = ctx.meta.get(HELP_ALL, False)
         tag = find_variant_tag(self.kind.spec)
-        value, known = self.find_typed_tag(ctx) if tag else None, list_variants(self.kind.spec)
-        shown, of = list(list_visible_settings(self.kind.spec, value)), ""
-        if tag and value in known:
-            of = f" of {format_flag([tag])} {value}"
+        value, variants = self.find_typed_tag(ctx) if tag else None, list_variants(self.kind.spec)
+        visible_settings, variant_note = list(list_visible_settings(self.kind.spec, value)), ""
+        if tag and value in variants:
+            variant_note = f" of {format_flag([tag])} {value}"
         elif tag:
-            del shown[0]
-            of = f" of every {tag}"
+            del visible_settings[0]
+            variant_note = f" of every {tag}"
             with formatter.section(f"{format_flag([tag])} is required (give one with --help for its settings)"):
-                formatter.write_dl([(name, each.model_fields[tag].description or "") for name, each in known.items()])
-        sections = group_settings(self.kind, shown)
-        for title, settings in sections.items() if whole else list(sections.items())[:2]:
-            write_options(ctx, formatter, title + of, [make_option(setting) for setting in settings])
-        if whole:
+                formatter.write_dl(
+                    [(name, each.model_fields[tag].description or "") for name, each in variants.items()]
+                )
+        sections = group_settings(self.kind, visible_settings)
+        for title, settings in sections.items() if is_complete else list(sections.items())[:2]:
+            write_options(ctx, formatter, title + variant_note, [make_option(setting) for setting in settings])
+        if is_complete:
             write_options(ctx, formatter, "Execution options (not part of the run's identity)", self.execution)
         help_option = self.get_help_option(ctx)
         write_options(ctx, formatter, "Options", [*self.own, *([help_option] if help_option else [])])
-        hidden = sum(map(len, list(sections.values())[2:]))
-        if not whole and hidden:
-            typed = f" {format_flag([tag])} {value}" if value in known else ""
-            counts = f"{hidden} more settings and {len(self.execution)} execution options"
-            formatter.write(f"\n{counts}:\n  {ctx.command_path}{typed} --help-all\n")
+        hidden_count = sum(map(len, list(sections.values())[2:]))
+        if not is_complete and hidden_count:
+            variant_flag = f" {format_flag([tag])} {value}" if value in variants else ""
+            counts = f"{hidden_count} more settings and {len(self.execution)} execution options"
+            formatter.write(f"\n{counts}:\n  {ctx.command_path}{variant_flag} --help-all\n")
 
     def execute(self, **params: Any) -> None:
         """Run the kind in this process, or print its plan with `--dry-run`."""
@@ -212,11 +214,13 @@ def group_settings(kind: Kind, settings: Sequence[SettingField]) -> dict[str, li
 
     The main ones are the kind's `main_settings`; without those, the first ten other than seed and replicate.
     """
-    required = [setting for setting in settings if setting.is_required]
+    required_settings = [setting for setting in settings if setting.is_required]
     optional = [setting for setting in settings if not setting.is_required]
-    named = [setting for name in kind.main_settings for setting in optional if setting.path == name]
-    main = (named or [setting for setting in optional if setting.path not in ("seed", "replicate")])[:MAIN_SETTINGS]
-    sections = {"Required settings": required, "Main settings": main}
+    main_settings = [setting for name in kind.main_settings for setting in optional if setting.path == name]
+    main = (main_settings or [setting for setting in optional if setting.path not in ("seed", "replicate")])[
+        :MAIN_SETTINGS
+    ]
+    sections = {"Required settings": required_settings, "Main settings": main}
     for setting in optional:
         if setting not in main:
             table = setting.path.rpartition(".")[0].replace("_", " ").replace(".", " ")
@@ -248,8 +252,8 @@ def print_plan(planned: dict[str, Any], as_json: bool) -> None:
     click.echo(f"  bytes  {planned['bytes']:,} in the store")
     settings = planned["settings"]
     flat = flatten_settings({name: setting["name"] or setting["value"] for name, setting in settings.items()})
-    if own := find_own_kind(planned["kind"]):
-        flat = name_all_settings(own.spec, flat)
+    if custom_kind := find_own_kind(planned["kind"]):
+        flat = name_all_settings(custom_kind.spec, flat)
     sources = {path: planned["sources"].get(path, "default") for path in flat}
     for path in sorted(flat, key=lambda path: sources[path] == "default"):
         if path not in planned["without_effect"]:
@@ -275,21 +279,23 @@ def build_run_settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, di
     from chessreg.runs.spec import build_settings, merge_settings
 
     from_file = read_toml(Path(params["spec"])) if params["spec"] else {}
-    wrong = from_file.keys() - list_setting_names(kind.spec) - kind.options.model_fields.keys() - {"kind", "name"}
-    if wrong:
-        raise BadInputError(f"{params['spec']}: {kind.name} has no setting {', '.join(sorted(wrong))}")
+    unknown_names = (
+        from_file.keys() - list_setting_names(kind.spec) - kind.options.model_fields.keys() - {"kind", "name"}
+    )
+    if unknown_names:
+        raise BadInputError(f"{params['spec']}: {kind.name} has no setting {', '.join(sorted(unknown_names))}")
     if from_file.get("kind", kind.name) != kind.name:
         raise BadInputError(f"{params['spec']} is a spec of kind {from_file['kind']}, not {kind.name}")
     spec_given, execution_given = collect_given_values(kind.spec, params), collect_given_values(kind.options, params)
-    filled = kind.preset(params["preset"]) if params.get("preset") else {}
+    preset = kind.preset(params["preset"]) if params.get("preset") else {}
     sources: dict[str, str] = {}
     for values, source in (
-        (filled, f"preset {params.get('preset')}"), (from_file, str(params["spec"])),
+        (preset, f"preset {params.get('preset')}"), (from_file, str(params["spec"])),
         (spec_given | execution_given, "given"),
     ):  # fmt: skip
         sources |= dict.fromkeys(flatten_settings(values), source)
-    in_file = {k: v for k, v in from_file.items() if k in list_setting_names(kind.spec)}
-    spec = build_settings(kind.spec, merge_settings(in_file, spec_given), filled)
+    file_settings = {k: v for k, v in from_file.items() if k in list_setting_names(kind.spec)}
+    spec = build_settings(kind.spec, merge_settings(file_settings, spec_given), preset)
     execution = build_settings(
         kind.options,
         merge_settings({k: v for k, v in from_file.items() if k in kind.options.model_fields}, execution_given),
@@ -318,18 +324,18 @@ def make_plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: 
 
     ingest_fragments(session.database, session.store)
     inputs = session.inputs
-    resolved: ResolvedSpec = resolve_spec(kind, spec, inputs)
-    missing = find_missing_units(inputs, resolved)
+    resolved_spec: ResolvedSpec = resolve_spec(kind, spec, inputs)
+    missing = find_missing_units(inputs, resolved_spec)
     if missing:
-        require_runnable(resolved, execution, inputs)
-    estimate = kind.estimate(resolved.spec, inputs)
-    time = estimate_time(kind, resolved.spec, estimate, resolved.units, len(missing), inputs, execution)
-    typed, resolved_values = spec.model_dump(mode="json"), resolved.spec.model_dump(mode="json")
+        require_runnable(resolved_spec, execution, inputs)
+    estimate = kind.estimate(resolved_spec.spec, inputs)
+    time = estimate_time(kind, resolved_spec.spec, estimate, resolved_spec.units, len(missing), inputs, execution)
+    typed_values, resolved_values = spec.model_dump(mode="json"), resolved_spec.spec.model_dump(mode="json")
     return {
-        "run_id": resolved.run_id.hex,
+        "run_id": resolved_spec.run_id.hex,
         "kind": kind.name,
-        "spec_hash": resolved.spec_hash,
-        "units": resolved.units,
+        "spec_hash": resolved_spec.spec_hash,
+        "units": resolved_spec.units,
         "missing": len(missing),
         "seconds": time.seconds,
         "like": time.attempts,
@@ -340,21 +346,21 @@ def make_plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: 
         "settings": {
             name: {
                 "value": value,
-                "name": typed[name] if typed.get(name) and typed[name] != value else None,
+                "name": typed_values[name] if typed_values.get(name) and typed_values[name] != value else None,
                 "source": next((sources[path] for path in sources if path.partition(".")[0] == name), "default"),
             }
             for name, value in (resolved_values | execution.model_dump(mode="json")).items()
         },
         "sources": sources,
-        "without_effect": resolved.spec.without_effect(),
+        "without_effect": resolved_spec.spec.without_effect(),
         "remarks": [*inputs.remarks, *estimate.remarks],
     }
 
 
 def resume_run(home: Home, reference: str) -> None:
     """Resume a run from its recorded spec."""
-    kind, spec, explicit = read_recorded_run(home, reference)
-    execute_run(home, kind, spec, kind.options(), explicit, None, False)
+    kind, spec, explicit_names = read_recorded_run(home, reference)
+    execute_run(home, kind, spec, kind.options(), explicit_names, None, False)
 
 
 def read_recorded_run(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
@@ -369,8 +375,8 @@ def read_recorded_run(home: Home, reference: str) -> tuple[Kind, Any, tuple[str,
         if record is None:  # named when it was launched, and not begun yet
             raise NotFoundError(f"run {reference} has not begun", f"chessreg jobs {reference}")
         kind = find_kind_of_record(sql.get_one(tables.KindRecord, (record.kind, record.version)))
-        spec_values, explicit = record.spec, tuple(record.explicit)
-    return kind, parse_settings(kind.spec, spec_values), explicit
+        spec_values, explicit_names = record.spec, tuple(record.explicit)
+    return kind, parse_settings(kind.spec, spec_values), explicit_names
 
 
 def execute_run(
@@ -382,10 +388,10 @@ def execute_run(
     from chessreg.runs.resolve import iter_named_inputs
     from chessreg.runs.unfinished import list_states
 
-    named = [(noun, reference) for _, noun, reference in iter_named_inputs(spec)]
+    references = [(noun, reference) for _, noun, reference in iter_named_inputs(spec)]
     session = home.open_for_adding(
-        needs=[reference for noun, reference in named if noun not in FILE_NOUNS],
-        check=lambda: [list_user_files(noun, path) for noun, path in named if noun in FILE_NOUNS],
+        needs=[reference for noun, reference in references if noun not in FILE_NOUNS],
+        check=lambda: [list_user_files(noun, path) for noun, path in references if noun in FILE_NOUNS],
     )
     with show_progress_line(kind.name, quiet=as_json) as on_progress:
         report = session.run(spec, execution, kind=kind, name=name, explicit=explicit, on_progress=on_progress)
@@ -414,12 +420,12 @@ def execute_run(
             click.echo(f"  chessreg query --list  # {more} more tables of {kind.name} runs", err=True)
         click.echo(short)
     if report.interrupted:
-        begun = ""
+        note = ""
         with suppress(RegistryError):  # one that does not answer
             if list_states(session.database, session.store, report.run_id):
-                begun = " and the state of the unfinished unit"
+                note = " and the state of the unfinished unit"
         click.echo(
-            f"interrupted: {report.units - report.missing} of {report.units} units{begun} are kept; "
+            f"interrupted: {report.units - report.missing} of {report.units} units{note} are kept; "
             f"chessreg run --resume {short}",
             err=True,
         )
@@ -494,8 +500,8 @@ def name_parameter(path: str) -> str:
 
 def collect_given_values(model: Any, params: dict[str, Any]) -> dict[str, Any]:
     """Return the values given on the command line, nested as the model is."""
-    given = ((setting.path, params.get(name_parameter(setting.path))) for setting in describe_settings(model))
-    return nest_settings({path: None if value is REMOVED else value for path, value in given if value is not None})
+    values = ((setting.path, params.get(name_parameter(setting.path))) for setting in describe_settings(model))
+    return nest_settings({path: None if value is REMOVED else value for path, value in values if value is not None})
 
 
 @click.command()
@@ -527,7 +533,7 @@ def trust(home: Home, reference: str | None, list_: bool, remove: str | None) ->
     if list_:
         print_output(home, [asdict(row) for row in trusts.list_trusted()], ["digest", "path", "since"])
     elif remove is not None:
-        gone = trusts.revoke_trust(remove)
-        print_output(home, [asdict(row) for row in gone], ["digest", "path", "since"])
+        removed = trusts.revoke_trust(remove)
+        print_output(home, [asdict(row) for row in removed], ["digest", "path", "since"])
     elif reference is not None:
         print_output(home, asdict(trusts.trust_reference(reference)))

@@ -57,12 +57,12 @@ def list_(home: Home, filter_words: tuple[str, ...], kind: str | None, everythin
 
     with open_with_waiting_results(home).read() as session:
         rows = list_matching_runs(session, " ".join(filter_words), kind=kind, archived=everything, sort=sort or "")
-    listed = (
+    run_rows = (
         rows
         if home.json
         else [{**row, "progress": format_run_progress(row), "tags": " ".join(row["tags"])} for row in rows]
     )
-    print_output(home, listed, get_headings(RUN))
+    print_output(home, run_rows, get_headings(RUN))
 
 
 @runs.command()

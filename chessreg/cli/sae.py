@@ -40,10 +40,10 @@ def export(home: Home, reference: str, folder: Path, layout: Any, **choice: Any)
     from chessreg.experiments.sae.stored import export_sae
 
     inputs = home.session().inputs
-    made = export_sae(inputs, inputs.reference("run:sae", reference), folder, layout, **choice)
-    files = {file.name: file.stat().st_size for file in sorted(made.iterdir())}
+    result = export_sae(inputs, inputs.reference("run:sae", reference), folder, layout, **choice)
+    files = {file.name: file.stat().st_size for file in sorted(result.iterdir())}
     print_output(
-        home, {"folder": str(made.resolve()), "files": files, "bytes": sum(files.values())}, ["folder", "bytes"]
+        home, {"folder": str(result.resolve()), "files": files, "bytes": sum(files.values())}, ["folder", "bytes"]
     )
 
 

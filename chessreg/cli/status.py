@@ -43,37 +43,39 @@ def status(home: Home, since: str) -> None:
     from chessreg.registry.run_filter import parse_moment
     from chessreg.scheduling import status as job_status
 
-    after = parse_moment(since)
+    start_time = parse_moment(since)
     with open_with_waiting_results(home).read() as session:
-        going, ended = job_status.list_active(session), job_status.list_ended(session, after)
+        active_jobs, ended_jobs = job_status.list_active(session), job_status.list_ended(session, start_time)
         machines = read.list_machines(session)
-        answers = measures.compare_with_earlier(session, [row["run_id"] for row in ended[: measures.NEWEST_ENDED_RUNS]])
-    ended = [{**row, "answer": answers.get(row["run_id"])} for row in ended]
+        answers = measures.compare_with_earlier(
+            session, [row["run_id"] for row in ended_jobs[: measures.NEWEST_ENDED_RUNS]]
+        )
+    ended_jobs = [{**row, "answer": answers.get(row["run_id"])} for row in ended_jobs]
     if home.json:
-        print_output(home, {"going": going, "machines": machines, "since": after, "ended": ended})
+        print_output(home, {"going": active_jobs, "machines": machines, "since": start_time, "ended": ended_jobs})
         return
-    if going:
-        print_output(home, [make_readable_row(row) for row in going], GOING)
+    if active_jobs:
+        print_output(home, [make_readable_row(row) for row in active_jobs], GOING)
         for row in machines:
             if row["load"]:
                 click.echo(f"{row['host']}: {format_load(row['load'])}")
         click.echo()
     else:
         click.echo("nothing runs\n", err=True)
-    if ended:
-        print_output(home, [make_ended_row(row) for row in ended], ENDED)
+    if ended_jobs:
+        print_output(home, [make_ended_row(row) for row in ended_jobs], ENDED)
     else:
-        click.echo(f"nothing has ended since {after:%Y-%m-%d %H:%M} UTC", err=True)
+        click.echo(f"nothing has ended since {start_time:%Y-%m-%d %H:%M} UTC", err=True)
 
 
 def make_ended_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row for display."""
-    took = "" if row["seconds"] is None else format_duration(row["seconds"])
+    duration = "" if row["seconds"] is None else format_duration(row["seconds"])
     answer = "" if row["answer"] is None else format_result(row["answer"])
     return {
         **row,
         "answer": answer,
-        "took": took,
+        "took": duration,
         "message": (row["message"] or "").splitlines()[0][:80] if row["message"] else "",
     }
 
@@ -126,16 +128,16 @@ def format_load(load: dict[str, Any] | None) -> str:
     parts = [f"{load['cpu']:.1f} of {load['cores']} cores"]
     for gpu in load["gpus"]:
         work = "" if gpu["busy"] is None else f"{100 * gpu['busy']:.0f} %, "
-        used, total = gpu["memory_used_bytes"], gpu["memory_bytes"]
-        memory_text = "" if used is None or total is None else f"{used / 2**30:.0f}/{total / 2**30:.0f} GiB"
+        used_bytes, total = gpu["memory_used_bytes"], gpu["memory_bytes"]
+        memory_text = "" if used_bytes is None or total is None else f"{used_bytes / 2**30:.0f}/{total / 2**30:.0f} GiB"
         parts.append(f"GPU {gpu['index']} {work}{memory_text}".rstrip(", "))
     return "; ".join(parts)
 
 
 def format_gpus(names: list[Any]) -> str:
     """Format the GPUs, equal ones together: 4 × NVIDIA A100."""
-    counted = {str(name): names.count(name) for name in names}
-    return ", ".join(f"{count} × {name}" if count > 1 else name for name, count in counted.items())
+    counts = {str(name): names.count(name) for name in names}
+    return ", ".join(f"{count} × {name}" if count > 1 else name for name, count in counts.items())
 
 
 @click.command()
@@ -188,17 +190,18 @@ def print_changes(home: Home, references: tuple[str, ...]) -> list[dict[str, Any
     rows: list[dict[str, Any]] = []
     for rows in watch_rows(home, references):
         for row in rows:
-            seen = row["state"], row["done"], row["progress"], row["message"]
-            if last.get(row["id"]) == seen:
+            state = row["state"], row["done"], row["progress"], row["message"]
+            if last.get(row["id"]) == state:
                 continue
-            last[row["id"]] = seen
+            last[row["id"]] = state
             if home.json:
                 print(json.dumps(to_plain(row), ensure_ascii=False), flush=True)
             else:
-                people = make_readable_row(row)
-                of = f"{row['done']:,}/{row['units']:,}" if row["units"] else ""
+                readable = make_readable_row(row)
+                progress = f"{row['done']:,}/{row['units']:,}" if row["units"] else ""
                 print(
-                    " ".join(filter(None, (row["title"], row["state"], of, people["pace"], people["why"]))), flush=True
+                    " ".join(filter(None, (row["title"], row["state"], progress, readable["pace"], readable["why"]))),
+                    flush=True,
                 )
     return rows
 

@@ -157,14 +157,14 @@ def suggest_commands(root: click.Group, context: click.Context, words: Sequence[
         for one in _list_synonyms(first):
             for other in _list_synonyms(second):
                 pairs += [(one, other), (other, one)]
-    found = [pair for pair in pairs if _is_command(root, context, pair)]
-    found += [(word,) for word in others if not found and _is_command(root, context, (word,))]
-    if not found and first in PHRASES:
+    commands = [pair for pair in pairs if _is_command(root, context, pair)]
+    commands += [(word,) for word in others if not commands and _is_command(root, context, (word,))]
+    if not commands and first in PHRASES:
         return [PHRASES[first]]
-    if not found:
-        found = [("run", first)] if _is_command(root, context, ("run", first)) else []
-        found += [(noun, "list") for noun in _list_synonyms(first) if _is_command(root, context, (noun, "list"))]
-    return list(dict.fromkeys(" ".join(pair) for pair in found))[:MAX_SUGGESTIONS]
+    if not commands:
+        commands = [("run", first)] if _is_command(root, context, ("run", first)) else []
+        commands += [(noun, "list") for noun in _list_synonyms(first) if _is_command(root, context, (noun, "list"))]
+    return list(dict.fromkeys(" ".join(pair) for pair in commands))[:MAX_SUGGESTIONS]
 
 
 def _list_synonyms(word: str) -> list[str]:
@@ -196,12 +196,12 @@ def suggest_options(command: click.Command, word: str) -> list[str]:
     """
     options = {name for parameter in command.params if isinstance(parameter, click.Option)
                for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("--")}  # fmt: skip
-    if listed := [option for option in MEANT.get(word, ()) if option in options]:
-        return listed[:MAX_SUGGESTIONS]
+    if meant_options := [option for option in MEANT.get(word, ()) if option in options]:
+        return meant_options[:MAX_SUGGESTIONS]
     parts = word.lstrip("-").split("-")
-    inside = [option for option in sorted(options) if parts == re.split(r"[-.]", option[2:])[-len(parts) :]]
-    begun = [option for option in sorted(options) if len(word) > 3 and option.startswith(word)]
-    near = difflib.get_close_matches(
+    matching_options = [option for option in sorted(options) if parts == re.split(r"[-.]", option[2:])[-len(parts) :]]
+    completed_options = [option for option in sorted(options) if len(word) > 3 and option.startswith(word)]
+    similar_options = difflib.get_close_matches(
         word.lstrip("-"), sorted(name[2:] for name in options), n=MAX_SUGGESTIONS, cutoff=MIN_SIMILARITY
     )
-    return (inside or begun)[:MAX_SUGGESTIONS] or [f"--{name}" for name in near]
+    return (matching_options or completed_options)[:MAX_SUGGESTIONS] or [f"--{name}" for name in similar_options]

@@ -75,20 +75,20 @@ def push(
     if rows and "://" in place:
         raise BadInputError("--rows needs a folder", "give --to FOLDER")
     folder = expand_path(place)
-    where = str(folder / "store") if rows else place
-    wanted = transfer.find_items(database, references, inputs=inputs)
+    target = str(folder / "store") if rows else place
+    items = transfer.find_items(database, references, inputs=inputs)
     if dry_run:
-        print_output(home, [{"what": item.what, "bytes": item.bytes} for item in wanted], ["what", "bytes"])
-        click.echo(f"{len(wanted)} would be pushed, {sum(i.bytes for i in wanted):,} bytes", err=True)
+        print_output(home, [{"what": item.what, "bytes": item.bytes} for item in items], ["what", "bytes"])
+        click.echo(f"{len(items)} would be pushed, {sum(i.bytes for i in items):,} bytes", err=True)
         return
-    there = place_at(where, create=True)
-    done = transfer.push_items(database, session.store, there, wanted)
-    states = unfinished.copy_states(database, session.store, there, references)
+    remote = place_at(target, create=True)
+    report = transfer.push_items(database, session.store, remote, items)
+    states = unfinished.copy_states(database, session.store, remote, references)
     if rows:
         from chessreg.entities.merge import export_rows
 
         export_rows(database, folder / "registry.db", references)
-    print_transfer(home, done, states, f"at {place}")
+    print_transfer(home, report, states, f"at {place}")
 
 
 def push_to_hub(home: Home, references: tuple[str, ...], place: str, private: bool, dry_run: bool) -> None:
@@ -106,29 +106,41 @@ def push_to_hub(home: Home, references: tuple[str, ...], place: str, private: bo
         raise BadInputError(f"{len(references)} things for one repository", "push each to its own repository")
     session, [reference] = home.session(), references
     noun = publishing.find_published_noun(session, reference)
-    needed = publishing.get_repository_type(noun)
-    if address.type not in (None, needed):
-        raise BadInputError(f"{address} is a {address.type} repository, but a {noun} needs a {needed} repository")
-    whole = dataclasses.replace(address, type=needed)
-    with publishing.make_repository(session, noun, reference, whole) as made:
-        sizes = {name: path.stat().st_size for name, path in hub_repository.list_folder_files(made.folder).items()}
+    repository_type = publishing.get_repository_type(noun)
+    if address.type not in (None, repository_type):
+        raise BadInputError(
+            f"{address} is a {address.type} repository, but a {noun} needs a {repository_type} repository"
+        )
+    full_address = dataclasses.replace(address, type=repository_type)
+    with publishing.make_repository(session, noun, reference, full_address) as repository:
+        sizes = {
+            name: path.stat().st_size for name, path in hub_repository.list_folder_files(repository.folder).items()
+        }
         if dry_run:
-            print_repository(home, str(whole), sizes, made.card)
+            print_repository(home, str(full_address), sizes, repository.card)
             return
-        if address.type is None and (other := hub_repository.find_other_type(whole)) is not None:
-            hint = f"choose another name, or --to hf:{needed}s/{address.repository} for a repository next to it"
-            raise BadInputError(f"{address} is a {other} repository, but a {noun} needs a {needed} repository", hint)
-        done = hub_repository.push_folder(made.folder, whole, f"Push {noun} {reference}", private=private)
+        if address.type is None and (other := hub_repository.find_other_type(full_address)) is not None:
+            hint = (
+                f"choose another name, or --to hf:{repository_type}s/{address.repository} for a repository next to it"
+            )
+            raise BadInputError(
+                f"{address} is a {other} repository, but a {noun} needs a {repository_type} repository", hint
+            )
+        commit = hub_repository.push_folder(
+            repository.folder, full_address, f"Push {noun} {reference}", private=private
+        )
     if home.json:
-        listed = {"repository": str(whole), "url": done.url, "commit": done.commit, "created": done.is_new}
-        print_output(home, {**listed, "files": sizes, "changed": list(done.changed_files)})
+        facts = {"repository": str(full_address), "url": commit.url, "commit": commit.commit, "created": commit.is_new}
+        print_output(home, {**facts, "files": sizes, "changed": list(commit.changed_files)})
         return
-    if not done.changed_files:
-        click.echo(f"{done.url} has these {len(sizes)} files already; nothing was committed", err=True)
+    if not commit.changed_files:
+        click.echo(f"{commit.url} has these {len(sizes)} files already; nothing was committed", err=True)
         return
-    sent = sum(sizes[name] for name in done.changed_files)
-    click.echo(f"{len(done.changed_files)} of {len(sizes)} files, {sent:,} bytes, are now in {done.url}", err=True)
-    click.echo(f"commit {done.commit}; to get it elsewhere: chessreg fetch {whole}", err=True)
+    sent_bytes = sum(sizes[name] for name in commit.changed_files)
+    click.echo(
+        f"{len(commit.changed_files)} of {len(sizes)} files, {sent_bytes:,} bytes, are now in {commit.url}", err=True
+    )
+    click.echo(f"commit {commit.commit}; to get it elsewhere: chessreg fetch {full_address}", err=True)
 
 
 def print_repository(home: Home, repository: str, sizes: dict[str, int], card: str) -> None:
@@ -164,23 +176,23 @@ def pull(home: Home, references: tuple[str, ...], place: str | None, inputs: boo
     from store.places import open_place as place_at
 
     database = open_with_waiting_results(home)
-    wanted = transfer.find_items(database, references, inputs=inputs)
-    store, there = home.session().store, place_at(place) if place else None
-    done = transfer.pull_items(database, store, wanted, there)
-    states = unfinished.copy_states(database, there, store, references) if there else 0
-    print_transfer(home, done, states, "here")
+    items = transfer.find_items(database, references, inputs=inputs)
+    store, remote = home.session().store, place_at(place) if place else None
+    report = transfer.pull_items(database, store, items, remote)
+    states = unfinished.copy_states(database, remote, store, references) if remote else 0
+    print_transfer(home, report, states, "here")
 
 
 def print_transfer(home: Home, done: TransferReport, states: int, where: str) -> None:
     """Print the artifacts that were copied and their bytes. `where` ends the last line: `here` or `at PLACE`."""
     if home.json:
-        listed: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "moved": [{"digest": i.digest, "what": i.what, "bytes": i.bytes} for i in done.moved],
             "there_before": len(done.there),
             "bytes": done.bytes,
             "states": states,
         }
-        print_output(home, listed)
+        print_output(home, facts)
         return
     for item in done.moved:
         click.echo(f"  {item.what}  {item.bytes:,} bytes", err=True)
@@ -249,9 +261,11 @@ def print_preview(home: Home, preview: MergePreview) -> None:
             home, rows, {"run": "run", "kind": "kind", "host": "machine", "change": "change", "conflicts": "conflicts"}
         )
     for row in preview.conflicts:
-        differs = ", ".join(f"{name} {here} here, {there} there" for name, (here, there) in row["differs"].items())
+        differences = ", ".join(
+            f"{name} {local} here, {remote} there" for name, (local, remote) in row["differs"].items()
+        )
         which = " ".join(f"{name} {value}" for name, value in row["key"].items() if name != "run_id")
-        click.echo(f"  {row['run'] or row['run_id'].hex[-6:]} {row['table_name']} {which}: {differs}", err=True)
+        click.echo(f"  {row['run'] or row['run_id'].hex[-6:]} {row['table_name']} {which}: {differences}", err=True)
     click.echo("this would be imported; nothing was changed:", err=True)
     print_merge_report(preview.report)
 
@@ -285,10 +299,10 @@ def checkpoint(home: Home, reference: str, folder: Path, dtype: Any) -> None:
 
     session = home.session()
     card = format_model_card(session, reference)
-    made = export_checkpoint(session.database, session.store, reference, folder, dtype, card)
-    files = {file.name: file.stat().st_size for file in sorted(made.iterdir())}
+    result = export_checkpoint(session.database, session.store, reference, folder, dtype, card)
+    files = {file.name: file.stat().st_size for file in sorted(result.iterdir())}
     print_output(
-        home, {"folder": str(made.resolve()), "files": files, "bytes": sum(files.values())}, ["folder", "bytes"]
+        home, {"folder": str(result.resolve()), "files": files, "bytes": sum(files.values())}, ["folder", "bytes"]
     )
 
 
@@ -319,13 +333,13 @@ def runs(home: Home, words: tuple[str, ...], place: str, project: str) -> None:
     from chessreg.tracking import export_records
 
     open_with_waiting_results(home)
-    done = export_records(home.session(), place, " ".join(words), project)
+    report = export_records(home.session(), place, " ".join(words), project)
     if home.json:
-        print_output(home, done)
+        print_output(home, report)
     else:
-        text = f"{done['new']:,} of {done['runs']:,} runs are new in {place}, with {done['numbers']:,} numbers in all"
-        click.echo(text, err=True)
-        if done["updated"]:
-            click.echo(f"{done['updated']:,} were incomplete there and are updated", err=True)
-        if done["remark"]:
-            click.echo(done["remark"], err=True)
+        text = f"{report['new']:,} of {report['runs']:,} runs are new in {place}"
+        click.echo(f"{text}, with {report['numbers']:,} numbers in all", err=True)
+        if report["updated"]:
+            click.echo(f"{report['updated']:,} were incomplete there and are updated", err=True)
+        if report["remark"]:
+            click.echo(report["remark"], err=True)

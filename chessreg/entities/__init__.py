@@ -41,10 +41,10 @@ def list_entity_modules() -> dict[str, str]:
 
 def list_nouns() -> dict[str, str]:
     """Return noun → one-line description of every noun, without importing any. An entry point is named as its noun."""
-    brought = {
+    external_nouns = {
         point.name: f"From {point.dist.name if point.dist else '?'}." for point in plugins.list_entry_points(GROUP)
     }
-    return {**brought, **list_entity_modules()}
+    return {**external_nouns, **list_entity_modules()}
 
 
 def load_entities() -> dict[str, Entity]:
@@ -54,11 +54,11 @@ def load_entities() -> dict[str, Entity]:
     ]
     declared: dict[str, Entity] = {}
     for cls in classes:
-        made: Entity = cls()
-        if made.noun in declared:
-            both = f"{type(declared[made.noun]).__module__} and {cls.__module__}"
-            raise ChessregError(f"two entities have the noun {made.noun}: {both}", "uninstall one of the packages")
-        declared[made.noun] = made
+        entity: Entity = cls()
+        if entity.noun in declared:
+            both = f"{type(declared[entity.noun]).__module__} and {cls.__module__}"
+            raise ChessregError(f"two entities have the noun {entity.noun}: {both}", "uninstall one of the packages")
+        declared[entity.noun] = entity
     return dict(sorted(declared.items(), key=lambda item: (item[1].place, item[0])))
 
 
@@ -66,10 +66,10 @@ def load_entity(noun: str) -> Entity:
     """Return the entity of `noun`. Raises NotFoundError if the noun is unknown."""
     if noun in list_entity_modules():
         return _load_module_entity(noun)()
-    known = load_entities()
-    if noun not in known:
-        raise NotFoundError(f"unknown noun {noun!r}", f"available: {', '.join(known)}")
-    return known[noun]
+    entities = load_entities()
+    if noun not in entities:
+        raise NotFoundError(f"unknown noun {noun!r}", f"available: {', '.join(entities)}")
+    return entities[noun]
 
 
 def _load_plugin_entity(point: EntryPoint) -> type[Entity]:
@@ -88,14 +88,16 @@ def _load_module_entity(module: str) -> type[Entity]:
     """Return the subclass of Entity in a module of this package. Raises ChessregError unless there is exactly one."""
     from chessreg.entities.base import Entity
 
-    imported = plugins.load_custom_module(f"{__name__}.{module}")
+    entity_module = plugins.load_custom_module(f"{__name__}.{module}")
     declared = [
         value
-        for value in vars(imported).values()
-        if inspect.isclass(value) and issubclass(value, Entity) and value.__module__ == imported.__name__
+        for value in vars(entity_module).values()
+        if inspect.isclass(value) and issubclass(value, Entity) and value.__module__ == entity_module.__name__
     ]
     if len(declared) != 1:
-        raise ChessregError(f"{imported.__file__} declares {len(declared)} subclasses of Entity", "declare exactly one")
+        raise ChessregError(
+            f"{entity_module.__file__} declares {len(declared)} subclasses of Entity", "declare exactly one"
+        )
     return declared[0]
 
 

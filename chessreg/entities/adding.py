@@ -103,13 +103,13 @@ def add_dataset(
 
     paths = [shard for file in files for shard in bags.list_bag_shards(file)]
     local = [path for path in paths if isinstance(path, Path)]
-    remote = [str(path) for path in paths if not isinstance(path, Path)]
-    of_positions = has_positions(paths)
-    if chosen.within and not of_positions:
+    addresses = [str(path) for path in paths if not isinstance(path, Path)]
+    has_positions_only = has_positions(paths)
+    if chosen.within and not has_positions_only:
         raise BadInputError(
             "--within selects positions by their game, but these files hold games", "leave out --within"
         )
-    if of_positions and chosen.tags.settings():
+    if has_positions_only and chosen.tags.settings():
         raise BadInputError(
             f"{chosen.tags.words()[0]} selects games, but these files hold positions",
             "add the games with this option, then the positions with --within GAMES",
@@ -117,52 +117,52 @@ def add_dataset(
     require_lengths(tables.Base.metadata.tables["dataset"], {"rating_scale": rating_scale, "licence": licence})
     register.check_registration(database, name)
     inputs = Inputs(database, store)
-    excluded = {} if of_positions else read_move_hashes(inputs, chosen.exclude)
-    kept = build_position_filter(inputs, chosen) if of_positions else positions.PositionFilter()
-    if remote:  # their digests are known when they have been read
-        require_name_for_addresses(database, name, remote)
-        extra = {**(extra or {}), "addresses": remote}
+    excluded_games = {} if has_positions_only else read_move_hashes(inputs, chosen.exclude)
+    position_filter = build_position_filter(inputs, chosen) if has_positions_only else positions.PositionFilter()
+    if addresses:  # their digests are known when they have been read
+        require_name_for_addresses(database, name, addresses)
+        extra = {**(extra or {}), "addresses": addresses}
     else:
         digests = [hash_file(path) for path in local]
-        filters = build.describe_filters(chosen.min_plies, excluded, chosen.tags)
+        filters = build.describe_filters(chosen.min_plies, excluded_games, chosen.tags)
         identity = (
-            positions.identify_position_dataset(digests, kept)
-            if of_positions
+            positions.identify_position_dataset(digests, position_filter)
+            if has_positions_only
             else build.identify_dataset(digests, filters)
         )
-        known = make_uuid(identity)
-        there = find_dataset(database, store, known)
-        register.require_unused_name(database, NOUN, name, known)
-        if there is not None:
+        dataset_id = make_uuid(identity)
+        existing = find_dataset(database, store, dataset_id)
+        register.require_unused_name(database, NOUN, name, dataset_id)
+        if existing is not None:
             with database.write() as session:
-                register.assign_name(session, NOUN, there.id, name)
-            return there
+                register.assign_name(session, NOUN, existing.id, name)
+            return existing
 
     def reading(done: int, total: int, games: int) -> None:
-        on_progress(done / max(total, 1), f"{games:,} {'positions' if of_positions else 'games'}")
+        on_progress(done / max(total, 1), f"{games:,} {'positions' if has_positions_only else 'games'}")
 
     with store.stage(NOUN) as folder:
-        made = folder / "made"
-        if of_positions:
+        staging = folder / "made"
+        if has_positions_only:
             report = positions.build_position_dataset(
-                paths, made, salvage=chosen.salvage, position_filter=kept, on_progress=reading
+                paths, staging, salvage=chosen.salvage, position_filter=position_filter, on_progress=reading
             )
         else:
             report = build.build_dataset(
                 paths,
-                made,
+                staging,
                 salvage=chosen.salvage,
                 min_plies=chosen.min_plies,
-                exclude=excluded,
-                game_filter=chosen.tags,
+                exclude=excluded_games,
+                wanted=chosen.tags,
                 on_progress=reading,
                 processes=processes or min(count_free_cores(), MOST_PROCESSES),
             )
-        for file in sorted(made.iterdir()):
+        for file in sorted(staging.iterdir()):
             file.rename(folder / file.name)
-        made.rmdir()
+        staging.rmdir()
         register.require_unused_name(database, NOUN, name, make_uuid(report.identity))
-        scale = rating_scale or (None if of_positions else guess_rating_scale(folder))
+        scale = rating_scale or (None if has_positions_only else guess_rating_scale(folder))
         artifact = store.publish(folder)
     return record_dataset(database, artifact, report, name, scale, licence, extra or {})
 
@@ -172,9 +172,11 @@ def require_name_for_addresses(database: Database, name: str | None, addresses: 
     if name is None:
         return
     with database.read() as session:
-        named = [session.get(tables.Dataset, id) for id in names.find_by_name(session, NOUN, name)]
-        same = next((row.id for row in named if row is not None and row.report.get("addresses") == addresses), None)
-        names.require_free_name(session, NOUN, same or "", name)
+        rows = [session.get(tables.Dataset, id) for id in names.find_by_name(session, NOUN, name)]
+        dataset_id = next(
+            (row.id for row in rows if row is not None and row.report.get("addresses") == addresses), None
+        )
+        names.require_free_name(session, NOUN, dataset_id or "", name)
 
 
 def read_move_hashes(inputs: Inputs, references: Sequence[str]) -> dict[str, np.ndarray]:
@@ -194,25 +196,25 @@ def build_position_filter(inputs: Inputs, chosen: FileFilter) -> PositionFilter:
     """
     from chessreg.games.datasets.positions import PositionFilter, find_game_ids
 
-    excluded, kept, none = {}, {}, np.zeros(0, np.uint64)
+    excluded_by_reference, excluded_boards, no_hashes = {}, {}, np.zeros(0, np.uint64)
     for name in dict.fromkeys((*chosen.exclude, *chosen.within)):
         reference = inputs.reference(NOUN, name)
         items, part = inputs.items(reference, NOUN)
         rows = items.rows(part)
         if items.content == "positions":
             games, boards = items.hashes[rows], items.position_hashes[rows]
-            excluded_games = none
+            excluded_games = no_hashes
         else:
-            known, hashes = find_game_ids(items)
-            excluded_games = games = hashes[np.isin(known, rows)]
-            boards = none
+            known_ids, hashes = find_game_ids(items)
+            excluded_games = games = hashes[np.isin(known_ids, rows)]
+            boards = no_hashes
             if not len(games):
                 raise BadInputError(f"no game of {name} has a Lichess id in its Site tag, so games cannot be matched")
         if name in chosen.exclude:
-            excluded[reference] = excluded_games, boards
+            excluded_by_reference[reference] = excluded_games, boards
         if name in chosen.within:
-            kept[reference] = games
-    return PositionFilter(chosen.min_plies, excluded, kept)
+            excluded_boards[reference] = games
+    return PositionFilter(chosen.min_plies, excluded_by_reference, excluded_boards)
 
 
 def check_dataset_files(files: Sequence[InputFile], salvage: bool = False) -> None:
@@ -234,11 +236,11 @@ def has_positions(paths: Sequence[InputFile]) -> bool:
     from chessreg.games.datasets.transcripts import open_game_source
 
     are_positions = [open_positions(path) is not None for path in paths]
-    for path, of_positions in zip(paths, are_positions, strict=True):
-        if not of_positions:
+    for path, is_positions in zip(paths, are_positions, strict=True):
+        if not is_positions:
             open_game_source(path)
     if any(are_positions) and not all(are_positions):
-        games = next(path for path, of_positions in zip(paths, are_positions, strict=True) if not of_positions)
+        games = next(path for path, is_positions in zip(paths, are_positions, strict=True) if not is_positions)
         raise BadInputError(f"{games} holds games, but other files hold positions", "add them as two datasets")
     return any(are_positions)
 
@@ -266,8 +268,8 @@ def record_dataset(
     dataset_id = make_uuid(report.identity)
     with database.write() as session:
         register.record_artifact(session, artifact)
-        there = session.get(tables.Dataset, dataset_id)
-        if there is None:
+        dataset = session.get(tables.Dataset, dataset_id)
+        if dataset is None:
             session.add(
                 tables.Dataset(
                     id=dataset_id,
@@ -286,10 +288,10 @@ def record_dataset(
                 )
             )
             session.flush()
-        elif there.artifact != artifact.digest:  # the old bytes were lost; the new artifact replaces them
-            there.artifact = artifact.digest
+        elif dataset.artifact != artifact.digest:  # the old bytes were lost; the new artifact replaces them
+            dataset.artifact = artifact.digest
         register.assign_name(session, NOUN, dataset_id, name)
-    return AddedDataset(dataset_id, artifact.digest, there is None)
+    return AddedDataset(dataset_id, artifact.digest, dataset is None)
 
 
 def guess_rating_scale(folder: Path) -> str | None:
@@ -304,20 +306,20 @@ def guess_rating_scale(folder: Path) -> str | None:
     from chessreg.games.engines.selfplay import EVENT
 
     votes = {"lichess": 0, "stockfish": 0, "other": 0}
-    rated = 0
+    rated_games = 0
     for batch in pq.ParquetFile(folder / GAMES_FILE).iter_batches(columns=["site", "event", "white_elo", "black_elo"]):
-        with_elo = batch.filter(pc.or_(pc.is_valid(batch["white_elo"]), pc.is_valid(batch["black_elo"])))
-        rated += len(with_elo)
-        site, event = pc.fill_null(with_elo["site"], ""), pc.fill_null(with_elo["event"], "")
+        games_with_elo = batch.filter(pc.or_(pc.is_valid(batch["white_elo"]), pc.is_valid(batch["black_elo"])))
+        rated_games += len(games_with_elo)
+        site, event = pc.fill_null(games_with_elo["site"], ""), pc.fill_null(games_with_elo["event"], "")
         lichess = pc.match_substring(site, "lichess.org")
-        ours = pc.equal(event, EVENT)
+        is_lichess_event = pc.equal(event, EVENT)
         votes["lichess"] += pc.sum(lichess).as_py() or 0
-        votes["stockfish"] += pc.sum(ours).as_py() or 0
-        other_site = pc.and_(pc.not_equal(site, ""), pc.invert(pc.or_(lichess, ours)))
+        votes["stockfish"] += pc.sum(is_lichess_event).as_py() or 0
+        other_site = pc.and_(pc.not_equal(site, ""), pc.invert(pc.or_(lichess, is_lichess_event)))
         votes["other"] += pc.sum(other_site).as_py() or 0
     best = max(votes, key=lambda scale: votes[scale])
-    sure = votes[best] == sum(votes.values()) and 2 * votes[best] >= rated > 0
-    return best if sure and best != "other" else None
+    is_certain = votes[best] == sum(votes.values()) and 2 * votes[best] >= rated_games > 0
+    return best if is_certain and best != "other" else None
 
 
 def add_sample(
@@ -353,7 +355,7 @@ def fetch_dataset(
     lichess.format_month_name(month)  # raises before the registry or the network is used
     register.check_registration(database, name)
     path = download_month(month, store.root / "downloads", base_url, on_progress)
-    added = add_dataset(
+    dataset = add_dataset(
         database,
         store,
         [path],
@@ -365,7 +367,7 @@ def fetch_dataset(
     )
     if not keep:
         path.unlink()
-    return added
+    return dataset
 
 
 def download_month(
@@ -411,20 +413,20 @@ def generate_dataset(
     register.require_unused_name(database, NOUN, name)
     engine = identify_engine()
     made_by = {"engine": engine.name, "version": engine.version, "sha256": engine.sha256, "ratings": ELO_SOURCE}
-    generated = {"games": games, "seed": seed, **asdict(settings), **made_by}
+    provenance = {"games": games, "seed": seed, **asdict(settings), **made_by}
     with store.stage("pgn") as scratch:
         path = scratch / (pgn.name if pgn else "generated.pgn.zst")
         with open_text_writer(path) as file:
             for number, game in enumerate(generate_games(games, settings, seed=seed, processes=processes), 1):
                 file.write(game.pgn + "\n")
                 on_progress(number / games, f"{number:,} of {games:,} games")
-        added = add_dataset(
-            database, store, [path], name=name, rating_scale=RATING_SCALE, extra={"generated": generated}
+        dataset = add_dataset(
+            database, store, [path], name=name, rating_scale=RATING_SCALE, extra={"generated": provenance}
         )
         if pgn is not None:
             shutil.move(path, pgn)
         shutil.rmtree(scratch)
-    return added
+    return dataset
 
 
 def check_generation(pgn: Path | None) -> None:
@@ -442,13 +444,13 @@ def check_generation(pgn: Path | None) -> None:
 def open_text_writer(path: Path) -> Iterator[IO[str]]:
     """Open a new text file for writing, compressed if its name ends in .zst."""
     if path.suffix != ".zst":
-        with path.open("w", encoding="utf-8") as plain:
-            yield plain
+        with path.open("w", encoding="utf-8") as text_file:
+            yield text_file
         return
     import zstandard
 
-    with zstandard.open(path, "w", cctx=zstandard.ZstdCompressor(level=19), encoding="utf-8") as packed:
-        yield packed
+    with zstandard.open(path, "w", cctx=zstandard.ZstdCompressor(level=19), encoding="utf-8") as compressed_file:
+        yield compressed_file
 
 
 def download_source(
@@ -513,7 +515,7 @@ def fetch_source(
 
     register.check_registration(database, name)
     noun = "checkpoint" if source.holds == "checkpoint" else "dataset"
-    wanted = name or (source.default_name if file in (None, source.file) else None)
+    file_name = name or (source.default_name if file in (None, source.file) else None)
     arrived = arrived or download_source(
         source,
         store.root / "downloads",
@@ -522,15 +524,15 @@ def fetch_source(
         endpoint=endpoint,
         on_progress=on_progress,
     )
-    made: RegisteredCheckpoint | AddedDataset
+    registered: RegisteredCheckpoint | AddedDataset
     if noun == "checkpoint":
-        made = import_checkpoint(database, store, arrived.path, name=wanted, fetched=arrived.as_json())
+        registered = import_checkpoint(database, store, arrived.path, name=file_name, fetched=arrived.as_json())
     else:
-        made = add_dataset(
+        registered = add_dataset(
             database,
             store,
             [arrived.path],
-            name=wanted,
+            name=file_name,
             rating_scale="lichess" if source.holds == "games" else None,
             licence=chessbench.LICENCE if source.holds == "positions" else None,
             extra={"fetched": arrived.as_json()},
@@ -538,4 +540,4 @@ def fetch_source(
         )
     if not keep:
         arrived.path.unlink()
-    return made
+    return registered

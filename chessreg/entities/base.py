@@ -111,11 +111,11 @@ class Entity:
     def make_output(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> ShowOutput:
         """Return `row` as output of `show`, without the hidden fields in its text form."""
         read_as = {"tags": " ".join(row["tags"])} if "tags" in row else {}
-        known = {column.field: column for column in self.measured}
+        columns = {column.field: column for column in self.measured}
         read_as |= {
-            name: text for name, column in known.items() if (text := format_display_cell(column, row)) is not None
+            name: text for name, column in columns.items() if (text := format_display_cell(column, row)) is not None
         }
-        fields = {name: known[name].heading if name in known else name.replace("_", " ") for name in row}
+        fields = {name: columns[name].heading if name in columns else name.replace("_", " ") for name in row}
         return ShowOutput(row, {n: h for n, h in fields.items() if n not in self.hidden}, read_as, lines, remarks)
 
     def choose_row(self, rows: list[Row], reference: str, layer: int | None) -> Row:
@@ -124,11 +124,11 @@ class Entity:
         Raises NotFoundError if the layer does not exist, BadInputError if the choice is ambiguous. Both list the
         layers.
         """
-        fitting = [row for row in rows if layer is None or row["layer"] == layer]
+        matching_rows = [row for row in rows if layer is None or row["layer"] == layer]
         layers = ", ".join(str(row["layer"]) for row in rows if "layer" in row)
-        if not fitting:
+        if not matching_rows:
             raise NotFoundError(f"{reference} has no {self.noun} of layer {layer}", f"it has {layers}")
-        return fitting[0] if len(fitting) == 1 else self.choose_best(fitting, reference, layers)
+        return matching_rows[0] if len(matching_rows) == 1 else self.choose_best(matching_rows, reference, layers)
 
     def choose_best(self, rows: list[Row], reference: str, layers: str) -> Row:
         """Return the row to use if the user chose none of several. Raises BadInputError if the choice is ambiguous."""
@@ -183,14 +183,14 @@ def read_produced_rows(sql: SqlSession, noun: str, table: Any, reference: str | 
     if reference is not None:
         query = query.where(table.run_id == names.resolve_id(sql, noun, reference))
     records = sql.scalars(query.order_by(tables.Run.created_at, *table.__table__.primary_key)).all()
-    of_runs = {record.run_id for record in records}
-    runs, own, checkpoints = (
-        *(names.read_names_of(sql, n, of_runs) for n in ("run", noun)),
+    run_ids = {record.run_id for record in records}
+    runs, run_rows, checkpoints = (
+        *(names.read_names_of(sql, n, run_ids) for n in ("run", noun)),
         names.read_noun_names(sql, "checkpoint"),
     )
     return [
         {
-            "name": own.get(record.run_id) or runs.get(record.run_id),
+            "name": run_rows.get(record.run_id) or runs.get(record.run_id),
             "checkpoint": checkpoints.get(row["checkpoint_id"]) if row.get("checkpoint_id") else None,
             **row,
         }
@@ -201,10 +201,10 @@ def read_produced_rows(sql: SqlSession, noun: str, table: Any, reference: str | 
 
 def group_by_run(rows: list[Row]) -> dict[UUID, list[Row]]:
     """Return run id → the rows of that run."""
-    grouped: dict[UUID, list[Row]] = defaultdict(list)
+    rows_by_run: dict[UUID, list[Row]] = defaultdict(list)
     for row in rows:
-        grouped[row["run_id"]].append(row)
-    return grouped
+        rows_by_run[row["run_id"]].append(row)
+    return rows_by_run
 
 
 def add_annotations(sql: SqlSession, rows: list[Row]) -> list[Row]:

@@ -51,11 +51,11 @@ def verify_cache(database: Database, store: Store, reference: str) -> dict[str, 
             .where(tables.ActivationCache.run_id == run_id)
             .order_by(tables.ActivationCache.start)
         ).all()
-        wrong = describe_unit_gaps(session, tables.ActivationCache, run_id)
+        problem = describe_unit_gaps(session, tables.ActivationCache, run_id)
         session.expunge_all()
-    if wrong:
-        raise ChessregError(f"cache run {run_id.hex[-6:]} {wrong}", "chessreg doctor --fix")
-    inputs, began = Inputs(database, store), time.monotonic()
+    if problem:
+        raise ChessregError(f"cache run {run_id.hex[-6:]} {problem}", "chessreg doctor --fix")
+    inputs, start = Inputs(database, store), time.monotonic()
     for row in rows:
         array = row.path.removeprefix("arrays/")  # pulled if absent here
         group = ArrayGroup(inputs.locate_bytes("cache", f"run:{run_id.hex}", row.digest, run_id, array=array).path)
@@ -68,15 +68,15 @@ def verify_cache(database: Database, store: Store, reference: str) -> dict[str, 
         "groups": len(rows),
         "rows": sum(row.rows for row in rows),
         "bytes": sum(row.bytes for row in rows),
-        "seconds": time.monotonic() - began,
+        "seconds": time.monotonic() - start,
     }
 
 
 def join_groups(rows: list[Row]) -> list[Row]:
     """Return the groups of a run to read, ordered by unit. If the groups are inconsistent, return all of them."""
     spans = [GroupUnits(row["start"], row["stop"], place) for place, row in enumerate(rows)]
-    chosen = chain_groups(spans, min(span.start for span in spans), max(span.stop for span in spans))
-    return rows if chosen is None else [rows[span.place] for span in chosen]
+    group_chain = chain_groups(spans, min(span.start for span in spans), max(span.stop for span in spans))
+    return rows if group_chain is None else [rows[span.place] for span in group_chain]
 
 
 class GroupUnits(NamedTuple):
@@ -160,6 +160,6 @@ class Caches(Entity):
 
     def verify(self, session: Session, reference: str, **options: Any) -> VerifyOutput:
         counts = verify_cache(session.database, session.store, reference)
-        read = f"{format_count(counts['groups'], 'group')}, {format_size(counts['bytes'])}"
-        outcome = f"every byte matches the published digests: {read}"
+        summary = f"{format_count(counts['groups'], 'group')}, {format_size(counts['bytes'])}"
+        outcome = f"every byte matches the published digests: {summary}"
         return VerifyOutput(counts, list(counts), outcome)

@@ -72,22 +72,24 @@ class Checkpoints(Entity):
 
     def overview(self, sql: SqlSession) -> list[Row]:
         rows = read_entity_rows(sql, self.noun, self.table)
-        called = {row["id"]: row["name"] or row["id"].hex[-6:] for row in rows}
+        names_by_id = {row["id"]: row["name"] or row["id"].hex[-6:] for row in rows}
         runs = names.read_names_of(sql, "run", filter(None, (row["run_id"] for row in rows)))
-        return [{**row, "made_by": runs.get(row["run_id"]), "twin_of": find_twin_name(row, called)} for row in rows]
+        return [
+            {**row, "made_by": runs.get(row["run_id"]), "twin_of": find_twin_name(row, names_by_id)} for row in rows
+        ]
 
     def make_output(self, row: Row, lines: Any = (), remarks: Any = ()) -> ShowOutput:
-        printed = super().make_output(row, lines, [*remarks, *list_import_warnings(row)])
-        trained_on = "unknown" if row["trained_on"] is None else ", ".join(row["trained_on"]) or "nothing"
-        return printed._replace(read_as={**printed.read_as, "trained_on": trained_on})
+        output = super().make_output(row, lines, [*remarks, *list_import_warnings(row)])
+        dataset_names = "unknown" if row["trained_on"] is None else ", ".join(row["trained_on"]) or "nothing"
+        return output._replace(read_as={**output.read_as, "trained_on": dataset_names})
 
     def read_details(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
             row = read_checkpoint(sql, id.hex)
             twin = find_twin_name(row, names.read_noun_names(sql, "checkpoint"))
-        trained, legal = row["trained_on"], row["first_try_legal"]
+        dataset_names, legal = row["trained_on"], row["first_try_legal"]
         more = {
-            "trained_on": "unknown" if trained is None else ", ".join(trained) or "nothing",
+            "trained_on": "unknown" if dataset_names is None else ", ".join(dataset_names) or "nothing",
             "twin_of": twin,
         }
         parts = [
@@ -127,15 +129,15 @@ def read_checkpoint(sql: SqlSession, reference: str) -> Row:
     The fields `import_…` describe its predictions of the sample games at import (losses in nats per token).
     """
     row = read_entity_row(sql, "checkpoint", tables.Checkpoint, reference)
-    verified, games, source = (row["detail"].get(part) or {} for part in ("verified", "games", "source"))
+    verification, games, source = (row["detail"].get(part) or {} for part in ("verified", "games", "source"))
     datasets = {
         identity: names.read_name(sql, "dataset", id) or id.hex[-6:]
         for id, identity in sql.query(tables.Dataset.id, tables.Dataset.identity)
     }
-    trained_on = row["training_datasets"]
+    dataset_names = row["training_datasets"]
     return {
         **row,
-        "max_logit_difference": verified.get("max_logit_difference"),
+        "max_logit_difference": verification.get("max_logit_difference"),
         "import_loss": games.get("loss"),
         "import_entropy": games.get("entropy"),
         "import_legal": games.get("legal"),
@@ -147,8 +149,8 @@ def read_checkpoint(sql: SqlSession, reference: str) -> Row:
         "parent": names.read_name(sql, "checkpoint", row["parent_id"]) if row["parent_id"] else None,
         "first_try_legal": read_legal_share(sql, row["artifact"]),
         "trained_on": None
-        if trained_on is None
-        else [datasets.get(dataset_reference[8:72], dataset_reference) for dataset_reference in trained_on],
+        if dataset_names is None
+        else [datasets.get(dataset_reference[8:72], dataset_reference) for dataset_reference in dataset_names],
     }
 
 
@@ -156,14 +158,14 @@ def describe_vocabulary(tokenizer: Row) -> str | None:
     """Return the source of an import's token order and the changes to it, or None if nothing is recorded."""
     if not tokenizer:
         return None
-    rows, dropped = tokenizer.get("rows"), tokenizer.get("dropped_rows", 0)
-    listed = [f"'{text}'" for text in tokenizer.get("dropped", [])[:3]]
-    listed += ["…"] if listed and dropped > len(listed) else []
-    names_of_dropped = f" ({', '.join(listed)})" if listed else ""
+    rows, dropped_count = tokenizer.get("rows"), tokenizer.get("dropped_rows", 0)
+    dropped_texts = [f"'{text}'" for text in tokenizer.get("dropped", [])[:3]]
+    dropped_texts += ["…"] if dropped_texts and dropped_count > len(dropped_texts) else []
+    names_of_dropped = f" ({', '.join(dropped_texts)})" if dropped_texts else ""
     parts = [
         tokenizer.get("file") or "no file",
         "reordered" if rows and rows != list(range(len(rows))) else "",
-        f"{dropped} rows dropped{names_of_dropped}" if dropped else "",
+        f"{dropped_count} rows dropped{names_of_dropped}" if dropped_count else "",
     ]
     return ", ".join(filter(None, parts))
 
@@ -173,11 +175,11 @@ def list_import_warnings(row: Row) -> list[str]:
 
     Warns if it predicts the sample games no better than the frequencies of single tokens.
     """
-    found = list(row["detail"].get("remarks") or [])
+    warnings = list(row["detail"].get("remarks") or [])
     if row["import_learned"] is not False:
-        return found
+        return warnings
     if row["import_loss"] is None or row["import_entropy"] is None:
-        found.append(
+        warnings.append(
             "warning: the model could not be checked on the sample games: its context is too short, it does not "
             "write moves, or its logits are not finite"
         )
@@ -190,11 +192,11 @@ def list_import_warnings(row: Row) -> list[str]:
             cause = " or hardly trained"
         if source.get("attention_from") == "user":
             cause = ", or it was trained with another --attention"
-        found.append(
+        warnings.append(
             f"warning: the model does not predict the sample games: its loss is {row['import_loss']:.2f} nats per "
             f"token, the entropy of single tokens {row['import_entropy']:.2f}. It is untrained{cause}"
         )
-    return found
+    return warnings
 
 
 def find_twin_name(row: Row, called: dict[UUID, str]) -> str | None:
@@ -210,18 +212,18 @@ def read_legal_share(sql: SqlSession, artifact: str | None) -> float | None:
 
     Uses the newest complete legality run of these weights. Returns None if there is no such run.
     """
-    run, read, trial = tables.Run, tables.RunInput, tables.Trial
+    run, run_input, trial = tables.Run, tables.RunInput, tables.Trial
     newest = (
         select(run.id)
-        .join(read, read.run_id == run.id)
-        .where(run.kind == "legality", run.completed_at.is_not(None), read.digest == artifact)
+        .join(run_input, run_input.run_id == run.id)
+        .where(run.kind == "legality", run.completed_at.is_not(None), run_input.digest == artifact)
         .order_by(run.created_at.desc(), run.id)
         .limit(1)
     )
     turns = trial.run_id == newest.scalar_subquery(), trial.legal_original.is_not(None)
     legal = func.count().filter(trial.legal_original.is_(True))
-    all_of_them, right = sql.execute(select(func.count(), legal).where(*turns)).one()
-    return right / all_of_them if all_of_them else None
+    turn_count, right = sql.execute(select(func.count(), legal).where(*turns)).one()
+    return right / turn_count if turn_count else None
 
 
 # -- registered -----------------------------------------------------------------------------------------------------
@@ -324,10 +326,10 @@ def import_checkpoint(
         content = content_digest(folder)
         if references is None:
             references = info.source.get("training_datasets")
-        known = find_checkpoint_content(database, store, content)
-        register.require_unused_name(database, NOUN, name, known.id if known else None)
-        artifact = publish_checkpoint(store, folder, known)
-    extra = {
+        existing = find_checkpoint_content(database, store, content)
+        register.require_unused_name(database, NOUN, name, existing.id if existing else None)
+        artifact = publish_checkpoint(store, folder, existing)
+    provenance = {
         **({"fetched": fetched} if fetched else {}),
         "content": content,
         "verified": {"max_logit_difference": report.max_logit_difference, "tokens": report.tokens_compared},
@@ -335,12 +337,12 @@ def import_checkpoint(
         **({"remarks": list(report.remarks)} if report.remarks else {}),
     }
     with database.write() as session:
-        if known is not None:
-            record_training_datasets(session, known.id, references)
-            record_import_details(session, known.id, extra)
-            register.assign_name(session, NOUN, known.id, name)
-            return known
-        columns = build_checkpoint_row(info, artifact.digest, training_datasets=references, extra=extra)
+        if existing is not None:
+            record_training_datasets(session, existing.id, references)
+            record_import_details(session, existing.id, provenance)
+            register.assign_name(session, NOUN, existing.id, name)
+            return existing
+        columns = build_checkpoint_row(info, artifact.digest, training_datasets=references, extra=provenance)
         return record_checkpoint(session, artifact, columns, name)
 
 
@@ -362,12 +364,12 @@ def record_checkpoint(
     if session.get(tables.Tokenizer, columns["tokenizer"]) is None:
         session.add(tables.Tokenizer(**build_tokenizer_row(columns["tokenizer"], artifact.path)))
         session.flush()
-    there = session.get(tables.Checkpoint, columns["id"])
-    if there is None:
+    checkpoint = session.get(tables.Checkpoint, columns["id"])
+    if checkpoint is None:
         session.add(tables.Checkpoint(**columns))
         session.flush()
     register.assign_name(session, NOUN, columns["id"], name)
-    return RegisteredCheckpoint(columns["id"], artifact.digest, there is None)
+    return RegisteredCheckpoint(columns["id"], artifact.digest, checkpoint is None)
 
 
 def is_chessreg_folder(source: Path, converted: Path) -> bool:
@@ -388,8 +390,10 @@ def is_chessreg_folder(source: Path, converted: Path) -> bool:
         )
     if read_info(source).architecture != read_info(converted).architecture:
         return False
-    ours, theirs = load_model(source).state_dict(), load_model(converted).state_dict()
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
+    source_state, converted_state = load_model(source).state_dict(), load_model(converted).state_dict()
+    return source_state.keys() == converted_state.keys() and all(
+        torch.equal(source_state[k], converted_state[k]) for k in source_state
+    )
 
 
 def find_checkpoint_content(database: Database, store: Store, content: str) -> RegisteredCheckpoint | None:
@@ -398,13 +402,13 @@ def find_checkpoint_content(database: Database, store: Store, content: str) -> R
 
     with database.read() as session:
         table = tables.Checkpoint
-        here = table.artifact.is_not(None)  # external models have no weights to compare
-        rows = session.execute(select(table.id, table.artifact, table.detail).where(here)).all()
+        has_weights = table.artifact.is_not(None)  # external models have no weights to compare
+        rows = session.execute(select(table.id, table.artifact, table.detail).where(has_weights)).all()
     for row in rows:
-        recorded = row.detail.get("content")
-        if recorded is None and store.exists(row.artifact):  # a run made it
-            recorded = compute_checkpoint_digest(store.path(row.artifact))
-        if recorded == content:
+        recorded_content = row.detail.get("content")
+        if recorded_content is None and store.exists(row.artifact):  # a run made it
+            recorded_content = compute_checkpoint_digest(store.path(row.artifact))
+        if recorded_content == content:
             return RegisteredCheckpoint(row.id, row.artifact, False)
     return None
 
@@ -449,14 +453,14 @@ def import_reference(
     database: Database, store: Store, name: str | None = None, which: str = "pgn"
 ) -> RegisteredCheckpoint:
     """Register a bundled model: of PGN characters (`pgn`), UCI squares (`uci`) or positions (`fen`)."""
-    data, called = BUNDLED_MODELS[which]
+    data, default_name = BUNDLED_MODELS[which]
     with as_file(files("chessreg") / "data" / data) as folder:
         if not folder.is_dir():
             raise NotFoundError(
                 "the bundled model is missing from this installation of chessreg",
                 "chessreg run train --architecture gpt2 --help",
             )
-        return import_checkpoint(database, store, folder, name=name or called)
+        return import_checkpoint(database, store, folder, name=name or default_name)
 
 
 def export_checkpoint(
@@ -484,16 +488,16 @@ def export_checkpoint(
     with database.read() as session:
         row = session.get_one(tables.Checkpoint, names.resolve_id(session, NOUN, reference))
         digest = require_weights(row, reference).artifact
-    with write_new_folder(folder, "export the checkpoint") as aside:
+    with write_new_folder(folder, "export the checkpoint") as staging:
         artifact = store.verify(digest)
         if dtype is None:
             for file in list_checkpoint_files(artifact.path):
-                shutil.copyfile(artifact.path / file, aside / file)
+                shutil.copyfile(artifact.path / file, staging / file)
         else:
-            write_rounded(artifact.path, aside, dtype, row.training_datasets)
-        write_tokenizer_files(encodings.get_encoding(read_info(aside).encoding, aside), aside)
+            write_rounded(artifact.path, staging, dtype, row.training_datasets)
+        write_tokenizer_files(encodings.get_encoding(read_info(staging).encoding, staging), staging)
         if card is not None:
-            (aside / "README.md").write_text(card, encoding="utf-8")
+            (staging / "README.md").write_text(card, encoding="utf-8")
     return folder
 
 
@@ -533,13 +537,13 @@ def register_random_init_control(
         save_checkpoint(model, folder, info)
         copy_encoding(original, folder)
         content = content_digest(folder)
-        known = find_checkpoint_content(database, store, content)
-        register.require_unused_name(database, NOUN, name, known.id if known else None)
-        artifact = publish_checkpoint(store, folder, known)
+        existing = find_checkpoint_content(database, store, content)
+        register.require_unused_name(database, NOUN, name, existing.id if existing else None)
+        artifact = publish_checkpoint(store, folder, existing)
     with database.write() as session:
-        if known is not None:
-            register.assign_name(session, NOUN, known.id, name)
-            return known
+        if existing is not None:
+            register.assign_name(session, NOUN, existing.id, name)
+            return existing
         columns = build_checkpoint_row(
             info, artifact.digest, training_datasets=[], parent_id=parent.id, extra={"content": content, "seed": seed}
         )

@@ -116,8 +116,8 @@ class Datasets(Entity):
         report = row["report"]
         items = Column("games", row["content"])
         copy = "a game with these moves" if row["content"] == "games" else "this board"
-        left_out = [{"why": f"{copy} was there already", "how": "duplicate", "games": row["duplicates"]}]
-        left_out += [{"why": why, "how": outcome, "games": number}
+        rejects = [{"why": f"{copy} was there already", "how": "duplicate", "games": row["duplicates"]}]
+        rejects += [{"why": why, "how": outcome, "games": number}
                      for outcome in ("rejected", "skipped") for why, number in report[outcome].items()]  # fmt: skip
         try:
             bad_games = read_rejects(session.database, session.store, id.hex)
@@ -132,7 +132,7 @@ class Datasets(Entity):
                 Part(f"parts {len(row['parts'])}",
                      (Column("name", "part"), items, Column("seed", "seed"), Column("low", "from"),
                       Column("high", "to")), row["parts"]),
-                Part("left out", (Column("how", "as"), items, Column("why", "why")), left_out),
+                Part("left out", (Column("how", "as"), items, Column("why", "why")), rejects),
                 Part(f"rejects {len(bad_games):,}",
                      (Column("source", "source"), Column("row", "game"), Column("line", "line"), Column("ply", "ply"),
                       Column("reason", "reason")), bad_games),
@@ -201,14 +201,14 @@ def group_splits(splits: Iterable[tables.Split]) -> list[list[tables.Split]]:
     another.
     """
     left = sorted(splits, key=lambda part: (part.seed, part.low, part.name))
-    found = []
+    groups = []
     while left:
         chain = [left.pop(0)]
-        while following := [p for p in left if p.seed == chain[-1].seed and p.low == chain[-1].high]:
-            chain.append(following[0])
-            left.remove(following[0])
-        found.append(chain)
-    return found
+        while next_parts := [p for p in left if p.seed == chain[-1].seed and p.low == chain[-1].high]:
+            chain.append(next_parts[0])
+            left.remove(next_parts[0])
+        groups.append(chain)
+    return groups
 
 
 # -- its files ------------------------------------------------------------------------------------------------------
@@ -223,16 +223,20 @@ def get_dataset_content(row: tables.Dataset | dict[str, Any]) -> str:
 def format_dataset_counts(row: dict[str, Any]) -> list[str]:
     """Return lines with the number of games or positions found, kept (with the duplicates among them) and left out."""
     report, content = row["report"], get_dataset_content(row)
-    kept = row["games"] if content == "games" else row["plies"]
-    left_out = [(outcome, number, reason) for outcome in ("skipped", "rejected")
+    kept_count = row["games"] if content == "games" else row["plies"]
+    rejects = [(outcome, number, reason) for outcome in ("skipped", "rejected")
                 for reason, number in report[outcome].items()]  # fmt: skip
-    found = report.get("found")  # absent in datasets of earlier versions
-    same = "moves" if content == "games" else "board"
+    found_count = report.get("found")  # absent in datasets of earlier versions
+    unit = "moves" if content == "games" else "board"
     counts = [
-        ("found", kept + sum(number for _, number, _ in left_out) if found is None else found, content),
-        ("kept", kept, content),
-        ("duplicates", row["duplicates"], f"of these are marked: an earlier one has the same {same}"),
-        *left_out,
+        (
+            "found",
+            kept_count + sum(number for _, number, _ in rejects) if found_count is None else found_count,
+            content,
+        ),
+        ("kept", kept_count, content),
+        ("duplicates", row["duplicates"], f"of these are marked: an earlier one has the same {unit}"),
+        *rejects,
     ]
     return [f"{name:<12}  {number:,} {text}" for name, number, text in counts if number or name in ("found", "kept")]
 
@@ -278,8 +282,8 @@ def read_rejects(database: Database, store: Store, reference: str) -> list[dict[
     _, folder = locate_dataset(database, store, reference)
     lines = (folder / REJECTS_FILE).read_text(encoding="utf-8").splitlines()
     keys = lines[0].split("\t")
-    listed = [dict(zip(keys, line.split("\t"), strict=True)) for line in lines[1:]]
-    return [{k: v if k in ("source", "reason") else int(v) for k, v in row.items()} for row in listed]
+    rejects = [dict(zip(keys, line.split("\t"), strict=True)) for line in lines[1:]]
+    return [{k: v if k in ("source", "reason") else int(v) for k, v in row.items()} for row in rejects]
 
 
 # -- its parts ------------------------------------------------------------------------------------------------------
@@ -320,16 +324,16 @@ def split_dataset(database: Database, store: Store, reference: str, parts: str, 
     from chessreg.games.datasets.dataset import DatasetPart, parse_parts
     from chessreg.games.datasets.positions import Positions
 
-    wanted = parse_parts(parts, seed)
+    part_names = parse_parts(parts, seed)
     row, folder = locate_dataset(database, store, reference)
     file = open_dataset_file(row, folder)
     hashes = file.hashes
     with database.write() as session:
         register.lock_registrations(session)
         existing = session.scalars(select(tables.Split).where(tables.Split.dataset_id == row.id)).all()
-        recorded = {part.name: part for part in existing}
-        for name, part in wanted.items():
-            old = recorded.get(name)
+        parts_by_name = {part.name: part for part in existing}
+        for name, part in part_names.items():
+            old = parts_by_name.get(name)
             if old is not None and (old.seed, old.low, old.high) != (part.seed, part.low, part.high):
                 raise BadInputError(
                     f"dataset {reference} has a part {name!r} already: seed {old.seed}, {old.low:g} to {old.high:g}",
@@ -337,19 +341,21 @@ def split_dataset(database: Database, store: Store, reference: str, parts: str, 
                 )
             if old is None:
                 games = int(part.contains(hashes).sum())
-                made = tables.Split(dataset_id=row.id, name=name, created_at=get_utc_now(), games=games, **asdict(part))
-                session.add(made)
-                recorded[name] = made
+                split = tables.Split(
+                    dataset_id=row.id, name=name, created_at=get_utc_now(), games=games, **asdict(part)
+                )
+                session.add(split)
+                parts_by_name[name] = split
         session.flush()
         session.expunge_all()
-    every = {name: DatasetPart(part.seed, part.low, part.high) for name, part in recorded.items()}
+    every = {name: DatasetPart(part.seed, part.low, part.high) for name, part in parts_by_name.items()}
     return SplitReport(
         dataset_id=row.id,
-        parts=[recorded[name] for name in wanted],
-        created=len(recorded) - len(existing),
-        outside=int((~join_masks([part.contains(hashes) for part in wanted.values()])).sum()),
+        parts=[parts_by_name[name] for name in part_names],
+        created=len(parts_by_name) - len(existing),
+        outside=int((~join_masks([part.contains(hashes) for part in part_names.values()])).sum()),
         overlaps=count_overlaps(
-            hashes, file.position_hashes if isinstance(file, Positions) else hashes, every, list(wanted)
+            hashes, file.position_hashes if isinstance(file, Positions) else hashes, every, list(part_names)
         ),
         content=file.content,
     )
@@ -370,14 +376,14 @@ def count_overlaps(hashes: Any, things: Any, parts: dict[str, Any], wanted: Sequ
     """
     import numpy as np
 
-    inside = {name: part.contains(hashes) for name, part in parts.items()}
-    lists = {name: np.unique(things[mask]) for name, mask in inside.items()}
-    overlapping = []
+    masks = {name: part.contains(hashes) for name, part in parts.items()}
+    lists = {name: np.unique(things[mask]) for name, mask in masks.items()}
+    overlaps = []
     for place, name in enumerate(wanted):
         for other in [*wanted[place + 1 :], *(o for o in parts if o not in wanted)]:
-            shared = np.intersect1d(lists[name], lists[other], assume_unique=True)
-            overlapping.append(Overlap(name, other, int((inside[name] & inside[other]).sum()), len(shared)))
-    return overlapping
+            shared_lists = np.intersect1d(lists[name], lists[other], assume_unique=True)
+            overlaps.append(Overlap(name, other, int((masks[name] & masks[other]).sum()), len(shared_lists)))
+    return overlaps
 
 
 @dataclass(frozen=True)
@@ -402,32 +408,35 @@ def compare_datasets(inputs: Inputs, first: str, second: str) -> list[DatasetOve
     from chessreg.games.datasets.positions import find_game_ids
 
     items = [inputs.items(inputs.reference(NOUN, name), NOUN) for name in (first, second)]
-    (mine, _), (theirs, _) = items
+    (own_dataset, _), (other_dataset, _) = items
     rows = [dataset.rows(part) for dataset, part in items]
 
     def row(what: str, ours: np.ndarray, other: np.ndarray) -> DatasetOverlap:
         count = int(np.isin(ours, other).sum())
         return DatasetOverlap(what, count, len(ours), 100 * count / max(len(ours), 1))
 
-    if mine.content == "games" and theirs.content == "games":
-        ours, other = (dataset.hashes[some] for (dataset, _), some in zip(items, rows, strict=True))
-        return [row("games", ours, other), row("different move lists", np.unique(ours), other)]
-    shared, games = [], []
+    if own_dataset.content == "games" and other_dataset.content == "games":
+        own_hashes, other = (dataset.hashes[some] for (dataset, _), some in zip(items, rows, strict=True))
+        return [row("games", own_hashes, other), row("different move lists", np.unique(own_hashes), other)]
+    shared_boards, games = [], []
     for (dataset, _), some, name in zip(items, rows, (first, second), strict=True):
         if dataset.content == "positions":
             games.append(dataset.hashes[some])
             continue
-        known, hashes = find_game_ids(dataset)
-        games.append(hashes[np.isin(known, some)])
+        game_ids, hashes = find_game_ids(dataset)
+        games.append(hashes[np.isin(game_ids, some)])
         if not len(games[-1]):
             raise BadInputError(f"no game of {name} has a Lichess id in its Site tag", "use a dataset with ids")
-    ours, other = games
-    if mine.content == "positions" and theirs.content == "positions":
-        boards, there = mine.position_hashes[rows[0]], theirs.position_hashes[rows[1]]
-        shared += [row("positions by board", boards, there), row("different boards", np.unique(boards), there)]
-    if mine.content == "positions":
-        shared.append(row("positions by game", ours, other))
-    return [*shared, row("games by id", np.unique(ours), other)]
+    own_hashes, other = games
+    if own_dataset.content == "positions" and other_dataset.content == "positions":
+        boards, other_boards = own_dataset.position_hashes[rows[0]], other_dataset.position_hashes[rows[1]]
+        shared_boards += [
+            row("positions by board", boards, other_boards),
+            row("different boards", np.unique(boards), other_boards),
+        ]
+    if own_dataset.content == "positions":
+        shared_boards.append(row("positions by game", own_hashes, other))
+    return [*shared_boards, row("games by id", np.unique(own_hashes), other)]
 
 
 # -- its boards -------------------------------------------------------------------------------------------------------
@@ -443,20 +452,20 @@ def build_dataset_frames(inputs: Inputs, dataset: str, number: int) -> list[Boar
 
     record, folder = locate_dataset(inputs.database, inputs.store, dataset)
     rows = open_dataset_file(record, folder)
-    thing = rows.content.removesuffix("s")
+    unit = rows.content.removesuffix("s")
     if not 0 <= number < rows.total:
         raise NotFoundError(
-            f"dataset {dataset} has no {thing} {number}", f"its {rows.content} are 0 to {rows.total - 1}"
+            f"dataset {dataset} has no {unit} {number}", f"its {rows.content} are 0 to {rows.total - 1}"
         )
     with inputs.database.read() as session:
-        called = names.read_name(session, "dataset", record.id) or record.id.hex[-6:]
-    if thing == "position":
+        dataset_name = names.read_name(session, "dataset", record.id) or record.id.hex[-6:]
+    if unit == "position":
         columns = ["fen", "best", "played", "eval_before", "rating", "game", "ply", "action", "win_prob", "legal"]
         (row,) = rows.take([number], columns).to_pylist()
-        return [build_dataset_position_frame(row, f"{called} position {number}")]
+        return [build_dataset_position_frame(row, f"{dataset_name} position {number}")]
     (row,) = rows.take([number], ["moves", "result", "white_elo", "black_elo"]).to_pylist()
     players = " – ".join("?" if row[side] is None else str(row[side]) for side in ("white_elo", "black_elo"))
-    title = f"{called} game {number}: {players}, {row['result']}"
+    title = f"{dataset_name} game {number}: {players}, {row['result']}"
     return list_game_views([move.uci() for move in unpack_moves(row["moves"])], title)
 
 
@@ -468,10 +477,14 @@ def build_dataset_position_frame(row: dict[str, Any], title: str) -> BoardFrame:
     from chessreg.games.datasets.positions import parse_mate
 
     board = chess.Board(row["fen"])
-    drawn: tuple[tuple[str, float, Role], ...] = (("best", 1.0, "best"), ("played", 0.3, "played"), ("action", 0.3, ""))
+    move_columns: tuple[tuple[str, float, Role], ...] = (
+        ("best", 1.0, "best"),
+        ("played", 0.3, "played"),
+        ("action", 0.3, ""),
+    )
     arrows = tuple(
         Arrow.from_item((row[name], weight, f"{name} {row[name]}", role))
-        for name, weight, role in drawn
+        for name, weight, role in move_columns
         if row.get(name)
     )
     if row["game"]:
@@ -483,8 +496,8 @@ def build_dataset_position_frame(row: dict[str, Any], title: str) -> BoardFrame:
         mate = parse_mate(score)
         caption.append(f"#{mate} before the move" if mate else f"{score:+.0f} centipawns before the move")
     if row.get("win_prob") is not None:
-        after = f" after {row['action']}" if row["action"] else ""
-        caption.append(f"win probability{after} {row['win_prob']:.3f}, of the side to move")
+        suffix = f" after {row['action']}" if row["action"] else ""
+        caption.append(f"win probability{suffix} {row['win_prob']:.3f}, of the side to move")
     if row.get("legal") is not None:
         caption.append(f"{row['legal']} legal moves")
     return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, evaluation=score)

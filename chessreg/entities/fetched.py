@@ -83,11 +83,13 @@ def group_files(paths: Sequence[str]) -> list[ContentGroup]:
             groups.append(make_group("sae", folder, sae))
         elif "config.json" in names and any(map(MODEL_WEIGHTS.match, names)):
             safe = any(name.endswith(".safetensors") for name in filter(MODEL_WEIGHTS.match, names))
-            chosen = {name for name in names if MODEL_FILES.fullmatch(name) and not (safe and name.endswith(".bin"))}
-            groups.append(make_group("model", folder, chosen))
+            model_files = {
+                name for name in names if MODEL_FILES.fullmatch(name) and not (safe and name.endswith(".bin"))
+            }
+            groups.append(make_group("model", folder, model_files))
         elif "config.json" in names and (graph := next((name for name in GRAPH_FILES if name in names), None)):
-            chosen = {name for name in names if MODEL_FILES.fullmatch(name) or name.startswith(graph)}
-            groups.append(make_group("model", folder, chosen))
+            model_files = {name for name in names if MODEL_FILES.fullmatch(name) or name.startswith(graph)}
+            groups.append(make_group("model", folder, model_files))
         else:
             continue
         left -= {f"{folder}/{name}".lstrip("/") for name in names if not DATASET_FILES.search(name)}
@@ -95,10 +97,10 @@ def group_files(paths: Sequence[str]) -> list[ContentGroup]:
         ("probe", PROBE_FILES), ("vector", VECTOR_FILES), ("checkpoint", CHECKPOINT_FILES), ("dataset", DATASET_FILES),
     )  # fmt: skip
     for content, pattern in kinds:
-        fitting = sorted(path for path in left if pattern.search(path))
-        left -= set(fitting)
-        if fitting:
-            groups.append(ContentGroup(content, tuple(fitting)))
+        matching_paths = sorted(path for path in left if pattern.search(path))
+        left -= set(matching_paths)
+        if matching_paths:
+            groups.append(ContentGroup(content, tuple(matching_paths)))
     return groups
 
 
@@ -124,14 +126,14 @@ def choose_files(repository: HubRepository) -> list[RepositoryFile]:
             f"{address} has {len(models):,} models: {describe_paths(models)}",
             f"name one, such as {address}/{make_visible(models[0][:100])}",
         )
-    chosen = {path for group in groups for path in group.paths}
-    if not chosen:
-        there = describe_paths([file.path for file in repository.files])
+    paths = {path for group in groups for path in group.paths}
+    if not paths:
+        summary = describe_paths([file.path for file in repository.files])
         raise BadInputError(
-            f"{address} has no model, SAE, probe, vector or games that chessreg reads, but {there}",
+            f"{address} has no model, SAE, probe, vector or games that chessreg reads, but {summary}",
             f"to download files anyway: chessreg fetch '{address}/*'",
         )
-    return [file for file in repository.files if file.path in chosen]
+    return [file for file in repository.files if file.path in paths]
 
 
 def list_weight_names(group: ContentGroup) -> Sequence[str]:
@@ -188,17 +190,17 @@ def read_fetch_record(downloads: Path, path: Path) -> dict[str, Any] | None:
     A file also has its SHA-256.
     """
     try:
-        inside = path.resolve().relative_to(get_fetch_root(downloads).resolve()).parts
+        parts = path.resolve().relative_to(get_fetch_root(downloads).resolve()).parts
     except ValueError:
         return None
-    if len(inside) < 2:
+    if len(parts) < 2:
         return None
-    record = get_record_path(get_fetch_root(downloads) / inside[0] / inside[1])
+    record = get_record_path(get_fetch_root(downloads) / parts[0] / parts[1])
     if not record.is_file():
         return None
-    found: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
-    found["url"] = "/".join([found["url"], *inside[2:]])
-    return {**found, "sha256": compute_digest(path)} if path.is_file() else found
+    content: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
+    content["url"] = "/".join([content["url"], *parts[2:]])
+    return {**content, "sha256": compute_digest(path)} if path.is_file() else content
 
 
 # -- after the download ----------------------------------------------------------------------------------------------
@@ -230,10 +232,10 @@ def describe_model(path: Path) -> FetchedContent:
 
     try:
         check_import(path)
-        found = recognize_format(open_checkpoint(path)).name
+        format_name = recognize_format(open_checkpoint(path)).name
     except (ChessregError, OSError) as error:
         return FetchedContent(describe_refusal(path, error), "")
-    return FetchedContent(f"a {found} model", f"chessreg import checkpoint {shlex.quote(str(path))} --name NAME")
+    return FetchedContent(f"a {format_name} model", f"chessreg import checkpoint {shlex.quote(str(path))} --name NAME")
 
 
 def describe_files(what: str, paths: Sequence[Path], check: Callable[[Path], None], command: str) -> FetchedContent:
@@ -247,8 +249,8 @@ def describe_files(what: str, paths: Sequence[Path], check: Callable[[Path], Non
             check(path)
         except (ChessregError, OSError) as error:
             return FetchedContent(describe_refusal(path, error), "")
-    counted = f"a {what}" if len(paths) == 1 else f"{len(paths):,} {what.replace('file', 'files', 1)}"
-    return FetchedContent(counted, command.format(shlex.join(map(str, paths))))
+    description = f"a {what}" if len(paths) == 1 else f"{len(paths):,} {what.replace('file', 'files', 1)}"
+    return FetchedContent(description, command.format(shlex.join(map(str, paths))))
 
 
 def describe_refusal(path: Path, error: Exception) -> str:
@@ -285,20 +287,20 @@ def describe_datasets(paths: Sequence[Path]) -> list[FetchedContent]:
     """Return the description of files of data: games, positions, or the reason why a file has neither."""
     from chessreg.entities.adding import check_dataset_files, has_positions
 
-    fitting: defaultdict[str, list[Path]] = defaultdict(list)
+    paths_by_format: defaultdict[str, list[Path]] = defaultdict(list)
     refused: list[FetchedContent] = []
     for path in paths:
         try:
             check_dataset_files([path])
-            fitting["positions" if has_positions([path]) else "games"].append(path)
+            paths_by_format["positions" if has_positions([path]) else "games"].append(path)
         except (ChessregError, OSError) as error:
             refused.append(FetchedContent(describe_refusal(path, error), ""))
-    found = [
+    datasets = [
         FetchedContent(
             f"{len(files):,} {'file' if len(files) == 1 else 'files'} of {content}",
             f"chessreg dataset add {shlex.join(map(str, files))} --name NAME",
         )
-        for content, files in fitting.items()
+        for content, files in paths_by_format.items()
     ]
     more = [FetchedContent(f"{len(refused) - 3:,} other files are not importable", "")] if len(refused) > 3 else []
-    return [*found, *refused[:3], *more]
+    return [*datasets, *refused[:3], *more]

@@ -137,21 +137,21 @@ class StoredGame:
             place = min(ply + 1, len(views) - 1)
             squares = {square for text in texts if (square := find_target_square(text)) is not None}
             views[place] = views[place].with_marks(dict.fromkeys(squares, "illegal"))
-        drawn = (game.detail or {}).get("draw_cp")
-        ending = [f"{game.result} by {game.termination.replace('_', ' ')}"]
+        draw_centipawns = (game.detail or {}).get("draw_cp")
+        end_facts = [f"{game.result} by {game.termination.replace('_', ' ')}"]
         if game.adjudication_cp is not None:
-            ending.append(f"evaluation {format_evaluation(game.adjudication_cp)}")
-        if isinstance(drawn, int):
-            ending.append(f"evaluation before the model's last move {drawn / 100:+.2f} for the model")
-        views[-1] = views[-1].with_marks({}, ending)
+            end_facts.append(f"evaluation {format_evaluation(game.adjudication_cp)}")
+        if isinstance(draw_centipawns, int):
+            end_facts.append(f"evaluation before the model's last move {draw_centipawns / 100:+.2f} for the model")
+        views[-1] = views[-1].with_marks({}, end_facts)
         return views
 
 
 def describe_intervention(row: tables.Intervention) -> str:
     """Return an intervention as one line for headers and titles: `contrastive:skill x 0.8 at layers 3, 4`."""
     layers = f"layer{'s' * (len(row.layers) != 1)} {', '.join(map(str, row.layers))}"
-    where = "" if row.token_mask == "all" else f", {row.token_mask} token"
-    return f"{row.source} x {row.scale:g} at {layers}{where}"
+    mask_suffix = "" if row.token_mask == "all" else f", {row.token_mask} token"
+    return f"{row.source} x {row.scale:g} at {layers}{mask_suffix}"
 
 
 def find_target_square(text: str) -> int | None:
@@ -166,31 +166,31 @@ def find_target_square(text: str) -> int | None:
 
 def read_stored_games(database: Database, keys: Iterable[tuple[UUID, int]]) -> Iterator[StoredGame]:
     """Yield the games with these keys (run, unit), in order. Raises NotFoundError naming the first missing game."""
-    wanted = list(keys)
-    for start in range(0, len(wanted), READ_BATCH_GAMES):
+    key_list = list(keys)
+    for start in range(0, len(key_list), READ_BATCH_GAMES):
         with database.read() as session:
-            stored = _read_game_batch(session, wanted[start : start + READ_BATCH_GAMES])
+            batch = _read_game_batch(session, key_list[start : start + READ_BATCH_GAMES])
             session.expunge_all()
-        yield from stored
+        yield from batch
 
 
 def _read_game_batch(session: Session, keys: list[tuple[UUID, int]]) -> list[StoredGame]:
     by_key: dict[tuple[UUID, int], tables.Game] = {}
-    illegal: dict[tuple[UUID, int], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    illegal_tries: dict[tuple[UUID, int], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     game, attempt = tables.Game, tables.IllegalAttempt
     for row in session.scalars(select(game).where(tuple_(game.run_id, game.unit).in_(keys))):
         by_key[row.run_id, row.unit] = row
     tries = select(attempt).where(tuple_(attempt.run_id, attempt.unit).in_(keys)).order_by(attempt.ply, attempt.number)
-    for failed in session.scalars(tries):
-        illegal[failed.run_id, failed.unit][failed.ply].append(failed.text)
-    made = []
+    for try_row in session.scalars(tries):
+        illegal_tries[try_row.run_id, try_row.unit][try_row.ply].append(try_row.text)
+    games = []
     for run_id, unit in keys:
         if (run_id, unit) not in by_key:
             raise NotFoundError(f"run {shorten_id(run_id)} has no game {unit}", "chessreg game list --run RUN")
         row = by_key[run_id, unit]
         match = session.get_one(tables.Match, (run_id, row.match))
         spec = session.get_one(tables.Run, run_id).spec
-        made.append(
+        games.append(
             StoredGame(
                 game=row,
                 match=match,
@@ -198,10 +198,10 @@ def _read_game_batch(session: Session, keys: list[tuple[UUID, int]]) -> list[Sto
                 replicate=int(spec.get("replicate", 0)),
                 intervention=session.get(tables.Intervention, match.intervention_id) if match.intervention_id else None,
                 engine=session.get(tables.Engine, match.engine_id) if match.engine_id else None,
-                illegal=dict(illegal[run_id, unit]),
+                illegal=dict(illegal_tries[run_id, unit]),
             )
         )
-    return made
+    return games
 
 
 # -- lists and references ---------------------------------------------------------------------------------------------
@@ -217,14 +217,16 @@ def list_stored_games(session: Session, run_id: UUID | None = None, limit: int |
     for one in runs:  # one run at a time: sorting all games of a large registry takes seconds
         if limit is not None and len(rows) >= limit:
             break
-        played = select(game).where(game.run_id == one).order_by(game.unit.desc())
+        statement = select(game).where(game.run_id == one).order_by(game.unit.desc())
         matches = {m.number: m for m in session.scalars(select(match).where(match.run_id == one))}
         if not matches:
             continue
-        called = names.read_names_of(session, "run", [one])
-        for unmatched in session.scalars(played.limit(None if limit is None else limit - len(rows))):
-            of = _read_columns(matches[unmatched.match], {"run_id", "number"})
-            rows.append({"name": called.get(one), **_read_columns(unmatched, PACKED_COLUMNS | {"detail"}), **of})
+        run_names = names.read_names_of(session, "run", [one])
+        for game_row in session.scalars(statement.limit(None if limit is None else limit - len(rows))):
+            match_columns = _read_columns(matches[game_row.match], {"run_id", "number"})
+            rows.append(
+                {"name": run_names.get(one), **_read_columns(game_row, PACKED_COLUMNS | {"detail"}), **match_columns}
+            )
     return rows[::-1]
 
 
@@ -297,8 +299,8 @@ def find_first_difference(one: Sequence[object], other: Sequence[object]) -> int
     >>> find_first_difference(["e2e4", "e7e5"], ["e2e4", "c7c5"]), find_first_difference(["e2e4"], ["e2e4"])
     (1, None)
     """
-    for ply, (mine, yours) in enumerate(zip(one, other, strict=False)):
-        if mine != yours:
+    for ply, (move, other_move) in enumerate(zip(one, other, strict=False)):
+        if move != other_move:
             return ply
     return None if len(one) == len(other) else min(len(one), len(other))
 
@@ -311,41 +313,43 @@ def find_partners(session: Session, run_id: UUID, unit: int) -> list[PartnerGame
     first, and vice versa. Newer runs come first. Raises NotFoundError if the game does not exist.
     """
     game, match, run = tables.Game, tables.Match, tables.Run
-    mine = session.get(game, (run_id, unit))
-    if mine is None:
+    game_row = session.get(game, (run_id, unit))
+    if game_row is None:
         raise NotFoundError(f"run {shorten_id(run_id)} has no game {unit}", "chessreg game list --run RUN")
-    own = session.get_one(match, (run_id, mine.match))
+    match_row = session.get_one(match, (run_id, game_row.match))
     alike = (
         select(game, match)
         .join(match, (match.run_id == game.run_id) & (match.number == game.match))
         .join(run, run.id == game.run_id)
         .where(
-            match.opening == own.opening,
-            match.opening_seed == own.opening_seed,
-            match.color == own.color,
-            match.opponent == own.opponent,
-            match.level.is_not_distinct_from(own.level),
-            match.limit.is_not_distinct_from(own.limit),
-            game.opening_number == mine.opening_number,
-            game.opening_plies == mine.opening_plies,
-            or_(game.run_id != run_id, game.match != mine.match),
+            match.opening == match_row.opening,
+            match.opening_seed == match_row.opening_seed,
+            match.color == match_row.color,
+            match.opponent == match_row.opponent,
+            match.level.is_not_distinct_from(match_row.level),
+            match.limit.is_not_distinct_from(match_row.limit),
+            game.opening_number == game_row.opening_number,
+            game.opening_plies == game_row.opening_plies,
+            or_(game.run_id != run_id, game.match != game_row.match),
         )
         .order_by(run.created_at.desc(), game.run_id, game.unit)
     )
-    found = session.execute(alike).all()
-    called = names.read_names_of(session, "run", {other.run_id for other, _ in found})
-    opening, moves = mine.opening_plies, unpack_moves(mine.moves)
+    partner_rows = session.execute(alike).all()
+    run_names = names.read_names_of(session, "run", {other.run_id for other, _ in partner_rows})
+    opening, moves = game_row.opening_plies, unpack_moves(game_row.moves)
     pairs = []
-    for other, its in found:
-        theirs = unpack_moves(other.moves)
-        if theirs[:opening] != moves[:opening]:  # same number in another opening book
+    for other, partner_match in partner_rows:
+        partner_moves = unpack_moves(other.moves)
+        if partner_moves[:opening] != moves[:opening]:  # same number in another opening book
             continue
-        name = called.get(other.run_id) or shorten_id(other.run_id)
-        edited = its.intervention_id is not None
-        policy = f", policy {its.policy}" if its.policy != own.policy else ""
-        arm = f"{name} ({its.player}{', edited' if edited else ''}{policy})"
-        partner = PartnerGame(other.run_id, other.unit, arm, edited, other.plies, find_first_difference(moves, theirs))
-        pairs.append((bool(policy), edited == (own.intervention_id is not None), partner))
+        name = run_names.get(other.run_id) or shorten_id(other.run_id)
+        edited = partner_match.intervention_id is not None
+        policy = f", policy {partner_match.policy}" if partner_match.policy != match_row.policy else ""
+        arm = f"{name} ({partner_match.player}{', edited' if edited else ''}{policy})"
+        partner = PartnerGame(
+            other.run_id, other.unit, arm, edited, other.plies, find_first_difference(moves, partner_moves)
+        )
+        pairs.append((bool(policy), edited == (match_row.intervention_id is not None), partner))
     return [partner for *_, partner in sorted(pairs, key=lambda pair: pair[:2])]
 
 

@@ -57,53 +57,58 @@ def find_unused(database: Database, store: Store, *, now: float | None = None) -
     Unix time in seconds.
     """
     now = time.time() if now is None else now
-    coming = read_fragment_keys(store)  # read before the registry, so that a fragment ingested meanwhile is not missed
+    waiting_keys = read_fragment_keys(
+        store
+    )  # read before the registry, so that a fragment ingested meanwhile is not missed
     with database.read() as session:
-        needed, archived = find_used_keys(session)
+        needed_keys, archived = find_used_keys(session)
         complete = set(session.scalars(select(tables.Run.id).where(tables.Run.completed_at.is_not(None))))
-        waiting = {id.hex for id in session.scalars(select(tables.Run.id)) if id not in complete}
+        incomplete_ids = {id.hex for id in session.scalars(select(tables.Run.id)) if id not in complete}
         archived_runs = {node.id for node in find_archived_nodes(session) if node.noun == "run"}
-        ingested = set(session.scalars(select(tables.FragmentRecord.name)))
+        ingested_names = set(session.scalars(select(tables.FragmentRecord.name)))
         datasets = session.execute(select(tables.Dataset.identity, tables.Dataset.artifact)).all()
-    lost = {identity for identity, digest in datasets if digest in needed and not store.exists(digest)}
-    rubbish = []
+    lost_ids = {identity for identity, digest in datasets if digest in needed_keys and not store.exists(digest)}
+    unused = []
     places = [(folder, folder.name) for folder in sorted(store.artifacts.glob("??/*"))]
     places += [(folder, folder.name) for folder in sorted(store.arrays.iterdir())]
     for folder, key in places:
-        if key in needed or key in coming or not is_old(folder, now) or key.partition("-")[0] in waiting:
+        if (
+            key in needed_keys
+            or key in waiting_keys
+            or not is_old(folder, now)
+            or key.partition("-")[0] in incomplete_ids
+        ):
             continue
         if (
-            lost and read_dataset_identity(folder) in lost
+            lost_ids and read_dataset_identity(folder) in lost_ids
         ):  # a copy of a registered dataset whose own bytes are missing here
             continue
         why = f"only archived: {archived[key]}" if key in archived else "nothing registered refers to it"
         kind = "array" if folder.parent == store.arrays else "artifact"
-        rubbish.append(
+        unused.append(
             UnusedBytes(str(folder.relative_to(store.root)), f"{kind} {key[:12]}", why, measure_size_bytes(folder))
         )
     for folder in sorted(path for run in complete for path in (store.runs / run.hex).glob("*")):
         if folder.name != LOGS_FOLDER and is_old(folder, now):
             path, run = str(folder.relative_to(store.root)), folder.parent.name[-6:]
-            rubbish.append(
-                UnusedBytes(path, f"scratch of run {run}", "the run is complete", measure_size_bytes(folder))
-            )
+            unused.append(UnusedBytes(path, f"scratch of run {run}", "the run is complete", measure_size_bytes(folder)))
     for folder in sorted(store.ingested / run.hex for run in complete):
         files = list(folder.glob("*"))
         if (
             files
             and is_old(folder, now - FRAGMENT_DAYS * SECONDS_PER_DAY)
-            and ingested.issuperset(p.name for p in files)
+            and ingested_names.issuperset(p.name for p in files)
         ):
             place, what = str(folder.relative_to(store.root)), f"imported fragments of run {folder.name[-6:]}"
             why = f"the registry has their rows; only a backup of more than {FRAGMENT_DAYS} days ago lacks them"
-            rubbish.append(UnusedBytes(place, what, why, measure_size_bytes(folder)))
+            unused.append(UnusedBytes(place, what, why, measure_size_bytes(folder)))
     for folder in sorted(store.corpora.glob("*")):
         readers = {path.name for path in (folder / RUNS_FOLDER).glob("*")}
-        if is_old(folder, now) and not readers & (waiting - archived_runs):
+        if is_old(folder, now) and not readers & (incomplete_ids - archived_runs):
             why = "no unfinished run reads it, and it can be made again"
             path = str(folder.relative_to(store.root))
-            rubbish.append(UnusedBytes(path, f"training data {folder.name[:12]}", why, measure_size_bytes(folder)))
-    return rubbish + list_stale_staging(store)
+            unused.append(UnusedBytes(path, f"training data {folder.name[:12]}", why, measure_size_bytes(folder)))
+    return unused + list_stale_staging(store)
 
 
 def list_stale_staging(store: Store) -> list[UnusedBytes]:
@@ -171,26 +176,26 @@ def find_used_keys(session: Session) -> tuple[set[str], dict[str, str]]:
     """Return the keys (digests and array names) of bytes in use, and key → owner of bytes that only archived things
     need.
     """
-    shelved = find_archived_nodes(session)
+    archived_nodes = find_archived_nodes(session)
     nodes = [lineage.Node("run", id.hex) for id in session.scalars(select(tables.Run.id).order_by(tables.Run.id))]
     for table in lineage.list_tables_with_bytes(session).values():
         nodes += [node for node in map(lineage.make_node, session.scalars(select(table))) if node.noun != "run"]
-    live = {node for node in nodes if node not in shelved}
-    frontier = set(live)
+    active_nodes = {node for node in nodes if node not in archived_nodes}
+    frontier = set(active_nodes)
     while frontier:  # archived inputs of live things are in use
         edges = lineage.read_parents(session, frontier)
-        frontier = {edge.node for at in frontier for edge in edges[at]} - live
-        live |= frontier
-    needed = {item.array or item.digest for item in transfer.collect_items(session, live)}
-    needed |= set(session.scalars(select(tables.OpeningBook.digest)))
-    needed |= set(session.scalars(select(tables.RunInput.digest).where(tables.RunInput.source_run_id.is_(None))))
+        frontier = {edge.node for at in frontier for edge in edges[at]} - active_nodes
+        active_nodes |= frontier
+    needed_keys = {item.array or item.digest for item in transfer.collect_items(session, active_nodes)}
+    needed_keys |= set(session.scalars(select(tables.OpeningBook.digest)))
+    needed_keys |= set(session.scalars(select(tables.RunInput.digest).where(tables.RunInput.source_run_id.is_(None))))
     archived = {
         item.array or item.digest: f"{node.noun} {node.id[-6:]}"
         for node in nodes
-        if node not in live
+        if node not in active_nodes
         for item in transfer.list_node_items(session, node)
     }
-    return needed, {key: who for key, who in archived.items() if key not in needed}
+    return needed_keys, {key: owner for key, owner in archived.items() if key not in needed_keys}
 
 
 def move_to_bin(store: Store, rubbish: list[UnusedBytes], now: float | None = None) -> int:
@@ -200,13 +205,13 @@ def move_to_bin(store: Store, rubbish: list[UnusedBytes], now: float | None = No
     again since. `restore` restores the bin; `empty` deletes it.
     """
     store.require_writable()
-    moved = 0
+    moved_count = 0
     folder = store.root / BIN_FOLDER / time.strftime(BIN_TIME_FORMAT, time.gmtime())
     for item in rubbish:
         place, target = store.root / item.path, folder / item.path
         if place.parent == store.tmp:
             remove_staging(place)
-            moved += item.bytes
+            moved_count += item.bytes
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
@@ -215,8 +220,8 @@ def move_to_bin(store: Store, rubbish: list[UnusedBytes], now: float | None = No
                 with suppress(OSError):  # a new copy exists already
                     target.rename(place)
                 continue
-            moved += item.bytes
-    return moved
+            moved_count += item.bytes
+    return moved_count
 
 
 def list_bin(store: Store) -> list[UnusedBytes]:
@@ -237,26 +242,26 @@ def restore_from_bin(store: Store, only: str | None = None) -> list[UnusedBytes]
 
     Paths that exist again in the store are kept as they are.
     """
-    back = []
+    restored = []
     for path, item in zip(list_bin_folders(store), list_bin(store), strict=True):
         target = store.root / get_original_path(path, store)
         if not target.exists() and only in (None, get_original_path(path, store)):
             target.parent.mkdir(parents=True, exist_ok=True)
             path.rename(target)
-            back.append(item)
-    return back
+            restored.append(item)
+    return restored
 
 
 def empty_bin(store: Store, older_than: float) -> int:
     """Delete everything that has been in the bin for at least `older_than` seconds and return the number of bytes."""
     store.require_writable()
-    gone = 0
+    removed_count = 0
     for folder in sorted((store.root / BIN_FOLDER).glob("*")):
         since = parse_bin_time(folder.name)
         if since is not None and time.time() - since >= older_than:
-            gone += measure_size_bytes(folder)
+            removed_count += measure_size_bytes(folder)
             shutil.rmtree(folder)
-    return gone
+    return removed_count
 
 
 def parse_bin_time(name: str) -> float | None:

@@ -44,11 +44,11 @@ def find_torn_runs(database: Database) -> list[TornRun]:
     torn_groups = []
     with database.read() as session:
         for table in names.list_array_tables(session):
-            having = select(table.run_id).distinct()
-            mine = or_(tables.Run.id.in_(having), tables.Run.kind == table.__noun__.name)
-            for run in session.scalars(select(tables.Run).where(mine).order_by(tables.Run.id)).all():
-                if wrong := describe_unit_gaps(session, table, run.id):
-                    torn_groups.append(TornRun(run.id, table, f"{run.kind} run {run.id.hex[-6:]} {wrong}"))
+            run_ids = select(table.run_id).distinct()
+            is_array_run = or_(tables.Run.id.in_(run_ids), tables.Run.kind == table.__noun__.name)
+            for run in session.scalars(select(tables.Run).where(is_array_run).order_by(tables.Run.id)).all():
+                if problem := describe_unit_gaps(session, table, run.id):
+                    torn_groups.append(TornRun(run.id, table, f"{run.kind} run {run.id.hex[-6:]} {problem}"))
     return torn_groups
 
 
@@ -63,17 +63,17 @@ def repair_groups(database: Database, store: Store, of: TornRun, damaged: Iterab
     running.
     """
     with database.write() as session:
-        running = tables.Attempt.run_id == of.run_id, tables.Attempt.state == tables.AttemptState.RUNNING
-        if session.scalars(select(tables.Attempt.id).where(*running)).first():
+        is_running = tables.Attempt.run_id == of.run_id, tables.Attempt.state == tables.AttemptState.RUNNING
+        if session.scalars(select(tables.Attempt.id).where(*is_running)).first():
             raise ChessregError(
                 f"an attempt at run {of.run_id.hex[-6:]} is running", "try again when it has ended: chessreg jobs"
             )
         groups = session.scalars(select(of.table).where(of.table.run_id == of.run_id)).all()
         if damaged is None:
             damaged = {group.path for group in groups if not is_intact(store, group)}
-        kept, dropped = split_groups(read_unit_attempts(session, of.run_id), groups, set(damaged))
-        drop_groups(session, of, kept, dropped)
-        arrays = [group.path.removeprefix("arrays/") for group in dropped]
+        kept_groups, dropped_groups = split_groups(read_unit_attempts(session, of.run_id), groups, set(damaged))
+        drop_groups(session, of, kept_groups, dropped_groups)
+        arrays = [group.path.removeprefix("arrays/") for group in dropped_groups]
         session.flush()
         run = session.get_one(tables.Run, of.run_id)
         left = run.units - len(read_complete_units(session, of.run_id))
@@ -95,14 +95,14 @@ def move_group_to_bin(store: Store, array: str) -> None:
 
 def split_groups(makers: dict[int, UUID], groups: Sequence[Any], damaged: set[str]) -> tuple[list[Any], list[Any]]:
     """Return (kept groups, dropped groups)."""
-    kept: list[Any] = []
-    dropped: list[Any] = []
+    kept_groups: list[Any] = []
+    dropped_groups: list[Any] = []
     for group in sorted(groups, key=lambda group: (group.start, -group.stop)):
-        behind = [one for one in dropped if one.stop == group.start and one.path not in damaged]
-        overlaps = bool(kept) and group.start < kept[-1].stop
-        same = any(makers.get(one.stop - 1) == makers.get(group.stop - 1) for one in behind)
-        (dropped if overlaps or same or group.path in damaged else kept).append(group)
-    return kept, dropped
+        behind = [one for one in dropped_groups if one.stop == group.start and one.path not in damaged]
+        overlaps = bool(kept_groups) and group.start < kept_groups[-1].stop
+        is_same_maker = any(makers.get(one.stop - 1) == makers.get(group.stop - 1) for one in behind)
+        (dropped_groups if overlaps or is_same_maker or group.path in damaged else kept_groups).append(group)
+    return kept_groups, dropped_groups
 
 
 def is_intact(store: Store, group: Any) -> bool:
@@ -113,11 +113,11 @@ def is_intact(store: Store, group: Any) -> bool:
         path = store.array(group.path.removeprefix("arrays/"))
         if not path.exists():
             return True
-        stored = ArrayGroup(path)
-        stored.verify()
+        array_group = ArrayGroup(path)
+        array_group.verify()
     except StoreError:
         return False
-    return stored.digest == group.digest
+    return array_group.digest == group.digest
 
 
 def read_unit_attempts(session: Session, run_id: UUID) -> dict[int, UUID]:
@@ -142,11 +142,13 @@ def drop_groups(session: Session, of: TornRun, kept: Sequence[Any], dropped: Seq
             row = {"run_id": of.run_id, "start": group.start, "stop": group.stop, "attempt_id": maker}
             session.execute(insert(units).values(**row))
     complete = {unit for group in kept for unit in range(group.start, group.stop)}
-    gone = (set(makers) | {group.start for group in dropped}) - (complete - {group.start for group in dropped})
-    gone -= {group.start for group in kept}
+    incomplete_units = (set(makers) | {group.start for group in dropped}) - (
+        complete - {group.start for group in dropped}
+    )
+    incomplete_units -= {group.start for group in kept}
     for result_table in RESULT_TABLES:
         table = tables.Base.metadata.tables[result_table]
-        for start, stop in list_unit_ranges(gone):
+        for start, stop in list_unit_ranges(incomplete_units):
             session.execute(
                 delete(table).where(table.c.run_id == of.run_id, table.c.unit >= start, table.c.unit < stop)
             )

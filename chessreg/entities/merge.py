@@ -79,10 +79,10 @@ def merge_source(database: Database, store: Store, other: str) -> MergeReport:
     if fragments is not None:
         ingest_folder(database, store, fragments, report)
     if place is not None:
-        with open_other_registry(place, store) as there:
-            if get_location_key(there) == get_location_key(database):
+        with open_other_registry(place, store) as source:
+            if get_location_key(source) == get_location_key(database):
                 raise BadInputError(f"{other} is this registry", "give another registry")
-            merge_registry(database, there, report, copy_of=place)
+            merge_registry(database, source, report, copy_of=place)
     return report
 
 
@@ -116,26 +116,26 @@ def preview_merge(database: Database, store: Store, other: str) -> MergePreview:
         else []
     )
     if place is not None:
-        with open_other_registry(place, store) as there:
-            ids += list_run_ids(there, None)
+        with open_other_registry(place, store) as source:
+            ids += list_run_ids(source, None)
     ids = list(dict.fromkeys(ids))
     with store.open_scratch("merge") as folder, database.rehearsal():
         with database.read() as session:
             before = {row["id"]: row["done"] for row in read.read_run_rows(session, ids, stale=())}
-            known = set(session.scalars(select(tables.Conflict.id)))
+            known_ids = set(session.scalars(select(tables.Conflict.id)))
         report = merge_source(database, Scratch.create(folder / "store"), other)
         with database.read() as session:
-            conflicts = [row for row in read.list_conflicts(session) if row["id"] not in known]
+            conflicts = [row for row in read.list_conflicts(session) if row["id"] not in known_ids]
             conflicts = [{**row, "differs": find_conflict_differences(session, row)} for row in conflicts]
             runs = read.read_run_rows(session, ids, stale=())
     per_run = Counter(row["run_id"] for row in conflicts)
-    kept = ("id", "name", "kind", "host", "state", "units", "done")
-    changing = [
-        {**{key: row[key] for key in kept}, "done_before": before.get(row["id"]), "conflicts": per_run[row["id"]]}
+    columns = ("id", "name", "kind", "host", "state", "units", "done")
+    changed_rows = [
+        {**{key: row[key] for key in columns}, "done_before": before.get(row["id"]), "conflicts": per_run[row["id"]]}
         for row in runs
         if row["done"] != before.get(row["id"]) or per_run[row["id"]]
     ]
-    return MergePreview(report, changing, len(runs) - len(changing), conflicts)
+    return MergePreview(report, changed_rows, len(runs) - len(changed_rows), conflicts)
 
 
 def describe_run_change(row: Mapping[str, Any]) -> str:
@@ -158,14 +158,14 @@ def find_conflict_differences(session: Session, conflict: dict[str, Any]) -> dic
     table, key, row = TABLES.get(conflict["table_name"]), conflict["key"], conflict["row"]
     if table is None:
         table = tables.Base.metadata.tables[conflict["table_name"]]
-    typed = {name: parse_key_value(table.c[name].type, value) for name, value in key.items()}
-    found = session.execute(select(table).where(*key_conditions(table, list(key), typed))).mappings().first()
-    here = {} if found is None else make_json_value(crop_model_texts(table, dict(found)))
+    typed_key = {name: parse_key_value(table.c[name].type, value) for name, value in key.items()}
+    stored_row = session.execute(select(table).where(*key_conditions(table, list(key), typed_key))).mappings().first()
+    stored = {} if stored_row is None else make_json_value(crop_model_texts(table, dict(stored_row)))
     names_of_values = [name for name in row if name not in ("attempt_id", "seconds", *key)]
     return {
-        name: (here.get(name), row[name])
+        name: (stored.get(name), row[name])
         for name in names_of_values
-        if row[name] not in (here.get(name), str(here.get(name)))
+        if row[name] not in (stored.get(name), str(stored.get(name)))
     }
 
 
@@ -173,14 +173,14 @@ def find_conflict_differences(session: Session, conflict: dict[str, Any]) -> dic
 def open_other_registry(place: RegistryPlace, store: Store) -> Iterator[Database]:
     """Open another registry. If a file has an older schema, open an upgraded copy and leave the file unchanged."""
     if place.path is None or not place.path.exists() or migrations.read_schema_status(place).state != "behind":
-        with Database.open(place, create=False) as there:
-            yield there
+        with Database.open(place, create=False) as other:
+            yield other
         return
     with store.open_scratch("merge") as folder:
         copy = migrations.back_up_registry(place, folder / "registry.db")
         migrations.upgrade_registry(copy)
-        with Database.open(copy, create=False) as there:
-            yield there
+        with Database.open(copy, create=False) as other:
+            yield other
 
 
 def check_merge_source(other: str) -> None:
@@ -239,10 +239,10 @@ def ingest_folder(database: Database, store: Store, folder: Path, report: MergeR
     within = folder / "fragments" / "incoming" if is_store else folder
     for path in sorted(within.rglob(f"*{FRAGMENT_SUFFIX}")):
         report.fragments += copy(store, path) is not None
-    taken = ingest_fragments(database, store)
-    report.results += taken.rows
-    report.repeated += taken.repeated
-    report.conflicts += taken.conflicts
+    ingest_report = ingest_fragments(database, store)
+    report.results += ingest_report.rows
+    report.repeated += ingest_report.repeated
+    report.conflicts += ingest_report.conflicts
 
 
 # -- from one registry into another -----------------------------------------------------------------------------------
@@ -282,15 +282,15 @@ def merge_registry(
             for rows in parts:
                 with convert_row_errors(table.name):
                     merge_facts(session, table, rows, report)
-    failed: list[BadInputError] = []
+    errors: list[BadInputError] = []
     for run_id in ids:
         try:
             merge_results(database, there, run_id, origin, report)
         except BadInputError as error:  # continue with the other runs
-            failed.append(error)
-    if failed:
-        others = f"; of {len(failed) - 1} more runs too" if len(failed) > 1 else ""
-        raise BadInputError(f"{failed[0].message}{others}; all other runs were merged", failed[0].hint)
+            errors.append(error)
+    if errors:
+        others = f"; of {len(errors) - 1} more runs too" if len(errors) > 1 else ""
+        raise BadInputError(f"{errors[0].message}{others}; all other runs were merged", errors[0].hint)
 
 
 def merge_results(database: Database, there: Database, run_id: UUID, origin: UUID, report: MergeReport) -> None:
@@ -328,9 +328,9 @@ def convert_row_errors(whose: str) -> Iterator[None]:
 def require_own_units(there: Database) -> None:
     """Raise BadInputError if a unit range exceeds the units of its run, because ranges are expanded unit by unit."""
     units, run = tables.UnitRange, tables.Run
-    beyond = or_(units.start < 0, units.stop <= units.start, units.stop > run.units)
+    is_beyond = or_(units.start < 0, units.stop <= units.start, units.stop > run.units)
     with there.read() as session:
-        row = session.execute(select(units.start, units.stop, run.units).join(run).where(beyond).limit(1)).first()
+        row = session.execute(select(units.start, units.stop, run.units).join(run).where(is_beyond).limit(1)).first()
     if row is not None:
         raise BadInputError(
             f"a row of unit_range is refused: units {row.start} to {row.stop} exceed the {row.units} units of the run",
@@ -341,28 +341,30 @@ def require_own_units(there: Database) -> None:
 def settle_completion(database: Database, there: Database, run_id: UUID) -> None:
     """Mark a run as complete if it is. Its completion time is the earlier of both registries."""
     with there.read() as session:
-        theirs = session.get_one(tables.Run, run_id).completed_at
+        source_time = session.get_one(tables.Run, run_id).completed_at
     with database.read() as session:
-        ours = session.get_one(tables.Run, run_id).completed_at
-    if ours is not None and (theirs is None or theirs >= ours):
+        target_time = session.get_one(tables.Run, run_id).completed_at
+    if target_time is not None and (source_time is None or source_time >= target_time):
         return
     with database.write() as session:
         complete_run_if_done(session, run_id)
         run = session.get_one(tables.Run, run_id)
-        if run.completed_at is not None and theirs is not None and theirs < run.completed_at:
+        if run.completed_at is not None and source_time is not None and source_time < run.completed_at:
             if (
                 results := database.place.results
             ) is not None:  # files of the earlier completion time may have fewer rows
                 for path in results.glob(f"*-{run_id.hex}-*.parquet"):
                     path.unlink(missing_ok=True)
-            run.completed_at = theirs
+            run.completed_at = source_time
 
 
 def find_merged_runs(session: Session) -> set[UUID]:
     """Return the runs whose results all came from merges, so that none of them used this registry's store."""
     record = tables.FragmentRecord
-    merged = record.name.startswith(PART_PREFIX, autoescape=True)
-    by_merge, by_fragment = (set(session.scalars(select(record.run_id).where(of))) for of in (merged, ~merged))
+    is_merged = record.name.startswith(PART_PREFIX, autoescape=True)
+    by_merge, by_fragment = (
+        set(session.scalars(select(record.run_id).where(condition))) for condition in (is_merged, ~is_merged)
+    )
     return by_merge - by_fragment
 
 
@@ -375,8 +377,8 @@ def lock_ingest(session: Session) -> None:
 def list_run_ids(there: Database, runs: Collection[UUID] | None) -> list[UUID]:
     """Return the ids of `runs` (None: all runs) in `there`, oldest first."""
     with convert_row_errors("run"), there.read() as session:
-        known = session.scalars(select(tables.Run.id).order_by(tables.Run.created_at, tables.Run.id)).all()
-    return [id for id in known if runs is None or id in runs]
+        run_ids = session.scalars(select(tables.Run.id).order_by(tables.Run.created_at, tables.Run.id)).all()
+    return [id for id in run_ids if runs is None or id in runs]
 
 
 def read_fact_batches(
@@ -395,8 +397,8 @@ def read_fact_batches(
         else:
             rows = [dict(row._mapping) for row in select_by_keys(session, select(table), column, runs)]
     if table.name == "annotation" and not everything:
-        known = {run.hex for run in runs}
-        rows = [row for row in rows if row["target"] in known or row["noun"] in list_runless_nouns()]
+        run_hexes = {run.hex for run in runs}
+        rows = [row for row in rows if row["target"] in run_hexes or row["noun"] in list_runless_nouns()]
     if "parent_id" in table.c:
         by_id = {row["id"]: row for row in rows}
         parents = {id: {row["parent_id"]} & by_id.keys() for id, row in by_id.items()}
@@ -417,23 +419,25 @@ def find_run_column(table: Table) -> Column[Any] | None:
 
 def list_runless_nouns() -> set[str]:
     """Return the nouns whose things need no run, such as datasets, checkpoints, engines and machines."""
-    known = names.list_noun_tables().items()
-    return {noun for noun, table in known if find_run_column(table.__table__) is None and noun not in LOCAL_TABLES}
+    noun_tables = names.list_noun_tables().items()
+    return {
+        noun for noun, table in noun_tables if find_run_column(table.__table__) is None and noun not in LOCAL_TABLES
+    }
 
 
 def merge_facts(session: Session, table: Table, rows: list[dict[str, Any]], report: MergeReport) -> None:
     """Insert the rows with new keys. Compare or update the existing ones."""
     key = [column.name for column in table.primary_key]
-    here, checked = read_existing_rows(session, table, rows), list_compared_columns(table)
+    existing_rows, checked = read_existing_rows(session, table, rows), list_compared_columns(table)
     fresh = []
     for row in rows:
         place = tuple(row[name] for name in key)
-        mine = here.get(place)
-        if mine is None:
+        existing_row = existing_rows.get(place)
+        if existing_row is None:
             fresh.append(row | ({"completed_at": None} if table.name == "run" else {}))
-        elif any(mine[name] != row[name] for name in checked):
+        elif any(existing_row[name] != row[name] for name in checked):
             report.conflicts += record_conflict(session, table, key, row)
-        elif values := find_fact_updates(table, mine, row):
+        elif values := find_fact_updates(table, existing_row, row):
             session.execute(update(table).where(*key_conditions(table, key, row)).values(**values))
     if table.name == "conflict":
         fresh = list(filter_new_conflicts(session, fresh))
@@ -449,15 +453,17 @@ def find_fact_updates(table: Table, mine: dict[str, Any], row: dict[str, Any]) -
     Other columns are never changed, because runs and files depend on them.
     """
     if table.name == "attempt":
-        lost = tables.AttemptState.LOST
-        known = mine["ended_at"] is not None and not (mine["state"] == lost and row["state"] != lost)
-        return row if row["ended_at"] is not None and not known else {}
+        lost_state = tables.AttemptState.LOST
+        has_end = mine["ended_at"] is not None and not (mine["state"] == lost_state and row["state"] != lost_state)
+        return row if row["ended_at"] is not None and not has_end else {}
     if table.name == "machine":
         return row if row["last_seen"] > mine["last_seen"] else {}
     if "created_at" not in mine:
         return {}
-    unknown: tuple[Any, ...] = (None, {})
-    values = {name: value for name, value in row.items() if mine[name] in unknown and value not in unknown}
+    unknown_values: tuple[Any, ...] = (None, {})
+    values = {
+        name: value for name, value in row.items() if mine[name] in unknown_values and value not in unknown_values
+    }
     values.pop("completed_at", None)  # set by `settle`
     return values | ({"created_at": row["created_at"]} if row["created_at"] < mine["created_at"] else {})
 
@@ -472,20 +478,20 @@ def read_existing_rows(
 ) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Return key → existing row, for the keys of `rows` that exist here."""
     key = [column.name for column in table.primary_key]
-    wanted = {tuple(row[name] for name in key) for row in rows}
+    keys = {tuple(row[name] for name in key) for row in rows}
     first = [row[key[0]] for row in rows]
     existing_rows = session.execute(select(table).where(table.c[key[0]].in_(set(first)))).mappings()
     by_key = ((tuple(row[name] for name in key), dict(row)) for row in existing_rows)
-    return {place: row for place, row in by_key if place in wanted}
+    return {place: row for place, row in by_key if place in keys}
 
 
 def record_conflict(session: Session, table: Table, key: list[str], row: dict[str, Any]) -> bool:
     """Record a thing that differs between the registries, once. Returns whether the conflict is new."""
     run_id = row.get("run_id")
     key_text = {name: str(row[name]) for name in key}
-    where = tables.Conflict.table_name == table.name, tables.Conflict.run_id == (run_id or UUID(int=0))
+    conditions = tables.Conflict.table_name == table.name, tables.Conflict.run_id == (run_id or UUID(int=0))
     content = {name: str(row[name]) for name in list_compared_columns(table)}
-    if any(c.key == key_text and c.row == content for c in session.scalars(select(tables.Conflict).where(*where))):
+    if any(c.key == key_text and c.row == content for c in session.scalars(select(tables.Conflict).where(*conditions))):
         return False
     session.add(
         tables.Conflict(
@@ -504,10 +510,10 @@ def record_conflict(session: Session, table: Table, key: list[str], row: dict[st
 def filter_new_conflicts(session: Session, conflicts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the other registry's conflicts that are not recorded here and whose row differs from the one here."""
     for name in dict.fromkeys(row["table_name"] for row in conflicts):
-        of_table = [row for row in conflicts if row["table_name"] == name]
-        listed = read_conflict_texts(session, name, {row["run_id"] for row in of_table})
-        for row in of_table:
-            if format_conflict(row["key"], row["row"]) not in listed and not is_current_row(session, row):
+        table_rows = [row for row in conflicts if row["table_name"] == name]
+        stored_texts = read_conflict_texts(session, name, {row["run_id"] for row in table_rows})
+        for row in table_rows:
+            if format_conflict(row["key"], row["row"]) not in stored_texts and not is_current_row(session, row):
                 yield row
 
 
@@ -518,13 +524,13 @@ def is_current_row(session: Session, conflict: dict[str, Any]) -> bool:
     if table is None or not (isinstance(key, dict) and isinstance(row, dict)) or not brought.has_table(session, table):
         return False
     try:
-        typed = {name: parse_key_value(kind, key[name]) for name, kind in kinds.items()}
+        typed_key = {name: parse_key_value(kind, key[name]) for name, kind in kinds.items()}
     except (LookupError, ValueError):
         return False
-    found = session.execute(select(table).where(*key_conditions(table, list(key), typed))).mappings().first()
-    here = {} if found is None else make_json_value(crop_model_texts(table, dict(found)))
+    stored_row = session.execute(select(table).where(*key_conditions(table, list(key), typed_key))).mappings().first()
+    stored = {} if stored_row is None else make_json_value(crop_model_texts(table, dict(stored_row)))
     content = row.keys() - {"attempt_id", "seconds"}  # for a fact: its compared columns as text
-    return bool(here) and all(row[name] in (here.get(name), str(here.get(name))) for name in content)
+    return bool(stored) and all(row[name] in (stored.get(name), str(stored.get(name))) for name in content)
 
 
 def parse_key_value(kind: TypeEngine[Any], value: object) -> UUID | int | str:
@@ -557,13 +563,13 @@ def read_result_parts(
     """
     ranges = tables.UnitRange.__table__
     with there.read() as session:
-        taken = session.execute(
+        merged_fragments = session.execute(
             select(tables.FragmentRecord.name).where(tables.FragmentRecord.run_id == run_id)
         ).scalars()
-        if seen and seen >= set(taken):
+        if seen and seen >= set(merged_fragments):
             return  # everything ingested there was ingested here
-        of_run = select(ranges).where(ranges.c.run_id == run_id).order_by(ranges.c.start, ranges.c.stop)
-        results = [dict(row) for row in session.execute(of_run).mappings()]
+        run_ranges = select(ranges).where(ranges.c.run_id == run_id).order_by(ranges.c.start, ranges.c.stop)
+        results = [dict(row) for row in session.execute(run_ranges).mappings()]
     for part in split_unit_ranges(results):
         name = f"{PART_PREFIX}{origin.hex}.{run_id.hex}.{part[0]['start']}.{part[-1]['stop']}.{hash_unit_ranges(part)}"
         if name in seen:
@@ -573,10 +579,10 @@ def read_result_parts(
         with convert_row_errors(f"run {run_id.hex[-6:]}"), there.read() as session:
             for result_table in RESULT_TABLES:
                 table = TABLES[result_table]
-                of_part = table.c.run_id == run_id, table.c.unit.between(min(units), max(units))
+                in_part = table.c.run_id == run_id, table.c.unit.between(min(units), max(units))
                 rows[result_table] = [
                     dict(row)
-                    for row in session.execute(select(table).where(*of_part)).mappings()
+                    for row in session.execute(select(table).where(*in_part)).mappings()
                     if row["unit"] in units
                 ]
         yield name, {result_table: group for result_table, group in rows.items() if group}
@@ -584,8 +590,8 @@ def read_result_parts(
 
 def hash_unit_ranges(part: list[dict[str, Any]]) -> str:
     """Return a digest of unit ranges and their attempts. It distinguishes copies of a registry that diverged."""
-    listed = [(row["start"], row["stop"], row["attempt_id"].hex) for row in part]
-    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
+    entries = [(row["start"], row["stop"], row["attempt_id"].hex) for row in part]
+    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()[:16]
 
 
 def split_unit_ranges(ranges: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
@@ -621,11 +627,11 @@ def export_runs(database: Database, target: Path, runs: Collection[UUID]) -> Mer
     Running attempts become lost there. A later merge with their actual end corrects this.
     """
     report = MergeReport()
-    attempt, lost = tables.Attempt, tables.AttemptState.LOST
-    with Database.open(target) as there:
-        merge_registry(there, database, report, runs)
-        with there.write() as session:
-            ended = {"ended_at": attempt.checked_in_at, "message": "it was at work when its run was saved"}
-            at_work = update(attempt).where(attempt.state == tables.AttemptState.RUNNING)
-            session.execute(at_work.values(state=lost, cause=tables.Cause.LOST, **ended))
+    attempt, lost_state = tables.Attempt, tables.AttemptState.LOST
+    with Database.open(target) as target_database:
+        merge_registry(target_database, database, report, runs)
+        with target_database.write() as session:
+            end_values = {"ended_at": attempt.checked_in_at, "message": "it was at work when its run was saved"}
+            end_running = update(attempt).where(attempt.state == tables.AttemptState.RUNNING)
+            session.execute(end_running.values(state=lost_state, cause=tables.Cause.LOST, **end_values))
     return report

@@ -98,9 +98,9 @@ class Probes(Entity):
         except NotFoundError as error:
             row["norms"], row["cosines"] = {}, {}
             remarks.append(f"no norms: {error.message}")
-        where = f" on {square}" if square else ""
+        place = f" on {square}" if square else ""
         norms = ", ".join(f"{name} {norm:.4f}" for name, norm in row["norms"].items())
-        lines = [f"norm of each class{where}: {norms}"] if norms else []
+        lines = [f"norm of each class{place}: {norms}"] if norms else []
         lines += [f"cosine of {pair}: {value:.4f}" for pair, value in row["cosines"].items()]
         return self.make_output(row, lines, remarks)
 
@@ -172,7 +172,7 @@ def compute_norms_and_cosines(
     Raises NotFoundError if the probe's bytes are not in this store, BadInputError if the probe does not read `square`.
     """
     weight = load_probe(inputs, inputs.reference("run:probe", row["run_id"].hex), row["layer"]).weight
-    squares, named = weight.shape[1], list_class_names(row["label"], weight.shape[2])
+    squares, class_names = weight.shape[1], list_class_names(row["label"], weight.shape[2])
     if square is not None:
         if squares != 64 or square not in chess.SQUARE_NAMES:
             reason = "reads no squares" if squares != 64 else f"has no square {square!r}"
@@ -181,14 +181,14 @@ def compute_norms_and_cosines(
     norms = np.linalg.norm(weight, axis=0).mean(0)
     cosines = {}
     if weight.shape[1:] == (1, 2):
-        cosines[f"{named[0]} and {named[1]}"] = compute_cosine_similarity(weight[:, 0, 0], weight[:, 0, 1])
-    return dict(zip(named, map(float, norms), strict=True)), cosines
+        cosines[f"{class_names[0]} and {class_names[1]}"] = compute_cosine_similarity(weight[:, 0, 0], weight[:, 0, 1])
+    return dict(zip(class_names, map(float, norms), strict=True)), cosines
 
 
 def list_class_names(label: str, classes: int) -> list[str]:
     """Return the names of a label's classes. Classes without a name are numbered, except skill's `low` and `high`."""
     label = label.removesuffix(labels.SHUFFLED_SUFFIX)
-    known = labels.get_label(label).classes if label in labels.LABELS else ()
-    if len(known) == classes:
-        return list(known)
+    label_classes = labels.get_label(label).classes if label in labels.LABELS else ()
+    if len(label_classes) == classes:
+        return list(label_classes)
     return ["low", "high"] if label == "skill" and classes == 2 else [str(number) for number in range(classes)]

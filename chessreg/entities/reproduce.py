@@ -63,8 +63,8 @@ class ColumnDifference:
 
         For example `3 rows, by at most 2.2e-16 (1e-15 of the value); first score unit 0 test 3: 17 then, 18 now`.
         """
-        much = "" if self.largest is None else f", by at most {self.largest:.2g} ({self.relative:.2g} of the value)"
-        return f"{self.rows:,} row{'s' * (self.rows > 1)}{much}; first {self.first}"
+        size = "" if self.largest is None else f", by at most {self.largest:.2g} ({self.relative:.2g} of the value)"
+        return f"{self.rows:,} row{'s' * (self.rows > 1)}{size}; first {self.first}"
 
 
 @dataclass
@@ -92,18 +92,20 @@ class RepeatedRun:
         """Compare the old and the new version of one row. None: that version does not exist. `place` names the row in
         the report."""
         if then is None or now is None:
-            apart: dict[str, tuple[Any, Any]] = {
+            differing_columns: dict[str, tuple[Any, Any]] = {
                 "(whole row)": ("missing", "present") if then is None else ("present", "missing")
             }
         else:
-            ours, theirs = flatten_row(then), flatten_row(now)
-            self.newer |= {f"{table}.{name}" for name in theirs.keys() - ours.keys()}
-            apart = {name: (v, theirs.get(name)) for name, v in ours.items() if v != theirs.get(name)}
-        if not apart:
+            earlier_values, later_values = flatten_row(then), flatten_row(now)
+            self.newer |= {f"{table}.{name}" for name in later_values.keys() - earlier_values.keys()}
+            differing_columns = {
+                name: (v, later_values.get(name)) for name, v in earlier_values.items() if v != later_values.get(name)
+            }
+        if not differing_columns:
             self.same += 1
             return
         self.differing.append(place)
-        for name, values in apart.items():
+        for name, values in differing_columns.items():
             self.columns.setdefault(f"{table}.{name}", ColumnDifference()).add(place, *values)
 
 
@@ -116,9 +118,9 @@ UNPACKERS: dict[str, Callable[[bytes], list[Any]]] = {
 
 def flatten_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row with unpacked lists, and the kind's custom columns as `detail.NAME`."""
-    own = {name: unpack_value(name, value) for name, value in row.items()}
-    extra = own.pop("detail", None)
-    return own | {f"detail.{name}": value for name, value in (extra if isinstance(extra, dict) else {}).items()}
+    values = {name: unpack_value(name, value) for name, value in row.items()}
+    detail = values.pop("detail", None)
+    return values | {f"detail.{name}": value for name, value in (detail if isinstance(detail, dict) else {}).items()}
 
 
 def unpack_value(name: str, value: Any) -> Any:
@@ -135,8 +137,8 @@ def pair_numbers(then: Any, now: Any) -> list[tuple[float, float]]:
     """Return the pairs of numbers in two values or in two lists of equal length. Other values give no pairs."""
     if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
         return [pair for both in zip(then, now, strict=True) for pair in pair_numbers(*both)]
-    plain = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (then, now))
-    return [(float(then), float(now))] if plain else []
+    are_numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (then, now))
+    return [(float(then), float(now))] if are_numbers else []
 
 
 def format_difference(then: Any, now: Any) -> str:
@@ -182,11 +184,11 @@ def build_step(session: Session, node: lineage.Node, name: str | None) -> dict[s
     if row is None:
         return {"command": f"# {node.noun} {node.id[-6:]} is not in this registry", "files": [], "afterwards": []}
     line, remark = noun.describe_origin(session, row)
-    named = f" --name {shlex.quote(name)}" if name and line else ""
+    name_option = f" --name {shlex.quote(name)}" if name and line else ""
     files = [{"name": file, "sha256": digest} for file, digest in noun.list_source_files(session, row)]
-    afterwards = [make_visible(command) for command in noun.list_following_commands(session, row)]
-    command = make_visible(f"{line}{named}{'  # ' + remark if remark else ''}".strip())
-    return {"command": command, "files": files, "afterwards": afterwards}
+    commands = [make_visible(command) for command in noun.list_following_commands(session, row)]
+    command = make_visible(f"{line}{name_option}{'  # ' + remark if remark else ''}".strip())
+    return {"command": command, "files": files, "afterwards": commands}
 
 
 SHA256SUM = 'command -v sha256sum >/dev/null || sha256sum() { shasum -a 256 "$@"; }'
@@ -287,8 +289,10 @@ def repeat_run(
         outcome = compare_repetition(database, home.database, run_id, home.kind.clocked)
         if not store.read_only:
             with database.read() as session:
-                made = transfer.collect_items(session, [lineage.Node("run", run_id.hex)])
-            fetched_items = transfer.fetch_available(database, store, made, places.open_place(str(home.store.root)))
+                artifacts = transfer.collect_items(session, [lineage.Node("run", run_id.hex)])
+            fetched_items = transfer.fetch_available(
+                database, store, artifacts, places.open_place(str(home.store.root))
+            )
             outcome.outputs_kept = [item.what for item in fetched_items]
         return outcome
 
@@ -327,7 +331,7 @@ def open_scratch_home(
         short = run_id.hex[-6:]
         if run.completed_at is None:
             raise BadInputError(f"run {short} is not complete", f"chessreg run --resume {short}")
-        kind, version, explicit, recorded_options = (
+        kind, version, explicit_names, recorded_options = (
             find_kind_of_record(record),
             run.version,
             tuple(run.explicit),
@@ -339,16 +343,16 @@ def open_scratch_home(
                 "check out the commit that `chessreg reproduce` prints",
             )
         spec = parse_settings(kind.spec, run.spec)
-        named = [
+        references = [
             ref.removeprefix("run:").partition("/")[0] for ref in list_references(spec).values() if ref[:4] == "run:"
         ]
-        roots = [lineage.Node("run", id.hex) for id in (run_id, *map(make_uuid, named))]
+        roots = [lineage.Node("run", id.hex) for id in (run_id, *map(make_uuid, references))]
         trees = [lineage.build_tree(session, root, up=True) for root in roots]
         inputs = [
             node for node in dict.fromkeys(n for tree in trees for n in lineage.iter_nodes(tree)) if node != roots[0]
         ]
-        needed = transfer.collect_items(session, inputs)
-    missing = [item for item in needed if not item.is_in(store)]
+        input_items = transfer.collect_items(session, inputs)
+    missing = [item for item in input_items if not item.is_in(store)]
     if missing:
         transfer.pull_items(database, store, missing)
     options = build_settings(
@@ -356,12 +360,12 @@ def open_scratch_home(
     )
     with store.open_scratch("reproduce") as home:
         scratch = StoreOf.create(home / "store")
-        for item in needed:
+        for item in input_items:
             link_input(store, scratch, item)
-        with Database.open(home / "registry.db") as there:
+        with Database.open(home / "registry.db") as scratch_database:
             runs = {UUID(hex=node.id) for node in inputs if node.noun == "run"} | ({run_id} if with_itself else set())
-            merge_registry(there, database, MergeReport(), runs)
-            yield ScratchHome(there, scratch, kind, spec, options, explicit)
+            merge_registry(scratch_database, database, MergeReport(), runs)
+            yield ScratchHome(scratch_database, scratch, kind, spec, options, explicit_names)
 
 
 def read_execution_options(session: Session, run_id: UUID) -> dict[str, Any]:
@@ -373,9 +377,9 @@ def read_execution_options(session: Session, run_id: UUID) -> dict[str, Any]:
     attempts = session.scalars(select(tables.Attempt).where(tables.Attempt.run_id == run_id))
     ordered = sorted(attempts, key=lambda attempt: (attempt.units_done or 0, attempt.started_at))
     recorded_options = dict(ordered[-1].execution_options) if ordered else {}
-    used = recorded_options.get("used_threads", [])
-    if not recorded_options.get("threads") and len(used) == 1 and used[0] <= devices.count_usable_cores():
-        recorded_options["threads"] = used[0]
+    threads = recorded_options.get("used_threads", [])
+    if not recorded_options.get("threads") and len(threads) == 1 and threads[0] <= devices.count_usable_cores():
+        recorded_options["threads"] = threads[0]
     return recorded_options
 
 
@@ -393,16 +397,21 @@ def link_input(store: Store, scratch: Store, item: transfer.TransferItem) -> Non
 
 def compare_repetition(database: Database, there: Database, run_id: UUID, clocked: Collection[str] = ()) -> RepeatedRun:
     """Compare the rows and outputs of one run in two registries. Metric points named in `clocked` are not compared."""
-    again = RepeatedRun()
+    repeated = RepeatedRun()
     for result_table in RESULT_TABLES:
         table = TABLES[result_table]
         key = [column.name for column in table.primary_key if column.name != "run_id"]
-        ours, theirs = (read_result_rows(home, result_table, key, run_id) for home in (database, there))
-        for place in sorted(ours.keys() | theirs.keys(), key=repr):
-            if result_table == "metric_point" and (ours.get(place) or theirs[place])["name"] in clocked:
+        original_rows, repeated_rows = (read_result_rows(home, result_table, key, run_id) for home in (database, there))
+        for place in sorted(original_rows.keys() | repeated_rows.keys(), key=repr):
+            if result_table == "metric_point" and (original_rows.get(place) or repeated_rows[place])["name"] in clocked:
                 continue
-            again.row(result_table, f"{result_table} {' '.join(map(str, place))}", ours.get(place), theirs.get(place))
-    made = []
+            repeated.row(
+                result_table,
+                f"{result_table} {' '.join(map(str, place))}",
+                original_rows.get(place),
+                repeated_rows.get(place),
+            )
+    differing_outputs = []
     for home in (database, there):
         with home.read() as session:
             outputs = select(tables.Output.name, tables.Output.digest).where(tables.Output.run_id == run_id)
@@ -410,13 +419,13 @@ def compare_repetition(database: Database, there: Database, run_id: UUID, clocke
             for table in names.list_array_tables(session):
                 groups = select(table.path, table.digest).where(table.run_id == run_id)
                 rows += session.execute(groups)
-            made.append(dict(rows))
-    for name in sorted(made[0].keys() | made[1].keys()):
-        if made[0].get(name) == made[1].get(name):
-            again.outputs_same += 1
+            differing_outputs.append(dict(rows))
+    for name in sorted(differing_outputs[0].keys() | differing_outputs[1].keys()):
+        if differing_outputs[0].get(name) == differing_outputs[1].get(name):
+            repeated.outputs_same += 1
         else:
-            again.outputs_differing.append(name)
-    return again
+            repeated.outputs_differing.append(name)
+    return repeated
 
 
 def read_result_rows(

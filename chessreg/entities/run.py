@@ -52,9 +52,11 @@ class Runs(Entity):
         with session.database.read() as sql:
             (row,) = self.rows(sql, reference)
             settings = [
-                {"setting": path, "value": named, "source": describe_source(path, row["explicit"])}
+                {"setting": path, "value": value_text, "source": describe_source(path, row["explicit"])}
                 for path, value in list_effective_settings(row["kind"], row["spec"]).items()
-                for named in [format_typed_reference(sql, value) if isinstance(value, str) else format_value(value)]
+                for value_text in [
+                    format_typed_reference(sql, value) if isinstance(value, str) else format_value(value)
+                ]
             ]
         fields = {
             "id": "run", "name": "name", "kind": "kind", "version": "version", "progress": "state",
@@ -85,15 +87,19 @@ class Runs(Entity):
         ]
         attempt = sql.scalars(select(tables.Attempt).where(tables.Attempt.run_id == row.id)).first()
         options = attempt.execution_options if attempt else {}
-        given = [name for name in str(options.get("file_names") or options.get("file_name") or "").split(", ") if name]
-        return list(zip(given if len(given) == len(references) else [""] * len(references), references, strict=True))
+        file_names = [
+            name for name in str(options.get("file_names") or options.get("file_name") or "").split(", ") if name
+        ]
+        return list(
+            zip(file_names if len(file_names) == len(references) else [""] * len(references), references, strict=True)
+        )
 
     def list_following_commands(self, sql: SqlSession, row: Any) -> list[str]:
-        made = select(tables.Output.digest).where(tables.Output.run_id == row.id)
-        ids = sql.scalars(select(tables.Checkpoint.id).where(tables.Checkpoint.artifact.in_(made)))
-        named = [names.read_name(sql, "checkpoint", id) for id in ids]
+        digests = select(tables.Output.digest).where(tables.Output.run_id == row.id)
+        ids = sql.scalars(select(tables.Checkpoint.id).where(tables.Checkpoint.artifact.in_(digests)))
+        checkpoint_names = [names.read_name(sql, "checkpoint", id) for id in ids]
         run = names.read_name(sql, "run", row.id) or row.id.hex[-6:]
-        return [f"chessreg checkpoint name {shlex.quote(run)} {shlex.quote(name)}" for name in named if name]
+        return [f"chessreg checkpoint name {shlex.quote(run)} {shlex.quote(name)}" for name in checkpoint_names if name]
 
     def describe_origin(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         options = "".join(format_option(sql, key, row.spec) for key in row.explicit)
@@ -108,8 +114,8 @@ def build_columns(*names: str) -> list[Column]:
 
 def format_run_progress(row: Row) -> str:
     """Return the progress of a run for a table cell: `complete`, or its state with the number of complete units."""
-    done = "complete" if row["state"] == "complete" else f"{row['state']} {row['done']}/{row['units']}"
-    return done + read.format_marks(row)
+    progress = "complete" if row["state"] == "complete" else f"{row['state']} {row['done']}/{row['units']}"
+    return progress + read.format_marks(row)
 
 
 # -- the command that makes a run --------------------------------------------------------------------------------------
@@ -147,9 +153,10 @@ def format_typed_reference(sql: SqlSession, value: Any) -> str:
         row = sql.scalars(select(tables.Run).where(tables.Run.spec_hash == run_hash)).first()
         if row is None:
             return text
-        made = sql.get(tables.Output, (row.id, output)) if output else None
+        digest = sql.get(tables.Output, (row.id, output)) if output else None
         checkpoint = (
-            made and sql.scalars(select(tables.Checkpoint.id).where(tables.Checkpoint.artifact == made.digest)).first()
+            digest
+            and sql.scalars(select(tables.Checkpoint.id).where(tables.Checkpoint.artifact == digest.digest)).first()
         )
         if checkpoint:
             return names.read_name(sql, "checkpoint", checkpoint) or checkpoint.hex[-6:]

@@ -79,15 +79,15 @@ class Saes(Entity):
         `statistics` lists the measured metrics with their intervals. A metric that was not measured is None.
         """
         rows = super().rows(sql, reference)
-        known = read_sae_statistics(sql, [row["run_id"] for row in rows])
+        statistics_by_row = read_sae_statistics(sql, [row["run_id"] for row in rows])
         for row in rows:
-            measured = known.get((row["run_id"], row["unit"]), {})
+            statistics = statistics_by_row.get((row["run_id"], row["unit"]), {})
             row["expansion"] = row["detail"].get("expansion")
             row["statistics"] = [
                 {"metric": name, "value": one[0], "low": one[1], "high": one[2], "tokens": one[3]}
-                for name, one in measured.items()
+                for name, one in statistics.items()
             ]
-            row |= {name: measured[name][0] if name in measured else None for name in METRICS}
+            row |= {name: statistics[name][0] if name in statistics else None for name in METRICS}
         return rows
 
     def choose_best(self, rows: list[Row], reference: str, layers: str) -> Row:
@@ -107,8 +107,8 @@ class Saes(Entity):
         row = self.choose_row(rows, reference, options.get("layer"))
         details = ("tokens", "train_games", "heldout_games", "l1_coefficient", "sites", "scale")
         row |= {name: row["detail"][name] for name in details if name in row["detail"]}
-        printed = self.make_output(row)
-        return printed._replace(parts=(build_metrics_part(row),) if row["statistics"] else ())
+        output = self.make_output(row)
+        return output._replace(parts=(build_metrics_part(row),) if row["statistics"] else ())
 
     def read_details(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
@@ -126,9 +126,9 @@ class Saes(Entity):
         chart = build_layer_chart("reconstruction by layer", "share", rows, lines, format_share)
         columns = self.columns[3:]
         parts = [Part(f"{self.plural} {len(rows)}", columns, rows, chart)]
-        measured = [{"hook_point": row["hook_point"], **one} for row in rows for one in build_metrics_part(row).rows]
-        if measured:
-            parts.append(Part("metrics", (Column("hook_point", "hook point"), *METRIC_COLUMNS), measured))
+        metrics = [{"hook_point": row["hook_point"], **one} for row in rows for one in build_metrics_part(row).rows]
+        if metrics:
+            parts.append(Part("metrics", (Column("hook_point", "hook point"), *METRIC_COLUMNS), metrics))
         if histogram is not None:
             parts.append(Part("firing", HISTOGRAM, [], histogram))
         if latents:

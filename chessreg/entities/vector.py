@@ -93,19 +93,20 @@ def list_cosines(inputs: Inputs, reference: str, layer: int) -> list[dict[str, A
     rows = read_vector_rows(inputs, reference)
     if layer not in rows:
         raise BadInputError(f"that vector run has no layer {layer}", f"it has {', '.join(map(str, sorted(rows)))}")
-    mine = rows[layer]
+    vector_row = rows[layer]
     try:
-        vector = load_vector_row(inputs, reference, mine).vector
+        vector = load_vector_row(inputs, reference, vector_row).vector
     except (NotFoundError, NotInStoreError):
         return []
-    compared = list(read_other_vectors(inputs, mine))
+    other_vectors = list(read_other_vectors(inputs, vector_row))
     with inputs.database.read() as session:
-        called = names.read_names_of(session, "run", {row.run_id for row, _ in compared})
+        run_names = names.read_names_of(session, "run", {row.run_id for row, _ in other_vectors})
     cosine_rows = []
-    for row, other in compared:
-        centre = row.detail.get("residual") != mine.detail.get("residual")
+    for row, other in other_vectors:
+        centre = row.detail.get("residual") != vector_row.detail.get("residual")
         cosine_rows.append({
-            "run_id": row.run_id, "name": called.get(row.run_id), "source": row.source, "seed": row.detail.get("seed"),
+            "run_id": row.run_id, "name": run_names.get(row.run_id),
+            "source": row.source, "seed": row.detail.get("seed"),
             "norm": row.norm, "cosine": compute_cosine_similarity(vector, other, centre),
         })  # fmt: skip
     return sorted(cosine_rows, key=lambda entry: -abs(entry["cosine"]))  # stable, so newer ones come first
@@ -188,48 +189,48 @@ class Vectors(Entity):
         """
         rows = add_model_names(super().rows(sql, reference))
         for row in rows:
-            extra = row["detail"]
-            sides = [extra.get(f"games_{side}") for side in ("high", "low")]
+            detail = row["detail"]
+            sides = [detail.get(f"games_{side}") for side in ("high", "low")]
             row["games"] = None if None in sides else sum(sides)
-            row |= {name: extra.get(name) for name in ("norm_high", "norm_low")}
+            row |= {name: detail.get(name) for name in ("norm_high", "norm_low")}
         return rows
 
     def summarize_rows(self, rows: list[Row]) -> Row:
         """Return the row of the first layer, with the smallest and largest norm over all layers."""
         norms = [row["norm"] for row in rows]
-        least, most = f"{min(norms):.4g}", f"{max(norms):.4g}"
+        least, highest = f"{min(norms):.4g}", f"{max(norms):.4g}"
         return {
             **rows[0],
             "layers": format_layers(row["layer"] for row in rows),
-            "norms": least if min(norms) == max(norms) else f"{least} to {most}",
+            "norms": least if min(norms) == max(norms) else f"{least} to {highest}",
         }
 
     def show(self, session: Session, reference: str, **options: Any) -> ShowOutput:
         with session.database.read() as sql:
             rows = self.rows(sql, reference)
         inputs = session.inputs
-        mine = inputs.reference("run:vector", rows[0]["run_id"].hex)
+        vector_reference = inputs.reference("run:vector", rows[0]["run_id"].hex)
         if (against := options.get("against")) is not None:
-            both = compare_vector_runs(inputs, mine, inputs.reference("run:vector", against))
+            both = compare_vector_runs(inputs, vector_reference, inputs.reference("run:vector", against))
             if not both:
                 raise BadInputError(f"{reference} and {against} have no layer in common", "chessreg vector list")
             return ShowOutput([{"layer": number, "cosine": value} for number, value in both.items()])
         row, remarks = self.choose_row(rows, reference, options.get("layer")), []
         try:
-            row["cosines"] = list_cosines(inputs, mine, row["layer"])
+            row["cosines"] = list_cosines(inputs, vector_reference, row["layer"])
         except NotFoundError as error:
             row["cosines"] = []
             remarks.append(f"no cosines: {error.message}")
-        near = [
+        near_vectors = [
             f"cosine {other['cosine']:+.4f}  {other['name'] or other['run_id'].hex[-6:]}, {other['source']}"
             for other in row["cosines"][:10]
         ]
-        return self.make_output(row, near, remarks)
+        return self.make_output(row, near_vectors, remarks)
 
     def read_details(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
             layers, annotations = self.rows(sql, id.hex), format_run_annotations(sql, id)
-        first, near = layers[0], list_near_vectors(session.inputs, id, [row["layer"] for row in layers])
+        first, near_vectors = layers[0], list_near_vectors(session.inputs, id, [row["layer"] for row in layers])
         fields = (Column("layer", "layer"), Column("hook_point", "hook point"), *self.columns[7:10], self.columns[6])
         sides = {"norm": "vector", "norm_high": "high side", "norm_low": "low side"}
         chart = build_layer_chart("norm by layer", "norm", layers, sides, "{:.4g}".format)
@@ -243,7 +244,7 @@ class Vectors(Entity):
             annotations,
             [
                 Part(f"layers {len(layers)}", fields, layers, chart),
-                Part(f"cosines {len(near)}", others, near),
+                Part(f"cosines {len(near_vectors)}", others, near_vectors),
                 list_facts(first),
             ],
         )
@@ -254,9 +255,9 @@ def list_near_vectors(inputs: Inputs, run_id: UUID, layers: Sequence[int]) -> li
     rows: list[Row] = []
     for layer in layers:
         try:
-            near = list_cosines(inputs, inputs.reference("run:vector", run_id.hex), layer)
+            cosines = list_cosines(inputs, inputs.reference("run:vector", run_id.hex), layer)
         except ChessregError:  # its file is not in this store
             continue
         rows += [{"layer": layer, **row, "name": row["name"] or row["run_id"].hex[-6:],
-                   "cosine": f"{row['cosine']:+.4f}"} for row in near]  # fmt: skip
+                   "cosine": f"{row['cosine']:+.4f}"} for row in cosines]  # fmt: skip
     return rows

@@ -56,8 +56,8 @@ def run_query(
     def summarize(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
         from chessreg.queries.summary import add_statistics  # NumPy is not loaded for a list of queries
 
-        with_statistics = add_statistics(entry, tables["table"], tables.get("clusters"))
-        return {"table": with_statistics, "left out": tables["left out"]}
+        table_with_statistics = add_statistics(entry, tables["table"], tables.get("clusters"))
+        return {"table": table_with_statistics, "left out": tables["left out"]}
 
     answer = engine.answer(statements, question.parameters, timeout, entry.title, summarize)
     table = answer["table"]
@@ -69,8 +69,8 @@ def run_query(
         order = build_order_sql(sort, [name for name in table.column_names if name != "cell"])
         table = engine.query_arrow_table(table, f"SELECT * FROM result ORDER BY {order}, cell", timeout)
     meta = answer_metadata(engine, answer, table.num_rows, entry.digest, question.meta)
-    skipped = "" if table.num_rows else explain_no_rows(question, timeout)
-    notes = [*list_warnings(table), *list_remarks(entry, table.num_rows, answer["left out"], scope, skipped)]
+    reasons = "" if table.num_rows else explain_no_rows(question, timeout)
+    notes = [*list_warnings(table), *list_remarks(entry, table.num_rows, answer["left out"], scope, reasons)]
     cells = table["cell"].to_pylist()
     return QueryResult(table.drop_columns(["cell"]), meta, notes, entry, cells, entry.columns)
 
@@ -87,8 +87,12 @@ def build_order_sql(sort: str, columns: Sequence[str]) -> str:
     for word in sort.split(","):
         name = word.strip().removeprefix("-").replace(" ", "_").lower()
         if name not in columns:
-            near = difflib.get_close_matches(name, columns, n=1) or [column for column in columns if name in column]
-            hint = f"did you mean {near[0]}?" if name and near else f"the columns are {', '.join(columns)}"
+            suggestions = difflib.get_close_matches(name, columns, n=1) or [
+                column for column in columns if name in column
+            ]
+            hint = (
+                f"did you mean {suggestions[0]}?" if name and suggestions else f"the columns are {', '.join(columns)}"
+            )
             raise BadInputError(f"--sort {sort}: column {name!r} does not exist", hint)
         terms.append(f'"{name}" {"DESC" if word.strip().startswith("-") else "ASC"} NULLS LAST')
     return ", ".join(terms)
@@ -186,13 +190,13 @@ def query_plot_rows(
         notes = [f"it shows rows with {plot.where}; {rows} one, as chessreg query {entry.title!r} prints them"]
     elif table.num_rows:
         notes = [*list_plot_warnings(table, plot), *notes]
-        if left_out := len(result) - table.num_rows:
+        if omitted_count := len(result) - table.num_rows:
             notes.append(
-                f"{left_out:,} of {len(result):,} rows are not drawn, because they do not have {plot.where}; "
+                f"{omitted_count:,} of {len(result):,} rows are not drawn, because they do not have {plot.where}; "
                 f"all rows: chessreg query {entry.title!r}"
             )
-        valued = [any(row[name] is not None for name in (plot.y, *plot.beside)) for row in table.to_pylist()]
-        if empty := valued.count(False):
+        has_values = [any(row[name] is not None for name in (plot.y, *plot.beside)) for row in table.to_pylist()]
+        if empty := has_values.count(False):
             notes.append(f"{empty:,} of {len(result):,} rows are not drawn, because they have no {plot.y}")
     return replace(result, table=table, cells=None, notes=notes, meta=result.meta | {"rows": table.num_rows})
 
@@ -212,11 +216,11 @@ def list_plot_warnings(table: pa.Table, plot: Plot) -> list[str]:
             points.setdefault(text, []).extend(group_rows([row], names) if text else ())
     notes = []
     for text, labels in points.items():
-        named = list(dict.fromkeys(filter(None, labels)))
-        more = f" and {len(named) - MOST_NAMED_ROWS} more" if len(named) > MOST_NAMED_ROWS else ""
+        label_names = list(dict.fromkeys(filter(None, labels)))
+        more = f" and {len(label_names) - MOST_NAMED_ROWS} more" if len(label_names) > MOST_NAMED_ROWS else ""
         if labels:
-            of_all = len(labels) == len(rows) or not named
-            notes.append(text if of_all else f"{'; '.join(named[:MOST_NAMED_ROWS])}{more}: {text}")
+            are_all_labelled = len(labels) == len(rows) or not label_names
+            notes.append(text if are_all_labelled else f"{'; '.join(label_names[:MOST_NAMED_ROWS])}{more}: {text}")
     return notes
 
 
@@ -275,9 +279,9 @@ def stream_sql(
     """
     engine = open_shared_engine(database, memory)
     select = gate.check_select(sql)
-    unordered = gate.select_without_order(engine.parser(), select)
+    unordered_select = gate.select_without_order(engine.parser(), select)
     total = 0
-    for part in engine.stream(unordered or select, timeout, sort=unordered is not None):
+    for part in engine.stream(unordered_select or select, timeout, sort=unordered_select is not None):
         total += part.table.num_rows
         answer = QueryAnswer({}, part.read, part.version)
         yield QueryResult(part.table, answer_metadata(engine, answer, total, hash_sql(sql), {"query": sql}))
@@ -356,17 +360,17 @@ class CatalogueQuestion:
         condition = gate.check_condition(self.engine.parser(), text)
         from chessreg.queries.summary import list_added_columns
 
-        made = "".join(
+        expression = "".join(
             f', NULL::DOUBLE AS "{column}"' for s in self.entry.statistics for column in list_added_columns(s)
         )
-        table = f"SELECT *{made} FROM (\n{self.build_statement('table')}\n)"
-        wrong = self.engine.binds(f"SELECT * FROM ({table}) WHERE {condition}", self.parameters)
-        if not wrong:
+        table = f"SELECT *{expression} FROM (\n{self.build_statement('table')}\n)"
+        error = self.engine.binds(f"SELECT * FROM ({table}) WHERE {condition}", self.parameters)
+        if not error:
             self.result_where = condition
             return
         if self.engine.binds(f"{self.build_relations()}\nSELECT 1 FROM base WHERE {condition}", self.parameters):
             names = ", ".join(column.name for column in self.entry.columns)
-            raise BadInputError(f"--where {text!r}: {wrong}", f"the columns are {names}")
+            raise BadInputError(f"--where {text!r}: {error}", f"the columns are {names}")
         self.base_where.append(condition)
 
 
@@ -382,11 +386,11 @@ def build_excluded_runs_sql(entry: Entry, scope: Scope, stale: list[UUID]) -> st
     """Return the SELECT that counts the runs excluded from the default scope, and the stale runs that are included."""
     kinds = ", ".join(f"'{kind}'" for kind in entry.kinds)
     in_scope = "NOT archived AND NOT invalid"
-    unfinished = "false" if scope.partial else f"state <> 'complete' AND {in_scope}"
+    unfinished_sql = "false" if scope.partial else f"state <> 'complete' AND {in_scope}"
     ids = ", ".join(f"UUID '{id}'" for id in stale)
-    stale_ones = f"{in_scope} AND run_id IN ({ids})" if stale else "false"
-    return f"""SELECT count(*) FILTER ({unfinished}) AS unfinished, count(*) FILTER (archived) AS archived,
-        count(*) FILTER (invalid) AS invalid, count(*) FILTER ({stale_ones}) AS stale, count(*) AS runs
+    stale_sql = f"{in_scope} AND run_id IN ({ids})" if stale else "false"
+    return f"""SELECT count(*) FILTER ({unfinished_sql}) AS unfinished, count(*) FILTER (archived) AS archived,
+        count(*) FILTER (invalid) AS invalid, count(*) FILTER ({stale_sql}) AS stale, count(*) AS runs
         FROM runs WHERE kind IN ({kinds})"""
 
 
@@ -409,8 +413,8 @@ def explain_no_rows(question: CatalogueQuestion, timeout: float | None) -> str:
     `skipped`.
     """
     if "none" in question.entry.statements:
-        reasons_told = question.engine.answer({"": question.build_statement("none")}, question.parameters, timeout)[""]
-        return "; ".join(reasons_told["why"].to_pylist())
+        reason_table = question.engine.answer({"": question.build_statement("none")}, question.parameters, timeout)[""]
+        return "; ".join(reason_table["why"].to_pylist())
     if "skipped" not in question.entry.statements:
         return ""
     rows = question.engine.answer({"": question.build_statement("skipped")}, question.parameters, timeout)[
@@ -421,11 +425,13 @@ def explain_no_rows(question: CatalogueQuestion, timeout: float | None) -> str:
     reasons: Counter[str] = Counter()
     for row in rows:
         reasons[row["reason"]] += row["states"]
-    counted = ", ".join(f"{states:,} because {reason}" for reason, states in reasons.most_common())
+    summary = ", ".join(f"{states:,} because {reason}" for reason, states in reasons.most_common())
     runs = list(dict.fromkeys(row["run"] for row in rows))
-    of = f"run {runs[0]}" if len(runs) == 1 else f"{len(runs)} runs ({', '.join(runs[:3])}{', …' * (len(runs) > 3)})"
+    scope_text = (
+        f"run {runs[0]}" if len(runs) == 1 else f"{len(runs)} runs ({', '.join(runs[:3])}{', …' * (len(runs) > 3)})"
+    )
     hints = " or ".join(dict.fromkeys(row["hint"] for row in rows if row["hint"]))
-    return f"every state of {of} was skipped: {counted}{'; try ' * bool(hints)}{hints}"
+    return f"every state of {scope_text} was skipped: {summary}{'; try ' * bool(hints)}{hints}"
 
 
 def list_remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope, skipped: str = "") -> list[str]:
@@ -436,14 +442,14 @@ def list_remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope, skippe
     """
     left = counts.to_pylist()[0]
     reasons = {"unfinished": "not complete (--partial shows them)", "archived": "archived", "invalid": "invalid"}
-    counted = [f"{left[name]} {way}" for name, way in reasons.items() if left[name]]
-    notes = [f"left out of the runs: {', '.join(counted)}"] if counted else []
+    count_texts = [f"{left[name]} {way}" for name, way in reasons.items() if left[name]]
+    notes = [f"left out of the runs: {', '.join(count_texts)}"] if count_texts else []
     if left["stale"]:
         notes.append(f"{left['stale']} of these runs are stale: made from something invalid (chessreg runs list)")
     if not rows:
-        fits = "nothing fits this scope" if scope.list_set_options() else "nothing to show yet"
-        fits = fits if left["runs"] else "no runs yet"
-        notes.insert(0, skipped or f"{fits}; {entry.made_by} produces the rows of this table")
+        note = "nothing fits this scope" if scope.list_set_options() else "nothing to show yet"
+        note = note if left["runs"] else "no runs yet"
+        notes.insert(0, skipped or f"{note}; {entry.made_by} produces the rows of this table")
         if not left["runs"]:
             notes.insert(1, f"columns: {', '.join(column.name for column in entry.columns if not column.hidden)}")
     for column in entry.columns:

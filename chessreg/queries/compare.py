@@ -159,8 +159,8 @@ class RunComparison:
         labels = [subject.label for subject in self.subjects]
         rows = [
             {"": f"{group} {name}", **dict(zip(labels, map(format_fact, values), strict=True))}
-            for group, differing in self.differing.items()
-            for name, values in differing.items()
+            for group, differences in self.differing.items()
+            for name, values in differences.items()
         ]
         rows += [
             {"": each.name, **dict(zip(labels, (v.format_value() for v in each.values), strict=True))}
@@ -174,9 +174,9 @@ class RunComparison:
 
         Without the adjustment, one of many intervals excludes 0 by chance.
         """
-        known = {m.name: p for m in self.metrics if (d := m.differences[1]) and (p := d.p()) is not None}
-        adjusted = adjust_holm(list(known.values()))
-        return {name: p for name, p in zip(known, adjusted, strict=True) if p is not None}
+        p_values = {m.name: p for m in self.metrics if (d := m.differences[1]) and (p := d.p()) is not None}
+        adjusted_p_values = adjust_holm(list(p_values.values()))
+        return {name: p for name, p in zip(p_values, adjusted_p_values, strict=True) if p is not None}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison as a JSON document."""
@@ -214,19 +214,21 @@ def find_subjects(session: Session, references: list[str]) -> list[Subject]:
     Raises NotFoundError if the run has not begun, and BadInputError if it has fewer than two attempts.
     """
     ids = list(dict.fromkeys(names.resolve_id(session, "run", reference) for reference in references))
-    called = names.read_names_of(session, "run", ids)
+    run_names = names.read_names_of(session, "run", ids)
     if len(ids) > 1:
         now = names.CURRENT_ANNOTATIONS.c
-        pinned = set(session.scalars(select(now.target).where(now.noun == "run", now.word == "pin")))
-        ids.sort(key=lambda id: id.hex not in pinned)  # stable: the pinned run, then the given order
-        return [Subject(called.get(id, id.hex[-6:]), id) for id in ids]
+        pinned_ids = set(session.scalars(select(now.target).where(now.noun == "run", now.word == "pin")))
+        ids.sort(key=lambda id: id.hex not in pinned_ids)  # stable: the pinned run, then the given order
+        return [Subject(run_names.get(id, id.hex[-6:]), id) for id in ids]
     attempt, machine = tables.Attempt, tables.Machine
     run = session.get(tables.Run, ids[0])
     if run is None:  # launched but not started
         raise NotFoundError(f"run {references[0]} has not begun", f"chessreg jobs {references[0]}")
     units = run.units
     first = set(session.scalars(select(tables.UnitRange.attempt_id).where(tables.UnitRange.run_id == ids[0])))
-    differ = set(session.scalars(select(tables.Conflict.attempt_id).where(tables.Conflict.run_id == ids[0])))
+    conflicting_attempts = set(
+        session.scalars(select(tables.Conflict.attempt_id).where(tables.Conflict.run_id == ids[0]))
+    )
     rows = session.execute(
         select(attempt.id, attempt.units_done, machine.host)
         .join(machine, machine.id == attempt.machine_id)
@@ -239,8 +241,8 @@ def find_subjects(session: Session, references: list[str]) -> list[Subject]:
             "name a second run: chessreg compare RUN RUN",
         )
     return [
-        Subject(f"{host} {id.hex[-6:]}", ids[0], id, done >= units and id not in first | differ)
-        for id, done, host in rows
+        Subject(f"{host} {id.hex[-6:]}", ids[0], id, done_units >= units and id not in first | conflicting_attempts)
+        for id, done_units, host in rows
     ]
 
 
@@ -259,14 +261,14 @@ def list_differences(session: Session, subjects: list[Subject]) -> dict[str, dic
     for group in tables_of[0]:
         keys = list(dict.fromkeys(key for table in tables_of for key in table[group]))
         rows = {key: [table[group].get(key) for table in tables_of] for key in keys}
-        apart = {key: values for key, values in rows.items() if any(v != values[0] for v in values[1:])}
-        if apart and group == "settings":
-            apart = {
+        differing_rows = {key: values for key, values in rows.items() if any(v != values[0] for v in values[1:])}
+        if differing_rows and group == "settings":
+            differing_rows = {
                 key: [value if key in paths else None for value, paths in zip(values, effective, strict=True)]
-                for key, values in apart.items()
+                for key, values in differing_rows.items()
             }
-        if apart:
-            differences[group] = apart
+        if differing_rows:
+            differences[group] = differing_rows
     return differences
 
 
@@ -285,9 +287,9 @@ def read_run_facts(session: Session, subject: Subject) -> dict[str, dict[str, An
     )
     machine = session.get(tables.Machine, attempt.machine_id) if attempt else None
     code = attempt.code if attempt else {}
-    settings, own = flatten_settings(run.spec), find_own_kind(run.kind)
-    if own is not None:
-        settings = name_all_settings(own.spec, settings)
+    settings, custom_kind = flatten_settings(run.spec), find_own_kind(run.kind)
+    if custom_kind is not None:
+        settings = name_all_settings(custom_kind.spec, settings)
     return {
         "settings": {"kind": run.kind, "version": run.version}
         | {path: describe_reference(session, value) for path, value in settings.items()},
@@ -340,26 +342,30 @@ def describe_reference(session: Session, value: Any) -> Any:
 def compute_metrics(database: Database, subjects: list[Subject]) -> list[Metric]:
     """Return every metric of any subject, by name."""
     attempts = [f"UUID '{s.attempt_id}'" if s.attempt_id and not s.repeated else "NULL::UUID" for s in subjects]
-    listed = ", ".join(f"({n}, UUID '{s.run_id}', {attempts[n]})" for n, s in enumerate(subjects))
+    values = ", ".join(f"({n}, UUID '{s.run_id}', {attempts[n]})" for n, s in enumerate(subjects))
     answer = open_shared_engine(database).answer(
-        {"clusters": CLUSTERS.format(subjects=listed), "values": VALUES.format(subjects=listed)}
+        {"clusters": CLUSTERS.format(subjects=values), "values": VALUES.format(subjects=values)}
     )
     rates: dict[str, dict[int, dict[str, tuple[float, float]]]] = {}
     for row in answer["clusters"].to_pylist():
         cells = rates.setdefault(row["metric"], {}).setdefault(row["number"], {})
         cells[row["cluster"]] = (row["hits"], row["trials"])
     metrics = [rate_metric(name, cells, len(subjects)) for name, cells in rates.items()]
-    plain: dict[str, dict[int, Estimate]] = {}
+    estimates_by_subject: dict[str, dict[int, Estimate]] = {}
     for row in answer["values"].to_pylist():
-        plain.setdefault(row["metric"], {})[row["number"]] = Estimate(row["value"], row["low"], row["high"])
-    return metrics + [build_value_metric(name, cells, len(subjects)) for name, cells in plain.items()]
+        estimates_by_subject.setdefault(row["metric"], {})[row["number"]] = Estimate(
+            row["value"], row["low"], row["high"]
+        )
+    return metrics + [build_value_metric(name, cells, len(subjects)) for name, cells in estimates_by_subject.items()]
 
 
 def measure_beyond_controls(database: Database, comparison: RunComparison) -> list[Metric]:
     """Return the effect of each edit minus that of its control directions, from the queries in CONTROLLED_QUERIES."""
     subjects, controls = comparison.subjects, []
     for kind, (title, measure, unit) in CONTROLLED_QUERIES.items():
-        runs = [s.run_id.hex for s, of in zip(subjects, comparison.kinds, strict=True) if of == kind]
+        runs = [
+            s.run_id.hex for s, subject_kind in zip(subjects, comparison.kinds, strict=True) if subject_kind == kind
+        ]
         rows = run_query(database, title, run=runs, partial=True).rows if runs else []
         for control in ("random", "shuffled"):
             values = [estimate_beyond_control(rows, subject, f"delta_{control}", unit) for subject in subjects]
@@ -372,11 +378,13 @@ def measure_beyond_controls(database: Database, comparison: RunComparison) -> li
 
 def estimate_beyond_control(rows: list[dict[str, Any]], subject: Subject, column: str, unit: float) -> Estimate:
     """Return the difference of a subject's only edit from its controls, as a share of 1. Unknown for several edits."""
-    of_run = [row for row in rows if row.get("runs", row.get("run")) == subject.label]
-    known = [row for row in of_run if row[column] is not None]
-    if len(known) != 1 or subject.attempt_id:
+    run_rows = [row for row in rows if row.get("runs", row.get("run")) == subject.label]
+    value_rows = [row for row in run_rows if row[column] is not None]
+    if len(value_rows) != 1 or subject.attempt_id:
         return stats.UNKNOWN
-    return Estimate(*(None if (v := known[0][column + end]) is None else v / unit for end in ("", "_low", "_high")))
+    return Estimate(
+        *(None if (v := value_rows[0][column + end]) is None else v / unit for end in ("", "_low", "_high"))
+    )
 
 
 def rate_metric(name: str, cells: dict[int, dict[str, tuple[float, float]]], subjects: int) -> Metric:
@@ -414,11 +422,11 @@ def estimate_difference(ours: dict[str, tuple[float, float]], base: dict[str, tu
     separately. Swapping the sides negates the value and the ends of its interval exactly."""
     if sorted(ours.items()) > sorted(base.items()):
         return estimate_difference(base, ours).negate()
-    shared = sorted(ours.keys() & base.keys())
-    if shared:
-        table = np.array([(*ours[key], *base[key]) for key in shared]).T
+    shared_clusters = sorted(ours.keys() & base.keys())
+    if shared_clusters:
+        table = np.array([(*ours[key], *base[key]) for key in shared_clusters]).T
         counts = dict(zip(("hits", "trials", "base_hits", "base_trials"), table, strict=True))
-        pairs = Clusters(counts, np.ones(len(shared), np.int64))
+        pairs = Clusters(counts, np.ones(len(shared_clusters), np.int64))
         return stats.estimate_rate_difference(pairs, "hits", "trials", "base_hits", "base_trials")
     return stats.estimate_independent_difference(to_clusters(ours), to_clusters(base), "hits", "trials")
 
@@ -439,19 +447,19 @@ def read_curves(session: Session, subjects: list[Subject]) -> dict[str, list[Cur
             rows = rows.where(point.attempt_id == subject.attempt_id)
         for name, unit, step, value in session.execute(rows.order_by(point.name, point.unit, point.step)):
             layer = layers.get(unit)
-            of = f"layer {layer}" if layer is not None else f"unit {unit}" if unit else ""
-            key = name, unit if layer is None else layer, f"{name}, {of}" if of else name
+            scope_text = f"layer {layer}" if layer is not None else f"unit {unit}" if unit else ""
+            key = name, unit if layer is None else layer, f"{name}, {scope_text}" if scope_text else name
             points.setdefault(key, [[] for _ in subjects])[number].append((step, value))
     return {metric: parts for (*_, metric), parts in sorted(points.items()) if any(len(part) > 1 for part in parts)}
 
 
 def read_layers_of_units(session: Session, run_id: UUID) -> dict[int, int]:
     """Return unit → layer of a run whose units are layers, as those of a probe; {} of another run."""
-    found: dict[int, int] = {}
+    layers: dict[int, int] = {}
     for table in (tables.ProbeRecord, tables.SaeRecord, tables.VectorRecord):
         rows = select(table.unit, table.layer).where(table.run_id == run_id, table.layer.is_not(None))
-        found |= dict(row.tuple() for row in session.execute(rows))
-    return found if len(set(found.values())) == len(found) else {}
+        layers |= dict(row.tuple() for row in session.execute(rows))
+    return layers if len(set(layers.values())) == len(layers) else {}
 
 
 def read_machines(session: Session, subjects: list[Subject]) -> list[dict[str, Any]]:
@@ -470,17 +478,20 @@ def read_machines(session: Session, subjects: list[Subject]) -> list[dict[str, A
         tries = session.execute(rows.order_by(attempt.started_at, attempt.id)).all()
         last = session.get(tables.Attempt, subject.attempt_id) if subject.attempt_id else None
         last = last or read_last_attempt(session, subject.run_id)
-        where = session.get(tables.Machine, last.machine_id) if last else None
-        ended = [tried for tried, _ in tries if tried.ended_at is not None]
-        seconds = sum(((tried.ended_at or tried.started_at) - tried.started_at).total_seconds() for tried in ended)
-        units = sum(tried.units_done for tried in ended)
+        machine_row = session.get(tables.Machine, last.machine_id) if last else None
+        ended_attempts = [run_attempt for run_attempt, _ in tries if run_attempt.ended_at is not None]
+        seconds = sum(
+            ((run_attempt.ended_at or run_attempt.started_at) - run_attempt.started_at).total_seconds()
+            for run_attempt in ended_attempts
+        )
+        units = sum(run_attempt.units_done for run_attempt in ended_attempts)
         machine_rows.append(
             {"label": subject.label, "run_id": subject.run_id.hex}
-            | {name: getattr(where, name, None) for name in MACHINE}
+            | {name: getattr(machine_row, name, None) for name in MACHINE}
             | {
                 "hosts": list(dict.fromkeys(host for _, host in tries)),
                 "attempts": len(tries),
-                "seconds": seconds if ended else None,
+                "seconds": seconds if ended_attempts else None,
                 "units": units,
                 "units_an_hour": 3600 * units / seconds if seconds else None,
             }

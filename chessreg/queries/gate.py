@@ -60,8 +60,8 @@ def check_condition(connection: duckdb.DuckDBPyConnection, text: str) -> str:
     check_sql_text(text)
     tree = parse_select(connection, f"SELECT 1 WHERE ({text}\n)")
     node = tree["statements"][0]["node"] if tree and len(tree["statements"]) == 1 else {}
-    plain = node.get("type") == "SELECT_NODE" and not node.get("modifiers") and node.get("where_clause")
-    if not plain or node.get("group_expressions") or node.get("having") or node.get("qualify"):
+    is_plain_select = node.get("type") == "SELECT_NODE" and not node.get("modifiers") and node.get("where_clause")
+    if not is_plain_select or node.get("group_expressions") or node.get("having") or node.get("qualify"):
         raise BadInputError(f"--where is one SQL condition, not {text!r}", "for example --where \"color = 'white'\"")
     return f"({text}\n)"
 
@@ -94,12 +94,12 @@ def parse_select(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, A
 def get_error_message(error: Exception) -> str:
     """Return DuckDB's message in one line, without its copy of the statement."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    kept: list[str] = []
+    kept_lines: list[str] = []
     for line in lines:
         if line.startswith("LINE ") or set(line) <= {"^", " "}:
             break
-        kept.append(line)
-    return " ".join(kept) or type(error).__name__
+        kept_lines.append(line)
+    return " ".join(kept_lines) or type(error).__name__
 
 
 def make_timeout_error() -> ChessregError:

@@ -23,15 +23,15 @@ def add_intervals(session: Session, run_id: UUID, answer: measures.Row) -> measu
     (`change_low`, `change_high`), and `sample`, the number of games or states behind the value: "50 games". An unknown
     end is None, and an unknown sample empty."""
     row = {**answer, "sample": "", "low": None, "high": None, "change_low": None, "change_high": None}
-    own = measures.read_cluster_counts(session, run_id, answer["measure"])
-    if not own:
+    own_counts = measures.read_cluster_counts(session, run_id, answer["measure"])
+    if not own_counts:
         return row
     from chessreg.queries import stats  # imports numpy, which many lists of runs do not need
 
     states = answer["measure"].startswith("legal ")  # of an edit; a score and a probe's accuracy have games
-    row["sample"] = format_count(sum(count.number for count in own.values()), "state" if states else "game")
+    row["sample"] = format_count(sum(count.number for count in own_counts.values()), "state" if states else "game")
     scale = 100 if answer["measure"].endswith("%") else 1
-    row["low"], row["high"] = find_rate_ends(own, scale)
+    row["low"], row["high"] = find_rate_ends(own_counts, scale)
     if answer["change"] is None:
         return row
     if answer["than"] == "clean":
@@ -39,12 +39,16 @@ def add_intervals(session: Session, run_id: UUID, answer: measures.Row) -> measu
     else:
         before = measures.find_earlier_measure(session, run_id, answer["measure"])
         base = {} if before is None else measures.read_cluster_counts(session, before[0], answer["measure"])
-    if base.keys() == own.keys():
-        paired = stats.estimate_rate_difference(make_clusters(own, base), "hits", "trials", "base_hits", "base_trials")
-        row["change_low"], row["change_high"] = find_ends(paired, scale)
+    if base.keys() == own_counts.keys():
+        paired_difference = stats.estimate_rate_difference(
+            make_clusters(own_counts, base), "hits", "trials", "base_hits", "base_trials"
+        )
+        row["change_low"], row["change_high"] = find_ends(paired_difference, scale)
     elif base:
-        apart = stats.estimate_independent_difference(make_clusters(own), make_clusters(base), "hits", "trials")
-        row["change_low"], row["change_high"] = find_ends(apart, scale)
+        independent_difference = stats.estimate_independent_difference(
+            make_clusters(own_counts), make_clusters(base), "hits", "trials"
+        )
+        row["change_low"], row["change_high"] = find_ends(independent_difference, scale)
     return row
 
 

@@ -48,8 +48,8 @@ def draw_figure(result: QueryResult, plot: Plot) -> Figure:
     if plot.form == "board":
         return draw_heat_figure(result, plot)
     panels = group_rows(rows, plot.panels, name_all=True)
-    differing = list_differing_columns(rows, label_columns)
-    series = list(group_rows(rows, differing))
+    differing_columns = list_differing_columns(rows, label_columns)
+    series = list(group_rows(rows, differing_columns))
     columns = 1 if plot.form == "dots" else min(len(panels), MAX_PANELS_IN_ROW)
     lines_of_panels = -(-len(panels) // columns)
     width, height = PANEL_INCHES
@@ -62,7 +62,7 @@ def draw_figure(result: QueryResult, plot: Plot) -> Figure:
         axis.set_visible(False)
     axes, whiskers = grid[: len(panels)], INTERVALS if plot.y in result.intervals else ""
     for axis, (title, panel) in zip(axes, panels.items(), strict=True):
-        parts = group_rows(panel, differing)
+        parts = group_rows(panel, differing_columns)
         points = {label: pool_rows(plot, part) for label, part in parts.items()}
         if any(len(points[label]) < len(part) for label, part in parts.items()):
             text = SPREAD + SPREAD_ENDS if plot.y in result.intervals else SPREAD
@@ -130,9 +130,9 @@ def build_heat_boards(result: QueryResult, plot: Plot) -> list[HeatBoard]:
 
     rows = list_line_rows(result, plot)
     boards = []
-    for series, of_series in group_rows(rows, list_differing_columns(rows, plot.series)).items():
-        for panel, here in group_rows(of_series, plot.panels, name_all=True).items():
-            values = {chess.parse_square(row[plot.x]): float(row[plot.y]) for row in here}
+    for series, series_rows in group_rows(rows, list_differing_columns(rows, plot.series)).items():
+        for panel, panel_rows in group_rows(series_rows, plot.panels, name_all=True).items():
+            values = {chess.parse_square(row[plot.x]): float(row[plot.y]) for row in panel_rows}
             boards.append(HeatBoard(series, panel, values))
     return boards
 
@@ -180,12 +180,17 @@ def list_baseline_rows(result: QueryResult, plot: Plot) -> list[Row]:
     values: dict[tuple[Any, ...], dict[float, Row]] = {}
     for row in result.rows:
         if row[plot.x] is not None and row[plot.baseline] is not None:
-            drawn = {**row, plot.y: row[plot.baseline], LINE_KEY: plot.baseline.replace("_", " "), BASELINE_KEY: True}
-            drawn |= dict.fromkeys((f"{plot.y}_low", f"{plot.y}_high"))
+            baseline_row = {
+                **row,
+                plot.y: row[plot.baseline],
+                LINE_KEY: plot.baseline.replace("_", " "),
+                BASELINE_KEY: True,
+            }
+            baseline_row |= dict.fromkeys((f"{plot.y}_low", f"{plot.y}_high"))
             key = (*(row[panel] for panel in plot.panels), row[plot.x])
-            values.setdefault(key, {})[row[plot.baseline]] = drawn
-    shared = all(len(rows) == 1 for rows in values.values())
-    names = [name for name in plot.series if shared and name != plot.x]
+            values.setdefault(key, {})[row[plot.baseline]] = baseline_row
+    is_shared = all(len(rows) == 1 for rows in values.values())
+    names = [name for name in plot.series if is_shared and name != plot.x]
     return [{**row, **dict.fromkeys(names)} for rows in values.values() for row in rows.values()]
 
 
@@ -229,13 +234,13 @@ def pool_rows(plot: Plot, rows: Sequence[Row]) -> list[Row]:
     at: dict[Any, list[Row]] = {}
     for row in rows:
         at.setdefault(row[plot.x], []).append(row)
-    for here in at.values():
-        values = [row[plot.y] for row in here]
-        if len(here) == 1:
-            pools.append(here[0])
+    for point_rows in at.values():
+        values = [row[plot.y] for row in point_rows]
+        if len(point_rows) == 1:
+            pools.append(point_rows[0])
         else:
             ends = {plot.y: sum(values) / len(values), f"{plot.y}_low": min(values), f"{plot.y}_high": max(values)}
-            pools.append({**here[0], **ends})
+            pools.append({**point_rows[0], **ends})
     return pools
 
 
@@ -342,11 +347,11 @@ def write_figure(figure: Figure, path: Path) -> None:
     import matplotlib
 
     suffix = check_suffix(path)
-    out = io.BytesIO()
-    dateless = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    buffer = io.BytesIO()
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with matplotlib.rc_context({"svg.hashsalt": "chessreg", "svg.fonttype": "none"}):
-        figure.savefig(out, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=dateless.get(suffix))
-    write_file(path, out.getvalue())
+        figure.savefig(buffer, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=metadata.get(suffix))
+    write_file(path, buffer.getvalue())
 
 
 def check_suffix(path: Path) -> str:

@@ -66,24 +66,24 @@ def choose_columns(result: QueryResult, wide: bool = False) -> tuple[list[str], 
         columns.remove("run_id")
     if not result.described or not rows:
         return columns, {}
-    stays = {"row", "column", "comparison"} if result.meta.get("published") else {columns[0]}
-    same: dict[str, str] = {}
-    kept = []
+    required_names = {"row", "column", "comparison"} if result.meta.get("published") else {columns[0]}
+    constants: dict[str, str] = {}
+    kept_names = []
     for name in columns:
         values = [row[name] for row in rows]
-        ended = name in result.intervals and any(
+        has_ends = name in result.intervals and any(
             row[f"{name}{e}"] is not None for row in rows for e in ("_low", "_high")
         )
-        empty = all(v is None for v in values) and not ended
+        empty = all(v is None for v in values) and not has_ends
         if empty and name not in result.chosen:
             continue
         describes = isinstance(values[0], str) or result.column(name).unit in ("", "moves")
         constant = len(rows) > 1 and all(value == values[0] for value in values)  # a set would fail for lists
-        if name not in stays and describes and name not in result.intervals and constant and not empty:
-            same[name] = format_result_cell(result, rows[0], name)
+        if name not in required_names and describes and name not in result.intervals and constant and not empty:
+            constants[name] = format_result_cell(result, rows[0], name)
         else:
-            kept.append(name)
-    return kept, same
+            kept_names.append(name)
+    return kept_names, constants
 
 
 def list_distinguishing_columns(result: QueryResult, defaults: Defaults) -> list[str]:
@@ -94,7 +94,7 @@ def list_distinguishing_columns(result: QueryResult, defaults: Defaults) -> list
     rows = result.rows
     ends = {f"{name}{end}" for name in result.intervals for end in ("_low", "_high")}
     keys = [tuple(str(row[name]) for name in defaults.keys if name in row) for row in rows]
-    chosen: list[str] = []
+    chosen_names: list[str] = []
     for name in result.columns:
         if len(set(keys)) == len(rows):
             break
@@ -104,11 +104,11 @@ def list_distinguishing_columns(result: QueryResult, defaults: Defaults) -> list
         if any(isinstance(row[name], float) for row in rows):
             continue
         texts = ["" if row[name] is None else str(row[name]) for row in rows]
-        longer = [(*key, text) for key, text in zip(keys, texts, strict=True)]
-        if max(map(len, texts)) <= MAX_KEY_LENGTH and len(set(longer)) > len(set(keys)):
-            chosen.append(name)
-            keys = longer
-    return chosen
+        extended_keys = [(*key, text) for key, text in zip(keys, texts, strict=True)]
+        if max(map(len, texts)) <= MAX_KEY_LENGTH and len(set(extended_keys)) > len(set(keys)):
+            chosen_names.append(name)
+            keys = extended_keys
+    return chosen_names
 
 
 def get_default_columns(result: QueryResult) -> Defaults | None:
@@ -201,10 +201,10 @@ def format_cells(
     result: QueryResult, wide: bool = False
 ) -> tuple[list[str], list[list[str]], dict[str, str], list[bool]]:
     """Return headings, cells, the columns with the same value in every row, and which columns are numeric."""
-    names, same = choose_columns(result, wide)
+    names, constants = choose_columns(result, wide)
     rows = result.rows
     cells = [[format_result_cell(result, row, name) for name in names] for row in rows]
-    return [format_heading(result, n) for n in names], cells, same, [is_numeric(result, rows, n) for n in names]
+    return [format_heading(result, n) for n in names], cells, constants, [is_numeric(result, rows, n) for n in names]
 
 
 def is_numeric(result: QueryResult, rows: list[dict[str, Any]], name: str) -> bool:
@@ -226,7 +226,7 @@ def format_table(result: QueryResult, width: int | None = None, wide: bool = Fal
     `wide`, with chosen columns and for queries without default columns, rows are not shortened. If they do not fit,
     each is a block with one line per column.
     """
-    names, same = choose_columns(result, wide)
+    names, constants = choose_columns(result, wide)
     rows = result.rows
     cells = {name: [make_visible(format_result_cell(result, row, name)) for row in rows] for name in names}
     notes = move_sentences(cells)
@@ -242,7 +242,7 @@ def format_table(result: QueryResult, width: int | None = None, wide: bool = Fal
     elif room is not None and text_table.measure_table(names, headings, cells) > room:
         return format_records(result)
     numeric = {name: is_numeric(result, rows, name) for name in names}
-    lines = text_table.wrap_text(make_visible(format_caption(same)), width or 120) if same else []
+    lines = text_table.wrap_text(make_visible(format_caption(constants)), width or 120) if constants else []
     lines += text_table.draw_table(
         ["#", *(headings[name] for name in names)],
         [[str(place), *row] for place, row in enumerate(zip(*(cells[name] for name in names), strict=True), 1)],
@@ -250,9 +250,11 @@ def format_table(result: QueryResult, width: int | None = None, wide: bool = Fal
     )
     for place, note in enumerate(notes, 1):
         lines += text_table.wrap_text(f"[{place}] {make_visible(note)}", width or 120)
-    omitted = format_omitted_columns(result, {*names, *same}, width or 120) if defaults is not None or behind else ""
-    if omitted or defaults is not None:
-        lines.append(omitted)
+    omitted_text = (
+        format_omitted_columns(result, {*names, *constants}, width or 120) if defaults is not None or behind else ""
+    )
+    if omitted_text or defaults is not None:
+        lines.append(omitted_text)
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -277,36 +279,38 @@ def fit_columns(
     for name in (*reversed(counts), *reversed([name for name in answers if name not in differences])):
         if text_table.measure_table(names, headings, cells) > width:
             names.remove(name)
-    whole = dict(cells)
-    for dropped in (*reversed([name for name in answers if name in differences]), None):
+    all_cells = dict(cells)
+    for dropped_name in (*reversed([name for name in answers if name in differences]), None):
         keys = [name for name in names if name in defaults.keys]
         text_table.shorten_to_fit(names, keys, headings, cells, width)
-        if dropped is None or text_table.measure_table(names, headings, cells) <= width:
+        if dropped_name is None or text_table.measure_table(names, headings, cells) <= width:
             break
-        names.remove(dropped)
-        cells.update(whole)
+        names.remove(dropped_name)
+        cells.update(all_cells)
     return names
 
 
 def format_omitted_columns(result: QueryResult, shown: set[str], width: int) -> str:
     """Return one line with the names of the columns that are not shown. Columns that differ between rows come first."""
     rows = result.rows
-    names, same = choose_columns(result, wide=True)
-    rest = [name for name in (*names, *same) if name not in shown]
+    names, constants = choose_columns(result, wide=True)
+    rest = [name for name in (*names, *constants) if name not in shown]
     rest.sort(key=lambda name: all(row[name] == rows[0][name] for row in rows))
     return text_table.name_hidden_columns(rest, width, "--wide")
 
 
 def format_records(result: QueryResult) -> str:
     """Return each row with one line per column, as psql's expanded display."""
-    names, same = choose_columns(result, wide=True)
-    shown = [name for name in result.columns if name in {*names, *same}]
-    headings = {name: format_heading(result, name) for name in shown}
+    names, constants = choose_columns(result, wide=True)
+    shown_names = [name for name in result.columns if name in {*names, *constants}]
+    headings = {name: format_heading(result, name) for name in shown_names}
     width = max(map(len, headings.values()), default=0)
     lines = []
     for place, row in enumerate(result.rows, 1):
         lines.append(f"── row {place} ──")
-        lines += [f"{headings[name]:<{width}}  {make_visible(format_result_cell(result, row, name))}" for name in shown]
+        lines += [
+            f"{headings[name]:<{width}}  {make_visible(format_result_cell(result, row, name))}" for name in shown_names
+        ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -321,7 +325,7 @@ def move_sentences(cells: dict[str, list[str]]) -> list[str]:
 
 def format_markdown(result: QueryResult, *, numbered: bool = False, wide: bool = False) -> str:
     """Return a GitHub table, with numbered rows on request."""
-    headings, cells, same, numeric = format_cells(result, wide)
+    headings, cells, constants, numeric = format_cells(result, wide)
     if numbered:
         headings, numeric = ["#", *headings], [True, *numeric]
         cells = [[str(number), *row] for number, row in enumerate(cells, 1)]
@@ -331,14 +335,14 @@ def format_markdown(result: QueryResult, *, numbered: bool = False, wide: bool =
 
     rule = ["---:" if right else "---" for right in numeric]
     lines = [line(headings), line(rule), *(line(row) for row in cells)]
-    return (escape_markdown(format_caption(same)) + "\n\n" if same else "") + "\n".join(lines) + "\n"
+    return (escape_markdown(format_caption(constants)) + "\n\n" if constants else "") + "\n".join(lines) + "\n"
 
 
 def format_html(result: QueryResult) -> str:
     """Return an HTML table of the default columns, as a notebook shows it: the first MOST_SHOWN rows, and the number
     of further ones."""
-    headings, cells, same, _ = format_cells(result)
-    words = f"<p>{escape(format_caption(same))}</p>" if same else ""
+    headings, cells, constants, _ = format_cells(result)
+    words = f"<p>{escape(format_caption(constants))}</p>" if constants else ""
     return words + format_html_table(headings, cells[:MOST_SHOWN], len(cells))
 
 
@@ -367,7 +371,7 @@ def as_latex(text: str) -> str:
 
 def format_latex(result: QueryResult, *, wide: bool = False) -> str:
     """Return a LaTeX tabular with booktabs rules and its caption as a comment."""
-    headings, cells, same, numeric = format_cells(result, wide)
+    headings, cells, constants, numeric = format_cells(result, wide)
 
     def line(values: list[str]) -> str:
         return " & ".join(map(as_latex, values)) + r" \\"
@@ -375,7 +379,7 @@ def format_latex(result: QueryResult, *, wide: bool = False) -> str:
     title = [f"% {as_latex(f'{result.entry.title}: {result.entry.paper}')}"] if result.entry else []
     lines = [
         *title,
-        *([f"% {as_latex(format_caption(same))}"] if same else []),
+        *([f"% {as_latex(format_caption(constants))}"] if constants else []),
         r"\begin{tabular}{" + "".join("r" if right else "l" for right in numeric) + "}",
         r"\toprule",
         line(headings),
@@ -412,13 +416,13 @@ def format_csv(result: QueryResult) -> str:
 
 def format_csv_rows(result: QueryResult, heading: bool) -> str:
     """Return the result as CSV text, with column names if `heading`."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
     if heading:
         writer.writerow(result.columns)
     columns = [list_column_values(result.table.column(place)) for place in range(result.table.num_columns)]
     writer.writerows(zip(*columns, strict=True))
-    return out.getvalue()
+    return buffer.getvalue()
 
 
 def list_column_values(column: pa.ChunkedArray) -> list[Any]:
@@ -447,11 +451,11 @@ STREAMED = {"csv": format_csv_rows, "jsonl": lambda result, heading: format_json
 
 def build_json_document(result: QueryResult) -> dict[str, Any]:
     """Return the document of `--json`: `meta`, `notes`, `columns` with unit and meaning, `rows`."""
-    described = [result.column(name) for name in result.columns]
+    columns = [result.column(name) for name in result.columns]
     return {
         "meta": result.meta,
         "notes": result.notes,
-        "columns": [{"name": c.name, "unit": c.unit, "text": c.text} for c in described],
+        "columns": [{"name": c.name, "unit": c.unit, "text": c.text} for c in columns],
         "rows": [convert_json_value(row) for row in result.rows],
     }
 
@@ -466,12 +470,12 @@ def encode_parquet(result: QueryResult) -> bytes:
     import pyarrow.parquet as pq
 
     meta = json.dumps(result.meta, sort_keys=True).encode()
-    out = pa.BufferOutputStream()
+    buffer = pa.BufferOutputStream()
     try:
-        pq.write_table(result.table.replace_schema_metadata({b"chessreg": meta}), out, compression="zstd")
+        pq.write_table(result.table.replace_schema_metadata({b"chessreg": meta}), buffer, compression="zstd")
     except pa.ArrowNotImplementedError as error:
         raise BadInputError(f"Parquet cannot hold that: {get_first_line(error)}", "leave that column out") from error
-    return out.getvalue().to_pybytes()
+    return buffer.getvalue().to_pybytes()
 
 
 # -- all --------------------------------------------------------------------------------------------------------------
@@ -521,22 +525,22 @@ def write_result(result: QueryResult, path: Path, format: str | None = None, wid
 
     Raises BadInputError for a suffix without a format, and for a file that cannot be written.
     """
-    chosen = format or SUFFIXES.get(path.suffix.lower())
-    if chosen is None:
+    format_name = format or SUFFIXES.get(path.suffix.lower())
+    if format_name is None:
         raise BadInputError(f"{path}: results cannot be written to {path.suffix or 'a name without suffix'}",
                             f"--format, or one of {', '.join(SUFFIXES)}")  # fmt: skip
-    data = render_result(result, chosen, wide=wide)
+    data = render_result(result, format_name, wide=wide)
     write_file(path, data if isinstance(data, bytes) else data.encode())
-    return chosen
+    return format_name
 
 
 def format_provenance(result: QueryResult) -> str:
     """Return one line of provenance: query, schema, data version, rows read."""
     meta = result.meta
-    read = ", ".join(f"{count:,} {name}" for name, count in meta["rows_read"].items() if count) or "no rows"
-    named = meta["query"] if "paper" in meta else "sql"
+    rows_read = ", ".join(f"{count:,} {name}" for name, count in meta["rows_read"].items() if count) or "no rows"
+    title = meta["query"] if "paper" in meta else "sql"
     rows = "row" if meta["rows"] == 1 else "rows"
     return (
-        f"{named}: {meta['rows']:,} {rows}; query {meta['query_hash']}, registry schema {meta['registry_schema']}, "
-        f"data {meta['data_version']}; read {read}"
+        f"{title}: {meta['rows']:,} {rows}; query {meta['query_hash']}, registry schema {meta['registry_schema']}, "
+        f"data {meta['data_version']}; read {rows_read}"
     )

@@ -53,13 +53,13 @@ class QueryResult:
 
     def column(self, name: str) -> QueryColumn:
         """Return the meaning of a column; for the end of an interval, the meaning of its statistic."""
-        known = {column.name: column for column in self.described}
+        columns = {column.name: column for column in self.described}
         for suffix, text in (("_low", "lower"), ("_high", "upper")):
             stem = name.removesuffix(suffix)
             if stem != name and stem in self.intervals:
-                base = known.get(stem, QueryColumn(stem, "", ""))
+                base = columns.get(stem, QueryColumn(stem, "", ""))
                 return replace(base, name=name, text=f"{text} end of the 95 % interval of {stem}")
-        return known.get(name, QueryColumn(name, "", ""))
+        return columns.get(name, QueryColumn(name, "", ""))
 
     @property
     def intervals(self) -> frozenset[str]:
@@ -75,13 +75,15 @@ class QueryResult:
         """
         for name in names:
             if name not in self.columns:
-                near = difflib.get_close_matches(name, self.columns, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"the columns are {', '.join(self.columns)}"
+                suggestions = difflib.get_close_matches(name, self.columns, n=1)
+                hint = (
+                    f"did you mean {suggestions[0]}?" if suggestions else f"the columns are {', '.join(self.columns)}"
+                )
                 raise BadInputError(f"column {name!r} does not exist", hint)
         ends = {name: [f"{name}_low", f"{name}_high"] if name in self.intervals else [] for name in names}
-        kept = dict.fromkeys(column for name in names for column in (name, *ends[name]))
-        described = tuple(replace(c, hidden=c.hidden and c.name not in names) for c in self.described)
-        return replace(self, table=self.table.select(list(kept)), described=described, chosen=frozenset(names))
+        kept_names = dict.fromkeys(column for name in names for column in (name, *ends[name]))
+        columns = tuple(replace(c, hidden=c.hidden and c.name not in names) for c in self.described)
+        return replace(self, table=self.table.select(list(kept_names)), described=columns, chosen=frozenset(names))
 
     def get_cell(self, number: int) -> int:
         """Return the cell of row `number`, counted from 1. Raises BadInputError for a row that does not exist."""

@@ -131,5 +131,5 @@ TEXTS = {
 def describe_row_columns(entry: Entry, names: Sequence[str]) -> tuple[QueryColumn, ...]:
     """Return the meaning of each column of the rows behind a row of the query's table: from TEXTS, or else that of the
     table's column with the same name. Unknown columns of a custom query have an empty text."""
-    of_table = {column.name: column.text for column in entry.columns}
-    return tuple(QueryColumn(name, "", TEXTS.get(name) or of_table.get(name, "")) for name in names)
+    texts = {column.name: column.text for column in entry.columns}
+    return tuple(QueryColumn(name, "", TEXTS.get(name) or texts.get(name, "")) for name in names)

@@ -41,9 +41,9 @@ class Scope:
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> Scope:
         """Return the scope of keyword options. Raises BadInputError for an unknown one."""
-        known = {f.name for f in fields(cls)}
-        if unknown := set(options) - known:
-            raise BadInputError(f"a query has no option {min(unknown)}", f"it has {', '.join(sorted(known))}")
+        names = {f.name for f in fields(cls)}
+        if unknown_names := set(options) - names:
+            raise BadInputError(f"a query has no option {min(unknown_names)}", f"it has {', '.join(sorted(names))}")
         return cls(**options)
 
     def list_set_options(self) -> dict[str, Any]:
@@ -78,15 +78,19 @@ def resolve_scope(database: Database, scope: Scope) -> Filters:
         cells.append("run_id IS NOT NULL")  # cells without a run are excluded by a scope of runs
     if scope.tag:
         _check_known(scope.tag, _read_distinct_values(database, "tag"), "tag", "chessreg checkpoint tag CHECKPOINT TAG")
-        wanted = f"word = 'tag' AND value IN ({', '.join(map(quote_text, scope.tag))})"
-        tagged = "SELECT target FROM annotated WHERE noun = '{}' AND " + wanted
-        cells.append(f"(run_id IN ({tagged.format('run')}) OR checkpoint_id IN ({tagged.format('checkpoint')}))")
+        tag_condition = f"word = 'tag' AND value IN ({', '.join(map(quote_text, scope.tag))})"
+        tagged_sql = "SELECT target FROM annotated WHERE noun = '{}' AND " + tag_condition
+        cells.append(
+            f"(run_id IN ({tagged_sql.format('run')}) OR checkpoint_id IN ({tagged_sql.format('checkpoint')}))"
+        )
     if scope.machine:
-        there = _read_hosts(database)
-        _check_known(scope.machine, there, "machine", f"there are {', '.join(there) or 'none yet'}")
+        hosts_by_name = _read_hosts(database)
+        _check_known(scope.machine, hosts_by_name, "machine", f"there are {', '.join(hosts_by_name) or 'none yet'}")
         hosts = ", ".join(map(quote_text, scope.machine))
-        on = f"SELECT a.id FROM attempt AS a JOIN machine AS m ON m.id = a.machine_id WHERE m.host IN ({hosts})"
-        base.append(f"attempt_id IN ({on})")
+        attempts_sql = (
+            f"SELECT a.id FROM attempt AS a JOIN machine AS m ON m.id = a.machine_id WHERE m.host IN ({hosts})"
+        )
+        base.append(f"attempt_id IN ({attempts_sql})")
     return Filters(*(" AND ".join(part) or "true" for part in (runs, cells, base)))
 
 
@@ -101,9 +105,9 @@ def _resolve_ids(database: Database, noun: str, references: tuple[str, ...]) -> 
 def _check_known(wanted: tuple[str, ...], known: list[str], noun: str, hint: str) -> None:
     for value in wanted:
         if value not in known:
-            near = difflib.get_close_matches(value, known, n=3, cutoff=0.5)
+            suggestions = difflib.get_close_matches(value, known, n=3, cutoff=0.5)
             raise NotFoundError(
-                f"{noun} {value!r} does not exist", f"did you mean {' or '.join(near)}?" if near else hint
+                f"{noun} {value!r} does not exist", f"did you mean {' or '.join(suggestions)}?" if suggestions else hint
             )
 
 

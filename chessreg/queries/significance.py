@@ -45,10 +45,10 @@ class Moments(NamedTuple):
     @classmethod
     def from_clusters(cls, clusters: Clusters, total: str, squares: str, n: str) -> Moments:
         """Return the moments of all values of the clusters that have these three counts."""
-        own = clusters.select_counts(total, squares, n)
+        counts = clusters.select_counts(total, squares, n)
         return (
-            cls.from_sums(own.sum_count(total), own.sum_count(squares), own.sum_count(n))
-            if own.number
+            cls.from_sums(counts.sum_count(total), counts.sum_count(squares), counts.sum_count(n))
+            if counts.number
             else cls.from_sums(0, 0, 0)
         )
 
@@ -81,11 +81,11 @@ def run_welch_test(ours: Moments, base: Moments) -> TTest | None:
     """
     if ours.n < 2 or base.n < 2:
         return None
-    mine, theirs = ours.variance / ours.n, base.variance / base.n
-    error = mine + theirs
+    our_error, base_error = ours.variance / ours.n, base.variance / base.n
+    error = our_error + base_error
     if error <= 0:
         return None
-    df = error * error / (mine * mine / (ours.n - 1) + theirs * theirs / (base.n - 1))
+    df = error * error / (our_error * our_error / (ours.n - 1) + base_error * base_error / (base.n - 1))
     t = (ours.mean - base.mean) / math.sqrt(error)
     return TTest(t, df, compute_log10_upper_tail(t, df))
 
@@ -105,8 +105,8 @@ def compute_cohens_d(ours: Moments, base: Moments) -> float | None:
     """Return the difference of the means in pooled standard deviations (Cohen 1988, 2.5), or None if nothing varies."""
     if ours.n < 2 or base.n < 2:
         return None
-    pooled = ((ours.n - 1) * ours.variance + (base.n - 1) * base.variance) / (ours.n + base.n - 2)
-    return (ours.mean - base.mean) / math.sqrt(pooled) if pooled > 0 else None
+    pooled_variance = ((ours.n - 1) * ours.variance + (base.n - 1) * base.variance) / (ours.n + base.n - 2)
+    return (ours.mean - base.mean) / math.sqrt(pooled_variance) if pooled_variance > 0 else None
 
 
 def adjust_holm(p: Sequence[float | None]) -> list[float | None]:
@@ -128,12 +128,12 @@ def adjust_holm_log10(log10_p: Sequence[float | None]) -> list[float | None]:
 def _adjust_stepwise(p: Sequence[float | None], corrected: Callable[[float, int], float]) -> list[float | None]:
     """Return each p corrected for the number of remaining tests, smallest first, as a running maximum."""
     order = sorted((value, place) for place, value in enumerate(p) if value is not None)
-    adjusted: list[float | None] = [None] * len(p)
+    adjusted_p: list[float | None] = [None] * len(p)
     largest = -math.inf
     for rank, (value, place) in enumerate(order):
         largest = max(largest, corrected(value, len(order) - rank))
-        adjusted[place] = largest
-    return adjusted
+        adjusted_p[place] = largest
+    return adjusted_p
 
 
 def compute_log10_upper_tail(t: float, df: float) -> float:
@@ -166,15 +166,15 @@ def _log_half_step(a: float) -> float:
 
 def _evaluate_beta_fraction(a: float, b: float, x: float) -> float:
     """Return the continued fraction of the incomplete beta function by Lentz's method, x < (a + 1) / (a + b + 2)."""
-    tiny = 1e-300
-    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or tiny)
+    smallest = 1e-300
+    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or smallest)
     value = d
     for m in range(1, 100_000):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         for term in (even, odd):
-            d = 1 / (1 + term * d or tiny)
-            c = 1 + term / c or tiny
+            d = 1 / (1 + term * d or smallest)
+            c = 1 + term / c or smallest
             value *= c * d
         if abs(c * d - 1) < 1e-15:
             break

@@ -80,9 +80,9 @@ class CompleteRun(NamedTuple):
 def get_column_conversion(column: sa.Column[Any]) -> ColumnConversion:
     """Return the DuckDB conversion of a SQL column. Raises ChessregError for an unsupported type."""
     kind = column.type.impl_instance if isinstance(column.type, sa.types.TypeDecorator) else column.type
-    for type_, found in TYPES:
+    for type_, known_types in TYPES:
         if isinstance(kind, type_):
-            return found
+            return known_types
     raise ChessregError(f"queries cannot read {column.table.name}.{column.name} of type {column.type}")
 
 
@@ -99,8 +99,8 @@ def build_typed_select(table: str, dialect: str) -> str:
     """Return the SELECT of the rows of the Arrow table `_<table>` with their declared types."""
     parts = []
     for name, column in list_table_columns(table).items():
-        _, kind, cast = get_column_conversion(column)
-        value = cast.format(f'"{name}"') if dialect == "sqlite" else f'"{name}"::{kind}'
+        _, kind, cast_sql = get_column_conversion(column)
+        value = cast_sql.format(f'"{name}"') if dialect == "sqlite" else f'"{name}"::{kind}'
         parts.append(f'{value} AS "{name}"')
     return f'SELECT {", ".join(parts)} FROM "_{table}"'
 
@@ -130,8 +130,8 @@ def open_reader(database: Database) -> Iterator[RegistryReader]:
     try:
         with (
             database.foreign_reader(),
-            adbc.AdbcDatabase(driver=driver, uri=place) as opened,
-            adbc.AdbcConnection(opened) as connection,
+            adbc.AdbcDatabase(driver=driver, uri=place) as adbc_database,
+            adbc.AdbcConnection(adbc_database) as connection,
         ):
             connection.set_autocommit(False)
             yield RegistryReader(connection, database.dialect)
@@ -157,18 +157,18 @@ class RegistryReader:
 
     def complete_runs(self) -> list[CompleteRun]:
         """Return all complete runs of a SQLite registry."""
-        listed = ", ".join(TEXT.format(name) + f" AS {name}" for name in CompleteRun._fields)
+        columns_sql = ", ".join(TEXT.format(name) + f" AS {name}" for name in CompleteRun._fields)
         first = ", ".join(f"'' AS {name}" for name in CompleteRun._fields)
-        sql = f"SELECT {first} UNION ALL SELECT {listed} FROM run WHERE completed_at IS NOT NULL"
+        sql = f"SELECT {first} UNION ALL SELECT {columns_sql} FROM run WHERE completed_at IS NOT NULL"
         return [CompleteRun(**row) for row in self._answer(sql).slice(1).to_pylist()]
 
     def long_runs(self, table: str, rows: int, without: Sequence[str]) -> list[str]:
         """Return the ids of complete runs of a SQLite registry with at least `rows` rows in a table, except
         `without`."""
-        listed = ", ".join(f"'{id}'" for id in without)
+        ids_sql = ", ".join(f"'{id}'" for id in without)
         sql = (
             f"SELECT '' AS id UNION ALL SELECT {TEXT.format('id')} FROM run WHERE completed_at IS NOT NULL "
-            f"AND id NOT IN ({listed}) "
+            f"AND id NOT IN ({ids_sql}) "
             f'AND EXISTS (SELECT 1 FROM "{table}" WHERE run_id = run.id LIMIT 1 OFFSET {rows - 1})'
         )
         return [str(row["id"]) for row in self._answer(sql).slice(1).to_pylist()]
@@ -188,13 +188,13 @@ class RegistryReader:
                 f"({select_run_states().compile(dialect=dialect, compile_kwargs={'literal_binds': True})}) AS run_now"
             )
         if self._dialect != "sqlite":
-            listed = ", ".join(f'"{name}"' for name in names)
-            return self._answer(f"SELECT {listed} FROM {place}", stop)
-        where = f" WHERE run_id = '{run}'" if run else ""
+            columns_sql = ", ".join(f'"{name}"' for name in names)
+            return self._answer(f"SELECT {columns_sql} FROM {place}", stop)
+        where_sql = f" WHERE run_id = '{run}'" if run else ""
         if without:  # SQLite finds the remaining rows by key
-            listed = ", ".join(f"'{id}'" for id in without)
-            where = f" WHERE run_id IN (SELECT id FROM run WHERE id NOT IN ({listed}))"
-        return _valid_texts(self._answer(_select_typed(table, place, where), stop).slice(1))
+            columns_sql = ", ".join(f"'{id}'" for id in without)
+            where_sql = f" WHERE run_id IN (SELECT id FROM run WHERE id NOT IN ({columns_sql}))"
+        return _valid_texts(self._answer(_select_typed(table, place, where_sql), stop).slice(1))
 
     @contextmanager
     def stream(self, table: str, run: str, stop: threading.Event | None = None) -> Iterator[pa.RecordBatchReader]:
@@ -272,8 +272,8 @@ def get_adbc_sqlite_version() -> str:
     import adbc_driver_sqlite
 
     with (
-        adbc.AdbcDatabase(driver=adbc_driver_sqlite._driver_path(), uri=":memory:") as opened,
-        adbc.AdbcConnection(opened) as connection,
+        adbc.AdbcDatabase(driver=adbc_driver_sqlite._driver_path(), uri=":memory:") as adbc_database,
+        adbc.AdbcConnection(adbc_database) as connection,
     ):
         return str(
             RegistryReader(connection, "sqlite")._answer("SELECT sqlite_version() AS version")["version"][0].as_py()

@@ -109,9 +109,9 @@ class Clusters:
         and sorted."""
         if (*names, role) not in self._of:
             parts = [array if (array := self.counts[name]).ndim == 2 else array[:, None] for name in names]
-            keep = np.all([~np.isnan(part).all(axis=1) for part in parts], axis=0)
-            parts = [part[keep][:, ~np.isnan(part[keep]).all(axis=0)] for part in parts]
-            table, weights = _merge_equal_rows(np.concatenate(parts, axis=1) + 0.0, self.weights[keep])
+            has_values = np.all([~np.isnan(part).all(axis=1) for part in parts], axis=0)
+            parts = [part[has_values][:, ~np.isnan(part[has_values]).all(axis=0)] for part in parts]
+            table, weights = _merge_equal_rows(np.concatenate(parts, axis=1) + 0.0, self.weights[has_values])
             ends = np.cumsum([part.shape[1] for part in parts])[:-1]
             counts = dict(zip(names, np.split(table, ends, axis=1), strict=True))
             self._of[*names, role] = Clusters(counts, weights, role)
@@ -137,9 +137,11 @@ class Clusters:
         parts = np.split(self._sums, np.cumsum([c.shape[1] for c in self.counts.values()])[:-1])
         sums = dict(zip(self.counts, parts, strict=True))
         random = generator(Stream.STATISTICS_DRAWS, self.key, side)
-        drawn = {w: random.multinomial(w, np.full(w, 1 / w), size=RESAMPLES).T for w in sorted({*widths} - {0, 1})}
+        draws_by_width = {
+            w: random.multinomial(w, np.full(w, 1 / w), size=RESAMPLES).T for w in sorted({*widths} - {0, 1})
+        }
         return np.stack([
-            (sums[name] * drawn[width] if width in drawn else sums[name]).sum(axis=0)
+            (sums[name] * draws_by_width[width] if width in draws_by_width else sums[name]).sum(axis=0)
             for name, width in zip(names, widths, strict=True)
         ])  # fmt: skip
 
@@ -169,8 +171,8 @@ class Clusters:
         random = generator(Stream.STATISTICS_BOOTSTRAP, self.key)
         sums = np.empty((len(table), RESAMPLES))
         for start, stop in _resample_blocks(len(self.weights)):
-            drawn = random.multinomial(self.number, self.weights / self.number, size=stop - start)
-            sums[:, start:stop] = np.einsum("rk,nk->nr", drawn.astype(np.float64), table)
+            draws = random.multinomial(self.number, self.weights / self.number, size=stop - start)
+            sums[:, start:stop] = np.einsum("rk,nk->nr", draws.astype(np.float64), table)
         return sums
 
 
@@ -195,10 +197,10 @@ def _resample_blocks(width: int) -> Iterator[tuple[int, int]]:
 def _draw_shared_counts(number: int, role: str) -> np.ndarray:
     """Return how often each of `number` clusters is drawn in each resample, uint8 [resample, cluster]."""
     random = generator(Stream.STATISTICS_BOOTSTRAP, number, role)
-    drawn = np.empty((RESAMPLES, number), np.uint8)
-    for row in drawn:
+    counts = np.empty((RESAMPLES, number), np.uint8)
+    for row in counts:
         row[:] = np.bincount(random.integers(number, size=number), minlength=number)
-    return drawn
+    return counts
 
 
 def resample_together(parts: Iterable[Clusters]) -> None:
@@ -223,14 +225,14 @@ def _sum_shared_resamples(parts: Sequence[Clusters]) -> Iterator[np.ndarray]:
     Deviations from the mean are added in single precision: the error is below 1e-6 of the spread.
     """
     tables = [np.repeat(part.table, part.weights, axis=1) for part in parts]
-    means = [table.mean(axis=1, keepdims=True) for table in tables]
-    spread = np.concatenate([(t - mean).astype(np.float32) for t, mean in zip(tables, means, strict=True)]).T
+    table_means = [table.mean(axis=1, keepdims=True) for table in tables]
+    spread = np.concatenate([(t - mean).astype(np.float32) for t, mean in zip(tables, table_means, strict=True)]).T
     draws = _draw_shared_counts(len(spread), parts[0].role)
     sums = np.concatenate(
         [draws[start:stop].astype(np.float32) @ spread for start, stop in _resample_blocks(len(spread))]
     )
-    parted = np.split(sums.T.astype(np.float64), np.cumsum([len(table) for table in tables])[:-1])
-    return (part + mean * len(spread) for part, mean in zip(parted, means, strict=True))
+    sums_by_table = np.split(sums.T.astype(np.float64), np.cumsum([len(table) for table in tables])[:-1])
+    return (part + mean * len(spread) for part, mean in zip(sums_by_table, table_means, strict=True))
 
 
 def compute_wilson_interval(rate: float, n: float) -> tuple[float, float]:
@@ -414,10 +416,10 @@ def estimate_elo_difference(clusters: Clusters, points: str, games: str, base_po
     and only one-sided bounds are known. UNKNOWN if a side has no games.
     """
     pairs = clusters.select_counts(points, games, base_points, base_games)
-    ours, base = estimate_rate(pairs, points, games), estimate_rate(pairs, base_points, base_games)
-    if ours.value is None or base.value is None:
+    our_rate, base = estimate_rate(pairs, points, games), estimate_rate(pairs, base_points, base_games)
+    if our_rate.value is None or base.value is None:
         return UNKNOWN
-    if 0 < ours.value < 1 and 0 < base.value < 1:
+    if 0 < our_rate.value < 1 and 0 < base.value < 1:
         both = [
             _resample_ratios(pairs, points, games),
             _resample_ratios(pairs, base_points, base_games, Stream.STATISTICS_BASE),
@@ -427,19 +429,19 @@ def estimate_elo_difference(clusters: Clusters, points: str, games: str, base_po
             for name, side in ((games, ""), (base_games, Stream.STATISTICS_BASE))
         ]
         # A resample without any point counts as half a point, so that its Elo is finite.
-        clipped = [np.clip(r, 0.5 / n, 1 - 0.5 / n) for r, n in zip(both, trials, strict=True)]
-        elos = [-400 * np.log10(1 / r - 1) for r in clipped]
+        clipped_rates = [np.clip(r, 0.5 / n, 1 - 0.5 / n) for r, n in zip(both, trials, strict=True)]
+        elos = [-400 * np.log10(1 / r - 1) for r in clipped_rates]
         low, high = _central_interval(elos[0] - elos[1])
         if low == high:  # all pairs differ equally, as in `estimate_rate_difference`
             bound, half = compute_one_sided_bound(pairs.number), 0.5 / pairs.sum_count(games)
-            ends = (ours.value - bound, ours.value + bound)
+            ends = (our_rate.value - bound, our_rate.value + bound)
             low, high = (
                 convert_score_to_elo(min(max(end, half), 1 - half)) - convert_score_to_elo(base.value) for end in ends
             )
-        return Estimate(convert_score_to_elo(ours.value) - convert_score_to_elo(base.value), low, high)
-    mine, theirs = estimate_elo(ours), estimate_elo(base)
-    low_end = mine.low - theirs.high if mine.low is not None and theirs.high is not None else None
-    high_end = mine.high - theirs.low if mine.high is not None and theirs.low is not None else None
+        return Estimate(convert_score_to_elo(our_rate.value) - convert_score_to_elo(base.value), low, high)
+    our_elo, base_elo = estimate_elo(our_rate), estimate_elo(base)
+    low_end = our_elo.low - base_elo.high if our_elo.low is not None and base_elo.high is not None else None
+    high_end = our_elo.high - base_elo.low if our_elo.high is not None and base_elo.low is not None else None
     return Estimate(None, low_end, high_end)
 
 
@@ -458,10 +460,10 @@ def _compute_interval(clusters: Clusters, resamples: np.ndarray) -> tuple[float 
 def _central_interval(resamples: np.ndarray) -> tuple[float, float]:
     """Return the ends of the central CONFIDENCE of the resamples as np.nanpercentile does, without its import of
     numpy.ma, which takes as long as several statements."""
-    known = np.sort(resamples[~np.isnan(resamples)])
-    if not len(known):
+    sorted_values = np.sort(resamples[~np.isnan(resamples)])
+    if not len(sorted_values):
         return math.nan, math.nan
-    last = len(known) - 1
+    last = len(sorted_values) - 1
     tail = last * (1 - CONFIDENCE) / 2
-    low, high = np.interp([tail, last - tail], np.arange(len(known)), known)
+    low, high = np.interp([tail, last - tail], np.arange(len(sorted_values)), sorted_values)
     return float(low), float(high)

@@ -64,8 +64,8 @@ def to_vector(column: pa.ChunkedArray) -> np.ndarray:
 def to_matrix(column: pa.ChunkedArray) -> np.ndarray:
     """Return a column of lists of numbers as float64 [n, length of the longest], NaN for NULL and past a list's end."""
     rows = [row or [] for row in column.to_pylist()]
-    padded = list(zip_longest(*rows, fillvalue=math.nan))
-    return np.array(padded, np.float64).reshape(len(padded), len(rows)).T
+    padded_rows = list(zip_longest(*rows, fillvalue=math.nan))
+    return np.array(padded_rows, np.float64).reshape(len(padded_rows), len(rows)).T
 
 
 def to_doubles(values: Sequence[float | None]) -> pa.Array:
@@ -83,10 +83,10 @@ def group_clusters(clusters: pa.Table) -> dict[int, Clusters]:
     The columns are `cell`, counts (a number, or a list with one per draw; NULL becomes NaN) and `clusters`, the number
     of clusters with these counts.
     """
-    known = to_vector(clusters["cell"])
-    rows = np.flatnonzero(~np.isnan(known))
-    rows = rows[np.argsort(known[rows], kind="stable")]
-    cells, starts = np.unique(known[rows], return_index=True)
+    cell_numbers = to_vector(clusters["cell"])
+    rows = np.flatnonzero(~np.isnan(cell_numbers))
+    rows = rows[np.argsort(cell_numbers[rows], kind="stable")]
+    cells, starts = np.unique(cell_numbers[rows], return_index=True)
     counts = {}
     for name in clusters.column_names:
         if name not in ("cell", "clusters"):
@@ -94,8 +94,10 @@ def group_clusters(clusters: pa.Table) -> dict[int, Clusters]:
             counts[name] = to_matrix(column) if str(column.type).startswith("list") else to_vector(column)  # NULL: NaN
     weights = to_vector(clusters["clusters"])
     return {
-        int(cell): Clusters({name: values[mine] for name, values in counts.items()}, weights[mine])
-        for cell, mine in zip(cells, np.split(rows, starts[1:]), strict=False)  # without cells there is nothing to pair
+        int(cell): Clusters({name: values[cell_rows] for name, values in counts.items()}, weights[cell_rows])
+        for cell, cell_rows in zip(
+            cells, np.split(rows, starts[1:]), strict=False
+        )  # without cells there is nothing to pair
     }
 
 
@@ -110,18 +112,20 @@ def add_statistics(entry: Entry, table: pa.Table, clusters: pa.Table | None) -> 
     import pyarrow as pa
 
     by_cell = group_clusters(clusters) if clusters is not None else {}
-    own = [by_cell.get(cell) for cell in table["cell"].to_pylist()]
+    cell_clusters = [by_cell.get(cell) for cell in table["cell"].to_pylist()]
     stats.resample_together(
         clusters.select_counts(*statistic.arguments)
         for statistic in entry.statistics
         if statistic.function in FUNCTIONS and statistic.function not in NOT_OF_TOTALS
-        for clusters in own
+        for clusters in cell_clusters
         if clusters
     )
     columns = {name: table[name] for name in table.column_names}
     for statistic in entry.statistics:
         columns |= zip(
-            list_added_columns(statistic), map(to_doubles, compute_statistic(statistic, own, columns)), strict=True
+            list_added_columns(statistic),
+            map(to_doubles, compute_statistic(statistic, cell_clusters, columns)),
+            strict=True,
         )
     order = order_result_columns(entry, columns)
     return pa.Table.from_arrays([columns[name] for name in order], names=order)
@@ -135,19 +139,22 @@ def compute_statistic(
     if name in PLAIN:
         return [[PLAIN[name](clusters, *arguments) if clusters else None for clusters in own]]
     if name in CORRECTED:
-        p, *kin = (columns[column].to_pylist() for column in arguments)
+        p, *keys = (columns[column].to_pylist() for column in arguments)
         groups: dict[tuple[object, ...], list[int]] = {}
         for row in range(len(p)):
-            groups.setdefault(tuple(values[row] for values in kin), []).append(row)
-        corrected: list[float | None] = [None] * len(p)
+            groups.setdefault(tuple(values[row] for values in keys), []).append(row)
+        corrected_p: list[float | None] = [None] * len(p)
         for rows in groups.values():
             for row, value in zip(rows, CORRECTED[name]([p[row] for row in rows]), strict=True):
-                corrected[row] = value
-        return [corrected]
+                corrected_p[row] = value
+        return [corrected_p]
     function, decimals = FUNCTIONS[name]
-    made = [function(clusters, *arguments) if clusters else stats.UNKNOWN for clusters in own]
-    ends = [[e.low for e in made], [e.high for e in made]]  # further decimals are rounding noise of the machine
-    return [[e.value for e in made], *([None if v is None else round(v, decimals) for v in end] for end in ends)]
+    estimates = [function(clusters, *arguments) if clusters else stats.UNKNOWN for clusters in own]
+    ends = [
+        [e.low for e in estimates],
+        [e.high for e in estimates],
+    ]  # further decimals are rounding noise of the machine
+    return [[e.value for e in estimates], *([None if v is None else round(v, decimals) for v in end] for end in ends)]
 
 
 def order_result_columns(entry: Entry, columns: Mapping[str, object]) -> list[str]:
@@ -155,8 +162,8 @@ def order_result_columns(entry: Entry, columns: Mapping[str, object]) -> list[st
 
     Raises ChessregError for a column that the header lacks.
     """
-    made = {s.name: list_added_columns(s) for s in entry.statistics}
-    order = ["cell", *(name for column in entry.columns for name in made.get(column.name, (column.name,)))]
+    added_columns = {s.name: list_added_columns(s) for s in entry.statistics}
+    order = ["cell", *(name for column in entry.columns for name in added_columns.get(column.name, (column.name,)))]
     if set(order) != set(columns):
         odd = ", ".join(sorted(set(order) ^ set(columns)))
         raise ChessregError(f"{entry.path.name}: header and statements disagree about {odd}")

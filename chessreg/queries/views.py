@@ -129,14 +129,14 @@ def list_described_tables(names: Iterable[str], views: Mapping[str, KindView]) -
             rows.append({"name": name, "use": "view", "meaning": READER_VIEWS[name]})
         elif name in views:
             view = views[name]
-            of = (
+            tables = (
                 "runs and settings"
                 if name.endswith("_run")
                 else f"rows of table {view.table}"
                 if view.table
                 else "rows"
             )
-            rows.append({"name": name, "use": "kind", "meaning": f"{of}, kind {view.kind}"})
+            rows.append({"name": name, "use": "kind", "meaning": f"{tables}, kind {view.kind}"})
         elif not name.startswith("_"):
             rows.append({"name": name, "use": "internal", "meaning": ""})
     order = {"view": 0, "kind": 1, "internal": 2}
@@ -167,18 +167,18 @@ def find_named(statements: Iterable[str], texts: Mapping[str, str], *, loosely: 
     (['game', 'games'], ['score'])
     """
     names = {name.lower(): name for name in texts}
-    named: set[str] = set()
-    pending = list(statements)
-    while pending:
-        text = COMMENT.sub(" ", pending.pop().lower())
-        found = [text] if loosely else READ.findall(text)
-        words = set(re.findall(r"\w+", " ".join(found))) | {
+    found_names: set[str] = set()
+    queue = list(statements)
+    while queue:
+        text = COMMENT.sub(" ", queue.pop().lower())
+        matches = [text] if loosely else READ.findall(text)
+        words = set(re.findall(r"\w+", " ".join(matches))) | {
             name for name in (*MACROS, *MACROS_OF_VIEWS) if name in text
         }
-        more = {names[word] for word in words & names.keys()} - named
-        named |= more
-        pending += [texts[name] for name in more]
-    return frozenset(named)
+        more = {names[word] for word in words & names.keys()} - found_names
+        found_names |= more
+        queue += [texts[name] for name in more]
+    return frozenset(found_names)
 
 
 def _sort_views(views: Mapping[str, str]) -> list[str]:
@@ -229,47 +229,47 @@ def build_kind_views(recorded: Iterable[KindRow], installed: Iterable[KindRow], 
         if table in TABLES and DETAIL in list_table_columns(table)
     }
     rows = [*recorded, *installed]
-    made: dict[str, KindView] = {}
-    used = set(used_names)
+    views: dict[str, KindView] = {}
+    taken_names = set(used_names)
     for name, schemas in _extra_types(rows).items():
         versions = sorted((row for row in rows if row.name == name), key=lambda row: -row.version)
         tables = list(dict.fromkeys(t for row in versions for t in row.tables if t in TABLES))
-        found = {}
+        kinds_by_name = {}
         for table in tables:
             select = _build_result_view(name, table, schemas.get(table, {}), extras.get((name, table), {}))
-            found[f"{_make_identifier(name)}_{table}"] = KindView(select, name, table)
+            kinds_by_name[f"{_make_identifier(name)}_{table}"] = KindView(select, name, table)
         if tables:
-            found[_make_identifier(name)] = found[f"{_make_identifier(name)}_{tables[0]}"]
+            kinds_by_name[_make_identifier(name)] = kinds_by_name[f"{_make_identifier(name)}_{tables[0]}"]
         if SPEC_TABLE in schemas:
-            found[f"{_make_identifier(name)}_run"] = KindView(_build_run_view(name, schemas[SPEC_TABLE]), name)
-        for view, each in found.items():
-            if view not in used:
-                used.add(view)
-                made[view] = each
+            kinds_by_name[f"{_make_identifier(name)}_run"] = KindView(_build_run_view(name, schemas[SPEC_TABLE]), name)
+        for view, each in kinds_by_name.items():
+            if view not in taken_names:
+                taken_names.add(view)
+                views[view] = each
     probes = tuple(sorted({row.name for row in rows if row.name.endswith(f"-{PROBE}") and row.name != IMPORTED}))
     for table in (*TABLES, SPEC_TABLE):
-        if probes and f"{PROBE}_{table}" in made:
-            made[f"linear_{PROBE}_{table}"] = made[f"{PROBE}_{table}"]
+        if probes and f"{PROBE}_{table}" in views:
+            views[f"linear_{PROBE}_{table}"] = views[f"{PROBE}_{table}"]
     for family, members in (*FAMILIES.items(), *([(PROBE, (f"linear-{PROBE}", *probes))] if probes else [])):
         for table in (*TABLES, SPEC_TABLE):
-            parts = [part for part in (f"{_make_identifier(member)}_{table}" for member in members) if part in made]
+            parts = [part for part in (f"{_make_identifier(member)}_{table}" for member in members) if part in views]
             if parts:
                 select = " UNION ALL BY NAME ".join(f'SELECT * FROM "{part}"' for part in parts)
-                made[f"{family}_{table}"] = KindView(select, family)
-    return KindViews(made, extras)
+                views[f"{family}_{table}"] = KindView(select, family)
+    return KindViews(views, extras)
 
 
 def _extra_types(kinds: Iterable[KindRow]) -> dict[str, dict[str, dict[str, ExtraType]]]:
     """Return name → type of the extra columns, by kind and table. The table `run` has the settings."""
-    found: dict[str, dict[str, dict[str, ExtraType]]] = {}
+    types: dict[str, dict[str, dict[str, ExtraType]]] = {}
     for row in sorted(kinds, key=lambda row: row[:2]):
-        schemas = found.setdefault(row.name, {})
+        schemas = types.setdefault(row.name, {})
         for table, schema in row.schemas.items():
             try:
                 schemas[table] = schemas.get(table, {}) | list_extra_columns(schema)
             except (AttributeError, TypeError, RecursionError):  # not the JSON schema of a row model
                 continue
-    return found
+    return types
 
 
 def _is_plain(table: str, name: str, type_: ExtraType) -> bool:
@@ -290,8 +290,8 @@ def build_typed_rows_sql(table: str, dialect: str, extras: Mapping[str, ExtraTyp
         f"""{type_.build_value_sql(f'"all extra"[{place}]')} AS "{name}\""""
         for place, (name, type_) in enumerate(extras.items(), 1)
     ]
-    found = f'SELECT *, json_extract_string({DETAIL}, [{paths}]) AS "all extra" FROM ({select})'
-    return f'SELECT * EXCLUDE ("all extra"), {", ".join(values)} FROM ({found})'
+    select_all = f'SELECT *, json_extract_string({DETAIL}, [{paths}]) AS "all extra" FROM ({select})'
+    return f'SELECT * EXCLUDE ("all extra"), {", ".join(values)} FROM ({select_all})'
 
 
 def list_extra_columns(schema: Mapping[str, Any]) -> dict[str, ExtraType]:
@@ -325,10 +325,10 @@ def list_extra_columns(schema: Mapping[str, Any]) -> dict[str, ExtraType]:
 
 
 def _build_result_view(kind: str, table: str, fields: Mapping[str, ExtraType], extras: Mapping[str, ExtraType]) -> str:
-    own = [name for name in list_table_columns(table) if name != DETAIL]
-    parts = [f'f."{name}"' for name in own]
-    parts += [f'r."{name}" AS "{name}"' for name in RUN_COLUMNS if name not in own]
-    parts += _list_typed_fields(f"f.{DETAIL}", fields, {*own, *RUN_COLUMNS}, DETAIL, extras)
+    columns = [name for name in list_table_columns(table) if name != DETAIL]
+    parts = [f'f."{name}"' for name in columns]
+    parts += [f'r."{name}" AS "{name}"' for name in RUN_COLUMNS if name not in columns]
+    parts += _list_typed_fields(f"f.{DETAIL}", fields, {*columns, *RUN_COLUMNS}, DETAIL, extras)
     joined = "result_rows AS f JOIN runs AS r ON r.run_id = f.run_id"
     return f"SELECT {', '.join(parts)} FROM {joined} WHERE r.kind = {quote_text(kind)}"
 
@@ -354,10 +354,10 @@ def _list_typed_fields(
         path = '$."' + name.replace('"', '\\"') + '"'
         column = f"{prefix}_{name}" if name in used_names else name
         function = "json_extract" if type_.duckdb == "JSON" else "json_extract_string"
-        quoted = column.replace('"', '""')
+        quoted_column = column.replace('"', '""')
         is_column = extras.get(name) == type_
         value = f'f."{name}"' if is_column else type_.build_value_sql(f"{function}({source}, {quote_text(path)})")
-        parts.append(f'{value} AS "{quoted}"')
+        parts.append(f'{value} AS "{quoted_column}"')
     return parts
 
 

@@ -27,23 +27,23 @@ SEEN_TABLES_KEY = "tables of packages"  # key in `Session.info`: table name → 
 @functools.cache
 def load_package_nouns() -> tuple[str, ...]:
     """Import every entity that a package declares. Return one error message for each that cannot be loaded."""
-    failed = []
+    failures = []
     for point in plugins.list_entry_points(ENTRY_POINT_GROUP):
         try:
             plugins.load_entry_point(point, "noun")
         except ChessregError as error:
-            failed.append(error.message)
-    return tuple(failed)
+            failures.append(error.message)
+    return tuple(failures)
 
 
 def has_table(session: Session, table: Table) -> bool:
     """Return whether this registry contains `table`. A table of a package may not have been created yet."""
     if table.name in OWN_TABLES:
         return True
-    seen: dict[str, bool] = session.info.setdefault(SEEN_TABLES_KEY, {})
-    if table.name not in seen:
-        seen[table.name] = inspect(session.connection()).has_table(table.name)
-    return seen[table.name]
+    known_tables: dict[str, bool] = session.info.setdefault(SEEN_TABLES_KEY, {})
+    if table.name not in known_tables:
+        known_tables[table.name] = inspect(session.connection()).has_table(table.name)
+    return known_tables[table.name]
 
 
 def find_missing_tables(session: Session) -> list[Table]:

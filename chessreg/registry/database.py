@@ -94,12 +94,12 @@ class Database:
         place = resolve_place(url)
         if place.path is not None and not (create and not place.path.exists()):
             require_registry_file(place.path)
-        made = place.path is not None and not place.path.exists()
-        if made:
+        is_new = place.path is not None and not place.path.exists()
+        if is_new:
             migrations.upgrade_registry(place)
         database = cls(place, on_wait)
         try:
-            database.made = made
+            database.made = is_new
             database._await_server()
             with allow_connections(place):
                 status = migrations.read_engine_schema_status(database._reader, place)
@@ -142,9 +142,9 @@ class Database:
         cannot be written, SQLAlchemy's IntegrityError for a violated constraint, and BadInputError for a value such as
         NaN.
         """
-        if (rehearsed := self._get_rehearsed_session()) is not None:
-            with rehearsed.begin_nested():  # an error rolls back only this block
-                yield rehearsed
+        if (rehearsal := self._get_rehearsed_session()) is not None:
+            with rehearsal.begin_nested():  # an error rolls back only this block
+                yield rehearsal
             return
         with self._open_writing_session() as session:
             before = _change_marker(session)
@@ -178,8 +178,8 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """Run the block in a read-only transaction that sees a single state of the registry."""
-        if (rehearsed := self._get_rehearsed_session()) is not None:
-            yield rehearsed
+        if (rehearsal := self._get_rehearsed_session()) is not None:
+            yield rehearsal
             return
         self._after_fork()
         self._await_server()
@@ -243,17 +243,17 @@ class Database:
 
     def _await_server(self) -> None:
         """Return once the server responds. Return immediately for SQLite, and if no `on_wait` callback is set."""
-        waits = False
+        has_waited = False
         while self._on_wait is not None and self.place.path is None:
             try:
                 with convert_database_errors(self.place), self._reader.connect():
-                    if waits:
+                    if has_waited:
                         self._on_wait("the registry answers again")
                     return
             except ServerUnreachableError as error:
-                if not waits:
+                if not has_waited:
                     self._on_wait(f"waiting: {error.message}")
-                waits = True
+                has_waited = True
                 self._on_failure()
                 time.sleep(RECONNECT_PAUSE_S)
 

@@ -232,8 +232,8 @@ def require_registry_file(path: Path) -> None:
 
 def init_command(path: Path) -> str:
     """Return the command that creates a registry at `path`."""
-    own = path == Path(PROJECT_FOLDER, REGISTRY_FILE).absolute()
-    return "chessreg init" if own else f"chessreg init --registry {shlex.quote(str(path))}"
+    is_project = path == Path(PROJECT_FOLDER, REGISTRY_FILE).absolute()
+    return "chessreg init" if is_project else f"chessreg init --registry {shlex.quote(str(path))}"
 
 
 def make_sqlalchemy_url(place: RegistryPlace) -> URL:
@@ -269,8 +269,8 @@ def _open_existing(path: Path, copies: sqlite.RegistryCopies) -> sqlite.Connecti
 def _create_postgresql_engine(place: RegistryPlace, options: str) -> Engine:
     """Return an engine whose connection options are those of the URL plus `options`."""
     url = make_sqlalchemy_url(place)
-    own = url.query.get("options", "")
-    parts = [SERVER_TIMEOUTS, own if isinstance(own, str) else " ".join(own), options]
+    url_options = url.query.get("options", "")
+    parts = [SERVER_TIMEOUTS, url_options if isinstance(url_options, str) else " ".join(url_options), options]
     settings = {"options": " ".join(filter(None, parts))}
     return create_engine(
         url.difference_update_query(["options"]),

@@ -46,38 +46,38 @@ class FileGate:
     @contextmanager
     def use_with_python(self) -> Iterator[None]:
         """Use the file through Python's SQLite. Blocks while ADBC reads it or waits for it. May be nested."""
-        me = threading.get_ident()
+        thread = threading.get_ident()
         with self._changed:
-            if self._foreign[me]:
+            if self._foreign[thread]:
                 raise RuntimeError("this thread reads the registry through ADBC; end that first")
-            if not self._own[me]:
+            if not self._own[thread]:
                 self._changed.wait_for(lambda: not self._waiting and not self._foreign.total())
-            self._own[me] += 1
+            self._own[thread] += 1
         try:
             yield
         finally:
-            self._leave(self._own, me)
+            self._leave(self._own, thread)
 
     @contextmanager
     def use_with_adbc(self) -> Iterator[None]:
         """Use the file through ADBC's SQLite. Waits for open transactions to end, then closes idle connections."""
-        me = threading.get_ident()
+        thread = threading.get_ident()
         with self._changed:
-            if self._own[me]:
+            if self._own[thread]:
                 raise RuntimeError("a query inside read() or write() would deadlock")
             self._waiting += 1
             try:
                 self._changed.wait_for(lambda: not self._own.total())
                 if not self._foreign.total():
                     close_idle_connections()
-                self._foreign[me] += 1
+                self._foreign[thread] += 1
             finally:
                 self._waiting -= 1
                 self._changed.notify_all()
         try:
             yield
         finally:
-            self._leave(self._foreign, me)
+            self._leave(self._foreign, thread)
 
     def is_entered(self) -> bool:
         """Return whether this thread is inside `own()`."""

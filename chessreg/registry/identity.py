@@ -84,8 +84,8 @@ def make_id() -> UUID:
     """Return a new UUIDv7. Ids created later sort later."""
     from uuid_utils.compat import uuid7
 
-    made: UUID = uuid7()
-    return made
+    id: UUID = uuid7()
+    return id
 
 
 def shorten_id(id: UUID | str, others: Iterable[UUID | str] = ()) -> str:
@@ -108,12 +108,12 @@ def shorten_ids(ids: Iterable[UUID | str]) -> dict[str, str]:
     Sorts once instead of comparing all pairs.
     """
     tails = sorted({_format_id_hex(id)[::-1] for id in ids})
-    short_of = {}
+    shortest_lengths = {}
     for place, tail in enumerate(tails):
         around = [tails[n] for n in (place - 1, place + 1) if 0 <= n < len(tails)]
-        shared = max((_common_prefix_length(tail, other) for other in around), default=0)
-        short_of[tail[::-1]] = tail[::-1][-max(SHORT_ID_DIGITS, shared + 1) :]
-    return short_of
+        shared_length = max((_common_prefix_length(tail, other) for other in around), default=0)
+        shortest_lengths[tail[::-1]] = tail[::-1][-max(SHORT_ID_DIGITS, shared_length + 1) :]
+    return shortest_lengths
 
 
 def _common_prefix_length(one: str, other: str) -> int:

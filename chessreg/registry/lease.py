@@ -93,12 +93,12 @@ class Lease:
 
     def _write(self) -> bool:
         """Create the lease file atomically. Return False if it exists already."""
-        aside = self.file.with_name(f"{self.file.name}.{get_machine_name()}.{os.getpid()}")
+        part_path = self.file.with_name(f"{self.file.name}.{get_machine_name()}.{os.getpid()}")
         record = json.dumps(get_this_process().record())
         try:
-            aside.write_text(record, encoding="utf-8")
+            part_path.write_text(record, encoding="utf-8")
             try:
-                os.link(aside, self.file)  # atomic, also on NFS, with its content
+                os.link(part_path, self.file)  # atomic, also on NFS, with its content
             except FileExistsError:
                 return False
             except OSError:  # a file system without hard links
@@ -106,15 +106,15 @@ class Lease:
                     handle = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
                 except FileExistsError:
                     return False
-                with os.fdopen(handle, "w", encoding="utf-8") as out:
-                    out.write(record)
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(record)
             return True
         except OSError as error:
             message = f"the registry {self.registry} cannot be written: {describe_os_error(error)}"
             raise RegistryError(message, f"check the folder {self.file.parent}") from error
         finally:
             with suppress(OSError):
-                aside.unlink(missing_ok=True)
+                part_path.unlink(missing_ok=True)
 
     @contextmanager
     def _lock_takeover(self) -> Iterator[None]:

@@ -61,8 +61,8 @@ class Branch:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the tree as a JSON-compatible dict."""
-        own = {"noun": self.node.noun, "id": self.node.id, "field": self.field or None, **self.facts}
-        return own | ({"again": True} if self.again else {"branches": [b.as_dict() for b in self.branches]})
+        values = {"noun": self.node.noun, "id": self.node.id, "field": self.field or None, **self.facts}
+        return values | ({"again": True} if self.again else {"branches": [b.as_dict() for b in self.branches]})
 
 
 def list_tables_with_bytes(session: Session) -> dict[str, Any]:
@@ -92,9 +92,9 @@ def find_node(session: Session, reference: str) -> Node:
     Raises NotFoundError if nothing matches, and BadInputError if several nodes match.
     """
     nodes: dict[Node, str] = {}
-    own = {"run": tables.Run, **list_tables_with_bytes(session)}
+    tables_by_noun = {"run": tables.Run, **list_tables_with_bytes(session)}
     for noun, table in {
-        **own,
+        **tables_by_noun,
         **{noun: t for noun, t in names.list_noun_tables(session).items() if names.is_keyed_by_run(t)},
     }.items():
         try:
@@ -104,9 +104,13 @@ def find_node(session: Session, reference: str) -> Node:
         node = make_node(session.get_one(table, id)) if noun in list_tables_with_bytes(session) else Node("run", id.hex)
         nodes.setdefault(node, noun)
     if not nodes:
-        near = list(dict.fromkeys(n for noun in own for n in names.suggest_names(session, noun, reference)))
-        hint = f"did you mean {' or '.join(near[:3])}?" if near else "chessreg runs list"
-        raise NotFoundError(f"no {', '.join([*own][:-1])} or {[*own][-1]} {reference!r} was found", hint)
+        suggestions = list(
+            dict.fromkeys(n for noun in tables_by_noun for n in names.suggest_names(session, noun, reference))
+        )
+        hint = f"did you mean {' or '.join(suggestions[:3])}?" if suggestions else "chessreg runs list"
+        raise NotFoundError(
+            f"no {', '.join([*tables_by_noun][:-1])} or {[*tables_by_noun][-1]} {reference!r} was found", hint
+        )
     if len(nodes) > 1:
         which = ", ".join(f"{noun} {node.id[-6:]}" for node, noun in nodes.items())
         raise BadInputError(f"{reference!r} is ambiguous: {which}", "give one of these ids")
@@ -122,14 +126,16 @@ def build_tree(session: Session, node: Node, *, up: bool) -> Branch:
         edges |= step(session, frontier)
         frontier = {edge.node for at in frontier for edge in edges[at]} - edges.keys()
     facts = describe_nodes(session, edges.keys())
-    drawn: set[Node] = set()
+    drawn_nodes: set[Node] = set()
 
     def branch(edge: Edge) -> Branch:
-        made = Branch(edge.node, edge.field, facts[edge.node], again=edge.node in drawn and bool(edges[edge.node]))
-        drawn.add(edge.node)
-        if not made.again:
-            made.branches = [branch(next_edge) for next_edge in merge_edges(edges[edge.node])]
-        return made
+        branch_tree = Branch(
+            edge.node, edge.field, facts[edge.node], again=edge.node in drawn_nodes and bool(edges[edge.node])
+        )
+        drawn_nodes.add(edge.node)
+        if not branch_tree.again:
+            branch_tree.branches = [branch(next_edge) for next_edge in merge_edges(edges[edge.node])]
+        return branch_tree
 
     return branch(Edge("", node))
 
@@ -146,26 +152,31 @@ def merge_edges(edges: list[Edge]) -> list[Edge]:
     fields: dict[Node, list[str]] = defaultdict(list)
     for edge in edges:
         fields[edge.node].append(edge.field)
-    merged = []
-    for node, several in fields.items():
-        head = several[0].rpartition(" ")[0] + " "
-        same = len(several) > 1 and len(head) > 1 and all(field.startswith(head) for field in several)
-        merged.append(
-            Edge(head + ", ".join(f.removeprefix(head) for f in several) if same else ", ".join(several), node)
+    merged_edges = []
+    for node, edge_fields in fields.items():
+        head = edge_fields[0].rpartition(" ")[0] + " "
+        have_one_stem = len(edge_fields) > 1 and len(head) > 1 and all(field.startswith(head) for field in edge_fields)
+        merged_edges.append(
+            Edge(
+                head + ", ".join(f.removeprefix(head) for f in edge_fields)
+                if have_one_stem
+                else ", ".join(edge_fields),
+                node,
+            )
         )
-    return merged
+    return merged_edges
 
 
 def find_stale_runs(session: Session) -> dict[UUID, list[Node]]:
     """Return run id → the invalid nodes that the run depends on. An invalid run is not stale because of itself."""
     now, annotation = names.CURRENT_ANNOTATIONS.c, tables.Annotation
-    invalid = (
+    invalid_runs = (
         annotation.noun.in_(names.list_noun_tables()),
         annotation.word == tables.AnnotationWord.INVALID,
     )  # uses the index of both
-    if session.scalar(select(annotation.id).where(*invalid).limit(1)) is None:
+    if session.scalar(select(annotation.id).where(*invalid_runs).limit(1)) is None:
         return {}  # avoids the slow view if nothing was ever invalid
-    wrong = [
+    invalid_nodes = [
         node
         for noun, target in session.execute(
             select(now.noun, now.target)
@@ -176,13 +187,13 @@ def find_stale_runs(session: Session) -> dict[UUID, list[Node]]:
         if (node := make_annotation_node(noun, target)).noun == "run" or noun in list_tables_with_bytes(session)
     ]
     stale_inputs: dict[UUID, list[Node]] = defaultdict(list)
-    for source in wrong:
-        seen, frontier = {source}, {source}
+    for source in invalid_nodes:
+        seen_nodes, frontier = {source}, {source}
         while frontier:
             edges = read_children(session, frontier)
-            frontier = {edge.node for at in frontier for edge in edges[at]} - seen
-            seen |= frontier
-        for node in sorted(seen - {source}):
+            frontier = {edge.node for at in frontier for edge in edges[at]} - seen_nodes
+            seen_nodes |= frontier
+        for node in sorted(seen_nodes - {source}):
             if node.noun == "run":
                 stale_inputs[UUID(hex=node.id)].append(source)
     return dict(stale_inputs)
@@ -194,9 +205,11 @@ def find_stale_runs(session: Session) -> dict[UUID, list[Node]]:
 def read_parents(session: Session, of_these: Iterable[Node]) -> Edges:
     """Return the direct inputs of each node."""
     edges: Edges = {node: [] for node in of_these}
-    read = tables.RunInput
+    run_input = tables.RunInput
     runs = list_ids_of_noun(edges, "run")
-    rows = [row for (row,) in select_by_keys(session, select(read).order_by(read.name), read.run_id, runs)]
+    rows = [
+        row for (row,) in select_by_keys(session, select(run_input).order_by(run_input.name), run_input.run_id, runs)
+    ]
     by_digest = find_makers(session, {row.digest for row in rows if row.source_run_id is None})
     for row in rows:
         made_by = Node("run", row.source_run_id.hex) if row.source_run_id else by_digest[row.digest]
@@ -223,21 +236,25 @@ def list_source_edges(session: Session, row: Any) -> list[Edge]:
 
 def list_source_tables(session: Session, table: Any) -> list[tuple[str, Any]]:
     """Return (`parent`, table) for each foreign key `parent_id` of `table` that refers to an entity."""
-    named = {known.__table__: known for known in list_tables_with_bytes(session).values()}
+    tables_by_source = {table_class.__table__: table_class for table_class in list_tables_with_bytes(session).values()}
     return [
-        (column.name.removesuffix("_id"), named[key.column.table])
+        (column.name.removesuffix("_id"), tables_by_source[key.column.table])
         for column in table.__table__.columns
         for key in column.foreign_keys
-        if key.column.table in named
+        if key.column.table in tables_by_source
     ]
 
 
 def read_children(session: Session, of_these: Iterable[Node]) -> Edges:
     """Return the direct results of each node."""
     edges: Edges = {node: [] for node in of_these}
-    read, runs = tables.RunInput, list_ids_of_noun(edges, "run")
-    reads = select(read).join(tables.Run, tables.Run.id == read.run_id).order_by(*get_time_order(tables.Run), read.name)
-    for (row,) in select_by_keys(session, reads, read.source_run_id, runs):
+    run_input, runs = tables.RunInput, list_ids_of_noun(edges, "run")
+    reads = (
+        select(run_input)
+        .join(tables.Run, tables.Run.id == run_input.run_id)
+        .order_by(*get_time_order(tables.Run), run_input.name)
+    )
+    for (row,) in select_by_keys(session, reads, run_input.source_run_id, runs):
         add_edge(edges, Node("run", row.source_run_id.hex), Edge(row.name, Node("run", row.run_id.hex)))
     digests = {node.id: node for node in edges if node.noun == "file"}
     for noun, table in list_tables_with_bytes(session).items():
@@ -249,8 +266,8 @@ def read_children(session: Session, of_these: Iterable[Node]) -> Edges:
                 add_edge(edges, make_node(row), edge)
             if row.artifact and make_node(row).noun != "run":
                 digests[row.artifact] = make_node(row)
-    outside = reads.where(read.source_run_id.is_(None))
-    for (row,) in select_by_keys(session, outside, read.digest, digests):
+    external_reads = reads.where(run_input.source_run_id.is_(None))
+    for (row,) in select_by_keys(session, external_reads, run_input.digest, digests):
         add_edge(edges, digests[row.digest], Edge(row.name, Node("run", row.run_id.hex)))
     return edges
 
@@ -265,10 +282,12 @@ def iter_result_edges(session: Session, row: Any) -> Iterator[Edge]:
                     yield Edge(field, make_node(child))
     if isinstance(row, tables.Dataset):
         checkpoint = tables.Checkpoint
-        imported = select(checkpoint).where(checkpoint.run_id.is_(None)).order_by(*get_time_order(checkpoint))
-        for trained in session.scalars(imported):
-            if any(row.identity in reference for reference in trained.training_datasets or ()):
-                yield Edge("training data", make_node(trained))
+        imported_checkpoints = (
+            select(checkpoint).where(checkpoint.run_id.is_(None)).order_by(*get_time_order(checkpoint))
+        )
+        for checkpoint_row in session.scalars(imported_checkpoints):
+            if any(row.identity in reference for reference in checkpoint_row.training_datasets or ()):
+                yield Edge("training data", make_node(checkpoint_row))
 
 
 def find_makers(session: Session, digests: set[str]) -> dict[str, Node]:
@@ -286,23 +305,27 @@ def describe_nodes(session: Session, which: Iterable[Node]) -> dict[Node, dict[s
     `kind` is a run's kind, else the noun. `state` is invalid, stale, missing (a run that is not in this registry), or
     the state of the run; complete for all other nodes.
     """
-    wanted = list(which)
+    nodes = list(which)
     stale_runs = find_stale_runs(session)
     now = names.CURRENT_ANNOTATIONS.c
-    wrong = set(session.execute(select(now.noun, now.target).where(now.word == tables.AnnotationWord.INVALID.value)))
-    runs = read_kinds_and_states(session, list_ids_of_noun(wanted, "run"))
+    invalid_targets = set(
+        session.execute(select(now.noun, now.target).where(now.word == tables.AnnotationWord.INVALID.value))
+    )
+    runs = read_kinds_and_states(session, list_ids_of_noun(nodes, "run"))
     nouns = ("run", *list_tables_with_bytes(session))
-    called = {noun: names.read_names_of(session, noun, list_ids_of_noun(wanted, noun)) for noun in nouns}
-    file_names = read_file_names(session, [node.id for node in wanted if node.noun == "file"])
+    names_by_noun = {noun: names.read_names_of(session, noun, list_ids_of_noun(nodes, noun)) for noun in nouns}
+    file_names = read_file_names(session, [node.id for node in nodes if node.noun == "file"])
     facts = {}
-    for node in wanted:
+    for node in nodes:
         kind, state = runs.get(node.id, (node.noun, "missing" if node.noun == "run" else "complete"))
-        if (node.noun, node.id) in wrong:
+        if (node.noun, node.id) in invalid_targets:
             state = "invalid"
         elif node.noun == "run" and UUID(hex=node.id) in stale_runs:
             state = "stale"
         facts[node] = {
-            "name": called[node.noun].get(UUID(hex=node.id)) if node.noun in called else file_names.get(node.id),
+            "name": names_by_noun[node.noun].get(UUID(hex=node.id))
+            if node.noun in names_by_noun
+            else file_names.get(node.id),
             "kind": kind,
             "state": state,
         }
@@ -311,14 +334,14 @@ def describe_nodes(session: Session, which: Iterable[Node]) -> dict[Node, dict[s
 
 def read_file_names(session: Session, digests: Sequence[str]) -> dict[str, str]:
     """Return digest → the name that a user's file had, for files that a run imported alone."""
-    read, attempt = tables.RunInput, tables.Attempt
-    wanted = select(read.digest, attempt.execution_options).join(attempt, attempt.run_id == read.run_id)
-    found = {}
-    for digest, options in select_by_keys(session, wanted, read.digest, list(digests)):
+    run_input, attempt = tables.RunInput, tables.Attempt
+    statement = select(run_input.digest, attempt.execution_options).join(attempt, attempt.run_id == run_input.run_id)
+    file_names = {}
+    for digest, options in select_by_keys(session, statement, run_input.digest, list(digests)):
         name = options.get("file_names") or options.get("file_name")
         if name and ", " not in name:
-            found[digest] = str(name)
-    return found
+            file_names[digest] = str(name)
+    return file_names
 
 
 def read_kinds_and_states(session: Session, ids: Sequence[UUID]) -> dict[str, tuple[str, str]]:

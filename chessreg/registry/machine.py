@@ -37,11 +37,11 @@ def describe_this_machine() -> dict[str, Any]:
 def _describe_machine() -> dict[str, Any]:
     import psutil
 
-    me, (gpus, driver) = get_this_process(), _read_gpus_and_driver()
+    process, (gpus, driver) = get_this_process(), _read_gpus_and_driver()
     torch, cuda = _get_torch_versions()
     return {
-        "host": me.host,
-        "system_id": me.system_id,
+        "host": process.host,
+        "system_id": process.system_id,
         "platform": platform.platform(),
         "cpu": _read_cpu_name(),
         "cores": os.cpu_count() or 1,
@@ -145,11 +145,11 @@ def parse_gpu_line(line: str) -> Load | None:
         except ValueError:
             return None
 
-    total, used, busy = map(number, cells[2:])
+    total, used_memory, busy = map(number, cells[2:])
     return {
         "index": int(cells[0]),
         "name": cells[1],
         "memory_bytes": None if total is None else int(total * 2**20),
-        "memory_used_bytes": None if used is None else int(used * 2**20),
+        "memory_used_bytes": None if used_memory is None else int(used_memory * 2**20),
         "busy": None if busy is None else busy / 100,
     }

@@ -25,15 +25,17 @@ def read_curve(session: Session, run_id: UUID, most: int = 400) -> tuple[str, li
     The metric is the loss on held-out data if recorded, else the training loss, of the newest unit that has it.
     """
     point = tables.MetricPoint
-    there = set(
+    sites = set(
         session.scalars(select(point.name).where(point.run_id == run_id, point.name.in_(CURVE_METRICS)).distinct())
     )
-    name = next((name for name in CURVE_METRICS if name in there), None)
+    name = next((name for name in CURVE_METRICS if name in sites), None)
     if name is None:
         return None
-    mine = (point.run_id == run_id, point.name == name)
-    unit = session.scalar(select(func.max(point.unit)).where(*mine))
-    newest = select(point.step, point.value).where(*mine, point.unit == unit).order_by(point.step.desc()).limit(most)
+    of_curve = (point.run_id == run_id, point.name == name)
+    unit = session.scalar(select(func.max(point.unit)).where(*of_curve))
+    newest = (
+        select(point.step, point.value).where(*of_curve, point.unit == unit).order_by(point.step.desc()).limit(most)
+    )
     return name, [(step, value) for step, value in reversed(session.execute(newest).all())]
 
 
@@ -52,10 +54,10 @@ def read_measures(session: Session, run_id: UUID) -> list[Measure]:
     probability mass from 0 to 1), a probe's accuracy (%, of the layer that is best on validation; test games first),
     or the last value of its curve.
     """
-    found = measure_games(session, run_id) or measure_edits(session, run_id) or measure_probe(session, run_id)
-    if not found and (followed := read_curve(session, run_id, 1)) is not None and followed[1]:
-        found = [Measure(followed[0].replace("_", " "), followed[1][-1][1])]
-    return found
+    measures = measure_games(session, run_id) or measure_edits(session, run_id) or measure_probe(session, run_id)
+    if not measures and (curve := read_curve(session, run_id, 1)) is not None and curve[1]:
+        measures = [Measure(curve[0].replace("_", " "), curve[1][-1][1])]
+    return measures
 
 
 def build_game_points_sql(white: ColumnElement[bool]) -> ColumnElement[float | None]:
@@ -66,11 +68,12 @@ def build_game_points_sql(white: ColumnElement[bool]) -> ColumnElement[float | N
     from chessreg.games.boards.adjudication import WIN_CP
 
     game = tables.Game
-    won = case((white, game.result == "1-0"), else_=game.result == "0-1")
-    own = case((white, game.adjudication_cp), else_=-game.adjudication_cp)
+    points_won = case((white, game.result == "1-0"), else_=game.result == "0-1")
+    own_centipawns = case((white, game.adjudication_cp), else_=-game.adjudication_cp)
     return case(
-        (game.result == "1/2-1/2", 0.5), (and_(game.result != "*", won), 1.0), (game.result != "*", 0.0),
-        (own > WIN_CP, 1.0), (own < -WIN_CP, 0.0), (own.is_not(None), 0.5), else_=null(),
+        (game.result == "1/2-1/2", 0.5), (and_(game.result != "*", points_won), 1.0), (game.result != "*", 0.0),
+        (own_centipawns > WIN_CP, 1.0), (own_centipawns < -WIN_CP, 0.0),
+        (own_centipawns.is_not(None), 0.5), else_=null(),
     )  # fmt: skip
 
 
@@ -100,11 +103,11 @@ def measure_edits(session: Session, run_id: UUID) -> list[Measure]:
         .group_by(trial.condition)
     )
     rows = {condition: (texts, mass) for condition, texts, mass in session.execute(query)}
-    edit, clean = rows.get("edit", (None, None)), rows.get("clean", (None, None))
+    edit, clean_rows = rows.get("edit", (None, None)), rows.get("clean", (None, None))
     names_and_scales = (("legal on modified %", 100), ("legal mass on modified", 1))
     return [
         Measure(name, scale * float(value), None if without is None else scale * float(without))
-        for (name, scale), value, without in zip(names_and_scales, edit, clean, strict=True)
+        for (name, scale), value, without in zip(names_and_scales, edit, clean_rows, strict=True)
         if value is not None
     ]
 
@@ -130,13 +133,13 @@ def find_best_layers(session: Session, run_id: UUID) -> dict[str, tuple[int | No
     for split, layer, correct, n in session.execute(query):
         if n:
             splits[split][layer] = 100 * float(correct) / float(n)
-    found = {}
+    best_layers = {}
     for split in sorted(splits, key=lambda split: (split != "test", split)):
         layers = splits[split]
         chosen_on = splits.get("validation", layers)
         best = max(layers, key=lambda layer: chosen_on.get(layer, 0.0))
-        found[split] = best, layers[best], len(layers)
-    return found
+        best_layers[split] = best, layers[best], len(layers)
+    return best_layers
 
 
 class ClusterCount(NamedTuple):
@@ -153,7 +156,7 @@ def read_cluster_counts(
     """Return cluster → counts behind a share, as the catalogue's queries cluster it: games by opening,
     states of an edit (under `condition`) and scores of a probe by game. Empty for other measures."""
     key: tuple[Any, ...]
-    where: tuple[Any, ...]
+    conditions: tuple[Any, ...]
     source: Any
     best = find_best_layers(session, run_id)
     split = measure.removesuffix(" %").removeprefix("best layer, ")
@@ -163,23 +166,29 @@ def read_cluster_counts(
             (match.opening, match.opening_seed, game.opening_number),
             build_game_points_sql(match.color == "white"),
         )
-        where = (game.run_id == run_id, points.is_not(None))
+        conditions = (game.run_id == run_id, points.is_not(None))
         source = select(*key, func.count(), func.sum(points), func.count()).select_from(game)
         source = source.join(match, and_(match.run_id == game.run_id, match.number == game.match))
     elif measure in ("legal on modified %", "legal mass on modified"):
         trial, key = tables.Trial, (tables.Trial.item,)
         legal: Any = case((trial.legal_modified.is_(True), 1.0), else_=0.0)
-        value, of = (legal, trial.sample >= 0) if measure.startswith("legal on") else (trial.mass_modified, None)
-        where = (trial.run_id == run_id, trial.condition == condition, value.is_not(None) if of is None else of)
+        value, sample_condition = (
+            (legal, trial.sample >= 0) if measure.startswith("legal on") else (trial.mass_modified, None)
+        )
+        conditions = (
+            trial.run_id == run_id,
+            trial.condition == condition,
+            value.is_not(None) if sample_condition is None else sample_condition,
+        )
         source = select(*key, func.count(trial.unit.distinct()), func.sum(value), func.count())
     elif split in best:
         score, key = tables.Score, (tables.Score.item,)
         layer = score.layer.is_not_distinct_from(best[split][0])
-        where = (score.run_id == run_id, score.split == split, layer, score.item >= 0)
+        conditions = (score.run_id == run_id, score.split == split, layer, score.item >= 0)
         source = select(*key, func.count(score.item.distinct()), func.sum(score.correct), func.sum(score.n))
     else:
         return {}
-    rows = session.execute(source.where(*where).group_by(*key))
+    rows = session.execute(source.where(*conditions).group_by(*key))
     return {tuple(row[: len(key)]): ClusterCount(row[-3], float(row[-2]), float(row[-1])) for row in rows}
 
 
@@ -203,16 +212,16 @@ def compare_with_earlier(session: Session, run_ids: Sequence[UUID]) -> dict[UUID
     """
     rows = dict[UUID, Row]()
     for run_id in run_ids:
-        if not (own := read_measures(session, run_id)):
+        if not (measures := read_measures(session, run_id)):
             continue
-        name, value, clean = own[0]
+        name, value, is_clean = measures[0]
         row: Row = {"measure": name, "value": value, "change": None, "than": None}
-        if clean is not None:
-            row |= {"change": value - clean, "than": "clean"}
-        elif (found := find_earlier_measure(session, run_id, name)) is not None:
-            before, of_before = found
-            called = names.read_names_of(session, "run", [before]).get(before) or identity.shorten_id(before.hex)
-            row |= {"change": value - of_before, "than": called}
+        if is_clean is not None:
+            row |= {"change": value - is_clean, "than": "clean"}
+        elif (earlier := find_earlier_measure(session, run_id, name)) is not None:
+            before, earlier_value = earlier
+            run_name = names.read_names_of(session, "run", [before]).get(before) or identity.shorten_id(before.hex)
+            row |= {"change": value - earlier_value, "than": run_name}
         rows[run_id] = row
     return rows
 
@@ -233,7 +242,7 @@ def find_comparable_runs(session: Session, run_id: UUID) -> list[UUID]:
     then games without an intervention, whose difference is its effect, before those with another one; then runs that
     read no additional inputs first; then by the number of shared inputs; then newest first.
     """
-    run, read = tables.Run, tables.RunInput
+    run, run_input = tables.Run, tables.RunInput
     record = session.get_one(run, run_id)
     earlier = session.execute(
         select(run.id, run.spec)
@@ -244,12 +253,14 @@ def find_comparable_runs(session: Session, run_id: UUID) -> list[UUID]:
     )
     others = dict[UUID, tuple[int, bool]]()
     for id, spec in earlier:
-        different = {name for name in spec.keys() | record.spec.keys() if spec.get(name) != record.spec.get(name)}
-        if different <= FREE_SETTINGS:
+        differing_names = {name for name in spec.keys() | record.spec.keys() if spec.get(name) != record.spec.get(name)}
+        if differing_names <= FREE_SETTINGS:
             has_vector = (spec.get("intervention") or {}).get("vector") is not None
-            others[id] = len(different), has_vector
+            others[id] = len(differing_names), has_vector
     inputs = defaultdict[UUID, set[str]](set)
-    for id, reference in session.execute(select(read.run_id, read.reference).where(read.run_id.in_([run_id, *others]))):
+    for id, reference in session.execute(
+        select(run_input.run_id, run_input.reference).where(run_input.run_id.in_([run_id, *others]))
+    ):
         inputs[id].add(reference)
-    own = inputs[run_id]
-    return sorted(others, key=lambda id: (others[id], not inputs[id] <= own, -len(inputs[id] & own)))
+    run_inputs = inputs[run_id]
+    return sorted(others, key=lambda id: (others[id], not inputs[id] <= run_inputs, -len(inputs[id] & run_inputs)))

@@ -81,12 +81,12 @@ def make_alembic_config(place: RegistryPlace) -> Config:
     from alembic.config import Config
 
     environment, revisions = find_folders()
-    made = Config(stdout=sys.stdout)  # alembic binds stdout at import
-    made.set_main_option("script_location", str(environment).replace("%", "%%"))
-    made.set_main_option("version_locations", str(revisions).replace("%", "%%"))
-    made.set_main_option("path_separator", "newline")
-    made.attributes["place"] = place  # not an option: a password may hold a '%'
-    return made
+    config = Config(stdout=sys.stdout)  # alembic binds stdout at import
+    config.set_main_option("script_location", str(environment).replace("%", "%%"))
+    config.set_main_option("version_locations", str(revisions).replace("%", "%%"))
+    config.set_main_option("path_separator", "newline")
+    config.attributes["place"] = place  # not an option: a password may hold a '%'
+    return config
 
 
 def read_revisions() -> dict[str, str | None]:
@@ -110,8 +110,8 @@ def _parse_revisions(folder: Path) -> dict[str, str | None]:
 
 def get_head_revision() -> str:
     """Return the newest known revision."""
-    known = read_revisions()
-    newest = known.keys() - set(known.values())
+    revisions = read_revisions()
+    newest = revisions.keys() - set(revisions.values())
     if len(newest) != 1:
         raise SchemaError(f"the migrations in {find_folders()[1]} do not end in one revision: {sorted(newest)}")
     return newest.pop()
@@ -194,11 +194,11 @@ def upgrade_registry(url: str | Path | RegistryPlace | None = None, *, shared: b
         with allow_connections(place, create=True):
             engine = create_writer_engine(place)
             try:
-                saved = back_up_registry(place) if schema.state == "behind" and place.path is not None else None
+                backup_path = back_up_registry(place) if schema.state == "behind" and place.path is not None else None
                 if schema.state == "empty":
                     _create_registry(engine, place)
                 elif schema.state != "equal":
-                    _run_migrations(engine, place, saved)
+                    _run_migrations(engine, place, backup_path)
                 return read_engine_schema_status(engine, place)
             finally:
                 engine.dispose()
@@ -211,13 +211,13 @@ def _create_registry(engine: Engine, place: RegistryPlace) -> None:
     """Create the tables as they are declared. This equals running all revisions and takes a fifth of the time."""
     from chessreg.registry.tables import Base, RegistryState
 
-    of_this_one = {"id": 1, "registry_id": uuid4(), "data_version": 0, "created_at": datetime.now(UTC)}
+    registry_row = {"id": 1, "registry_id": uuid4(), "data_version": 0, "created_at": datetime.now(UTC)}
     with convert_database_errors(place), engine.begin() as connection:
         if place.path is None:
             connection.execute(text(UPGRADE_LOCK_SQL))
         if not inspect(connection).get_table_names():  # otherwise another process was faster
             Base.metadata.create_all(connection)
-            connection.execute(insert(RegistryState), of_this_one)
+            connection.execute(insert(RegistryState), registry_row)
             connection.execute(CreateTable(VERSION))
             connection.execute(VERSION.insert().values(version_num=get_head_revision()))
             return
@@ -258,21 +258,21 @@ def back_up_registry(url: str | Path | RegistryPlace | None = None, target: Path
         target = Path(f"chessreg-{name}-{stamp}.dump").absolute()
     if target.exists():
         raise ChessregError(f"{target} exists already", "choose another file with --to")
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    part_path = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         if target.parent.name == "backups":
             make_folder(target.parent)
-        make_file(aside)
+        make_file(part_path)
         if place.path is not None:
-            _copy_sqlite(place, aside)
+            _copy_sqlite(place, part_path)
         else:
-            _dump_postgresql(place, aside)
-        aside.rename(target)
+            _dump_postgresql(place, part_path)
+        part_path.rename(target)
     except OSError as error:
         message = f"cannot write a backup to {target.parent}: {describe_os_error(error)}"
         raise RegistryError(message, "choose a file with --to") from error
     finally:
-        aside.unlink(missing_ok=True)
+        part_path.unlink(missing_ok=True)
     return target
 
 
@@ -309,9 +309,9 @@ def _dump_postgresql(place: RegistryPlace, target: Path) -> None:
     environment = dict(os.environ)
     if url.password:
         environment["PGPASSWORD"] = str(url.password)
-    plain = url.set(drivername="postgresql", password=None).update_query_dict(timeout_options(url))
-    dsn = plain.render_as_string(hide_password=False)
-    done = subprocess.run(
+    plain_url = url.set(drivername="postgresql", password=None).update_query_dict(timeout_options(url))
+    dsn = plain_url.render_as_string(hide_password=False)
+    process = subprocess.run(
         [program, "--format=custom", f"--file={target}", f"--dbname={dsn}"],
         env=environment,
         capture_output=True,
@@ -319,9 +319,13 @@ def _dump_postgresql(place: RegistryPlace, target: Path) -> None:
         errors="replace",
         check=False,
     )
-    if done.returncode:
-        reason = mask(done.stderr.strip().splitlines()[-1]) if done.stderr.strip() else f"exit code {done.returncode}"
-        hint = "install the postgresql-client of the server's version" if "mismatch" in done.stderr else ""
+    if process.returncode:
+        reason = (
+            mask(process.stderr.strip().splitlines()[-1])
+            if process.stderr.strip()
+            else f"exit code {process.returncode}"
+        )
+        hint = "install the postgresql-client of the server's version" if "mismatch" in process.stderr else ""
         raise RegistryError(f"pg_dump could not back up {place.masked_location}: {reason}", hint)
 
 

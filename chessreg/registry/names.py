@@ -54,12 +54,12 @@ def list_noun_tables(session: Session | None = None) -> dict[str, Any]:
 
 def get_noun_table(noun: str) -> Any:
     """Return the table of a noun. Raises BadInputError for an unknown noun."""
-    known = list_declared_nouns()
-    if noun not in known:
-        known = list_noun_tables()
-    if noun not in known:
-        raise BadInputError(f"unknown noun {noun!r}", f"nouns are {', '.join(known)}")
-    return known[noun]
+    nouns = list_declared_nouns()
+    if noun not in nouns:
+        nouns = list_noun_tables()
+    if noun not in nouns:
+        raise BadInputError(f"unknown noun {noun!r}", f"nouns are {', '.join(nouns)}")
+    return nouns[noun]
 
 
 def is_keyed_by_run(table: Any) -> bool:
@@ -98,14 +98,14 @@ def disable_index(column: Any) -> ColumnElement[Any]:
 def is_current() -> tuple[ColumnElement[bool], ...]:
     """Return the SQL conditions for an annotation that is the newest of its kind and not withdrawn."""
     annotation, later = tables.Annotation, aliased(tables.Annotation)
-    newer = or_(later.at > annotation.at, and_(later.at == annotation.at, later.id > annotation.id))
-    same = (
+    is_newer = or_(later.at > annotation.at, and_(later.at == annotation.at, later.id > annotation.id))
+    is_same_key = (
         later.noun == annotation.noun,
         later.target == annotation.target,
         disable_index(later.word) == annotation.word,
         disable_index(later.value) == annotation.value,
     )
-    return not_(annotation.withdrawn), not_(exists().where(*same, newer))
+    return not_(annotation.withdrawn), not_(exists().where(*is_same_key, is_newer))
 
 
 def add_annotation(
@@ -157,8 +157,8 @@ def _append_annotation(
 ) -> None:
     """Append a row to the log, with a time later than all earlier rows of the same entity and word."""
     log, now = tables.Annotation, get_utc_now()
-    same = log.noun == noun, log.target == target, disable_index(log.word) == word
-    newest = session.scalar(select(func.max(log.at)).where(*same))
+    is_same_key = log.noun == noun, log.target == target, disable_index(log.word) == word
+    newest = session.scalar(select(func.max(log.at)).where(*is_same_key))
     row = tables.Annotation(
         id=make_id(),
         noun=noun,
@@ -195,8 +195,8 @@ def require_name(name: str) -> None:
 def require_free_name(session: Session, noun: str, target: UUID | str, name: str) -> None:
     """Raise BadInputError if `name` is invalid, or if another entity of this noun has it."""
     require_name(name)
-    own = target.hex if isinstance(target, UUID) else target
-    holders = [holder for holder, _ in _find_holders(session, noun, name) if holder != own]
+    target_hex = target.hex if isinstance(target, UUID) else target
+    holders = [holder for holder, _ in _find_holders(session, noun, name) if holder != target_hex]
     if holders:
         raise BadInputError(
             f"the name {name!r} is taken by {noun} {shorten_id(holders[0])}",
@@ -212,26 +212,27 @@ def read_noun_names(session: Session, noun: str) -> dict[UUID, str]:
         .order_by(CURRENT_ANNOTATIONS.c.at, CURRENT_ANNOTATIONS.c.value)
     ).all()
     newest = {target: (value, host) for target, value, host in rows}
-    held = [value for value, _ in newest.values()]
-    shared = {value for value, holders in Counter(held).items() if holders > 1}
+    values = [value for value, _ in newest.values()]
+    shared_values = {value for value, holders in Counter(values).items() if holders > 1}
     return {
-        UUID(hex=target): f"{value}@{host}" if value in shared else value for target, (value, host) in newest.items()
+        UUID(hex=target): f"{value}@{host}" if value in shared_values else value
+        for target, (value, host) in newest.items()
     }
 
 
 def read_names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID, str]:
     """Return id → name for the given entities. Faster than `read_noun_names` for a few of many entities."""
-    wanted, name = sorted({id.hex for id in ids}), tables.AnnotationWord.NAME
+    id_hexes, name = sorted({id.hex for id in ids}), tables.AnnotationWord.NAME
     newest: dict[str, tuple[str, str]] = {}
     holders: dict[str, set[str]] = defaultdict(set)
-    for target, value, host in _iter_names(session, noun, wanted):
+    for target, value, host in _iter_names(session, noun, id_hexes):
         newest[target] = (value, host)
         holders[value].add(target)
     # Other holders of these names, by the index of values: the view would number every annotation of the noun.
     log = tables.Annotation
     query = select(log.target).where(log.noun == noun, log.word == name)
     others = {target for (target,) in select_by_keys(session, query, log.value, sorted(holders))}
-    for target, value, _ in _iter_names(session, noun, sorted(others.difference(wanted))):
+    for target, value, _ in _iter_names(session, noun, sorted(others.difference(id_hexes))):
         holders[value].add(target)
     return {
         UUID(hex=target): f"{value}@{host}" if len(holders[value]) > 1 else value
@@ -242,8 +243,8 @@ def read_names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID
 def _iter_names(session: Session, noun: str, targets: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """Yield (target, name, host) for the given entities, the newest name of each last."""
     log = tables.Annotation
-    named = log.noun == noun, disable_index(log.word) == tables.AnnotationWord.NAME
-    query = select(log.target, log.value, log.host).where(*named, *is_current()).order_by(log.at, log.value)
+    is_name = log.noun == noun, disable_index(log.word) == tables.AnnotationWord.NAME
+    query = select(log.target, log.value, log.host).where(*is_name, *is_current()).order_by(log.at, log.value)
     yield from select_by_keys(session, query, log.target, targets)
 
 
@@ -280,24 +281,24 @@ def resolve_id(session: Session, noun: str, reference: str | UUID) -> UUID:
         if len(ids) == 1:
             return ids[0]
         if ids:
-            called = read_noun_names(session, noun)
-            which = ", ".join(f"{called.get(id, '')} ({shorten_id(id, ids)})".strip() for id in ids[:5])
+            names_by_id = read_noun_names(session, noun)
+            which = ", ".join(f"{names_by_id.get(id, '')} ({shorten_id(id, ids)})".strip() for id in ids[:5])
             raise BadInputError(f"{noun} {reference!r} is ambiguous: {which}", "give one of the ids in brackets")
     if has_run_column(table) and find_by_name(session, "run", reference):
         raise NotFoundError(
             f"{noun} {reference!r} was not found: the run of this name made none", table.__noun__.command
         )
-    near = suggest_names(session, noun, reference)
-    hint = f"did you mean {' or '.join(near)}?" if near else table.__noun__.command
+    suggestions = suggest_names(session, noun, reference)
+    hint = f"did you mean {' or '.join(suggestions)}?" if suggestions else table.__noun__.command
     raise NotFoundError(f"{noun} {reference!r} was not found", hint)
 
 
 def suggest_names(session: Session, noun: str, reference: str) -> list[str]:
     """Return up to three names of this noun that are spelled like `reference`."""
-    called = set(read_noun_names(session, noun).values())
+    known_names = set(read_noun_names(session, noun).values())
     if has_run_column(get_noun_table(noun)):
-        called |= set(read_noun_names(session, "run").values())
-    return difflib.get_close_matches(reference, sorted(called), n=3, cutoff=0.5)
+        known_names |= set(read_noun_names(session, "run").values())
+    return difflib.get_close_matches(reference, sorted(known_names), n=3, cutoff=0.5)
 
 
 def find_by_name(session: Session, noun: str, reference: str) -> list[UUID]:
@@ -306,7 +307,9 @@ def find_by_name(session: Session, noun: str, reference: str) -> list[UUID]:
     holders = _find_holders(session, noun, reference)
     if not holders and "@" in reference:
         name, _, host = reference.rpartition("@")
-        holders = [(target, where) for target, where in _find_holders(session, noun, name) if where == host]
+        holders = [
+            (target, found_host) for target, found_host in _find_holders(session, noun, name) if found_host == host
+        ]
     table = get_noun_table(noun)
     if not holders and has_run_column(table):
         runs = find_by_name(session, "run", reference)
@@ -317,22 +320,22 @@ def find_by_name(session: Session, noun: str, reference: str) -> list[UUID]:
 def _find_holders(session: Session, noun: str, name: str) -> list[tuple[str, str]]:
     """Return (target, host) of the entities that have this name now."""
     log = tables.Annotation
-    named = log.noun == noun, log.word == tables.AnnotationWord.NAME, log.value == name
-    query = select(log.target, log.host).where(*named, *is_current()).order_by(log.at)
+    is_name = log.noun == noun, log.word == tables.AnnotationWord.NAME, log.value == name
+    query = select(log.target, log.host).where(*is_name, *is_current()).order_by(log.at)
     return list(session.execute(query))
 
 
 def _find_by_id(session: Session, table: Any, reference: str) -> list[UUID]:
-    lowered = reference.lower()
-    return find_by_suffix(session, get_id_column(table), lowered) if ID_PART.fullmatch(lowered) else []
+    lowercase = reference.lower()
+    return find_by_suffix(session, get_id_column(table), lowercase) if ID_PART.fullmatch(lowercase) else []
 
 
 def _find_by_digest(session: Session, table: Any, reference: str) -> list[UUID]:
-    lowered = reference.lower().removeprefix("sha256:")
-    if not re.fullmatch(r"[0-9a-f]{6,64}", lowered):
+    lowercase = reference.lower().removeprefix("sha256:")
+    if not re.fullmatch(r"[0-9a-f]{6,64}", lowercase):
         return []
     ids: list[UUID] = []
     for digest in table.__noun__.digests:
-        begins: ColumnElement[bool] = getattr(table, digest).like(f"{lowered}%")
+        begins: ColumnElement[bool] = getattr(table, digest).like(f"{lowercase}%")
         ids += session.scalars(select(get_id_column(table)).where(begins).limit(10))
     return ids

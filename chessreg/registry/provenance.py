@@ -40,7 +40,7 @@ def read_repository_state(folder: Path) -> dict[str, Any] | None:
         return None
     top = Path(root.removesuffix("\n"))
     commit = _run_git(top, "rev-parse", "--verify", "--quiet", "HEAD")
-    with_text, _ = settings.is_source_text_recorded(folder)
+    is_text_recorded, _ = settings.is_source_text_recorded(folder)
     state: dict[str, Any] = {
         "root": _make_storable(str(top)),
         "commit": commit.strip() if commit else None,
@@ -49,18 +49,18 @@ def read_repository_state(folder: Path) -> dict[str, Any] | None:
         "remote": mask(_make_storable((_run_git(top, "remote", "get-url", "origin") or "").strip())) or None,
     }
     without = [f":(exclude,glob,icase)**/{pattern}" for pattern in SECRET_FILES]
-    plain = ("--no-ext-diff", "--no-textconv", "--no-color")
+    plain_options = ("--no-ext-diff", "--no-textconv", "--no-color")
     against = ("HEAD", "--", ".", *without)
-    patch = changed = ""
+    patch = changes = ""
     if state["commit"]:
-        patch = _run_git(top, "diff", *plain, "--binary", *against) or ""
-        changed = _run_git(top, "diff", *plain, "--name-only", "-z", *against) or ""
+        patch = _run_git(top, "diff", *plain_options, "--binary", *against) or ""
+        changes = _run_git(top, "diff", *plain_options, "--name-only", "-z", *against) or ""
     state["dirty"] = bool(patch)
-    state["changed"] = [_make_storable(name) for name in changed.split("\0") if name][:MAX_FILES]
+    state["changed"] = [_make_storable(name) for name in changes.split("\0") if name][:MAX_FILES]
     state["patch_sha256"] = _hash_content(patch.encode(errors="surrogateescape")) if patch else None
-    listed = _run_git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", *without) or ""
-    state["untracked"], text = _read_untracked(top, [name for name in listed.split("\0") if name], with_text)
-    if with_text:
+    listing = _run_git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", *without) or ""
+    state["untracked"], text = _read_untracked(top, [name for name in listing.split("\0") if name], is_text_recorded)
+    if is_text_recorded:
         state |= {"patch": mask(_make_storable(patch[:MAX_PATCH_BYTES])), "untracked_text": text}
     return state
 
@@ -73,25 +73,25 @@ def _read_untracked(top: Path, names: list[str], with_text: bool) -> tuple[dict[
     digests: dict[str, str] = {}
     texts: dict[str, str] = {}
     room = MAX_UNTRACKED_BYTES if with_text else 0
-    in_use = open_file_keys()
+    open_keys = open_file_keys()
     files = [
         (path.stat().st_size, name, path)
         for name in names
-        if (path := top / name).is_file() and get_file_key(path) not in in_use
+        if (path := top / name).is_file() and get_file_key(path) not in open_keys
     ]
     for size, name, path in sorted(files)[:MAX_FILES]:
-        printable = _make_storable(name)
+        storable_name = _make_storable(name)
         if size > 64 * MAX_UNTRACKED_BYTES:
-            digests[printable] = f"{size} bytes"
+            digests[storable_name] = f"{size} bytes"
             continue
         try:
             content = path.read_bytes()
         except OSError as error:
-            digests[printable] = error.strerror or "unreadable"
+            digests[storable_name] = error.strerror or "unreadable"
             continue
-        digests[printable] = f"sha256:{_hash_content(content)}"
+        digests[storable_name] = f"sha256:{_hash_content(content)}"
         if size <= room and (text := _decode_text(content)) is not None:
-            texts[printable] = mask(text)
+            texts[storable_name] = mask(text)
             room -= size
     return digests, texts
 
@@ -116,7 +116,7 @@ def _make_storable(text: str) -> str:
 
 def _run_git(folder: Path, *arguments: str) -> str | None:
     """Return the output of git, or None on failure. Runs without locks, prompts and a pager."""
-    own = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    git_environment = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
         command = [
             "git",
@@ -126,10 +126,10 @@ def _run_git(folder: Path, *arguments: str) -> str | None:
             "core.fsmonitor=false",
             *arguments,
         ]  # which may name a program to run
-        done = subprocess.run(command, env=os.environ | own, capture_output=True, timeout=30, check=True)
+        process = subprocess.run(command, env=os.environ | git_environment, capture_output=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.decode(errors="surrogateescape")
+    return process.stdout.decode(errors="surrogateescape")
 
 
 def get_chessreg_version() -> str:
@@ -153,13 +153,13 @@ def read_code_state(folder: Path | None = None) -> dict[str, Any]:
     left out if that is chessreg's own repository.
     """
     folder = (folder or Path.cwd()).resolve()
-    own = read_repository_state(Path(__file__).parent) if _is_checkout() else None
-    state: dict[str, Any] = {"chessreg": {"version": get_chessreg_version(), **(own or {})}}
+    package_state = read_repository_state(Path(__file__).parent) if _is_checkout() else None
+    state: dict[str, Any] = {"chessreg": {"version": get_chessreg_version(), **(package_state or {})}}
     nearest = next((str(path) for path in (folder, *folder.parents) if (path / ".git").exists()), None)
-    if own is None or own["root"] != nearest:  # otherwise it is the same repository
-        here = read_repository_state(folder)
-        if not (own and here and own["root"] == here["root"]):
-            state["working_folder"] = here
+    if package_state is None or package_state["root"] != nearest:  # otherwise it is the same repository
+        folder_state = read_repository_state(folder)
+        if not (package_state and folder_state and package_state["root"] == folder_state["root"]):
+            state["working_folder"] = folder_state
     return state
 
 
@@ -173,8 +173,8 @@ def read_packages() -> dict[str, str]:
     versions: dict[str, str] = {}
     for distribution in metadata.distributions():
         name, version = _read_name_and_version(distribution)
-        copied = "thirdparty_files" in Path(str(distribution.locate_file(""))).parts  # bundled with Ray
-        if name and not copied:
+        is_bundled = "thirdparty_files" in Path(str(distribution.locate_file(""))).parts  # bundled with Ray
+        if name and not is_bundled:
             versions.setdefault(name.lower().replace("_", "-"), version)
     return dict(sorted(versions.items()))
 

@@ -41,10 +41,10 @@ def read_annotations(session: Session, noun: str, ids: Sequence[UUID] | None = N
     annotations: dict[UUID, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for target, word, value in rows:
         annotations[UUID(hex=target)][word].append(value)
-    called = names.read_noun_names(session, noun) if ids is None else names.read_names_of(session, noun, ids)
+    names_by_id = names.read_noun_names(session, noun) if ids is None else names.read_names_of(session, noun, ids)
     return {
         target: {
-            "name": called.get(target),
+            "name": names_by_id.get(target),
             "tags": sorted(texts["tag"]),
             "notes": texts["note"],
             "starred": bool(texts["star"]),
@@ -92,13 +92,13 @@ def read_run_rows(
             **annotations.get(record.id, NO_ANNOTATIONS),
             **get_row_values(record),
             "state": state,
-            "done": done,
+            "done": done_units,
             "end": end,
             "attempts": len(tries[record.id]),
             "host": tries[record.id][-1] if tries[record.id] else None,
             "stale": record.id in stale,
         }
-        for record, state, done, end in session.execute(query)
+        for record, state, done_units, end in session.execute(query)
     }
     return list(rows.values()) if ids is None else [rows[id] for id in ids if id in rows]
 
@@ -107,8 +107,8 @@ def format_marks(row: Mapping[str, Any]) -> str:
     """Return the suffix to a run's state: ` (failed)` if its last attempt failed, ` (invalid)` or ` (stale)`, else
     empty."""
     end = None if row["end"] in ("interrupted", "cancelled") else row["end"]
-    wrong = "invalid" if row["invalid"] else "stale" if row["stale"] else None
-    marks_text = ", ".join(filter(None, [end, wrong]))
+    mark = "invalid" if row["invalid"] else "stale" if row["stale"] else None
+    marks_text = ", ".join(filter(None, [end, mark]))
     return f" ({marks_text})" if marks_text else ""
 
 
@@ -139,9 +139,11 @@ def read_run(session: Session, reference: str) -> Row:
     if not rows:
         raise NotFoundError(f"run {reference!r} was not found", "chessreg runs list")
     record = session.get_one(tables.Run, rows[0]["id"])
-    read = tables.RunInput
+    run_input = tables.RunInput
     inputs = session.scalars(
-        select(read).where(read.run_id == record.id).order_by(read.name, read.reference, read.digest)
+        select(run_input)
+        .where(run_input.run_id == record.id)
+        .order_by(run_input.name, run_input.reference, run_input.digest)
     )
     outputs = session.scalars(
         select(tables.Output).where(tables.Output.run_id == record.id).order_by(tables.Output.unit, tables.Output.name)
@@ -167,12 +169,17 @@ def list_conflicts(session: Session, reference: str | None = None) -> list[Row]:
     if reference is not None:
         query = query.where(table.run_id == names.resolve_id(session, "run", reference))
     records = session.execute(query.order_by(table.found_at, table.id)).all()
-    called, hosts = (
+    names_by_id, hosts = (
         names.read_names_of(session, "run", {record.run_id for record, _ in records}),
         read_attempt_hosts(session),
     )
     return [
-        {"run": called.get(record.run_id), "kind": kind, "host": hosts.get(record.attempt_id), **get_row_values(record)}
+        {
+            "run": names_by_id.get(record.run_id),
+            "kind": kind,
+            "host": hosts.get(record.attempt_id),
+            **get_row_values(record),
+        }
         for record, kind in records
     ]
 
@@ -194,26 +201,28 @@ def list_machines(session: Session) -> list[Row]:
 
     `last_seen` is the last check-in of any attempt on the machine.
     """
-    attempt, running = tables.Attempt, tables.AttemptState.RUNNING
-    several = select(attempt.run_id).group_by(attempt.run_id).having(func.count() > 1)  # most runs have one attempt
-    again = select(attempt.machine_id, func.count() - func.count(attempt.run_id.distinct()))
-    again = again.where(attempt.run_id.in_(several)).group_by(attempt.machine_id)
-    now = select(attempt.machine_id, func.count()).where(attempt.state == running).group_by(attempt.machine_id)
-    repeated, running_on = (dict(session.execute(query).all()) for query in (again, now))
+    attempt, running_state = tables.Attempt, tables.AttemptState.RUNNING
+    repeated_runs = (
+        select(attempt.run_id).group_by(attempt.run_id).having(func.count() > 1)
+    )  # most runs have one attempt
+    repeated_counts = select(attempt.machine_id, func.count() - func.count(attempt.run_id.distinct()))
+    repeated_counts = repeated_counts.where(attempt.run_id.in_(repeated_runs)).group_by(attempt.machine_id)
+    now = select(attempt.machine_id, func.count()).where(attempt.state == running_state).group_by(attempt.machine_id)
+    repeats, running_on = (dict(session.execute(query).all()) for query in (repeated_counts, now))
     load_of, rows = read_loads(session), list[Row]()
     records = session.scalars(select(tables.Machine).order_by(tables.Machine.host, tables.Machine.id)).all()
     for some in (records[place : place + MACHINES_PER_SCAN] for place in range(0, len(records), MACHINES_PER_SCAN)):
-        found = session.execute(
+        results = session.execute(
             select(
                 *(func.count().filter(attempt.machine_id == record.id) for record in some),
                 *(func.max(attempt.checked_in_at).filter(attempt.machine_id == record.id) for record in some),
             )
         ).one()
-        for record, attempts, seen in zip(some, found[: len(some)], found[len(some) :], strict=True):
-            its = {"runs": attempts - repeated.get(record.id, 0), "running": running_on.get(record.id, 0)}
-            last_seen = max(filter(None, [record.last_seen, seen]))
+        for record, attempts, last_seen_at in zip(some, results[: len(some)], results[len(some) :], strict=True):
+            counts = {"runs": attempts - repeats.get(record.id, 0), "running": running_on.get(record.id, 0)}
+            last_seen = max(filter(None, [record.last_seen, last_seen_at]))
             load = load_of.get(record.id, {"load": None, "load_at": None})
-            rows.append({**get_row_values(record), "last_seen": last_seen, **its, **load})
+            rows.append({**get_row_values(record), "last_seen": last_seen, **counts, **load})
     return sorted(rows, key=lambda row: row["last_seen"], reverse=True)
 
 

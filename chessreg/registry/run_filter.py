@@ -80,8 +80,8 @@ def list_matching_runs(
 
 def select_run_ids(session: Session, text: str, sort: str, archived: bool = False) -> Select[Any]:
     """Return the statement that selects the ids of matching runs as 32 hex digits."""
-    where = filter_conditions(session, text, archived)
-    return select(build_run_id_hex(session)).where(*where).order_by(*make_sort_columns(session, sort))
+    conditions = filter_conditions(session, text, archived)
+    return select(build_run_id_hex(session)).where(*conditions).order_by(*make_sort_columns(session, sort))
 
 
 # -- words ------------------------------------------------------------------------------------------------------------
@@ -130,10 +130,10 @@ def match_word(
     `by_field` makes the condition from field, sign and value. A field written `spec.SETTING` in `fields` stands for all
     fields that begin with `spec.`. Raises BadInputError for an unknown field; `things` names the rows in its message.
     """
-    named = words.parse_term(word)
-    if named is None:
+    term = words.parse_term(word)
+    if term is None:
         return or_(*(by_field(name, ":", word.replace('"', "")) for name in searched))
-    field, sign, value = named
+    field, sign, value = term
     begins = tuple(name.partition(".")[0] + "." for name in fields if "." in name)
     if field not in fields and not (begins and field.startswith(begins)):
         raise BadInputError(f"{things} have no field {field!r}", f"fields are {', '.join(fields)}")
@@ -181,11 +181,11 @@ def match_state(session: Session, sign: str, value: str) -> ColumnElement[bool]:
     ended.
     """
     value = value.lower()
-    fits = {state for state in STATES if (state == value if sign == "=" else state.startswith(value))}
-    fits |= {"failed": set(FAILURES), "ended": set(ENDS)}.get(value, set())  # whole words only: `e` may begin a name
-    found = [STATE.in_(fits), func.coalesce(END.in_(fits), false())] if fits else []
-    found += [match_mark(session, mark) for mark in ("invalid", "stale") if mark.startswith(value)]
-    return or_(*found) if found else false()
+    states = {state for state in STATES if (state == value if sign == "=" else state.startswith(value))}
+    states |= {"failed": set(FAILURES), "ended": set(ENDS)}.get(value, set())  # whole words only: `e` may begin a name
+    conditions = [STATE.in_(states), func.coalesce(END.in_(states), false())] if states else []
+    conditions += [match_mark(session, mark) for mark in ("invalid", "stale") if mark.startswith(value)]
+    return or_(*conditions) if conditions else false()
 
 
 def match_number(field: str, number: Any, sign: str, value: str) -> ColumnElement[bool]:
@@ -193,11 +193,11 @@ def match_number(field: str, number: Any, sign: str, value: str) -> ColumnElemen
     if not value:
         return true()
     try:
-        wanted = float(value.replace(",", ""))
+        wanted_number = float(value.replace(",", ""))
     except ValueError:
         raise BadInputError(f"{field} must be a number, not {value!r}", f"{field}>5") from None
-    whole = wanted.is_integer() and abs(wanted) < 2**53
-    return func.coalesce(COMPARISONS[sign](number, int(wanted) if whole else wanted), false())
+    is_whole_number = wanted_number.is_integer() and abs(wanted_number) < 2**53
+    return func.coalesce(COMPARISONS[sign](number, int(wanted_number) if is_whole_number else wanted_number), false())
 
 
 def match_text(text: Any, sign: str, value: str) -> ColumnElement[bool]:
@@ -210,8 +210,8 @@ def match_time(time: Any, sign: str, value: str) -> ColumnElement[bool]:
     if not value:
         return true()
     start, end = parse_period(value)
-    fits = {">": time >= end, ">=": time >= start, "<": time < start, "<=": time < end}
-    return func.coalesce(fits.get(sign, and_(time >= start, time < end)), false())
+    comparisons = {">": time >= end, ">=": time >= start, "<": time < start, "<=": time < end}
+    return func.coalesce(comparisons.get(sign, and_(time >= start, time < end)), false())
 
 
 def build_like_pattern(sign: str, value: str) -> str:
@@ -236,20 +236,24 @@ def match_pattern(session: Session, field: str, pattern: str) -> ColumnElement[b
             if every
             else ()
         )
-        wanted = list(itertools.compress(every, fit))
-        return disable_index(run.kind).in_(wanted) if wanted else false()  # the index would not return them by time
+        matching_texts = list(itertools.compress(every, fit))
+        return (
+            disable_index(run.kind).in_(matching_texts) if matching_texts else false()
+        )  # the index would not return them by time
     if field in ("machine", "host"):
-        there = session.scalars(select(machine.id).where(match_like(session, machine.host, pattern))).all()
-        return exists().where(attempt.run_id == run.id, attempt.machine_id.in_(there)) if there else false()
+        machine_ids = session.scalars(select(machine.id).where(match_like(session, machine.host, pattern))).all()
+        return exists().where(attempt.run_id == run.id, attempt.machine_id.in_(machine_ids)) if machine_ids else false()
     return match_annotation(session, field, pattern)
 
 
 def list_run_kinds(session: Session) -> list[str]:
     """Return the kinds of all runs. Each is found by one index lookup, since kinds are few."""
-    found, kind = list[str](), tables.Run.kind
-    while (next_one := session.scalar(select(func.min(kind)).where(*(kind > last for last in found[-1:])))) is not None:
-        found.append(next_one)
-    return found
+    kinds, kind = list[str](), tables.Run.kind
+    while (
+        next_kind := session.scalar(select(func.min(kind)).where(*(kind > last for last in kinds[-1:])))
+    ) is not None:
+        kinds.append(next_kind)
+    return kinds
 
 
 def match_like(session: Session, column: Any, pattern: str) -> ColumnElement[bool]:
@@ -259,8 +263,8 @@ def match_like(session: Session, column: Any, pattern: str) -> ColumnElement[boo
     with a locale's collation.
     """
     sqlite = session.get_bind().dialect.name == "sqlite"
-    fits: ColumnElement[bool] = (column.like if sqlite else column.collate("C").ilike)(pattern, escape="\\")
-    return fits
+    matches: ColumnElement[bool] = (column.like if sqlite else column.collate("C").ilike)(pattern, escape="\\")
+    return matches
 
 
 def match_setting(session: Session, name: str, sign: str, value: str) -> ColumnElement[bool]:
@@ -268,20 +272,20 @@ def match_setting(session: Session, name: str, sign: str, value: str) -> ColumnE
     text = func.lower(select_setting_value(session, name, text=True))
     if not value:
         return text.is_not(None)
-    wanted = value.lower()
+    lowercase = value.lower()
     try:
-        number = float(wanted)
+        number = float(lowercase)
     except ValueError:
         if sign not in "=:":
             return match_text(text, sign, value)
         truth = {"true": "1", "yes": "1", "false": "0", "no": "0"}  # as SQLite stores it
-        contains = [text.like(f"%{escape_like(wanted)}%", escape="\\")] if sign == ":" else []
-        return func.coalesce(or_(*contains, text == wanted, text == truth.get(wanted, wanted)), false())
+        contains = [text.like(f"%{escape_like(lowercase)}%", escape="\\")] if sign == ":" else []
+        return func.coalesce(or_(*contains, text == lowercase, text == truth.get(lowercase, lowercase)), false())
     if sign not in "=:":
         return func.coalesce(COMPARISONS[sign](select_setting_number(session, name), number), false())
-    written = text.in_({wanted, repr(number), f"{number:.0f}" if number.is_integer() else wanted})
+    is_number_equal = text.in_({lowercase, repr(number), f"{number:.0f}" if number.is_integer() else lowercase})
     # As a number too: SQLite writes 1e-05 as 1.0e-05.
-    return func.coalesce(or_(written, select_setting_number(session, name) == number), false())
+    return func.coalesce(or_(is_number_equal, select_setting_number(session, name) == number), false())
 
 
 def escape_like(value: str) -> str:
@@ -305,16 +309,16 @@ def match_annotation(session: Session, word: str, pattern: str | None) -> Column
     if pattern is None:
         return build_run_id_hex(session).in_(select_annotated_targets(word))
     run, annotation = tables.Run, tables.Annotation
-    fits = match_like(session, annotation.value, pattern)
-    few = session.scalars(select_annotated_targets(word).where(fits).limit(MAX_LISTED_RUNS + 1)).all()
+    matches = match_like(session, annotation.value, pattern)
+    few = session.scalars(select_annotated_targets(word).where(matches).limit(MAX_LISTED_RUNS + 1)).all()
     if len(few) <= MAX_LISTED_RUNS:
         return run.id.in_({UUID(hex=target) for target in few}) if few else false()
-    its = (
+    is_annotation_of_run = (
         annotation.noun == "run",
         annotation.target == build_run_id_hex(session),
         disable_index(annotation.word) == word,
     )
-    return exists().where(*its, fits, *is_current()).correlate(run)
+    return exists().where(*is_annotation_of_run, matches, *is_current()).correlate(run)
 
 
 def select_annotated_targets(word: str) -> Select[Any]:
@@ -359,10 +363,10 @@ def make_sort_columns(session: Session, sort: str, from_end: bool = False) -> li
     """Return the sort columns: the value, then newest first, so that the order is unique. `from_end` reverses all of
     them."""
     run = tables.Run
-    key, falls = sort.removeprefix("-"), sort.startswith("-")
+    key, is_descending = sort.removeprefix("-"), sort.startswith("-")
     value = build_sort_value(session, key)
-    ties = [(run.id, falls)] if key == "created" else [(run.created_at, True), (run.id, True)]
-    by = [(value, falls), *ties]
+    ties = [(run.id, is_descending)] if key == "created" else [(run.created_at, True), (run.id, True)]
+    by = [(value, is_descending), *ties]
     first, *others = (column.desc() if down is not from_end else column.asc() for column, down in by)
     if key != "created":  # with NULLS LAST, PostgreSQL would not use the index
         first = first.nulls_first() if from_end else first.nulls_last()
@@ -387,17 +391,17 @@ def build_sort_value(session: Session, key: str) -> ColumnElement[Any]:
     if key in ("name", "tags", "notes", "starred"):
         word = {"name": "name", "tags": "tag", "notes": "note", "starred": "star"}[key]
         annotation = tables.Annotation
-        of_run = (
+        run_value = (
             annotation.noun == "run",
             annotation.target == build_run_id_hex(session),
             disable_index(annotation.word) == word,
         )
-        return select(func.min(annotation.value)).where(*of_run, *is_current()).correlate(run).scalar_subquery()
-    mine = attempt.run_id == run.id
+        return select(func.min(annotation.value)).where(*run_value, *is_current()).correlate(run).scalar_subquery()
+    is_of_run = attempt.run_id == run.id
     if key == "tries":
-        return select(func.count()).where(mine).correlate(run).scalar_subquery()
+        return select(func.count()).where(is_of_run).correlate(run).scalar_subquery()
     if key == "machine":
-        last = select(machine.host).join(attempt, attempt.machine_id == machine.id).where(mine)
+        last = select(machine.host).join(attempt, attempt.machine_id == machine.id).where(is_of_run)
         return last.order_by(attempt.started_at.desc(), attempt.id.desc()).limit(1).correlate(run).scalar_subquery()
     if key in ("state", "units"):
         return STATE if key == "state" else UNITS_DONE
@@ -430,9 +434,9 @@ def parse_moment(text: str, now: datetime | None = None) -> datetime:
 
     Raises BadInputError for other texts.
     """
-    if ago := AGO_PATTERN.fullmatch(text.strip().lower()):
+    if age := AGO_PATTERN.fullmatch(text.strip().lower()):
         try:
-            return (now or datetime.now(UTC)) - timedelta(hours=int(ago[1]) * UNIT_HOURS[ago[2]])
+            return (now or datetime.now(UTC)) - timedelta(hours=int(age[1]) * UNIT_HOURS[age[2]])
         except OverflowError:
             raise BadInputError(f"{text!r} is before the first year", "for example --since 7d") from None
     try:
@@ -453,10 +457,10 @@ def parse_period(text: str) -> tuple[datetime, datetime]:
 
     Raises BadInputError for other texts.
     """
-    date, ago = DATE_PATTERN.fullmatch(text.strip()), AGO_PATTERN.fullmatch(text.strip().lower())
+    date, age = DATE_PATTERN.fullmatch(text.strip()), AGO_PATTERN.fullmatch(text.strip().lower())
     year, month, day = (int(part) if part else None for part in date.groups()) if date else (None, None, None)
     start = parse_moment(f"{year:04}-{month or 1:02}-{day or 1:02}" if date else text)
-    span = timedelta(hours=UNIT_HOURS[ago[2]]) if ago else timedelta(minutes=1)
+    span = timedelta(hours=UNIT_HOURS[age[2]]) if age else timedelta(minutes=1)
     try:
         end = start + (timedelta(days=1 if day else 31 if month else 366) if date else span)
     except OverflowError:

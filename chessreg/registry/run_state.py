@@ -33,21 +33,27 @@ def count_units_sql(low: int = 0, high: int | None = None) -> ColumnElement[int]
     the run has longer ranges.
     """
     end: Any = Run.units if high is None else high
-    inside = and_(UnitRange.run_id == Run.id, UnitRange.start < end, UnitRange.stop > low)
-    longer = exists().where(inside, UnitRange.stop > UnitRange.start + 1).correlate(Run)
+    is_inside = and_(UnitRange.run_id == Run.id, UnitRange.start < end, UnitRange.stop > low)
+    has_longer_range = exists().where(is_inside, UnitRange.stop > UnitRange.start + 1).correlate(Run)
     start = case((UnitRange.start < low, low), else_=UnitRange.start)
     stop = case((UnitRange.stop > end, end), else_=UnitRange.stop)
-    clipped = select(start.label("start"), stop.label("stop")).where(inside).correlate(Run).subquery("clipped")
-    earlier: Any = func.max(clipped.c.stop).over(order_by=(clipped.c.start, clipped.c.stop), rows=(None, -1))
-    spans = select(clipped.c.start, clipped.c.stop, func.coalesce(earlier, low).label("covered")).subquery("spans")
+    clipped_ranges = (
+        select(start.label("start"), stop.label("stop")).where(is_inside).correlate(Run).subquery("clipped")
+    )
+    earlier: Any = func.max(clipped_ranges.c.stop).over(
+        order_by=(clipped_ranges.c.start, clipped_ranges.c.stop), rows=(None, -1)
+    )
+    spans = select(
+        clipped_ranges.c.start, clipped_ranges.c.stop, func.coalesce(earlier, low).label("covered")
+    ).subquery("spans")
     fresh = case(
         (spans.c.stop <= spans.c.covered, 0),
         (spans.c.start >= spans.c.covered, spans.c.stop - spans.c.start),
         else_=spans.c.stop - spans.c.covered,
     )
-    covered = select(func.coalesce(func.sum(fresh), 0)).scalar_subquery()
-    counted = select(func.count()).where(inside).correlate(Run).scalar_subquery()
-    return case((longer, covered), else_=counted)
+    covered_units = select(func.coalesce(func.sum(fresh), 0)).scalar_subquery()
+    counted_units = select(func.count()).where(is_inside).correlate(Run).scalar_subquery()
+    return case((has_longer_range, covered_units), else_=counted_units)
 
 
 CAUSES_AS_STATES = (Cause.PREEMPTED, Cause.WALLTIME, Cause.DIVERGED, Cause.OOM, Cause.ENGINE_DIED, Cause.LOST)
@@ -55,12 +61,12 @@ CAUSES_AS_STATES = (Cause.PREEMPTED, Cause.WALLTIME, Cause.DIVERGED, Cause.OOM, 
 
 def _build_last_end() -> Any:
     """Return the SQL expression of how the last attempt of `Run` ended."""
-    killed = Attempt.state == AttemptState.KILLED
+    killed_state = Attempt.state == AttemptState.KILLED
     word = case(
         (Attempt.state == AttemptState.FINISHED, "partial"),
         (Attempt.cause.in_(CAUSES_AS_STATES), cast(Attempt.cause, String)),
-        (and_(killed, Attempt.job_id.is_(None)), "interrupted"),
-        (and_(killed, exists().where(Job.id == Attempt.job_id, Job.cancel)), "cancelled"),
+        (and_(killed_state, Attempt.job_id.is_(None)), "interrupted"),
+        (and_(killed_state, exists().where(Job.id == Attempt.job_id, Job.cancel)), "cancelled"),
         (Attempt.cause == Cause.KILLED, "killed"),
         else_=cast(Attempt.state, String),
     )

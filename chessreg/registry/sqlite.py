@@ -125,15 +125,15 @@ def _set_journal(connection: Connection, path: Path, network: bool) -> None:
 
     Changing the mode needs exclusive access, for which SQLite itself does not wait.
     """
-    wanted = "wal" if is_write_ahead_log_used(network) else "delete"
+    journal_mode = "wal" if is_write_ahead_log_used(network) else "delete"
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
             if network:
                 connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # reads an existing log without shared memory
             before = connection.execute("PRAGMA journal_mode").fetchone()[0]
-            if before != wanted:
-                connection.execute(f"PRAGMA journal_mode={wanted}")
+            if before != journal_mode:
+                connection.execute(f"PRAGMA journal_mode={journal_mode}")
             if network:
                 connection.execute("PRAGMA locking_mode=NORMAL")
                 connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # releases the exclusive lock
@@ -143,7 +143,7 @@ def _set_journal(connection: Connection, path: Path, network: bool) -> None:
                 raise
             time.sleep(0.01)
     if (
-        wanted == "delete"
+        journal_mode == "delete"
         and not network
         and (before == "wal" or connection.execute("PRAGMA page_count").fetchone()[0] == 0)
     ):
@@ -168,9 +168,9 @@ def open_readable(path: Path, copies: RegistryCopies) -> Connection:
         except (OSError, subprocess.SubprocessError) as refused:
             place = copies.remove()
             if is_disk_full(refused) or not has_space(Path(tempfile.gettempdir())):  # cp reports only an exit status
-                where = f"{DISK_FULL} at {place or tempfile.gettempdir()}, where its copy would be written"
+                problem = f"{DISK_FULL} at {place or tempfile.gettempdir()}, where its copy would be written"
                 raise RegistryError(
-                    f"the registry {path} cannot be locked here, and {where}",
+                    f"the registry {path} cannot be locked here, and {problem}",
                     "free some space there, or set TMPDIR to another folder",
                 ) from refused
             raise error from None
@@ -188,7 +188,7 @@ class RegistryCopies:
 
     def connect(self, path: Path) -> Connection:
         """Open a fresh copy of the database and its log. Prints a message to stderr the first time."""
-        in_copy = self.folder is not None
+        is_copied = self.folder is not None
         self.remove()
         self.folder = tempfile.mkdtemp(prefix="chessreg-")
         copy = self.get_copy(path)
@@ -197,7 +197,7 @@ class RegistryCopies:
                 # In another process: closing the file here would drop the locks of open connections (file_gate).
                 words = ["cp", "--", str(source), str(copy.with_name(copy.name + suffix))]
                 subprocess.run(words, check=True, capture_output=True)
-        if not in_copy:
+        if not is_copied:
             print(f"chessreg: {path} cannot be locked here: reading a copy of its current state", file=sys.stderr)
         connection = _open_connection(copy, "rw")
         connection.execute("PRAGMA query_only=ON")

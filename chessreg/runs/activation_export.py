@@ -47,8 +47,8 @@ def export_activations(
         raise NotFoundError(f"the cache holds no {missing[0]}", f"it holds {summarize_hook_points(cached)}")
     points = list(hook_points) or cached
     write = write_dataset if format == "datasets" else write_safetensors
-    with write_new_folder(folder, "export the activations") as aside:
-        write(array, aside, points, facts or {}, on_progress)
+    with write_new_folder(folder, "export the activations") as staging:
+        write(array, staging, points, facts or {}, on_progress)
     return folder
 
 
@@ -90,8 +90,8 @@ def write_dataset(
             for first, last in iterate_pieces(low, high, 4 * array.d_model * len(points)):
                 arrays = [pa.array(getattr(array, column)[first:last], pa.int32()) for column in INDEX_COLUMNS]
                 for point in points:
-                    stored = array.read(point, slice(first, last))
-                    values = stored if dtype == "float16" else decode_float32(stored, array.dtype)
+                    stored_values = array.read(point, slice(first, last))
+                    values = stored_values if dtype == "float16" else decode_float32(stored_values, array.dtype)
                     arrays.append(build_matrices(values, schema.field(point).type))
                 stream.write_batch(pa.record_batch(arrays, schema=schema))
                 on_progress(last / array.rows, "writing activations")

@@ -34,13 +34,13 @@ def read_labels(inputs: Inputs, cache: CachedActivations, name: str) -> np.ndarr
     """Return the classes int8 [rows, squares] of a label at each row of a cache. See `Task.labels`."""
     from chessreg.games.datasets.labels import get_label, iterate_positions
 
-    wanted = get_label(name)
-    if wanted.compute is None:
+    label = get_label(name)
+    if label.compute is None:
         raise BadInputError(f"{name} is a label of whole games, not of positions", "subclass chessreg.kinds.Probe")
     items, _ = inputs.items(cache.dataset)
-    values = np.zeros((len(cache.array.game), wanted.squares), np.int8)
+    values = np.zeros((len(cache.array.game), label.squares), np.int8)
     for rows, positions in iterate_positions(items, cache.array.game, cache.array.ply):
-        values[rows] = wanted.compute(positions)
+        values[rows] = label.compute(positions)
     return values
 
 
@@ -223,29 +223,29 @@ S = TypeVar("S", bound=UnitSpan)
 
 def chain_groups(groups: Sequence[S], start: int, stop: int) -> list[S] | None:
     """Return groups that cover units [start, stop) once each, in order, preferring long ones. None if impossible."""
-    follows: dict[int, S] = {}
+    groups_by_start: dict[int, S] = {}
     for group in sorted(groups, key=lambda group: (group.start, group.stop), reverse=True):
-        if group.start not in follows and (group.stop == stop or group.stop in follows):
-            follows[group.start] = group
-    chained: list[S] = []
+        if group.start not in groups_by_start and (group.stop == stop or group.stop in groups_by_start):
+            groups_by_start[group.start] = group
+    chain: list[S] = []
     at = start
     while at < stop:
-        if at not in follows:
+        if at not in groups_by_start:
             return None
-        chained.append(follows[at])
-        at = follows[at].stop
-    return chained
+        chain.append(groups_by_start[at])
+        at = groups_by_start[at].stop
+    return chain
 
 
 def choose_groups(run: tables.Run, groups: Sequence[Any]) -> list[Any]:
     """Return the groups that cover all units of a complete run once each. Raises ChessregError if this is
     impossible."""
-    chained = chain_groups(groups, 0, run.units)
-    if chained is None:
+    chain = chain_groups(groups, 0, run.units)
+    if chain is None:
         raise ChessregError(
             f"{run.kind} run {run.id.hex[-6:]} has units in no group of arrays, or in two", "chessreg doctor --fix"
         )
-    return chained
+    return chain
 
 
 def describe_unit_gaps(session: SqlSession, table: Any, run_id: UUID) -> str:
@@ -253,14 +253,14 @@ def describe_unit_gaps(session: SqlSession, table: Any, run_id: UUID) -> str:
     groups = session.scalars(select(table).where(table.run_id == run_id)).all()
     for start, stop in list_unit_ranges(read_complete_units(session, run_id)):
         if chain_groups(groups, start, stop) is None:
-            inside = [group for group in groups if group.start < stop and group.stop > start]
-            held = sum(min(group.stop, stop) - max(group.start, start) for group in inside)
+            groups_inside = [group for group in groups if group.start < stop and group.stop > start]
+            held_units = sum(min(group.stop, stop) - max(group.start, start) for group in groups_inside)
             what = f"records units {start} to {stop - 1} as done, but its groups"
-            if held > stop - start:
-                return f"{what} hold {held - (stop - start)} of them twice"
+            if held_units > stop - start:
+                return f"{what} hold {held_units - (stop - start)} of them twice"
             return (
-                f"{what} hold {held} of these {stop - start}"
-                if held < stop - start
+                f"{what} hold {held_units} of these {stop - start}"
+                if held_units < stop - start
                 else f"{what} also hold other units"
             )
     return ""

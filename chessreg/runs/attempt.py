@@ -144,8 +144,8 @@ class RunAttempt:
             self.task.flush()
             self.require_ingested()
         if self.task.units_done < len(self.missing):
-            undone = f"{len(self.missing) - self.task.units_done} of {len(self.missing)} units"
-            raise ChessregError(f"kind {self.resolved.kind.name} left {undone} unfinished without an error")
+            progress = f"{len(self.missing) - self.task.units_done} of {len(self.missing)} units"
+            raise ChessregError(f"kind {self.resolved.kind.name} left {progress} unfinished without an error")
 
     def require_ingested(self) -> None:
         """Raise ChessregError if the registry refused rows of this run; their units count as unfinished."""
@@ -216,11 +216,11 @@ class RunAttempt:
             code=provenance.read_code_state(),
             environment=provenance.read_packages(),
         )
-        begun = self.writer.flush()
+        fragment = self.writer.flush()
         self.ingest_written()
         if self.outage:
-            if begun is not None:  # nothing was done, so the attempt must not appear later
-                begun.path.unlink(missing_ok=True)
+            if fragment is not None:  # nothing was done, so the attempt must not appear later
+                fragment.path.unlink(missing_ok=True)
             raise ChessregError(self.outage)
 
     def end(self, state: str, cause: str, message: str | None, code: int) -> None:
@@ -228,13 +228,14 @@ class RunAttempt:
 
         Raises ChessregError if a finished attempt could not be ingested.
         """
-        read = [
-            (name, reference, digest, located.run_id) for (name, digest, reference), located in self.inputs.read.items()
+        input_rows = [
+            (name, reference, digest, located_input.run_id)
+            for (name, digest, reference), located_input in self.inputs.read.items()
         ]
-        read += [
+        input_rows += [
             (name, reference, spec_hash, make_uuid(spec_hash)) for name, reference, spec_hash in self.list_read_inputs()
         ]
-        for name, reference, digest, source in read:
+        for name, reference, digest, source in input_rows:
             self.add(
                 "run_input",
                 run_id=self.resolved.run_id,
@@ -277,10 +278,10 @@ class RunAttempt:
 
     def list_read_inputs(self) -> list[tuple[str, str, str]]:
         """Return (field, reference, spec hash) of input runs whose rows were read but no artifacts."""
-        seen = {located.run_id for located in self.inputs.read.values()}
-        named = [(name, ref, ref.removeprefix("run:").partition("/")[0])
+        seen_run_ids = {located_input.run_id for located_input in self.inputs.read.values()}
+        references = [(name, ref, ref.removeprefix("run:").partition("/")[0])
                  for name, ref in list_references(self.resolved.spec).items() if ref.startswith("run:")]  # fmt: skip
-        return [row for row in named if make_uuid(row[2]) not in seen]
+        return [row for row in references if make_uuid(row[2]) not in seen_run_ids]
 
     def add(self, table: str, **columns: Any) -> None:
         """Add a row to the attempt's fragment."""
@@ -422,8 +423,8 @@ class RunReport:
     interrupted: bool = False
 
     def __repr__(self) -> str:
-        done = f"{self.units - self.missing:,} of {self.units:,} units"
-        return f"{self.kind} run {self.run_id.hex[-6:]}: {self.state}, {done}{', interrupted' * self.interrupted}"
+        progress = f"{self.units - self.missing:,} of {self.units:,} units"
+        return f"{self.kind} run {self.run_id.hex[-6:]}: {self.state}, {progress}{', interrupted' * self.interrupted}"
 
 
 def run_spec(
@@ -447,26 +448,26 @@ def run_spec(
     inputs = Inputs(database, store)
     ingest_fragments(database, store)
     mark_dead_attempts(database)
-    resolved = resolve_spec(kind, spec, inputs)
-    missing = find_missing_units(inputs, resolved)
+    resolved_spec = resolve_spec(kind, spec, inputs)
+    missing = find_missing_units(inputs, resolved_spec)
     if not missing:
-        return RunReport(resolved.run_id, kind.name, resolved.units, 0, 0, None, "complete")
-    require_runnable(resolved, options, inputs)
-    on_start(resolved, len(missing))
-    publish_user_files(resolved.spec, inputs)
-    attempt = RunAttempt(resolved, options, inputs, explicit, missing, on_progress)
-    interrupted = attempt.execute(lambda: on_begun(resolved.run_id))
+        return RunReport(resolved_spec.run_id, kind.name, resolved_spec.units, 0, 0, None, "complete")
+    require_runnable(resolved_spec, options, inputs)
+    on_start(resolved_spec, len(missing))
+    publish_user_files(resolved_spec.spec, inputs)
+    attempt = RunAttempt(resolved_spec, options, inputs, explicit, missing, on_progress)
+    is_interrupted = attempt.execute(lambda: on_begun(resolved_spec.run_id))
     if attempt.outage:  # possible only for an interrupted attempt
         left = len(missing) - attempt.task.units_done
     else:
-        left = len(find_missing_units(inputs, resolved))
+        left = len(find_missing_units(inputs, resolved_spec))
     return RunReport(
-        resolved.run_id,
+        resolved_spec.run_id,
         kind.name,
-        resolved.units,
+        resolved_spec.units,
         len(missing),
         left,
         attempt.id,
         "partial" if left else "complete",
-        interrupted,
+        is_interrupted,
     )

@@ -59,11 +59,11 @@ def measure_multiplication_rate() -> float:
 
     A separate process measures it, because the number of threads of a BLAS library cannot be changed once it is loaded.
     """
-    measured = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-P", "-c", MEASURE_RATE],
         env=child.build_child_environment() | ONE_THREAD, capture_output=True, encoding="utf-8", check=True,
     )  # fmt: skip
-    return float(measured.stdout)
+    return float(process.stdout)
 
 
 def estimate_cpu_seconds(

@@ -30,8 +30,8 @@ class ProcessEndError(ChessregError):
     """Raised when the code of a user's kind tries to end the process."""
 
     def __init__(self, name: str, call: str, file: str, line: int) -> None:
-        where = f"{file}, line {line}: raise an error instead"
-        super().__init__(f"{name} called {call}, which ends the process", where)
+        place = f"{file}, line {line}: raise an error instead"
+        super().__init__(f"{name} called {call}, which ends the process", place)
 
 
 class GuardedExit:
@@ -41,11 +41,11 @@ class GuardedExit:
         self.pid = os.getpid()
 
     def __call__(self, status: int = 0) -> NoReturn:
-        own = find_kind_call(sys._getframe(1)) if os.getpid() == self.pid else None
-        if own is None:
+        kind_call = find_kind_call(sys._getframe(1)) if os.getpid() == self.pid else None
+        if kind_call is None:
             _exit(status)
-        error, raised = own
-        if raised:
+        error, raised_error = kind_call
+        if raised_error:
             raise error
         print(f"error: {error}", file=sys.__stderr__, flush=True)  # an exception in the kind's own thread would be lost
         _exit(status or 1)

@@ -113,16 +113,16 @@ def select_cached_layers(
     """
     row = next(iter(rows.values()))
     cached = list_cached_layers(inputs, cache, to_hook_pattern(row.hook_point))
-    there = tuple(sorted(rows.keys() & set(cached)))
-    if missing := set(wanted) - set(there):
+    layers = tuple(sorted(rows.keys() & set(cached)))
+    if missing := set(wanted) - set(layers):
         raise BadInputError(
-            f"layer {min(missing)} needs both a {row.__tablename__} and activations", f"choose from {list(there)}"
+            f"layer {min(missing)} needs both a {row.__tablename__} and activations", f"choose from {list(layers)}"
         )
-    if not there:
+    if not layers:
         raise BadInputError(
             f"no layer of the {row.__tablename__} is in the cache", f"it holds {', '.join(map(str, cached))}"
         )
-    return wanted or there
+    return wanted or layers
 
 
 def read_probe_rows(inputs: Inputs, reference: str) -> dict[int, tables.ProbeRecord]:
@@ -134,14 +134,14 @@ def read_probe_rows(inputs: Inputs, reference: str) -> dict[int, tables.ProbeRec
 def load_probe(inputs: Inputs, reference: str, layer: int | None = None) -> FittedProbe:
     """Return the probe of one layer of a probe run. Without `layer`, the layer is chosen by validation accuracy."""
     rows = read_probe_rows(inputs, reference)
-    wanted = layer
-    if wanted is None:
-        wanted = next(iter(rows)) if len(rows) == 1 else find_best_layer(inputs, reference)
-    if wanted not in rows:
-        raise BadInputError(f"that probe run has no layer {wanted}", f"it has {', '.join(map(str, rows))}")
-    row = rows[wanted]
-    located = inputs.locate_bytes(f"probe layer {wanted}", reference, row.artifact, row.run_id)
-    arrays = read_layer(located.path / "probe.safetensors", weight=3)
+    target_layer = layer
+    if target_layer is None:
+        target_layer = next(iter(rows)) if len(rows) == 1 else find_best_layer(inputs, reference)
+    if target_layer not in rows:
+        raise BadInputError(f"that probe run has no layer {target_layer}", f"it has {', '.join(map(str, rows))}")
+    row = rows[target_layer]
+    located_input = inputs.locate_bytes(f"probe layer {target_layer}", reference, row.artifact, row.run_id)
+    arrays = read_layer(located_input.path / "probe.safetensors", weight=3)
     run = inputs.run(reference)
     linear = run.kind in (PROBE, IMPORTED_PREFIX + PROBE)
     return FittedProbe(

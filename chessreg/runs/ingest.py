@@ -85,15 +85,15 @@ def ingest_fragments(database: Database, store: Store, on_fragment: Callable[[],
     from store.fragments import list_pending
 
     report = IngestReport()
-    waiting = list_pending(store)
-    while waiting:
+    pending = list_pending(store)
+    while pending:
         before = report.fragments
         report.waiting.clear()
-        for fragment in waiting:
+        for fragment in pending:
             ingest_fragment(database, store, fragment, report)
             on_fragment()
         # Names sort by the writers' clocks, so a fragment may precede one that it refers to. Try it again.
-        waiting = [each for each in waiting if each.name in report.waiting] if report.fragments > before else []
+        pending = [each for each in pending if each.name in report.waiting] if report.fragments > before else []
     return report
 
 
@@ -110,13 +110,13 @@ def ingest_fragment(database: Database, store: Store, fragment: Fragment, report
         if (store.quarantine / fragment.name).exists():  # otherwise another process has just ingested it
             report.set_aside[fragment.name] = "it is damaged"
         return
-    taken = IngestReport()
+    fragment_report = IngestReport()
     try:
         with database.write() as session:
             if database.dialect == "postgresql":
                 session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
             try:
-                ingest_rows(session, fragment, chunks, taken)
+                ingest_rows(session, fragment, chunks, fragment_report)
             except Exception as error:
                 if is_row_error(error, database.dialect):
                     raise ChessregError(f"its rows cannot be read: {get_first_line(error)}") from error
@@ -136,7 +136,7 @@ def ingest_fragment(database: Database, store: Store, fragment: Fragment, report
         set_aside(str(error))
     else:
         for name in ("fragments", "rows", "repeated", "conflicts"):
-            setattr(report, name, getattr(report, name) + getattr(taken, name))
+            setattr(report, name, getattr(report, name) + getattr(fragment_report, name))
         mark_ingested(store, fragment, keep=any(table != "check_in" for table, _ in chunks))
 
 
@@ -164,10 +164,10 @@ def ingest_rows(
         record_check_in(session, row)
     attempt = TABLES["attempt"]
     for row in by_table["attempt_end"]:
-        known = session.execute(
+        known_fragment = session.execute(
             update(attempt).where(attempt.c.id == row.pop("id")).values(**row).returning(attempt.c.id)
         )
-        if known.first() is None:
+        if known_fragment.first() is None:
             raise MissingParentError("the attempt that ends has not arrived")
     # Check-ins are frequent and each replaces the last, so they are not recorded.
     if all(table == "check_in" for table, _ in chunks):
@@ -190,9 +190,9 @@ def require_package_table(session: Session, table: str, fragment: Fragment) -> N
     """Create the table of an installed package's entity if it is missing. Raises ChessregError for an unknown table."""
     from chessreg.registry import brought
 
-    failed = brought.load_package_nouns()
+    failures = brought.load_package_nouns()
     if table not in TABLES:
-        why = "; ".join(failed) or "install the package that defines it"
+        why = "; ".join(failures) or "install the package that defines it"
         raise ChessregError(f"fragment {fragment.name} has rows of an unknown table {table!r}", why)
     if not brought.has_table(session, TABLES[table]):
         brought.create_missing_tables(session)
@@ -202,11 +202,11 @@ def record_check_in(session: Session, row: dict[str, Any]) -> None:
     """Record that an attempt is alive. Older check-ins that arrive late are ignored; a newer one revives a lost
     attempt."""
     attempt = TABLES["attempt"]
-    newer = attempt.c.id == row.pop("id"), attempt.c.checked_in_at < row["checked_in_at"]
-    running, lost = tables.AttemptState.RUNNING, tables.AttemptState.LOST
-    session.execute(update(attempt).where(*newer, attempt.c.state == running).values(**row))
-    alive = {"state": running, "cause": None, "ended_at": None, "message": None}
-    session.execute(update(attempt).where(*newer, attempt.c.state == lost).values(**row, **alive))
+    is_newer = attempt.c.id == row.pop("id"), attempt.c.checked_in_at < row["checked_in_at"]
+    running_state, lost_state = tables.AttemptState.RUNNING, tables.AttemptState.LOST
+    session.execute(update(attempt).where(*is_newer, attempt.c.state == running_state).values(**row))
+    alive_values = {"state": running_state, "cause": None, "ended_at": None, "message": None}
+    session.execute(update(attempt).where(*is_newer, attempt.c.state == lost_state).values(**row, **alive_values))
 
 
 def insert_or_compare_rows(session: Session, by_table: dict[str, list[dict[str, Any]]], report: IngestReport) -> None:
@@ -221,10 +221,10 @@ def insert_or_compare_rows(session: Session, by_table: dict[str, list[dict[str, 
             if list_model_text_columns(TABLES[name]):
                 rows = [crop_model_texts(TABLES[name], row) for row in rows]
             require_admissible(TABLES[name], rows)
-            again = [row for row in rows if (row["run_id"], row["unit"]) in complete] if complete else []
+            repeated_rows = [row for row in rows if (row["run_id"], row["unit"]) in complete] if complete else []
             fresh = [row for row in rows if (row["run_id"], row["unit"]) not in complete] if complete else rows
             insert_rows(session, TABLES[name], fresh)
-            compare_rows(session, TABLES[name], again, report)
+            compare_rows(session, TABLES[name], repeated_rows, report)
             report.rows += len(fresh)
         else:
             insert_missing(session, TABLES[name], by_table[name])
@@ -236,13 +236,14 @@ def parse_rows(table: Table, rows: list[dict[str, Any]]) -> list[dict[str, Any]]
     Raises ChessregError for an unknown column.
     """
     conversions = list_conversions(table)
-    converted = [(name, convert) for name, convert in conversions.items() if convert is not None]
+    converters = [(name, convert) for name, convert in conversions.items() if convert is not None]
     for row in rows:
-        if unknown := row.keys() - conversions.keys():
+        if unknown_names := row.keys() - conversions.keys():
             raise ChessregError(
-                f"{table.name} has no column {min(unknown)!r}", "use the version of chessreg that wrote this fragment"
+                f"{table.name} has no column {min(unknown_names)!r}",
+                "use the version of chessreg that wrote this fragment",
             )
-        for name, convert in converted:
+        for name, convert in converters:
             if (value := row.get(name)) is not None:
                 row[name] = convert(value)
     if table.name not in RESULT_TABLES:
@@ -271,10 +272,10 @@ def find_complete_units(session: Session, by_table: Mapping[str, list[dict[str, 
     Raises ChessregError for units outside the run.
     """
     by_run: dict[UUID, set[int]] = defaultdict(set)
-    planned_of = {row["id"]: row["units"] for row in by_table.get("run", [])}
+    units_by_run = {row["id"]: row["units"] for row in by_table.get("run", [])}
     for row in by_table.get("unit_range", []):
-        here = session.scalar(select(tables.Run.units).where(tables.Run.id == row["run_id"]))
-        planned = planned_of.get(row["run_id"]) if here is None else here
+        recorded_units = session.scalar(select(tables.Run.units).where(tables.Run.id == row["run_id"]))
+        planned = units_by_run.get(row["run_id"]) if recorded_units is None else recorded_units
         if planned is None:
             continue  # the foreign key reports the missing run
         if not 0 <= row["start"] < row["stop"] <= planned:
@@ -309,9 +310,9 @@ def compile_insert(table: Table, names: tuple[str, ...], dialect: Dialect) -> tu
 
     SQLAlchemy's own executemany converts row by row, which takes longer than the insertion.
     """
-    compiled = insert(table).compile(dialect=dialect, column_keys=list(names))
-    columns = [table.c[name] for name in compiled.positiontup or ()]
-    return str(compiled), [(column, column.type.dialect_impl(dialect).bind_processor(dialect)) for column in columns]
+    statement = insert(table).compile(dialect=dialect, column_keys=list(names))
+    columns = [table.c[name] for name in statement.positiontup or ()]
+    return str(statement), [(column, column.type.dialect_impl(dialect).bind_processor(dialect)) for column in columns]
 
 
 def convert_column(
@@ -326,8 +327,8 @@ def convert_column(
     if processor is None:
         return values
     if isinstance(column.type, Uuid):  # `parse_rows` uses the same object for equal ids
-        converted = {key: processor(value) for key, value in {id(value): value for value in values}.items()}
-        return [converted[key] for key in map(id, values)]
+        converted_values = {key: processor(value) for key, value in {id(value): value for value in values}.items()}
+        return [converted_values[key] for key in map(id, values)]
     return list(map(processor, values))
 
 
@@ -343,13 +344,16 @@ class RowContext(NamedTuple):
 def insert_missing(session: Session, table: Table, rows: list[dict[str, Any]]) -> None:
     """Insert entity rows whose key does not exist yet. Existing rows are kept."""
     key = [column.name for column in table.primary_key]
-    seen: set[tuple[Any, ...]] = set()
+    seen_keys: set[tuple[Any, ...]] = set()
     fresh = []
     for row in rows:
         place = tuple(row.get(name) for name in key)
-        if place in seen or session.execute(select(*table.primary_key).where(*key_conditions(table, key, row))).first():
+        if (
+            place in seen_keys
+            or session.execute(select(*table.primary_key).where(*key_conditions(table, key, row))).first()
+        ):
             continue
-        seen.add(place)
+        seen_keys.add(place)
         fresh.append(row)
     insert_rows(session, table, fresh)
 
@@ -363,20 +367,20 @@ def compare_rows(session: Session, table: Table, rows: list[dict[str, Any]], rep
     """Compare rows of complete units with the stored ones. Equal rows count as repeated, others become conflicts, once
     each."""
     key = [column.name for column in table.primary_key]
-    listed = read_conflict_texts(session, table.name, {row["run_id"] for row in rows}) if rows else set()
+    stored_texts = read_conflict_texts(session, table.name, {row["run_id"] for row in rows}) if rows else set()
     for row in rows:
-        found = session.execute(select(table).where(*key_conditions(table, key, row))).mappings().first()
-        there = None if found is None else crop_model_texts(table, dict(found))
+        stored_row = session.execute(select(table).where(*key_conditions(table, key, row))).mappings().first()
+        stored = None if stored_row is None else crop_model_texts(table, dict(stored_row))
         content = row.keys() - {"attempt_id", "seconds"}
-        if there is not None and all(there[name] == row[name] for name in content):
+        if stored is not None and all(stored[name] == row[name] for name in content):
             report.repeated += 1
             continue
         key_json, row_json = make_json_value({name: row.get(name) for name in key}), make_json_value(row)
         known_by = format_conflict(key_json, row_json)
-        if known_by in listed:
+        if known_by in stored_texts:
             report.repeated += 1
             continue
-        listed.add(known_by)
+        stored_texts.add(known_by)
         report.conflicts += 1
         session.add(
             tables.Conflict(
@@ -455,10 +459,10 @@ def explain_waiting(database: Database, rows_by_table: dict[str, int], run_id: s
     """Return why an undamaged fragment is not ingested: its run is unknown here, or no process has ingested it yet."""
     try:
         with database.read() as session:
-            there = "run" in rows_by_table or session.get(tables.Run, UUID(run_id)) is not None
+            has_run = "run" in rows_by_table or session.get(tables.Run, UUID(run_id)) is not None
     except (ChessregError, ValueError) as error:
         return str(error)
-    return "not ingested yet" if there else "the fragment with this run's spec has not arrived"
+    return "not ingested yet" if has_run else "the fragment with this run's spec has not arrived"
 
 
 def ingest_waiting(database: Database, store: Store) -> dict[str, Any]:
@@ -479,9 +483,9 @@ def ingest_waiting(database: Database, store: Store) -> dict[str, Any]:
 def requeue_quarantined(store: Store) -> int:
     """Move quarantined fragments back to the waiting ones and return their number. Damaged ones will be quarantined
     again."""
-    moved = 0
+    moved_count = 0
     for path in store.quarantine.glob(f"*{FRAGMENT_SUFFIX}"):
         path.rename(store.incoming / path.name)
         path.with_name(path.name + ".reason.txt").unlink(missing_ok=True)
-        moved += 1
-    return moved
+        moved_count += 1
+    return moved_count

@@ -143,9 +143,9 @@ class Inputs:
 
     def note_shortage(self, spec: Spec, setting: str, available: int) -> None:
         """Add a remark if a number other than the setting's default asks for more than the inputs have."""
-        wanted = getattr(spec, setting)
-        if available < wanted != type(spec).model_fields[setting].default:
-            remark = f"--{setting.replace('_', '-')} {wanted:,}: only {available:,} are available"
+        value = getattr(spec, setting)
+        if available < value != type(spec).model_fields[setting].default:
+            remark = f"--{setting.replace('_', '-')} {value:,}: only {available:,} are available"
             self.remarks += [remark] if remark not in self.remarks else []
 
     # -- from names to references ---------------------------------------------------------------------------------
@@ -173,15 +173,17 @@ class Inputs:
         return self._make_run_reference(noun.removeprefix("run:"), name)
 
     def _resolve_dataset(self, name: str) -> str:
-        name, divided, part = name.partition(":")
+        name, colon, part = name.partition(":")
         with self.database.read() as session:
             dataset = session.get_one(tables.Dataset, names.resolve_id(session, "dataset", name))
-            if not divided:
+            if not colon:
                 return f"dataset:{dataset.identity}"
             split = session.get(tables.Split, (dataset.id, part))
             if split is None:
-                known = session.scalars(select(tables.Split.name).where(tables.Split.dataset_id == dataset.id)).all()
-                hint = f"it has {', '.join(known)}" if known else f"chessreg dataset split {name} --help"
+                part_names = session.scalars(
+                    select(tables.Split.name).where(tables.Split.dataset_id == dataset.id)
+                ).all()
+                hint = f"it has {', '.join(part_names)}" if part_names else f"chessreg dataset split {name} --help"
                 raise NotFoundError(f"dataset {name} has no part {part!r}", hint)
             return f"dataset:{dataset.identity}[{split.seed},{split.low!r},{split.high!r}]"
 
@@ -240,9 +242,9 @@ class Inputs:
         path = self.store.array(array) if array is not None else self.store.path(digest)
         if array is None:  # chunks of arrays are verified when read
             verify_once(self.store, digest)
-        located = LocatedInput(reference, digest, path, run_id)
-        self.read[field, digest, reference] = located
-        return located
+        located_input = LocatedInput(reference, digest, path, run_id)
+        self.read[field, digest, reference] = located_input
+        return located_input
 
     def run(self, reference: str, kind: str | None = None, complete: bool = True) -> tables.Run:
         """Return the run that a reference names. Raises NotFoundError, and BadInputError if it is not complete or of
@@ -336,9 +338,9 @@ class Inputs:
             row = session.scalars(select(tables.Dataset).where(tables.Dataset.identity == match[1])).one_or_none()
         if row is None:
             raise NotFoundError(f"dataset {match[1][:12]}… is not in this registry", "chessreg dataset add FILE")
-        located = self.locate_bytes(field, reference, row.artifact)
+        located_input = self.locate_bytes(field, reference, row.artifact)
         part = DatasetPart(int(match[2]), float(match[3]), float(match[4])) if match[2] else None
-        return located.path, part
+        return located_input.path, part
 
     def rows(self, table: Any, run: tables.Run) -> list[Any]:
         """Return all rows of an entity table that belong to a run, in key order. Raises NotFoundError if there are
@@ -359,8 +361,8 @@ class Inputs:
 
     def read_unit_rows(self, table: Any, row: Mapping[str, Any], *order: Any) -> list[Any]:
         """Return the rows of a result table for the same run and unit as `row`, ordered by `order`."""
-        of_unit = table.run_id == UUID(str(row["run_id"])), table.unit == int(row["unit"])
+        is_unit = table.run_id == UUID(str(row["run_id"])), table.unit == int(row["unit"])
         with self.database.read() as session:
-            rows = session.scalars(select(table).where(*of_unit).order_by(*order)).all()
+            rows = session.scalars(select(table).where(*is_unit).order_by(*order)).all()
             session.expunge_all()
         return list(rows)

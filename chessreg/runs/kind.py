@@ -149,8 +149,8 @@ class Kind:
         if not is_importable(cls.__module__):
             return f"{Path(inspect.getfile(cls)).resolve()}:{cls.__name__}"
         package = cls.__module__.rpartition(".")[0]
-        exported = getattr(sys.modules.get(package), cls.__name__, None) is cls
-        return f"{package if exported else cls.__module__}:{cls.__name__}"
+        is_exported = getattr(sys.modules.get(package), cls.__name__, None) is cls
+        return f"{package if is_exported else cls.__module__}:{cls.__name__}"
 
     @property
     def schemas(self) -> dict[str, Any]:
@@ -166,11 +166,11 @@ def make_json_schema(model: Any) -> dict[str, Any]:
     schemas = [_make_schema(each) for each in list_variant_models(model)]
     if not (tag := find_variant_tag(model)):
         return schemas[0]
-    merged: dict[str, Any] = {"type": "object", "title": f"by {tag}"}
+    merged_schema: dict[str, Any] = {"type": "object", "title": f"by {tag}"}
     for part in ("$defs", "properties"):
-        merged[part] = {name: value for schema in schemas for name, value in schema.get(part, {}).items()}
-    merged["properties"][tag] = {"type": "string", "enum": list(list_variants(model))}
-    return merged
+        merged_schema[part] = {name: value for schema in schemas for name, value in schema.get(part, {}).items()}
+    merged_schema["properties"][tag] = {"type": "string", "enum": list(list_variants(model))}
+    return merged_schema
 
 
 @lru_cache(maxsize=500)
@@ -204,17 +204,17 @@ def list_kinds_in_module(module: Any) -> list[type[Kind]]:
 def create_kind(cls: type[Kind]) -> Kind:
     """Return an instance of a kind. Raises BadInputError for mistakes in its definition that would fail later."""
     check_name("a kind", cls.name)
-    for method, takes in (("units", "spec, inputs"), ("run", "task")):
+    for method, parameters in (("units", "spec, inputs"), ("run", "task")):
         if getattr(cls, method) is getattr(Kind, method):
-            raise BadInputError(f"kind {cls.name} has no method {method}(self, {takes})")
+            raise BadInputError(f"kind {cls.name} has no method {method}(self, {parameters})")
     tables = getattr(cls, "tables", ())
     if isinstance(tables, str):
         raise BadInputError(f"kind {cls.name}: `tables` is a text, not a tuple", f'tables = ("{tables}",)')
-    unknown = set(tables) - set(RESULT_TABLES)
-    if unknown or not tables:
+    unknown_tables = set(tables) - set(RESULT_TABLES)
+    if unknown_tables or not tables:
         raise BadInputError(
             f"kind {cls.name}: its result tables must be some of {', '.join(RESULT_TABLES)}",
-            f"not {', '.join(sorted(unknown))}" if unknown else "it has no `tables`",
+            f"not {', '.join(sorted(unknown_tables))}" if unknown_tables else "it has no `tables`",
         )
     require_valid_variants(cls)
     both = list_setting_names(cls.spec) & set(cls.options.model_fields)
@@ -233,8 +233,12 @@ def create_kind(cls: type[Kind]) -> Kind:
             f"not {', '.join(sorted(set(cls.main_settings) - paths))}" if set(cls.main_settings) - paths else "",
         )
     for preset, values in cls.presets.items():
-        if wrong := min((set(values) - set(each.model_fields) for each in list_variant_models(cls.spec)), key=len):
-            raise BadInputError(f"kind {cls.name}: preset {preset} fills {', '.join(sorted(wrong))}", "no such setting")
+        if unknown_names := min(
+            (set(values) - set(each.model_fields) for each in list_variant_models(cls.spec)), key=len
+        ):
+            raise BadInputError(
+                f"kind {cls.name}: preset {preset} fills {', '.join(sorted(unknown_names))}", "no such setting"
+            )
     return cls()
 
 
@@ -243,7 +247,7 @@ def require_valid_variants(cls: type[Kind]) -> None:
 
     The tag must have no default, and a setting must have the same type in all variants.
     """
-    tag, found = find_variant_tag(cls.spec), dict[str, Any]()
+    tag, tags_by_value = find_variant_tag(cls.spec), dict[str, Any]()
     for variant in list_variant_models(cls.spec):
         if not (inspect.isclass(variant) and issubclass(variant, Spec)):
             raise BadInputError(
@@ -254,7 +258,7 @@ def require_valid_variants(cls: type[Kind]) -> None:
             what = "has a default" if tag in variant.model_fields else "is missing"
             raise BadInputError(f"kind {cls.name}: the tag {tag} of {variant.__name__} {what}", f'{tag}: Literal["…"]')
         for each in describe_settings(variant):
-            other = found.setdefault(each.path, each)
+            other = tags_by_value.setdefault(each.path, each)
             if (each.form, each.type, each.noun) != (other.form, other.type, other.noun):
                 raise BadInputError(
                     f"kind {cls.name}: the setting {each.path} is a {other.form} in one variant, and a {each.form} in "
@@ -305,10 +309,10 @@ def find_kind_in_file(path: Path, content: bytes, name: str) -> Kind:
         raise NotFoundError(f"{path} defines no kind {name}", f"it defines {', '.join(kinds) or 'none'}")
     if not name and len(kinds) != 1:
         raise BadInputError(f"{path} defines {len(kinds)} kinds", f"choose one: {path}:CLASS")
-    found = create_kind(kinds[name] if name else next(iter(kinds.values())))
-    if find_own_kind(found.name) is not None:
-        raise BadInputError(f"{path}: chessreg has a kind {found.name} already", "give yours another name")
-    return found
+    found_kind = create_kind(kinds[name] if name else next(iter(kinds.values())))
+    if find_own_kind(found_kind.name) is not None:
+        raise BadInputError(f"{path}: chessreg has a kind {found_kind.name} already", "give yours another name")
+    return found_kind
 
 
 def load_file_module(path: Path, content: bytes) -> ModuleType:
@@ -345,25 +349,25 @@ def load_kinds_and_failures() -> tuple[NameRegistry[Kind], dict[str, ChessregErr
     from chessreg import plugins
 
     registry: NameRegistry[Kind] = NameRegistry("kind of experiment")
-    classes, failed = [], {}
+    classes, failures = [], {}
     for info in pkgutil.iter_modules(importlib.import_module(OWN_PACKAGE).__path__):
         try:
             classes += [(info.name, cls) for cls in list_own_kinds_in(info.name)]
         except ChessregError as error:
-            failed[info.name] = error
+            failures[info.name] = error
     for point in plugins.list_entry_points(ENTRY_POINT_GROUP):
         try:
             classes.append((point.name, load_kind_entry_point(point)))
         except ChessregError as error:
-            failed[point.name] = error
+            failures[point.name] = error
     for name, cls in classes:
         if cls.name in registry:
             raise BadInputError(f"two kinds are named {cls.name}", f"{registry[cls.name].source} and {cls.__module__}")
         try:
             registry[cls.name] = create_kind(cls)
         except ChessregError as error:
-            failed[name] = error
-    return registry, failed
+            failures[name] = error
+    return registry, failures
 
 
 def load_kind_entry_point(point: EntryPoint) -> type[Kind]:
@@ -389,26 +393,26 @@ def find_kind(reference: str) -> Kind:
     if ":" in reference:
         module, _, name = reference.partition(":")
         try:
-            named = getattr(importlib.import_module(module), name)
+            class_or_kind = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
             raise NotFoundError(f"kind {reference} cannot be loaded", str(error)) from error
-        if not (inspect.isclass(named) and issubclass(named, Kind)):
+        if not (inspect.isclass(class_or_kind) and issubclass(class_or_kind, Kind)):
             raise NotFoundError(f"{reference} is not a kind of experiment")
-        return create_kind(named)
-    if (ours := find_own_kind(reference)) is not None:
-        return ours
-    known, failed = load_kinds_and_failures()
-    if reference not in known and (broken := failed.get(reference) or failed.get(reference.replace("-", "_"))):
-        raise broken
-    return known[reference]
+        return create_kind(class_or_kind)
+    if (custom_kind := find_own_kind(reference)) is not None:
+        return custom_kind
+    kinds, failures = load_kinds_and_failures()
+    if reference not in kinds and (failure := failures.get(reference) or failures.get(reference.replace("-", "_"))):
+        raise failure
+    return kinds[reference]
 
 
 def is_checkpoint_maker(name: str) -> bool:
     """Return whether runs of the built-in or installed kind with this name make a model."""
-    if (ours := find_own_kind(name)) is not None:
-        return ours.makes_checkpoint
-    known, _ = load_kinds_and_failures()
-    return name in known and known[name].makes_checkpoint
+    if (custom_kind := find_own_kind(name)) is not None:
+        return custom_kind.makes_checkpoint
+    kinds, _ = load_kinds_and_failures()
+    return name in kinds and kinds[name].makes_checkpoint
 
 
 def find_own_kind(name: str) -> Kind | None:
@@ -428,11 +432,11 @@ def list_effective_settings(kind: str, spec: Mapping[str, Any]) -> dict[str, Any
     A setting that was left out and then means all is "all". Specs of kinds that are not built in, and of versions that
     cannot be read any more, are returned whole.
     """
-    values, own = flatten_settings(spec), find_own_kind(kind)
-    if own is not None:
-        values = name_all_settings(own.spec, values)
+    values, custom_kind = flatten_settings(spec), find_own_kind(kind)
+    if custom_kind is not None:
+        values = name_all_settings(custom_kind.spec, values)
         with suppress(ChessregError, ValidationError):
-            idle = parse_settings(own.spec, spec).without_effect()
+            idle = parse_settings(custom_kind.spec, spec).without_effect()
             return {path: value for path, value in values.items() if path not in idle}
     return values
 

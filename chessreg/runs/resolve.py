@@ -44,13 +44,13 @@ def replace_names(settings: M, inputs: Inputs) -> M:
     """Return the settings with every name or id of an input replaced by its reference, also in nested settings."""
     changes: dict[str, Any] = {}
     for name, field in type(settings).model_fields.items():
-        value, marked = getattr(settings, name), get_field_reference(field)
+        value, field_reference = getattr(settings, name), get_field_reference(field)
         if isinstance(value, BaseModel):
             changes[name] = replace_names(value, inputs)
-        elif marked and isinstance(value, tuple):
-            changes[name] = tuple(inputs.reference(marked.noun, v) for v in value)
-        elif marked and value is not None:
-            changes[name] = inputs.reference(marked.noun, value)
+        elif field_reference and isinstance(value, tuple):
+            changes[name] = tuple(inputs.reference(field_reference.noun, v) for v in value)
+        elif field_reference and value is not None:
+            changes[name] = inputs.reference(field_reference.noun, value)
     return settings.model_copy(update=changes)
 
 
@@ -68,13 +68,15 @@ def list_references(settings: Any) -> dict[str, str]:
 def iter_named_inputs(settings: Any, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield (field, noun, name or reference) of every input of a spec, resolved or not."""
     for name, field in type(settings).model_fields.items():
-        value, marked = getattr(settings, name), get_field_reference(field)
+        value, field_reference = getattr(settings, name), get_field_reference(field)
         if isinstance(value, BaseModel):
             yield from iter_named_inputs(value, f"{prefix}{name}.")
-        elif marked and isinstance(value, tuple):
-            yield from ((f"{prefix}{name}[{place}]", marked.noun, reference) for place, reference in enumerate(value))
-        elif marked and value is not None:
-            yield f"{prefix}{name}", marked.noun, value
+        elif field_reference and isinstance(value, tuple):
+            yield from (
+                (f"{prefix}{name}[{place}]", field_reference.noun, reference) for place, reference in enumerate(value)
+            )
+        elif field_reference and value is not None:
+            yield f"{prefix}{name}", field_reference.noun, value
 
 
 def resolve_spec(kind: Kind, spec: Spec, inputs: Inputs) -> ResolvedSpec:
@@ -133,5 +135,5 @@ def publish_user_files(spec: Spec, inputs: Inputs) -> None:
 def find_missing_units(inputs: Inputs, resolved: ResolvedSpec) -> list[int]:
     """Return the units of a run that the registry does not have yet, in order."""
     with inputs.database.read() as session:
-        done = read_complete_units(session, resolved.run_id)
-    return [unit for unit in range(resolved.units) if unit not in done]
+        complete_units = read_complete_units(session, resolved.run_id)
+    return [unit for unit in range(resolved.units) if unit not in complete_units]

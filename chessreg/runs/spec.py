@@ -134,8 +134,8 @@ CheckpointRef = Annotated[str, Ref("checkpoint")]
 
 def list_field_marks(field: FieldInfo) -> list[Any]:
     """Return the annotations of a field, including those inside `CheckpointRef | None`."""
-    inside = [mark for part in get_args(field.annotation) for mark in getattr(part, "__metadata__", ())]
-    return [*field.metadata, *inside]
+    inner_marks = [mark for part in get_args(field.annotation) for mark in getattr(part, "__metadata__", ())]
+    return [*field.metadata, *inner_marks]
 
 
 def get_field_reference(field: FieldInfo) -> Ref | None:
@@ -258,15 +258,15 @@ def describe_settings(model: Any) -> tuple[SettingField, ...]:
     """
     if not (tag := find_variant_tag(model)):
         return _describe_class(model)
-    found: dict[str, SettingField] = {tag: describe_tag(model)}
+    settings: dict[str, SettingField] = {tag: describe_tag(model)}
     for each in (
         each for variant in list_variant_models(model) for each in _describe_class(variant) if each.path != tag
     ):
-        first = found.setdefault(each.path, each)
+        first = settings.setdefault(each.path, each)
         choices = tuple(dict.fromkeys((*first.choices, *each.choices)))
         default = each.default if first.is_required else first.default
-        found[each.path] = replace(first, choices=choices, default=default, optional=first.optional or each.optional)
-    return tuple(found.values())
+        settings[each.path] = replace(first, choices=choices, default=default, optional=first.optional or each.optional)
+    return tuple(settings.values())
 
 
 def list_visible_settings(model: Any, value: str | None) -> tuple[SettingField, ...]:
@@ -276,11 +276,11 @@ def list_visible_settings(model: Any, value: str | None) -> tuple[SettingField, 
     """
     if not (tag := find_variant_tag(model)):
         return _describe_class(model)
-    known = list_variants(model)
-    chosen = [known[value]] if value in known else list(list_variant_models(model))
-    first, *others = (_describe_class(variant) for variant in chosen)
+    variants = list_variants(model)
+    variant_models = [variants[value]] if value in variants else list(list_variant_models(model))
+    first, *others = (_describe_class(variant) for variant in variant_models)
     alike = (each for each in first if each.path != tag and all(each in other for other in others))
-    return (describe_tag(model, chosen), *sorted(alike, key=lambda each: not each.is_required))
+    return (describe_tag(model, variant_models), *sorted(alike, key=lambda each: not each.is_required))
 
 
 @cache
@@ -300,8 +300,8 @@ def describe_field(path: str, field: FieldInfo) -> SettingField:
     kind, reference = strip_annotation(field.annotation), get_field_reference(field)
     default = field.get_default(call_default_factory=True)
     optional = type(None) in get_args(field.annotation) or default is None
-    several = get_origin(kind) is tuple
-    item = strip_annotation(get_args(kind)[0]) if several else kind
+    is_list = get_origin(kind) is tuple
+    item = strip_annotation(get_args(kind)[0]) if is_list else kind
     common: dict[str, Any] = {
         "path": path,
         "default": default,
@@ -310,12 +310,12 @@ def describe_field(path: str, field: FieldInfo) -> SettingField:
         "type": item if item in (int, float, bool) else str,
     }
     if reference is not None:
-        return SettingField(form="references" if several else "reference", noun=reference.noun, **common)
+        return SettingField(form="references" if is_list else "reference", noun=reference.noun, **common)
     if kind is bool:
         return SettingField(form="yes or no", choices=(YES, NO), **common)
     if get_origin(kind) is Literal:
         return SettingField(form="choice", choices=tuple(map(str, get_args(kind))), **common)
-    if several:
+    if is_list:
         return SettingField(form="list", **common)
     return SettingField(form="number" if kind in (int, float) else "text", **common)
 
@@ -392,21 +392,23 @@ def list_setting_names(model: Any) -> set[str]:
 
 def describe_tag(model: Any, told: Sequence[type[Settings]] = ()) -> SettingField:
     """Return the tag of a union as a setting. Its text describes the variants in `told`, each after its value."""
-    tag, known = find_variant_tag(model), list_variants(model)
-    texts = (f"{value}: {each.model_fields[tag].description}" for value, each in known.items() if each in told)
-    return SettingField(path=tag, form="choice", default=PydanticUndefined, text="; ".join(texts), choices=tuple(known))
+    tag, variants = find_variant_tag(model), list_variants(model)
+    texts = (f"{value}: {each.model_fields[tag].description}" for value, each in variants.items() if each in told)
+    return SettingField(
+        path=tag, form="choice", default=PydanticUndefined, text="; ".join(texts), choices=tuple(variants)
+    )
 
 
 def choose_variant(model: Any, values: Mapping[str, Any]) -> type[Settings]:
     """Return the class that these settings belong to. Raises ValidationError for a missing or unknown tag."""
     if not (tag := find_variant_tag(model)):
-        chosen: type[Settings] = model
-        return chosen
-    known, given = list_variants(model), values.get(tag)
-    if isinstance(given, str) and given in known:
-        return known[given]
-    problem = PydanticCustomError("literal_error" if tag in values else "missing", f"one of {', '.join(known)}")
-    raise ValidationError.from_exception_data(tag, [InitErrorDetails(type=problem, loc=(tag,), input=given)])
+        variant: type[Settings] = model
+        return variant
+    variants, tag_value = list_variants(model), values.get(tag)
+    if isinstance(tag_value, str) and tag_value in variants:
+        return variants[tag_value]
+    problem = PydanticCustomError("literal_error" if tag in values else "missing", f"one of {', '.join(variants)}")
+    raise ValidationError.from_exception_data(tag, [InitErrorDetails(type=problem, loc=(tag,), input=tag_value)])
 
 
 def parse_settings(model: Any, values: Mapping[str, Any]) -> Any:
@@ -414,14 +416,14 @@ def parse_settings(model: Any, values: Mapping[str, Any]) -> Any:
 
     Raises ValidationError, and BadInputError for a setting of another variant.
     """
-    chosen, tag = choose_variant(model, values), find_variant_tag(model)
-    for name in (name for name in values if tag and name not in chosen.model_fields):
+    chosen_variant, tag = choose_variant(model, values), find_variant_tag(model)
+    for name in (name for name in values if tag and name not in chosen_variant.model_fields):
         if owners := [value for value, variant in list_variants(model).items() if name in variant.model_fields]:
             raise BadInputError(
                 f"{format_flag([name])} belongs to {format_flag([tag])} {' or '.join(owners)}, not to {values[tag]}",
                 f"leave it out, or give {format_flag([tag])} {owners[0]}",
             )
-    return chosen(**values)
+    return chosen_variant(**values)
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -429,13 +431,13 @@ def parse_settings(model: Any, values: Mapping[str, Any]) -> Any:
 
 def flatten_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested tables as dotted paths."""
-    flattened: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            flattened |= flatten_settings(value, f"{prefix}{key}.")
+            flat |= flatten_settings(value, f"{prefix}{key}.")
         else:
-            flattened[prefix + key] = value
-    return flattened
+            flat[prefix + key] = value
+    return flat
 
 
 def describe_source(path: str, explicit: Iterable[str]) -> str:
@@ -446,8 +448,10 @@ def describe_source(path: str, explicit: Iterable[str]) -> str:
 
 def name_all_settings(model: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of settings by dotted path, with "all" for those that were left out and then mean all."""
-    known = {each.path: each for each in describe_settings(model)}
-    return {path: "all" if path in known and known[path].is_all(value) else value for path, value in values.items()}
+    settings = {each.path: each for each in describe_settings(model)}
+    return {
+        path: "all" if path in settings and settings[path].is_all(value) else value for path, value in values.items()
+    }
 
 
 def nest_settings(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -496,9 +500,9 @@ def build_settings(model: Any, typed: dict[str, Any], preset: Mapping[str, Any] 
             else format_complaint(e)  # concerns several settings
             for e in error.errors(include_url=False)
         ]
-        listed = "; ".join(dict.fromkeys(complaints[:MAX_COMPLAINTS]))
+        complaint_text = "; ".join(dict.fromkeys(complaints[:MAX_COMPLAINTS]))
         more = f"; and {len(complaints) - MAX_COMPLAINTS:,} more" if len(complaints) > MAX_COMPLAINTS else ""
-        raise BadInputError(listed + more, "add --help to see every setting") from error
+        raise BadInputError(complaint_text + more, "add --help to see every setting") from error
 
 
 MAX_COMPLAINTS = 5  # listed in one message
@@ -511,5 +515,5 @@ def format_flag(path: Sequence[int | str]) -> str:
 
 def format_complaint(error: ErrorDetails) -> str:
     """Return the message of a pydantic error: our own text, or pydantic's in lower case."""
-    ours = error.get("ctx", {}).get("error")
-    return str(ours) if isinstance(ours, ValueError) else error["msg"].lower()
+    cause = error.get("ctx", {}).get("error")
+    return str(cause) if isinstance(cause, ValueError) else error["msg"].lower()

@@ -165,12 +165,12 @@ class Task(Generic[S, Options]):
         self._held[unit].append((table, crop_model_texts(Base.metadata.tables[table], row)))
 
     def _require_columns(self, table: str, row: dict[str, Any]) -> None:
-        has = Base.metadata.tables[table].c
-        for name in row.keys() - set(has.keys()):
-            near = get_close_matches(name, has.keys(), 1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(has.keys())}"
+        columns = Base.metadata.tables[table].c
+        for name in row.keys() - set(columns.keys()):
+            suggestions = get_close_matches(name, columns.keys(), 1)
+            hint = f"did you mean {suggestions[0]}?" if suggestions else f"it has {', '.join(columns.keys())}"
             raise ChessregError(f"kind {self.kind.name} emits a {table} row with the unknown column {name!r}", hint)
-        for column in has:
+        for column in columns:
             if row.get(column.name) is None and not (column.nullable or column.default or column.server_default):
                 key = ", part of its key" if column.primary_key else ""
                 raise ChessregError(f"kind {self.kind.name} emits a {table} row without {column.name}{key}")
@@ -197,8 +197,8 @@ class Task(Generic[S, Options]):
         is done already, duplicate keys and values that a table cannot store, and StoreError for a row that cannot be
         written; none of the units is marked then.
         """
-        if again := self._complete.intersection(units):
-            raise ChessregError(f"kind {self.kind.name} marks unit {min(again)} as done twice")
+        if repeated_units := self._complete.intersection(units):
+            raise ChessregError(f"kind {self.kind.name} marks unit {min(repeated_units)} as done twice")
         self._require_rows(units)
         with self._writer.write_together() as rows:
             for unit in units:
@@ -220,12 +220,12 @@ class Task(Generic[S, Options]):
             for name, pairs in groupby(results, TABLE_NAME):
                 table, rows = Base.metadata.tables[name], [row for _, row in pairs]
                 key = [column.name for column in table.primary_key]
-                seen = set[tuple[Any, ...]]()
+                seen_keys = set[tuple[Any, ...]]()
                 for row in rows:
-                    if (place := tuple(row.get(column) for column in key)) in seen:
+                    if (place := tuple(row.get(column) for column in key)) in seen_keys:
                         key_text = ", ".join(f"{column} {row.get(column)}" for column in key if column != "run_id")
                         raise ChessregError(f"kind {self.kind.name} emits two {name} rows with {key_text}")
-                    seen.add(place)
+                    seen_keys.add(place)
                 require_admissible(table, rows)
 
     def resume(self, fraction: float) -> None:

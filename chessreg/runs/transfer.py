@@ -82,12 +82,14 @@ def list_node_items(session: Session, node: lineage.Node) -> Iterator[TransferIt
     artifact = tables.Artifact
     if node.noun == "run":
         run_id, short = UUID(hex=node.id), node.id[-6:]
-        made = select(tables.Output, artifact.bytes).join(artifact, artifact.digest == tables.Output.digest)
-        for output, size in session.execute(made.where(tables.Output.run_id == run_id).order_by(tables.Output.name)):
+        output_rows = select(tables.Output, artifact.bytes).join(artifact, artifact.digest == tables.Output.digest)
+        for output, size in session.execute(
+            output_rows.where(tables.Output.run_id == run_id).order_by(tables.Output.name)
+        ):
             yield TransferItem(output.digest, f"{output.name} of run {short}", size)
         for table in names.list_array_tables(session):
-            of_this = select(table).where(table.run_id == run_id).order_by(*table.__table__.primary_key)
-            for group in session.scalars(of_this):
+            run_rows = select(table).where(table.run_id == run_id).order_by(*table.__table__.primary_key)
+            for group in session.scalars(run_rows):
                 what = f"activations [{group.start}, {group.stop}) of run {short}"
                 yield TransferItem(group.digest, what, group.bytes, array=group.path.removeprefix("arrays/"))
         return
@@ -115,12 +117,12 @@ def push_items(
     database: Database, store: Store, place: TransferPlace, wanted: Iterable[TransferItem]
 ) -> TransferReport:
     """Copy items to a place, and record their location. Raises NotFoundError for bytes that are not in the store."""
-    done = TransferReport()
+    report = TransferReport()
     trust.remember_place(place)
     for item in wanted:
-        there = place.has_array(item.array) if item.array is not None else place.has_artifact(item.digest)
-        if there:
-            done.there.append(item)
+        is_present = place.has_array(item.array) if item.array is not None else place.has_artifact(item.digest)
+        if is_present:
+            report.there.append(item)
         else:
             if not item.is_in(store):
                 raise NotFoundError(f"{item.what} is not in {store.root}", f"chessreg pull {item.digest[:8]}")
@@ -128,10 +130,10 @@ def push_items(
                 place.put_array(store, item.array)
             else:
                 place.put_artifact(store, item.digest)
-            done.moved.append(item)
+            report.moved.append(item)
         uri = place.make_array_uri(item.array) if item.array is not None else place.make_artifact_uri(item.digest)
         record_location(database, item, uri)
-    return done
+    return report
 
 
 def pull_items(
@@ -141,24 +143,24 @@ def pull_items(
 
     Raises NotFoundError naming the machines that have the bytes if no location is reachable.
     """
-    done = TransferReport()
+    report = TransferReport()
     if place is not None:
         trust.remember_place(place)
     for item in wanted:
         if item.is_in(store):
-            done.there.append(item)
-            where = item.path(store)
-            if not is_known_at(database, item, str(where)):  # an earlier pull was interrupted before recording it
-                sync_path(where.parent)
-                record_location(database, item, str(where))
+            report.there.append(item)
+            path = item.path(store)
+            if not is_known_at(database, item, str(path)):  # an earlier pull was interrupted before recording it
+                sync_path(path.parent)
+                record_location(database, item, str(path))
             continue
         refused: list[StoreError] = []
         places = itertools.chain([place] if place is not None else [], iter_places(database, item, refused))
         if not any(try_fetch(store, item, source, refused) for source in places):
             raise refused[0] if refused else NotFoundError(*explain_unreachable(database, item))
-        done.moved.append(item)
+        report.moved.append(item)
         record_location(database, item, str(item.path(store)))
-    return done
+    return report
 
 
 def fetch_available(
@@ -214,15 +216,15 @@ def iter_places(database: Database, item: TransferItem, refused: list[StoreError
         location = tables.ArtifactLocation
         uris = session.scalars(select(location.uri).where(location.digest == item.digest).order_by(location.uri)).all()
     for uri in uris:
-        where = uri.removesuffix(f"/{item.key}")
-        if where == uri or not ("://" in where or Path(where).is_absolute()):
+        place_uri = uri.removesuffix(f"/{item.key}")
+        if place_uri == uri or not ("://" in place_uri or Path(place_uri).is_absolute()):
             continue
-        if "://" in where and not trust.is_remembered_place(where):
-            hint = f"if you trust that place: chessreg pull {item.digest[:8]} --from {shlex.quote(where)}"
-            refused.append(StoreError(f"{item.what} is in {where}, which was never used on this machine", hint))
+        if "://" in place_uri and not trust.is_remembered_place(place_uri):
+            hint = f"if you trust that place: chessreg pull {item.digest[:8]} --from {shlex.quote(place_uri)}"
+            refused.append(StoreError(f"{item.what} is in {place_uri}, which was never used on this machine", hint))
             continue
         try:
-            yield open_place(where)
+            yield open_place(place_uri)
         except (StoreError, ValueError):  # ValueError: a NUL in the path
             continue
 
@@ -270,9 +272,9 @@ def explain_unreachable(database: Database, item: TransferItem) -> tuple[str, st
             hosts = {host for host, system in find_cache_machines(session, item) if not is_this_machine(host, system)}
     short = item.digest[:6]
     if hosts:
-        where = " and ".join(sorted(hosts))
+        host_text = " and ".join(sorted(hosts))
         return (
-            f"{item.what} ({short}) is only on {where}",
+            f"{item.what} ({short}) is only on {host_text}",
             f"run chessreg push {item.what.split()[-1]} --to PLACE there",
         )
     return f"{item.what} ({short}) is registered, but no location of its bytes is known", rerun_command(database, item)
@@ -280,22 +282,24 @@ def explain_unreachable(database: Database, item: TransferItem) -> tuple[str, st
 
 def rerun_command(database: Database, item: TransferItem) -> str:
     """Return the command that computes these bytes again."""
-    made = [select(tables.Output.run_id).where(tables.Output.digest == item.digest)]
+    run_ids = [select(tables.Output.run_id).where(tables.Output.digest == item.digest)]
     with database.read() as session:
-        made += [select(table.run_id).where(table.digest == item.digest) for table in names.list_array_tables(session)]
-        run_id = next((id for query in made if (id := session.scalar(query.limit(1))) is not None), None)
+        run_ids += [
+            select(table.run_id).where(table.digest == item.digest) for table in names.list_array_tables(session)
+        ]
+        run_id = next((id for query in run_ids if (id := session.scalar(query.limit(1))) is not None), None)
     return "run the command that made it again" if run_id is None else f"chessreg reproduce {run_id.hex[-6:]} --rerun"
 
 
 def find_cache_machines(session: Session, item: TransferItem) -> set[tuple[str, str | None]]:
     """Return host name and `system_id` of each machine that wrote a group of activations."""
     attempt, machine = tables.Attempt, tables.Machine
-    made = select(machine.host, machine.system_id).join(attempt, attempt.machine_id == machine.id)
-    found: set[tuple[str, str | None]] = set()
+    hosts = select(machine.host, machine.system_id).join(attempt, attempt.machine_id == machine.id)
+    machines: set[tuple[str, str | None]] = set()
     for table in names.list_array_tables(session):
-        rows = session.execute(made.join(table, table.run_id == attempt.run_id).where(table.digest == item.digest))
-        found.update(rows.tuples())
-    return found
+        rows = session.execute(hosts.join(table, table.run_id == attempt.run_id).where(table.digest == item.digest))
+        machines.update(rows.tuples())
+    return machines
 
 
 # -- inputs of a spec --------------------------------------------------------------------------------------------------
@@ -307,8 +311,8 @@ def is_finished(session: Session, reference: str) -> bool:
     run = session.get(tables.Run, make_uuid(spec_hash))
     if run is None:
         return False
-    made = output and session.get(tables.Output, (run.id, output)) is not None
-    return bool(made) or run.completed_at is not None
+    has_output = output and session.get(tables.Output, (run.id, output)) is not None
+    return bool(has_output) or run.completed_at is not None
 
 
 def require_bytes(database: Database, store: Store, field: str, reference: str) -> None:
@@ -352,8 +356,8 @@ def list_reference_digests(session: Session, reference: str) -> list[tuple[str, 
             raise NotFoundError(f"dataset {identity[:12]}… is not in this registry", "chessreg dataset add FILE")
         return [(dataset.artifact, f"dataset {dataset.id.hex[-6:]}")]
     spec_hash, _, output = reference.removeprefix("run:").partition("/")
-    wanted = select(tables.Output).where(tables.Output.run_id == make_uuid(spec_hash)).order_by(tables.Output.name)
-    rows = session.scalars(wanted.where(tables.Output.name == output) if output else wanted).all()
+    outputs = select(tables.Output).where(tables.Output.run_id == make_uuid(spec_hash)).order_by(tables.Output.name)
+    rows = session.scalars(outputs.where(tables.Output.name == output) if output else outputs).all()
     return [(row.digest, f"{row.name} of run {spec_hash[26:32]}") for row in rows]
 
 

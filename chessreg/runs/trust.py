@@ -71,8 +71,8 @@ def read_trusted_record(path: Path) -> TrustedDigest | None:
 
 def is_trusted(digest: str) -> bool:
     """Return whether a file with this digest may be loaded: by settings, by environment, or named in this process."""
-    named_here = _NAMED_DIGESTS | set(os.environ.get(TRUSTED_VARIABLE, "").split(","))
-    return digest in named_here or read_trusted_record(trust_folder() / f"{digest}.json") is not None
+    trusted_digests = _NAMED_DIGESTS | set(os.environ.get(TRUSTED_VARIABLE, "").split(","))
+    return digest in trusted_digests or read_trusted_record(trust_folder() / f"{digest}.json") is not None
 
 
 def trust_named_file(path: Path, digest: str) -> None:
@@ -93,24 +93,24 @@ def trust_reference(reference: str) -> TrustedDigest:
 
 def save_digest(digest: str, path: Path | None = None) -> TrustedDigest:
     """Store a digest as trusted, atomically. An existing record is kept."""
-    known = next((row for row in list_trusted() if row.digest == digest), None)
-    if known is not None and (path is None or known.path == str(path)):
-        return known
-    made = TrustedDigest(digest, str(path or ""), datetime.now(UTC).isoformat(timespec="seconds"))
+    existing = next((row for row in list_trusted() if row.digest == digest), None)
+    if existing is not None and (path is None or existing.path == str(path)):
+        return existing
+    record = TrustedDigest(digest, str(path or ""), datetime.now(UTC).isoformat(timespec="seconds"))
     target = trust_folder() / f"{digest}.json"
-    aside = target.with_suffix(f".{os.getpid()}")
+    part_path = target.with_suffix(f".{os.getpid()}")
     try:
         for place in (trust_folder().parent, trust_folder()):
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
             place.chmod(0o700)
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump(asdict(made), file)
-        aside.replace(target)
+        with os.fdopen(os.open(part_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            json.dump(asdict(record), file)
+        part_path.replace(target)
     except OSError as error:
         raise ChessregError(
             f"cannot write the settings {target}: {describe_os_error(error)}", "check that folder"
         ) from error
-    return made
+    return record
 
 
 def revoke_trust(reference: str) -> list[TrustedDigest]:
@@ -118,13 +118,13 @@ def revoke_trust(reference: str) -> list[TrustedDigest]:
     NotFoundError."""
     path = str(expand_path(reference).resolve())
     begins = reference.lower() if re.fullmatch(r"[0-9a-fA-F]{8,64}", reference) else None
-    matching = [row for row in list_trusted() if row.path == path or (begins and row.digest.startswith(begins))]
-    if not matching:
+    records = [row for row in list_trusted() if row.path == path or (begins and row.digest.startswith(begins))]
+    if not records:
         raise NotFoundError(f"{reference} is not trusted on this machine", "chessreg trust --list")
-    for row in matching:
+    for row in records:
         (trust_folder() / f"{row.digest}.json").unlink(missing_ok=True)
         _NAMED_DIGESTS.discard(row.digest)
-    return matching
+    return records
 
 
 def read_code_file(path: Path) -> tuple[Path, bytes]:
@@ -135,10 +135,10 @@ def read_code_file(path: Path) -> tuple[Path, bytes]:
     """
     try:
         real = expand_path(path).resolve()
-        there = real.is_file()
+        is_file = real.is_file()
     except (ValueError, RuntimeError, OSError) as error:  # NUL in the path, or a link cycle
         raise BadInputError(f"{str(path)!r} is not a path: {error}") from error
-    if not there:
+    if not is_file:
         raise NotFoundError(f"{real} does not exist")
     get_recordable_path(real)
     if (store := next((place for place in real.parents if (place / "store.json").exists()), None)) is not None:

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 @contextmanager
 def lock_states(store: Store, run_id: UUID, names: Iterable[str]) -> Iterator[None]:
     """Lock these state files of a run during the block. Raises StoreError naming a process that holds one."""
-    held: list[WriterLock] = []
+    locks: list[WriterLock] = []
     try:
         for name in names:
-            held.append(WriterLock(store.tmp, f"{run_id.hex}-{name}", f"{name} of run {run_id.hex[-6:]}"))
+            locks.append(WriterLock(store.tmp, f"{run_id.hex}-{name}", f"{name} of run {run_id.hex[-6:]}"))
         yield
     finally:
-        for lock in held:
+        for lock in locks:
             lock.release()
 
 
@@ -42,8 +42,8 @@ def read_progress(state: Path) -> list[int]:
     import torch
 
     try:
-        found: Any = torch.load(state, map_location="cpu", weights_only=True, mmap=True)["place"]
-        return [int(number) for number in found]
+        place: Any = torch.load(state, map_location="cpu", weights_only=True, mmap=True)["place"]
+        return [int(number) for number in place]
     except Exception as error:  # torch raises errors of many types
         raise ChessregError(
             f"{state} is not a saved state: {get_first_line(error)}", "remove it to start from scratch"
@@ -70,16 +70,16 @@ def carry_states(database: Database, source: Store, target: Store, runs: Iterabl
     Complete runs have no states. Raises StoreError if a process is using a state to be replaced, and ChessregError for
     a damaged state.
     """
-    brought = 0
+    carried_count = 0
     for run_id in runs:
         for state in list_states(database, source, run_id):
-            place, there = read_progress(state), target.run_folder(run_id.hex) / state.name
+            place, target_state = read_progress(state), target.run_folder(run_id.hex) / state.name
             with lock_states(target, run_id, [state.name]):
-                if there.exists() and read_progress(there) >= place:
+                if target_state.exists() and read_progress(target_state) >= place:
                     continue
-                copy_state(state, there)
-            brought += 1
-    return brought
+                copy_state(state, target_state)
+            carried_count += 1
+    return carried_count
 
 
 def copy_states(
@@ -97,12 +97,12 @@ def copy_states(
 
 def copy_state(state: Path, there: Path) -> None:
     """Copy a state atomically. If the source is replaced meanwhile, the opened version is copied."""
-    aside = there.with_suffix(".carried")
+    part_path = there.with_suffix(".carried")
     with convert_os_errors(f"copy {state}"):
         try:
-            shutil.copyfile(state, aside)
-            sync_path(aside)
-            aside.replace(there)
+            shutil.copyfile(state, part_path)
+            sync_path(part_path)
+            part_path.replace(there)
             sync_path(there.parent)
         finally:
-            discard_path(aside)
+            discard_path(part_path)

@@ -60,7 +60,7 @@ def mark_lost(database: Database, attempts: list[UUID], cause: tables.Cause, mes
     """Mark attempts as lost unless they have ended meanwhile. Return the number marked."""
     if not attempts:
         return 0
-    lost = 0
+    lost_count = 0
     with database.write() as session:
         for attempt_id in attempts:
             attempt = session.get_one(tables.Attempt, attempt_id)
@@ -68,8 +68,8 @@ def mark_lost(database: Database, attempts: list[UUID], cause: tables.Cause, mes
                 attempt.state, attempt.cause = tables.AttemptState.LOST, cause
                 attempt.ended_at, attempt.message = get_utc_now(), message
                 attempt.units_done = max(attempt.units_done, count_units_done(session, attempt_id))
-                lost += 1
-    return lost
+                lost_count += 1
+    return lost_count
 
 
 def count_units_done(session: Session, attempt_id: UUID) -> int:
@@ -95,32 +95,32 @@ class Watcher:
         """
         began = time.monotonic() if began is None else began
         attempts = read_running_attempts(database)
-        lost = mark_gone_lost(database, attempts)
-        overdue = [attempt.id for attempt in self.list_overdue(attempts, began)]
-        return lost + mark_lost(database, overdue, tables.Cause.LOST, "it did not check in as promised")
+        lost_count = mark_gone_lost(database, attempts)
+        overdue_ids = [attempt.id for attempt in self.list_overdue(attempts, began)]
+        return lost_count + mark_lost(database, overdue_ids, tables.Cause.LOST, "it did not check in as promised")
 
     def list_overdue(self, attempts: RunningAttempts, began: float) -> list[tables.Attempt]:
         """Return the attempts on other hosts that missed their check-in, and store the current promises.
 
         `began` is `time.monotonic()` before the attempts were read.
         """
-        elsewhere = [attempt for attempt, process in attempts if process.is_gone() is None]
+        other_attempts = [attempt for attempt, process in attempts if process.is_gone() is None]
         now = time.monotonic()
-        if not elsewhere:
+        if not other_attempts:
             self.forget()
             return []
-        seen = {} if now - began > SLOW_READ_S else self._read_notes()
+        promises = {} if now - began > SLOW_READ_S else self._read_notes()
         notes: dict[str, list[Any]] = {}
-        late = []
-        for attempt in elsewhere:
-            promised, since = seen.get(attempt.id.hex, ("", now))
-            if promised != attempt.checked_in_at.isoformat():
-                promised, since = attempt.checked_in_at.isoformat(), now
-            notes[attempt.id.hex] = [promised, since]
+        overdue_attempts = []
+        for attempt in other_attempts:
+            promise, since = promises.get(attempt.id.hex, ("", now))
+            if promise != attempt.checked_in_at.isoformat():
+                promise, since = attempt.checked_in_at.isoformat(), now
+            notes[attempt.id.hex] = [promise, since]
             if now - since > attempt.next_check_in_seconds:
-                late.append(attempt)
+                overdue_attempts.append(attempt)
         self._write_notes(notes)
-        return late
+        return overdue_attempts
 
     def forget(self) -> None:
         """Discard all stored promises."""
@@ -132,7 +132,7 @@ class Watcher:
             notes = read_json(self.file)
             if notes["boot"] != read_boot_id():
                 return {}
-            return {key: (promised, float(since)) for key, (promised, since) in notes["seen"].items()}
+            return {key: (promise, float(since)) for key, (promise, since) in notes["seen"].items()}
         except (OSError, ValueError, KeyError, TypeError):
             return {}
 

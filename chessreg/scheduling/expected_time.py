@@ -56,8 +56,8 @@ class ExpectedTime:
         earlier = "the nearest earlier run" if self.attempts == 1 else f"the {fastest} of {self.attempts} earlier runs"
         if self.took:
             low, high = (f"{seconds:,.0f}" for seconds in self.took)
-            took = f"it took {low} s" if self.attempts == 1 else f"they took {low} to {high} s"
-            earlier += f", as if nothing else had run ({took})"
+            range_text = f"it took {low} s" if self.attempts == 1 else f"they took {low} to {high} s"
+            earlier += f", as if nothing else had run ({range_text})"
         return earlier if self.counted else f"{earlier}; its inputs do not exist yet"
 
 
@@ -83,18 +83,24 @@ def estimate_time(
         return ExpectedTime(None)
     attempts = find_nearest_attempts(kind, spec, inputs)
     if units is None or missing is None:
-        sized = [each for each in attempts if each.units]
-        whole = [(_measure_seconds(each) * each.units / each.units_done, 1.0) for each in sized]
-        took = _find_crowded_range(sized)
-        return ExpectedTime(find_fast_pace(whole) / shards, len(whole), False, took) if whole else ExpectedTime(None)
-    if counted := estimate_cpu_seconds(kind.name, estimate) if estimate is not None else None:
-        timed = [(each, seconds) for each in attempts if (seconds := estimate_counted_seconds(kind, each, inputs))]
-        times = [(_measure_seconds(each), seconds) for each, seconds in timed]
+        attempts_with_units = [each for each in attempts if each.units]
+        full_times = [(_measure_seconds(each) * each.units / each.units_done, 1.0) for each in attempts_with_units]
+        crowded_range = _find_crowded_range(attempts_with_units)
+        return (
+            ExpectedTime(find_fast_pace(full_times) / shards, len(full_times), False, crowded_range)
+            if full_times
+            else ExpectedTime(None)
+        )
+    if counted_seconds := estimate_cpu_seconds(kind.name, estimate) if estimate is not None else None:
+        attempt_times = [
+            (each, seconds) for each in attempts if (seconds := estimate_counted_seconds(kind, each, inputs))
+        ]
+        times = [(_measure_seconds(each), seconds) for each, seconds in attempt_times]
         if times or not attempts:
             start = find_start_time(times)
             ratio = find_fast_pace([(seconds - start, work) for seconds, work in times]) if times else 1.0
-            expected = start + counted * ratio * missing / units / shards
-            return ExpectedTime(expected, len(times), took=_find_crowded_range([each for each, _ in timed]))
+            expected = start + counted_seconds * ratio * missing / units / shards
+            return ExpectedTime(expected, len(times), took=_find_crowded_range([each for each, _ in attempt_times]))
     if not attempts:
         return ExpectedTime(None)
     seconds_per_unit = find_fast_pace([(_measure_seconds(attempt), attempt.units_done) for attempt in attempts])
@@ -118,7 +124,7 @@ def find_start_time(times: Sequence[tuple[float, float]]) -> float:
     >>> find_start_time([(4.5, 1.0), (9.0, 6.0)]), find_start_time([(60.0, 20.0)]), find_start_time([(1.0, 9.0)])
     (3.0, 5.0, 0.0)
     """
-    return min((min(START_S, max(0.0, seconds - counted)) for seconds, counted in times), default=0.0)
+    return min((min(START_S, max(0.0, seconds - counted_seconds)) for seconds, counted_seconds in times), default=0.0)
 
 
 def find_fast_pace(times: Sequence[tuple[float, float]]) -> float:
@@ -128,9 +134,9 @@ def find_fast_pace(times: Sequence[tuple[float, float]]) -> float:
     (2.0, 1.0)
     """
     paces = sorted((seconds / work, work) for seconds, work in times)
-    done = accumulate(work for _, work in paces)
+    cumulative_work = accumulate(work for _, work in paces)
     enough = FAST_SHARE * sum(work for _, work in times)
-    return next(pace for (pace, _), so_far in zip(paces, done, strict=True) if so_far >= enough)
+    return next(pace for (pace, _), cumulative in zip(paces, cumulative_work, strict=True) if cumulative >= enough)
 
 
 def find_nearest_attempts(kind: Kind, spec: Spec, inputs: Inputs) -> list[Row[Any]]:
@@ -159,9 +165,9 @@ def find_nearest_attempts(kind: Kind, spec: Spec, inputs: Inputs) -> list[Row[An
     )  # fmt: skip
     with inputs.database.read() as session:
         rows = session.execute(query).all()
-    wanted = spec.model_dump(mode="json")
+    settings = spec.model_dump(mode="json")
     rank = sorted(
-        rows, key=lambda row: (not is_this_machine(row.host, row.system_id), -_count_equal_settings(wanted, row.spec))
+        rows, key=lambda row: (not is_this_machine(row.host, row.system_id), -_count_equal_settings(settings, row.spec))
     )
     return list(rank[:NEAREST_ATTEMPTS])
 
@@ -172,9 +178,11 @@ def estimate_counted_seconds(kind: Kind, attempt: Row[Any], inputs: Inputs) -> f
     None if its work cannot be counted again, for example because its inputs were deleted.
     """
     with suppress(ChessregError, ValidationError, OSError):
-        counted = estimate_cpu_seconds(kind.name, kind.estimate(parse_settings(kind.spec, attempt.spec), inputs))
-        if counted and attempt.units:
-            return counted * attempt.units_done / attempt.units
+        counted_seconds = estimate_cpu_seconds(
+            kind.name, kind.estimate(parse_settings(kind.spec, attempt.spec), inputs)
+        )
+        if counted_seconds and attempt.units:
+            return counted_seconds * attempt.units_done / attempt.units
     return None
 
 
@@ -186,8 +194,8 @@ def _measure_seconds(attempt: Row[Any]) -> float:
 
 def _find_crowded_range(attempts: Sequence[Row[Any]]) -> tuple[float, float] | None:
     """Return the shortest and the longest time of attempts in seconds; None if none was on a crowded machine."""
-    lasted = [float((each.ended_at - each.started_at).total_seconds()) for each in attempts]
-    return (min(lasted), max(lasted)) if any(_measure_crowding(each) > 1 for each in attempts) else None
+    durations = [float((each.ended_at - each.started_at).total_seconds()) for each in attempts]
+    return (min(durations), max(durations)) if any(_measure_crowding(each) > 1 for each in attempts) else None
 
 
 def _measure_crowding(attempt: Row[Any]) -> float:

@@ -104,8 +104,8 @@ class PlannedRun:
         One if the kind requires its units in order.
         """
         kind, order = self.order.kind, self.order
-        most = 1 if kind.in_order(self.spec) else order.shards
-        return min(most, max((self.units or most) - (kind.reduce is not None), 1))
+        max_shards = 1 if kind.in_order(self.spec) else order.shards
+        return min(max_shards, max((self.units or max_shards) - (kind.reduce is not None), 1))
 
 
 class ExpectedInputs(Inputs):
@@ -150,8 +150,8 @@ class ExpectedInputs(Inputs):
                 raise BadInputError(f"{reference} is a launch of {len(runs)} runs", "name one of them")
             kind, spec_hash = next(iter(runs))
             # A run that has begun is found normally, but its checkpoint exists only at its end.
-            begun = session.get(tables.Run, make_uuid(spec_hash))
-            return None if begun and (begun.completed_at or not is_checkpoint_maker(kind)) else (kind, spec_hash)
+            run = session.get(tables.Run, make_uuid(spec_hash))
+            return None if run and (run.completed_at or not is_checkpoint_maker(kind)) else (kind, spec_hash)
 
 
 def plan_orders(orders: Sequence[Order], database: Database, store: Store) -> list[PlannedRun]:
@@ -161,8 +161,8 @@ def plan_orders(orders: Sequence[Order], database: Database, store: Store) -> li
     """
     if not orders:
         raise BadInputError("nothing to launch")
-    for on in dict.fromkeys(order.on for order in orders):
-        open_executor(on)
+    for executor in dict.fromkeys(order.on for order in orders):
+        open_executor(executor)
     inputs = ExpectedInputs(database, store)
     planned: dict[str, PlannedRun] = {}
     for order in orders:
@@ -173,38 +173,44 @@ def plan_orders(orders: Sequence[Order], database: Database, store: Store) -> li
         if order.name and order.name in inputs.of_launch:
             raise BadInputError(f"two runs of this launch are named {order.name!r}")
         planned.setdefault(planned_run.spec_hash, planned_run)
-        for called in filter(None, (order.name, planned_run.run_id.hex, planned_run.run_id.hex[-6:])):
+        for reference in filter(None, (order.name, planned_run.run_id.hex, planned_run.run_id.hex[-6:])):
             if planned_run.status != "complete":
-                inputs.of_launch[called] = order.kind.name, planned_run.spec_hash
+                inputs.of_launch[reference] = order.kind.name, planned_run.spec_hash
     return list(planned.values())
 
 
 def plan_order(order: Order, inputs: ExpectedInputs, planned: dict[str, PlannedRun]) -> PlannedRun:
     """Resolve one order. `planned` are the earlier orders of the launch by spec hash."""
     spec, spec_hash = resolve_and_hash(order.kind, order.spec, inputs)
-    after = []
+    dependencies = []
     for name, reference in list_references(spec).items():
-        needed = reference.removeprefix("run:").partition("/")[0]
+        needed_hash = reference.removeprefix("run:").partition("/")[0]
         with inputs.database.read() as session:
             is_made = not reference.startswith("run:") or transfer.is_finished(session, reference)
-            comes = needed in planned or queue.has_active_job(session, make_uuid(needed)) if not is_made else False
-            run = session.get(tables.Run, make_uuid(needed)) if not is_made else None
-            tried = session.scalars(select(Job.id).where(Job.run_id == make_uuid(needed))).first() if run else None
+            is_expected = (
+                needed_hash in planned or queue.has_active_job(session, make_uuid(needed_hash))
+                if not is_made
+                else False
+            )
+            run = session.get(tables.Run, make_uuid(needed_hash)) if not is_made else None
+            earlier_job = (
+                session.scalars(select(Job.id).where(Job.run_id == make_uuid(needed_hash))).first() if run else None
+            )
         if is_made:
             transfer.require_bytes(inputs.database, inputs.store, name, reference)
-        elif comes:
-            after.append(needed)
+        elif is_expected:
+            dependencies.append(needed_hash)
         elif run is not None:
-            raise transfer.make_unfinished_input_error(run.kind, run.id.hex, tried is not None)
+            raise transfer.make_unfinished_input_error(run.kind, run.id.hex, earlier_job is not None)
         else:
-            raise NotFoundError(f"{name}: no run with spec {needed[:12]}… is here or launched", "launch it first")
+            raise NotFoundError(f"{name}: no run with spec {needed_hash[:12]}… is here or launched", "launch it first")
     units = missing = None
     status = "queued"
-    if not after:
-        resolved = count_spec_units(order.kind, spec, spec_hash, inputs)
-        units, missing = resolved.units, len(find_missing_units(inputs, resolved))
+    if not dependencies:
+        unit_count = count_spec_units(order.kind, spec, spec_hash, inputs)
+        units, missing = unit_count.units, len(find_missing_units(inputs, unit_count))
         if missing:
-            require_runnable(resolved, None, inputs)
+            require_runnable(unit_count, None, inputs)
         else:
             status = "complete"
     if status != "complete":
@@ -212,7 +218,7 @@ def plan_order(order: Order, inputs: ExpectedInputs, planned: dict[str, PlannedR
     with inputs.database.read() as session:
         if status != "complete" and queue.has_active_job(session, make_uuid(spec_hash)):
             status = "already_queued"
-    return PlannedRun(order, spec, spec_hash, tuple(dict.fromkeys(after)), units, missing, status)
+    return PlannedRun(order, spec, spec_hash, tuple(dict.fromkeys(dependencies)), units, missing, status)
 
 
 def require_free_order_name(order: Order, planned: PlannedRun, database: Database) -> None:
@@ -237,11 +243,11 @@ def launch_orders(
     with database.write() as session:
         queue.lock_queue(session)
         planned = [replace(each, status=get_current_status(session, each)) for each in planned]
-        differs = describe_differences(planned)
+        differences = describe_differences(planned)
         for each in planned:
-            name_run(session, each, differs[each.spec_hash], group)
+            name_run(session, each, differences[each.spec_hash], group)
             if each.status == "queued":
-                session.add_all(make_jobs(each, group, store, folder or Path.cwd(), differs[each.spec_hash]))
+                session.add_all(make_jobs(each, group, store, folder or Path.cwd(), differences[each.spec_hash]))
     return group if any(each.status == "queued" for each in planned) else None, planned
 
 
@@ -254,8 +260,8 @@ def name_run(session: Session, planned: PlannedRun, differs: str, group: UUID) -
     if name and name != now:
         names.require_free_name(session, "run", run_id, name)
     elif not name and not now and differs:
-        apart = re.sub(r"[^A-Za-z0-9._+-]+", "-", differs.replace("=", "")).strip("-")
-        name = f"{planned.order.kind.name}-{apart}"[:90]
+        suffix = re.sub(r"[^A-Za-z0-9._+-]+", "-", differs.replace("=", "")).strip("-")
+        name = f"{planned.order.kind.name}-{suffix}"[:90]
         if names.find_by_name(session, "run", name):
             name = f"{name}-{group.hex[-6:]}"
     if name and name != now:
@@ -288,16 +294,18 @@ def describe_differences(planned: Sequence[PlannedRun]) -> dict[str, str]:
             values.setdefault((each.order.kind.name, name), set()).add(value)
     differences: dict[str, str] = {}
     for each in planned:
-        own = specs[each.spec_hash].items()
-        apart = [f"{name}={value}" for name, value in own if len(values[each.order.kind.name, name]) > 1]
-        differences[each.spec_hash] = clip_text(", ".join(apart))
+        settings = specs[each.spec_hash].items()
+        differing_settings = [
+            f"{name}={value}" for name, value in settings if len(values[each.order.kind.name, name]) > 1
+        ]
+        differences[each.spec_hash] = clip_text(", ".join(differing_settings))
     return differences
 
 
 def make_jobs(planned: PlannedRun, group: UUID, store: Store, folder: Path, differs: str = "") -> list[Job]:
     """Return one job for each shard, and one for the reduce. `differs` describes the run within its launch."""
     order, shards = planned.order, planned.shards
-    options, here = order.options.model_dump(mode="json"), get_this_process()
+    options, process = order.options.model_dump(mode="json"), get_this_process()
     numbers = list(range(shards)) + ([shards] if order.kind.reduce is not None else [])
     return [
         Job(
@@ -307,8 +315,8 @@ def make_jobs(planned: PlannedRun, group: UUID, store: Store, folder: Path, diff
             kind=order.kind.name,
             spec_hash=planned.spec_hash,
             executor=order.on,
-            host=here.host,
-            system_id=here.system_id,
+            host=process.host,
+            system_id=process.system_id,
             shard=number,
             shards=shards,
             priority=order.priority,
@@ -400,8 +408,8 @@ def combine_grid(grid: Mapping[str, Any], listed: Iterable[Mapping[str, Any]] = 
     count = math.prod(len(choices) for choices in values.values()) * len(listed)
     if count > MOST_CELLS:
         raise BadInputError(f"{count:,} cells are more than one sweep may have ({MOST_CELLS:,})", "make parts of it")
-    combined = [dict(zip(values, choice, strict=True)) for choice in itertools.product(*values.values())]
-    return [{**flatten_settings(fixed), **varied} for fixed in listed for varied in combined]
+    combinations = [dict(zip(values, choice, strict=True)) for choice in itertools.product(*values.values())]
+    return [{**flatten_settings(cell), **combination} for cell in listed for combination in combinations]
 
 
 def make_cell_name(name: str | None, cell: Mapping[str, Any], number: int) -> str | None:

@@ -125,7 +125,7 @@ class Presence:
 def read_last_lines(path: Path, lines: int) -> str:
     """Return the last lines of a log, joined into one line."""
     try:
-        written = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        log_lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    return " / ".join(line.strip() for line in written[-lines:] if line.strip())
+    return " / ".join(line.strip() for line in log_lines[-lines:] if line.strip())

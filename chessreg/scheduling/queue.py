@@ -181,22 +181,22 @@ def find_machine(job: Job) -> str | None:
 
 def find_unmet_dependencies(session: Session, job: Job) -> list[tuple[str, bool]]:
     """Return (description, whether it can still finish) of everything that a queued job waits for."""
-    waiting = []
+    unmet = []
     for spec_hash in job.detail.get("after", []):
         run_id = make_uuid(spec_hash)
         run = session.get(tables.Run, run_id)
         if run is None or run.completed_at is None:
-            at_it = session.scalars(select(Job).where(Job.run_id == run_id)).all()
-            kind = run.kind if run else at_it[0].kind if at_it else "run"
-            waiting.append((f"{kind} {run_id.hex[-6:]}", any(can_progress(session, other) for other in at_it)))
+            run_jobs = session.scalars(select(Job).where(Job.run_id == run_id)).all()
+            kind = run.kind if run else run_jobs[0].kind if run_jobs else "run"
+            unmet.append((f"{kind} {run_id.hex[-6:]}", any(can_progress(session, other) for other in run_jobs)))
     if job.shard == job.shards:
         shards = session.scalars(
             select(Job).where(Job.group_id == job.group_id, Job.run_id == job.run_id, Job.shard < job.shards)
         ).all()
         left = [other for other in shards if other.cause is not Cause.FINISHED]
         if left:
-            waiting.append((f"{len(left)} of {job.shards} shards", all(can_progress(session, other) for other in left)))
-    return waiting
+            unmet.append((f"{len(left)} of {job.shards} shards", all(can_progress(session, other) for other in left)))
+    return unmet
 
 
 def can_progress(session: Session, job: Job) -> bool:
@@ -268,7 +268,7 @@ def retry_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
     active job of another launch, are left unchanged.
     """
     lock_queue(session)
-    again = []
+    retried = []
     for job in sorted(jobs, key=lambda job: job.group_id, reverse=True):
         if (
             job.state is JobState.ENDED
@@ -278,11 +278,11 @@ def retry_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
             requeue_job(job, f"again after: {job.message or job.cause}")
             job.cancel = False
             job.detail = {key: value for key, value in job.detail.items() if key not in ("halved", RETRY_KEY)}
-            again.append(job)
+            retried.append(job)
         elif job.state is JobState.RUNNING and job.cancel:
             job.detail = {**job.detail, RETRY_KEY: True}
-            again.append(job)
-    return again
+            retried.append(job)
+    return retried
 
 
 def settle_cancelled_job(session: Session, job: Job, cause: Cause, message: str | None) -> None:
@@ -323,7 +323,7 @@ def set_priority(session: Session, jobs: Iterable[Job], priority: int | None = N
 
     Running jobs are not interrupted.
     """
-    changed = [job for job in jobs if job.state is JobState.QUEUED]
-    for job in changed:
+    changed_jobs = [job for job in jobs if job.state is JobState.QUEUED]
+    for job in changed_jobs:
         job.priority = (job.priority if priority is None else priority) + by
-    return changed
+    return changed_jobs

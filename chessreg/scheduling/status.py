@@ -34,13 +34,13 @@ FINAL_STATES = frozenset(
 def read_job_rows(session: Session, jobs: Iterable[Job]) -> list[Row]:
     """Return one row for each job, in the given order."""
     jobs = list(jobs)
-    called = names.read_names_of(session, "run", {job.run_id for job in jobs})
+    run_names = names.read_names_of(session, "run", {job.run_id for job in jobs})
     runs = {run.id: run for run in _read_by_ids(session, tables.Run, tables.Run.id, {job.run_id for job in jobs})}
     last: dict[UUID, tables.Attempt] = {}
     for attempt in _read_by_ids(session, tables.Attempt, tables.Attempt.job_id, {job.id for job in jobs}):
         if attempt.job_id and (attempt.job_id not in last or last[attempt.job_id].id < attempt.id):
             last[attempt.job_id] = attempt
-    return [_make_row(session, job, runs.get(job.run_id), last.get(job.id), called.get(job.run_id)) for job in jobs]
+    return [_make_row(session, job, runs.get(job.run_id), last.get(job.id), run_names.get(job.run_id)) for job in jobs]
 
 
 def _read_by_ids(session: Session, table: Any, column: Any, ids: set[UUID]) -> list[Any]:
@@ -52,11 +52,11 @@ def _make_row(
 ) -> Row:
     reduces = job.detail.get("reduces", False)
     every = run.units if run else job.detail.get("units")
-    mine = select_shard_units(every - reduces, every, job.shard, job.shards) if every else range(0)
-    done = count_done(session, job.run_id, mine)
-    state, waits = find_state(session, job)
-    rate, left = measure_pace(attempt, done, len(mine)) if state == "running" else (None, None)
-    placed = queue.read_placement(job)
+    job_units = select_shard_units(every - reduces, every, job.shard, job.shards) if every else range(0)
+    done_units = count_done(session, job.run_id, job_units)
+    state, wait_reason = find_state(session, job)
+    rate, left = measure_pace(attempt, done_units, len(job_units)) if state == "running" else (None, None)
+    placement = queue.read_placement(job)
     row = {
         "id": job.id,
         "group_id": job.group_id,
@@ -66,22 +66,22 @@ def _make_row(
         "title": queue.format_job_title(job),
         "differs": job.detail.get("differs", ""),
         "state": state,
-        "waits_for": waits,
+        "waits_for": wait_reason,
         "shard": job.shard,
         "shards": job.shards,
-        "units": len(mine) if every else None,
-        "done": done,
-        "progress": measure_progress(attempt, done, len(mine)),
+        "units": len(job_units) if every else None,
+        "done": done_units,
+        "progress": measure_progress(attempt, done_units, len(job_units)),
         "rate": rate,
         "seconds_left": left,
         "doing": attempt.doing if attempt and state == "running" else None,
         "executor": job.executor,
         "host": job.host,
         "machine": queue.find_machine(job),
-        "scheduler_job": placed.get("job"),
-        "partition": placed.get("partition"),
-        "reason": placed.get("reason"),
-        "starts_at": placed.get("starts_at"),
+        "scheduler_job": placement.get("job"),
+        "partition": placement.get("partition"),
+        "reason": placement.get("reason"),
+        "starts_at": placement.get("starts_at"),
         "here": is_this_machine(job.host, job.system_id),
         "priority": job.priority,
         "tries": job.tries,
@@ -122,10 +122,12 @@ def find_state(session: Session, job: Job) -> tuple[str, list[str]]:
         return end_word(job, job.cause), []
     if job.state is JobState.RUNNING:
         return ("cancelling" if job.cancel else "waiting" if queue.is_waiting_in_cluster(job) else "running"), []
-    waits = queue.find_unmet_dependencies(session, job)
-    if not waits:
+    unmet_dependencies = queue.find_unmet_dependencies(session, job)
+    if not unmet_dependencies:
         return "queued", []
-    return ("waiting" if all(can for _, can in waits) else "blocked"), [what for what, _ in waits]
+    return ("waiting" if all(can for _, can in unmet_dependencies) else "blocked"), [
+        what for what, _ in unmet_dependencies
+    ]
 
 
 def measure_progress(attempt: tables.Attempt | None, done: int, units: int) -> float | None:
@@ -150,10 +152,10 @@ def measure_pace(attempt: tables.Attempt | None, done: int, units: int) -> tuple
     if seconds <= 0:
         return None, None
     progress = attempt.progress or 0.0
-    here = progress - (attempt.progress_before or 0.0)  # without the loaded state
-    mine = units - max(done - attempt.units_done, 0)  # units left by earlier attempts
-    rate = max(attempt.units_done, here * mine) / seconds or None
-    left = seconds * (1 - progress) / here if here > 0 else (units - done) / rate if rate else None
+    own_progress = progress - (attempt.progress_before or 0.0)  # without the loaded state
+    own_units = units - max(done - attempt.units_done, 0)  # units left by earlier attempts
+    rate = max(attempt.units_done, own_progress * own_units) / seconds or None
+    left = seconds * (1 - progress) / own_progress if own_progress > 0 else (units - done) / rate if rate else None
     return rate, left
 
 
@@ -167,13 +169,13 @@ def end_word(job: Job | None, cause: tables.Cause | None) -> str:
 def read_full_row(session: Session, job: Job) -> Row:
     """Return one job with its settings, all attempts, and its dependencies."""
     (row,) = read_job_rows(session, [job])
-    tried = session.execute(
+    attempts = session.execute(
         select(tables.Attempt, tables.Machine.host)
         .join(tables.Machine, tables.Machine.id == tables.Attempt.machine_id, isouter=True)
         .where(tables.Attempt.job_id == job.id)
         .order_by(tables.Attempt.started_at, tables.Attempt.id)
     ).all()
-    kept = ("id", "state", "cause", "exit_code", "message", "started_at", "ended_at", "units_done", "log")
+    field_names = ("id", "state", "cause", "exit_code", "message", "started_at", "ended_at", "units_done", "log")
     return {
         **row,
         "spec": job.detail["spec"],
@@ -182,8 +184,8 @@ def read_full_row(session: Session, job: Job) -> Row:
         "folder": job.detail["folder"],
         "handle": job.handle,
         "attempts": [
-            {**{key: getattr(a, key) for key in kept}, "execution_options": a.execution_options, "host": host}
-            for a, host in tried
+            {**{key: getattr(a, key) for key in field_names}, "execution_options": a.execution_options, "host": host}
+            for a, host in attempts
         ],
     }
 
@@ -201,9 +203,9 @@ def list_active(session: Session) -> list[Row]:
     """
     order = case((Job.state == JobState.RUNNING, 0), else_=1), Job.priority.desc(), Job.created_at, Job.shard, Job.id
     jobs = session.scalars(select(Job).where(Job.ended_at.is_(None)).order_by(*order).limit(MAX_ROWS)).all()
-    queued = read_job_rows(session, jobs)
-    running = [row for row in queued if row["state"] in ("running", "cancelling")]
-    return [*list_foreground(session), *running, *(row for row in queued if row not in running)]
+    job_rows = read_job_rows(session, jobs)
+    running_rows = [row for row in job_rows if row["state"] in ("running", "cancelling")]
+    return [*list_foreground(session), *running_rows, *(row for row in job_rows if row not in running_rows)]
 
 
 def list_foreground(session: Session) -> list[Row]:
@@ -217,17 +219,17 @@ def list_foreground(session: Session) -> list[Row]:
         .limit(MAX_ROWS)
     )
     attempts = session.execute(query).all()
-    called = names.read_names_of(session, "run", {run.id for _, run, _ in attempts})
+    run_names = names.read_names_of(session, "run", {run.id for _, run, _ in attempts})
     rows: list[Row] = []
     for attempt, run, host in attempts:
-        done = count_done(session, run.id)
-        rate, left = measure_pace(attempt, done, run.units)
+        done_units = count_done(session, run.id)
+        rate, left = measure_pace(attempt, done_units, run.units)
         rows.append(
             {
                 "id": None,
                 "group_id": None,
                 "run_id": run.id,
-                "name": called.get(run.id),
+                "name": run_names.get(run.id),
                 "kind": run.kind,
                 "title": f"{run.kind} {run.id.hex[-6:]}",
                 "state": "running",
@@ -235,8 +237,8 @@ def list_foreground(session: Session) -> list[Row]:
                 "shard": 0,
                 "shards": 1,
                 "units": run.units,
-                "done": done,
-                "progress": measure_progress(attempt, done, run.units),
+                "done": done_units,
+                "progress": measure_progress(attempt, done_units, run.units),
                 "rate": rate,
                 "seconds_left": left,
                 "doing": attempt.doing,
@@ -269,26 +271,32 @@ def list_ended(session: Session, since: datetime) -> list[Row]:
         .where(Attempt.id.in_(newest))
         .order_by(*newest_first)
     )
-    attempted = exists().where(Attempt.job_id == Job.id, Attempt.ended_at > since)
-    untried = select(Job).where(Job.ended_at > since, ~attempted).order_by(Job.ended_at.desc()).limit(MAX_ROWS)
+    has_ended_attempt = exists().where(Attempt.job_id == Job.id, Attempt.ended_at > since)
+    jobs_without_attempt = (
+        select(Job).where(Job.ended_at > since, ~has_ended_attempt).order_by(Job.ended_at.desc()).limit(MAX_ROWS)
+    )
     rows: dict[UUID, Row] = {}
-    again = {row["run_id"] for row in list_foreground(session)}
-    tried, left = session.execute(query).all(), session.scalars(untried).all()
-    called = names.read_names_of(session, "run", {*(run.id for _, run, _, _ in tried), *(job.run_id for job in left)})
-    for attempt, run, host, job in tried:
+    foreground_runs = {row["run_id"] for row in list_foreground(session)}
+    attempts, left = session.execute(query).all(), session.scalars(jobs_without_attempt).all()
+    run_names = names.read_names_of(
+        session, "run", {*(run.id for _, run, _, _ in attempts), *(job.run_id for job in left)}
+    )
+    for attempt, run, host, job in attempts:
         key = attempt.job_id or attempt.run_id
-        if key in rows or (job is not None and job.ended_at is None) or (job is None and run.id in again):
+        if key in rows or (job is not None and job.ended_at is None) or (job is None and run.id in foreground_runs):
             continue  # tried again since
-        interrupted = attempt.job_id is None and attempt.state is AttemptState.KILLED and attempt.cause is Cause.KILLED
+        is_interrupted = (
+            attempt.job_id is None and attempt.state is AttemptState.KILLED and attempt.cause is Cause.KILLED
+        )
         # a job may be cancelled after a failed attempt
         last = job if job is not None and job.cause is not attempt.cause else attempt
         rows[key] = {
             "id": attempt.job_id,
             "run_id": run.id,
             "kind": run.kind,
-            "name": called.get(run.id),
+            "name": run_names.get(run.id),
             "title": queue.format_job_title(job) if job is not None else f"{run.kind} {run.id.hex[-6:]}",
-            "cause": "interrupted" if interrupted else end_word(job, last.cause or Cause.LOST),
+            "cause": "interrupted" if is_interrupted else end_word(job, last.cause or Cause.LOST),
             "message": last.message,
             "done": count_done(session, run.id),
             "units": run.units,
@@ -297,26 +305,26 @@ def list_ended(session: Session, since: datetime) -> list[Row]:
             "ended_at": attempt.ended_at,
         }
     for job in left:
-        begun = session.get(Run, job.run_id)
+        started_run = session.get(Run, job.run_id)
         rows.setdefault(
             job.id,
             {
                 "id": job.id,
                 "run_id": job.run_id,
                 "kind": job.kind,
-                "name": called.get(job.run_id),
+                "name": run_names.get(job.run_id),
                 "title": queue.format_job_title(job),
                 "cause": end_word(job, job.cause or Cause.KILLED),
                 "message": job.message,
                 "done": count_done(session, job.run_id),
-                "units": begun.units if begun else None,
+                "units": started_run.units if started_run else None,
                 "seconds": None,
                 "machine": queue.find_machine(job),
                 "ended_at": job.ended_at,
             },
         )
-    ended = sorted(rows.values(), key=lambda row: row["ended_at"], reverse=True)[:MAX_ROWS]
-    return [{**row, "failed": row["cause"] in FAILURES} for row in ended]
+    ended_rows = sorted(rows.values(), key=lambda row: row["ended_at"], reverse=True)[:MAX_ROWS]
+    return [{**row, "failed": row["cause"] in FAILURES} for row in ended_rows]
 
 
 def explain_missing_log(row: Row) -> str:
@@ -331,9 +339,9 @@ def find_log(store: Store, job: Job) -> Path | None:
 
     A path from the job's row is read only if it has the name of this job's log.
     """
-    here = queue.get_job_folder(store, job) / "log.txt"
-    if here.exists():
-        return here
+    log_path = queue.get_job_folder(store, job) / "log.txt"
+    if log_path.exists():
+        return log_path
     path = load_executor_class(job.executor).logs(job.handle) if job.handle else None
-    inside = here.relative_to(store.root).parts
-    return path if path is not None and path.parts[-len(inside) :] == inside and path.exists() else None
+    parts = log_path.relative_to(store.root).parts
+    return path if path is not None and path.parts[-len(parts) :] == parts and path.exists() else None

@@ -100,7 +100,7 @@ class Supervisor:
 
     def run_once(self) -> bool:
         """Run the loop once. Return whether any job is running or may still start."""
-        began = time.monotonic()
+        start = time.monotonic()
         self.ingest_results()
         self.note_started()
         self.read_queue()
@@ -110,8 +110,8 @@ class Supervisor:
         self.submit_ready_jobs()
         if time.monotonic() - self._watched > WATCH_INTERVAL_S:
             self._watched = time.monotonic()
-            if lost := self.watcher.mark_lost_attempts(self.database, began):
-                log_line(f"{lost} attempts are lost")
+            if lost_count := self.watcher.mark_lost_attempts(self.database, start):
+                log_line(f"{lost_count} attempts are lost")
         return bool(self.running or self.hope or self.started)
 
     def read_queue(self) -> None:
@@ -121,9 +121,9 @@ class Supervisor:
             return
         with self.database.read() as session:
             self.running = queue.read_own_jobs(session, self.store, JobState.RUNNING)
-            queued = queue.read_own_jobs(session, self.store, JobState.QUEUED)
-            self.ready = [job for job in queued if not queue.find_unmet_dependencies(session, job)]
-            self.hope = bool(self.ready) or any(queue.can_progress(session, job) for job in queued)
+            queued_jobs = queue.read_own_jobs(session, self.store, JobState.QUEUED)
+            self.ready = [job for job in queued_jobs if not queue.find_unmet_dependencies(session, job)]
+            self.hope = bool(self.ready) or any(queue.can_progress(session, job) for job in queued_jobs)
             session.expunge_all()
         self._version = version
 
@@ -145,21 +145,21 @@ class Supervisor:
 
         A less urgent job does not take GPUs or cores that a more urgent one waits for.
         """
-        ready = [job for job in self.ready if job.id not in self.started and self.has_space(job)]
-        due = time.monotonic() - self._offered > OFFER_INTERVAL_S
-        if not ready or not (due or any(job.id not in self._refused for job in ready)):
+        ready_jobs = [job for job in self.ready if job.id not in self.started and self.has_space(job)]
+        is_offer_due = time.monotonic() - self._offered > OFFER_INTERVAL_S
+        if not ready_jobs or not (is_offer_due or any(job.id not in self._refused for job in ready_jobs)):
             return
-        self._offered, self._refused = time.monotonic(), {job.id for job in ready}
+        self._offered, self._refused = time.monotonic(), {job.id for job in ready_jobs}
         groups: dict[tuple[int, UUID, UUID, str], list[Job]] = {}
-        for job in ready:  # in order of priority, then age
+        for job in ready_jobs:  # in order of priority, then age
             groups.setdefault((-job.priority, job.group_id, job.run_id, job.executor), []).append(job)
         full: set[tuple[str, bool]] = set()
-        for (_, _, _, on), jobs in groups.items():
-            room = on, jobs[0].detail["execution_options"].get("device") == "cpu"
+        for (_, _, _, executor_name), jobs in groups.items():
+            room = executor_name, jobs[0].detail["execution_options"].get("device") == "cpu"
             if room in full:
                 continue
             try:
-                handles = self.get_executor(on).submit(
+                handles = self.get_executor(executor_name).submit(
                     [queue.prepare_submission(self.database, self.store, job) for job in jobs]
                 )
             except ChessregError as error:
@@ -170,7 +170,10 @@ class Supervisor:
             for job in jobs:
                 if job.id in handles:
                     self.started[job.id] = handles[job.id], job.tries + 1
-                    log_line(f"started {queue.format_job_title(job)} ({job.id.hex[-6:]}), try {job.tries + 1}, on {on}")
+                    log_line(
+                        f"started {queue.format_job_title(job)} ({job.id.hex[-6:]}), try {job.tries + 1}, "
+                        f"on {executor_name}"
+                    )
             self.note_started()
             if len(handles) < len(jobs):
                 full.add(room)
@@ -210,34 +213,34 @@ class Supervisor:
         by_executor: dict[str, list[Job]] = {}
         for job in running:
             by_executor.setdefault(job.executor, []).append(job)
-        ended: list[tuple[Job, SubmissionStatus]] = []
-        placed: dict[UUID, dict[str, str]] = {}
-        for on, jobs in by_executor.items():
+        ended_jobs: list[tuple[Job, SubmissionStatus]] = []
+        placements: dict[UUID, dict[str, str]] = {}
+        for executor_name, jobs in by_executor.items():
             try:
-                at = self.get_executor(on)
-                seen = at.poll([job.handle or "" for job in jobs])
+                at = self.get_executor(executor_name)
+                statuses = at.poll([job.handle or "" for job in jobs])
                 for job in jobs:
-                    seen_job = seen.get(job.handle or "")
+                    seen_job = statuses.get(job.handle or "")
                     if seen_job is not None and seen_job.state == "ended":
-                        ended.append((job, seen_job))
+                        ended_jobs.append((job, seen_job))
                         continue
                     if seen_job is not None and (
                         record := queue.make_placement_record(seen_job)
                     ) != queue.read_placement(job):
-                        placed[job.id] = record
+                        placements[job.id] = record
                     if job.cancel and job.handle:
                         at.cancel(job.handle)
             except ChessregError as error:
-                log_line(f"{on} does not respond: {error.message}")
-        if placed:
+                log_line(f"{executor_name} does not respond: {error.message}")
+        if placements:
             with self.database.write() as session:
-                for job_id, record in placed.items():
+                for job_id, record in placements.items():
                     queue.record_placement(session.get_one(Job, job_id), record)
-        if ended:
+        if ended_jobs:
             self.ingest_results()  # ingest results before the end is recorded
-            for job, seen_job in ended:
+            for job, seen_job in ended_jobs:
                 self.record_end(job, seen_job)
-        return bool(ended)
+        return bool(ended_jobs)
 
     def record_end(self, job: Job, seen: SubmissionStatus) -> None:
         """Record the end of an attempt, from the worker's report and the executor's status, and requeue it if
@@ -254,22 +257,22 @@ class Supervisor:
         if outcome is None and code == worker.NO_SPACE_STATUS:
             full = str(self.store.root)
         process = worker.read_json_or_none(folder / "process.json")
-        begun = process and process.get("try") == job.tries and process.get("attempt")
-        if begun and (outcome is None or (cause in EXECUTOR_CAUSES and outcome["cause"] == "killed")):
-            self.end_attempt(job, begun, cause, message, code)
-        smaller = halve_batches(job) if cause is Cause.OOM else None
-        progressed = bool(begun) and cause is Cause.WALLTIME and self.has_progressed(job, UUID(str(begun)))
+        attempt = process and process.get("try") == job.tries and process.get("attempt")
+        if attempt and (outcome is None or (cause in EXECUTOR_CAUSES and outcome["cause"] == "killed")):
+            self.end_attempt(job, attempt, cause, message, code)
+        smaller_batches = halve_batches(job) if cause is Cause.OOM else None
+        has_progressed = bool(attempt) and cause is Cause.WALLTIME and self.has_progressed(job, UUID(str(attempt)))
         with self.database.write() as session:
             now = session.get_one(Job, job.id)
             if now.cancel:
                 queue.settle_cancelled_job(session, now, cause, message)
-            elif smaller:
-                now.detail = {**now.detail, "halved": smaller}
-                changes = ", ".join(f"{key} {value}" for key, value in smaller.items())
+            elif smaller_batches:
+                now.detail = {**now.detail, "halved": smaller_batches}
+                changes = ", ".join(f"{key} {value}" for key, value in smaller_batches.items())
                 queue.requeue_job(now, f"out of memory: again with {changes}")
             elif cause is Cause.PREEMPTED:
                 queue.requeue_job(now, message or "preempted, queued again")
-            elif cause is Cause.WALLTIME and progressed:
+            elif cause is Cause.WALLTIME and has_progressed:
                 queue.requeue_job(now, f"{message}: resumes")
             elif full:
                 self._full[job.id] = FullDisk(Path(full))
@@ -283,11 +286,11 @@ class Supervisor:
 
     def has_progressed(self, job: Job, attempt: UUID) -> bool:
         """Return whether an attempt stored a unit or the state of an incomplete unit."""
-        began = (queue.get_job_folder(self.store, job) / "process.json").stat().st_mtime
+        start = (queue.get_job_folder(self.store, job) / "process.json").stat().st_mtime
         with self.database.read() as session:
-            done = count_units_done(session, attempt)
+            done_units = count_units_done(session, attempt)
         states = list_states(self.database, self.store, job.run_id)
-        return done > 0 or any(state.stat().st_mtime > began for state in states)
+        return done_units > 0 or any(state.stat().st_mtime > start for state in states)
 
     def adopt(self, job: Job, process: dict[str, Any]) -> None:
         """Manage a worker that an earlier supervisor started without recording it."""
@@ -307,7 +310,7 @@ class Supervisor:
         with self.database.read() as session:
             if session.get(Attempt, UUID(attempt)) is None:  # it died before recording its start
                 return
-            done = count_units_done(session, UUID(attempt))
+            done_units = count_units_done(session, UUID(attempt))
         states = {Cause.FAILED: "failed", Cause.OOM: "failed", Cause.LOST: "lost"}
         row = {
             "id": UUID(attempt),
@@ -316,7 +319,7 @@ class Supervisor:
             "cause": cause.value,
             "message": message and mask(message),
             "exit_code": code,
-            "units_done": done,
+            "units_done": done_units,
         }
         with FragmentWriter(self.store, job.run_id.hex, attempt) as writer:
             writer.add("attempt_end", to_fragment_row(row))
@@ -332,15 +335,15 @@ class Supervisor:
                 self.ingest_results()
                 self.note_started()
                 with self.database.read() as session:
-                    running = [
+                    running_jobs = [
                         j for j in queue.read_own_jobs(session, self.store, JobState.RUNNING) if j.executor == "local"
                     ]
                     session.expunge_all()
-                if not running:
+                if not running_jobs:
                     return
-                for job in running:
+                for job in running_jobs:
                     self.get_executor("local").cancel(job.handle or "")
-                self.poll_jobs(running)
+                self.poll_jobs(running_jobs)
             except (ChessregError, StoreError, DBAPIError, OSError) as error:
                 log_line(f"not recorded: {str(error).splitlines()[0]}; the next supervisor will record the ends")
                 return

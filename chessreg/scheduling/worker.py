@@ -79,10 +79,12 @@ def run_alone(path: Path) -> int:
 
 def run_try(path: Path) -> int:
     """Execute the attempt while the lock is held. Raises OSError if its files cannot be written."""
-    folder, order, here = path.parent, json.loads(path.read_text(encoding="utf-8")), get_this_process().record()
-    write_log(f"== try {order['try']} of {order['title']} on {here['host']}, process {here['pid']}, {here['since']}")
-    write_record(folder / "process.json", {**here, "try": order["try"], "attempt": None})
-    outcome = run_order(order, folder, here)
+    folder, order, process = path.parent, json.loads(path.read_text(encoding="utf-8")), get_this_process().record()
+    write_log(
+        f"== try {order['try']} of {order['title']} on {process['host']}, process {process['pid']}, {process['since']}"
+    )
+    write_record(folder / "process.json", {**process, "try": order["try"], "attempt": None})
+    outcome = run_order(order, folder, process)
     write_log(f"== {format_outcome(outcome)}")
     write_record(folder / "outcome.json", {**outcome, "try": order["try"]})
     return int(outcome["exit_code"])
@@ -126,9 +128,13 @@ def run_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict
     except BaseException as error:
         traceback.print_exc()
         full = find_full_disk(error, order)
-        own = find_custom_kind(error)
-        where = f" (your kind {own.name} raised it: {own.file}, line {own.line})" if own else ""
-        cause, message, code = "failed", f"{type(error).__name__}: {get_first_line(error)}{where}", 1
+        custom_kind = find_custom_kind(error)
+        origin = (
+            f" (your kind {custom_kind.name} raised it: {custom_kind.file}, line {custom_kind.line})"
+            if custom_kind
+            else ""
+        )
+        cause, message, code = "failed", f"{type(error).__name__}: {get_first_line(error)}{origin}", 1
     if attempt and cause == "failed" and attempt[0].cause:
         cause = attempt[0].cause  # oom, diverged, engine_died
     return {
@@ -162,35 +168,35 @@ def do_shard(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) 
 
     kind = find(order["source"])
     spec = parse_settings(kind.spec, order["spec"])
-    granted = read_grants()
+    grants = read_grants()
     options = kind.options(**order["execution_options"])
-    options = options.model_copy(update=apply_granted_resources(options, granted))
+    options = options.model_copy(update=apply_granted_resources(options, grants))
     with Database.open(None, create=False, on_wait=write_log) as database:
         # CHESSREG_JOB_STORE is the store's path on this machine if it differs (a Slurm profile's `store`).
         inputs = Inputs(database, Store(os.environ.get("CHESSREG_JOB_STORE") or order["store"]))
         while True:
             try:
-                resolved = resolve_spec(kind, spec, inputs)
-                if resolved.run_id.hex != order["run"]:
+                resolved_spec = resolve_spec(kind, spec, inputs)
+                if resolved_spec.run_id.hex != order["run"]:
                     raise ChessregError(
                         f"kind {kind.name} has changed since the launch (its version is {kind.version} now)",
                         "launch it again",
                     )
-                units = resolved.units - (kind.reduce is not None)
-                wanted = select_shard_units(units, resolved.units, order["shard"], order["shards"])
-                missing = [unit for unit in find_missing_units(inputs, resolved) if unit in wanted]
+                units = resolved_spec.units - (kind.reduce is not None)
+                shard_units = select_shard_units(units, resolved_spec.units, order["shard"], order["shards"])
+                missing = [unit for unit in find_missing_units(inputs, resolved_spec) if unit in shard_units]
                 if not missing:
                     write_log("nothing is missing")
                     return False
-                require_runnable(resolved, None, inputs)
+                require_runnable(resolved_spec, None, inputs)
                 break
             except ServerUnreachableError as error:  # during a transaction: repeat it once the server responds
                 write_log(error.message)
-        write_log(f"{len(missing)} of {len(wanted)} units to do; {describe_grants(granted)}")
+        write_log(f"{len(missing)} of {len(shard_units)} units to do; {describe_grants(grants)}")
         log = os.environ.get("CHESSREG_JOB_LOG") or str(folder / "log.txt")
-        where = AttemptOrigin(order["executor"], UUID(order["job"]), log, granted=granted, ingests=False)
+        origin = AttemptOrigin(order["executor"], UUID(order["job"]), log, granted=grants, ingests=False)
         attempt = RunAttempt(
-            resolved, options, inputs, tuple(order["explicit"]), missing, make_progress_logger(), where
+            resolved_spec, options, inputs, tuple(order["explicit"]), missing, make_progress_logger(), origin
         )
         begun(attempt)
         return attempt.execute()
@@ -205,12 +211,12 @@ def select_shard_units(units: int, every: int, shard: int, shards: int) -> range
 
 def read_grants() -> dict[str, Any]:
     """Return the CPU threads and the GPU that the executor granted to this process."""
-    granted: dict[str, Any] = {}
+    grants: dict[str, Any] = {}
     if os.environ.get("CHESSREG_THREADS", "").isdigit():
-        granted["granted_threads"] = int(os.environ["CHESSREG_THREADS"])
+        grants["granted_threads"] = int(os.environ["CHESSREG_THREADS"])
     if os.environ.get("CHESSREG_GPU"):
-        granted["granted_gpu"] = os.environ["CHESSREG_GPU"]
-    return granted
+        grants["granted_gpu"] = os.environ["CHESSREG_GPU"]
+    return grants
 
 
 def apply_granted_resources(options: Any, granted: dict[str, Any]) -> dict[str, Any]:
@@ -250,9 +256,9 @@ def write_log(text: str) -> None:
 
 def write_record(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file atomically."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(content), encoding="utf-8")
-    aside.replace(path)
+    part_path = path.with_name(f"{path.name}.{os.getpid()}")
+    part_path.write_text(json.dumps(content), encoding="utf-8")
+    part_path.replace(path)
 
 
 def read_json_or_none(path: Path) -> dict[str, Any] | None:

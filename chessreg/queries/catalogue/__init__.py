@@ -169,14 +169,14 @@ class Entry:
     @property
     def digest(self) -> str:
         """The query's hash: sha256 of the file, and of the statements that it shares with another file."""
-        shared = [f"\n-- statement: {name}\n{self.statements[name]}" for name in self.shared]
-        return hashlib.sha256("".join([self.text, *shared]).encode()).hexdigest()
+        shared_texts = [f"\n-- statement: {name}\n{self.statements[name]}" for name in self.shared]
+        return hashlib.sha256("".join([self.text, *shared_texts]).encode()).hexdigest()
 
     @property
     def relations(self) -> dict[str, str]:
         """The statements that other statements may name (`base` and those before it), in file order."""
-        asked = ("table", "clusters", "rows", "skipped", "none")
-        return {name: sql for name, sql in self.statements.items() if name not in asked}
+        names = ("table", "clusters", "rows", "skipped", "none")
+        return {name: sql for name, sql in self.statements.items() if name not in names}
 
     def is_called(self, name: str) -> bool:
         """Return whether `name` is the title, an alias or the file's name, in any case."""
@@ -227,29 +227,29 @@ def parse_entry(text: str, path: Path) -> Entry:
         elif part == "columns" and columns and (more := MORE.match(line)):
             last = columns.pop()
             columns.append(QueryColumn(last.name, last.unit, f"{last.text} {more[1]}", last.hidden))
-        elif part == "statistics" and (made := STATISTIC.match(line)):
-            statistics.append(DeclaredStatistic(made[1], made[2], tuple(a.strip() for a in made[3].split(","))))
-        elif part == "plot" and (plotted := PLOTTED.match(line)):
-            plots[-1][plotted[1]] = plotted[2].strip()
+        elif part == "statistics" and (match := STATISTIC.match(line)):
+            statistics.append(DeclaredStatistic(match[1], match[2], tuple(a.strip() for a in match[3].split(","))))
+        elif part == "plot" and (match := PLOTTED.match(line)):
+            plots[-1][match[1]] = match[2].strip()
         elif part in ("paper", "question", "aliases", "kinds", "needs", "made by") and (more := MORE.match(line)):
             fields[part] += " " + more[1]
         elif line.strip():
             raise ChessregError(f"{path.name}, line {number}: not understood: {line}")
-    own = {name: "\n".join(lines).strip() for name, lines in statements.items()}
-    shared = read_shared_statements(fields["statements of"], path) if "statements of" in fields else {}
-    if twice := sorted(shared.keys() & own.keys()):
+    own_statements = {name: "\n".join(lines).strip() for name, lines in statements.items()}
+    shared_statements = read_shared_statements(fields["statements of"], path) if "statements of" in fields else {}
+    if duplicates := sorted(shared_statements.keys() & own_statements.keys()):
         raise ChessregError(
-            f"{path.name} declares statements that it also shares from another file: {', '.join(twice)}"
+            f"{path.name} declares statements that it also shares from another file: {', '.join(duplicates)}"
         )
-    own = shared | own
+    own_statements = shared_statements | own_statements
     missing = [f for f in ("title", "paper", "kinds", "made by") if f not in fields]
-    missing += [s for s in ("base", "table", "rows") if s not in own]
+    missing += [s for s in ("base", "table", "rows") if s not in own_statements]
     if missing:
         raise ChessregError(f"{path.name} has no {', '.join(missing)}")
     default = parse_defaults(fields.get("default", ""), columns, path)
     for plot in plots:
-        if lacks := [key for key in ("x", "y") if key not in plot]:
-            raise ChessregError(f"{path.name}: plot {plot['title']} has no {', '.join(lacks)}")
+        if missing_keys := [key for key in ("x", "y") if key not in plot]:
+            raise ChessregError(f"{path.name}: plot {plot['title']} has no {', '.join(missing_keys)}")
     return Entry(
         title=fields["title"],
         topic=fields.get("topic", "others"),
@@ -263,14 +263,14 @@ def parse_entry(text: str, path: Path) -> Entry:
         columns=tuple(columns),
         default=default,
         statistics=tuple(statistics),
-        statements=own,
+        statements=own_statements,
         path=path,
         text=text,
         plots=tuple(
             Plot(**{key: _split_words(v) if key in LISTED else v for key, v in plot.items()})  # type: ignore[arg-type]
             for plot in plots
         ),
-        shared=tuple(shared),
+        shared=tuple(shared_statements),
     )
 
 
@@ -283,10 +283,14 @@ def parse_defaults(header: str, columns: Sequence[QueryColumn], path: Path) -> D
         return Defaults()
     parts = [_split_words(part) for part in header.split(";")]
     names = [name for part in parts for name in part]
-    unknown = sorted(set(names) - {column.name for column in columns if not column.hidden})
-    if not 2 <= len(parts) <= 3 or unknown or len(names) > MOST_DEFAULTS:
-        wrong = f"no visible column is called {', '.join(unknown)}" if unknown else f"at most {MOST_DEFAULTS} columns"
-        raise ChessregError(f"{path.name}: default: {header!r} is not `keys; answers; counts` ({wrong})")
+    unknown_names = sorted(set(names) - {column.name for column in columns if not column.hidden})
+    if not 2 <= len(parts) <= 3 or unknown_names or len(names) > MOST_DEFAULTS:
+        problem = (
+            f"no visible column is called {', '.join(unknown_names)}"
+            if unknown_names
+            else f"at most {MOST_DEFAULTS} columns"
+        )
+        raise ChessregError(f"{path.name}: default: {header!r} is not `keys; answers; counts` ({problem})")
     return Defaults(*parts)
 
 
@@ -296,20 +300,20 @@ def read_shared_statements(header: str, path: Path) -> dict[str, str]:
 
     Raises ChessregError for another form, a missing file or statement, and a file that shares statements itself.
     """
-    named = SHARED.match(header)
-    if named is None:
+    match = SHARED.match(header)
+    if match is None:
         raise ChessregError(f"{path.name}: statements of: {header!r} is not FILE.sql to NAME")
-    shared_file = path.with_name(named[1])
+    shared_file = path.with_name(match[1])
     if not shared_file.is_file():
-        raise ChessregError(f"{path.name}: statements of: {named[1]} does not exist in its folder")
+        raise ChessregError(f"{path.name}: statements of: {match[1]} does not exist in its folder")
     text = read_query_file(shared_file)
     if re.search(r"^-- statements of:", text, re.MULTILINE):
-        raise ChessregError(f"{path.name}: statements of: {named[1]} shares them from another file; name that one")
+        raise ChessregError(f"{path.name}: statements of: {match[1]} shares them from another file; name that one")
     statements = parse_entry(text, shared_file).statements
-    if named[2] not in statements:
-        raise ChessregError(f"{path.name}: statements of: {named[1]} has no statement {named[2]}")
+    if match[2] not in statements:
+        raise ChessregError(f"{path.name}: statements of: {match[1]} has no statement {match[2]}")
     names = [*statements]
-    return {name: statements[name] for name in names[: names.index(named[2]) + 1]}
+    return {name: statements[name] for name in names[: names.index(match[2]) + 1]}
 
 
 def _split_words(text: str) -> tuple[str, ...]:
@@ -398,8 +402,8 @@ def find_answerable_titles(
         kinds = ", ".join("'" + kind.replace("'", "''") + "'" for kind in entry.kinds)
         needs = f" AND ({entry.needs})" if conditions and entry.needs else ""
         runs = f"SELECT 1 FROM run AS r WHERE r.completed_at IS NOT NULL AND r.kind IN ({kinds}){needs}"
-        also = f" OR {entry.also_with}" if conditions and entry.also_with else ""
-        parts.append(f"SELECT {place} WHERE EXISTS ({runs}){also}")
+        alternative = f" OR {entry.also_with}" if conditions and entry.also_with else ""
+        parts.append(f"SELECT {place} WHERE EXISTS ({runs}){alternative}")
     try:
         return frozenset(entries[place].title for (place,) in read(" UNION ALL ".join(parts)))
     except Exception:
@@ -427,23 +431,25 @@ def find_entry(name: str, kind_files: tuple[Path, ...] = (), complete_kinds: Col
             raise NotFoundError(f"{name} does not exist", "chessreg query --list")
         return parse_entry(read_query_file(path), path)
     catalogue = list_entries(kind_files)
-    known = {_name_key(n): entry for entry in catalogue for n in (entry.title, *entry.aliases, entry.path.stem)}
-    drawn = {_name_key(n): e for e in catalogue for plot in e.plots for n in (plot.title, *plot.aliases)}
-    for names in (known, drawn):
+    entries_by_name = {
+        _name_key(n): entry for entry in catalogue for n in (entry.title, *entry.aliases, entry.path.stem)
+    }
+    entries_by_plot = {_name_key(n): e for e in catalogue for plot in e.plots for n in (plot.title, *plot.aliases)}
+    for names in (entries_by_name, entries_by_plot):
         if _name_key(name) in names:
             return names[_name_key(name)]
     if SQL.match(name):
         line = re.sub(r"\s*\n\s*", " ", name.strip())
         raise NotFoundError("an SQL statement requires --sql", f"chessreg query --sql {shlex.quote(line)}")
-    titles = {key: entry.title for key, entry in known.items()}
-    described = [weigh_entry_words(entry) for entry in catalogue]
-    with_runs = {
+    titles = {key: entry.title for key, entry in entries_by_name.items()}
+    descriptions = [weigh_entry_words(entry) for entry in catalogue]
+    entries_with_runs = {
         place for place, entry in enumerate(catalogue) if not set(entry.kinds).isdisjoint(complete_kinds or ())
     }
-    if ranked := rank_descriptions(name, described, with_runs=with_runs):
-        return catalogue[ranked[0]]
-    near = rank_descriptions(name, described, least_share=0)
-    nearest = [catalogue[place].title for place in near if not complete_kinds or place in with_runs]
+    if matches := rank_descriptions(name, descriptions, with_runs=entries_with_runs):
+        return catalogue[matches[0]]
+    suggestions = rank_descriptions(name, descriptions, least_share=0)
+    nearest = [catalogue[place].title for place in suggestions if not complete_kinds or place in entries_with_runs]
     raise NotFoundError(
         f"query {clip_text(name)!r} does not exist",
         _ask_about([*_list_similar_titles(name, titles), *nearest]) or "chessreg query --list",
@@ -466,19 +472,19 @@ def find_plot(name: str, kind_files: tuple[Path, ...] = ()) -> tuple[Entry, Plot
     `beside`: files of kinds whose plots are included. Raises NotFoundError with similar names.
     """
     catalogue = list_entries(kind_files)
-    known = {
+    plots_by_name = {
         _name_key(n): (entry, plot) for entry in catalogue for plot in entry.plots for n in (plot.title, *plot.aliases)
     }
-    if _name_key(name) in known:
-        return known[_name_key(name)]
+    if _name_key(name) in plots_by_name:
+        return plots_by_name[_name_key(name)]
     for entry in catalogue:
         if entry.plots and _name_key(name) in map(_name_key, (entry.title, *entry.aliases, entry.path.stem)):
             return entry, entry.plots[0]
     plots = [(entry, plot) for entry in catalogue for plot in entry.plots]
-    described = [weigh_entry_words(e) | weigh_words([(" ".join(p.aliases), 2.5), (p.title, 3.0)]) for e, p in plots]
-    if ranked := rank_descriptions(name, described):
-        return plots[ranked[0]]
-    titles = {key: plot.title for key, (_, plot) in known.items()}
+    descriptions = [weigh_entry_words(e) | weigh_words([(" ".join(p.aliases), 2.5), (p.title, 3.0)]) for e, p in plots]
+    if matches := rank_descriptions(name, descriptions):
+        return plots[matches[0]]
+    titles = {key: plot.title for key, (_, plot) in plots_by_name.items()}
     raise NotFoundError(
         f"plot {name!r} does not exist", _ask_about(_list_similar_titles(name, titles)) or "chessreg plot --list"
     )
@@ -486,10 +492,10 @@ def find_plot(name: str, kind_files: tuple[Path, ...] = ()) -> tuple[Entry, Plot
 
 def _list_similar_titles(name: str, titles: dict[str, str]) -> list[str]:
     """Return the similarly spelled titles (by key)."""
-    wanted = _name_key(name)
-    near = difflib.get_close_matches(wanted, titles, n=5, cutoff=0.6)
-    near += [key for key in titles if wanted and (wanted in key or key in wanted)]
-    return [titles[key] for key in near]
+    wanted_key = _name_key(name)
+    suggestions = difflib.get_close_matches(wanted_key, titles, n=5, cutoff=0.6)
+    suggestions += [key for key in titles if wanted_key and (wanted_key in key or key in wanted_key)]
+    return [titles[key] for key in suggestions]
 
 
 def _ask_about(titles: Sequence[str]) -> str:

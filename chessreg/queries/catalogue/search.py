@@ -67,9 +67,9 @@ def rank_descriptions(
     rarity = {word: math.log((1 + len(described)) / n) if n else UNKNOWN_WORD_WEIGHT for word, n in counts.items()}
     scores = []
     for place, weights in enumerate(described):
-        had = sum(rarity[word] for word in words if word in weights)
+        found_weight = sum(rarity[word] for word in words if word in weights)
         is_subject = any(weights.get(word, 0) > COLUMN_WORD_WEIGHT for word in words)
-        if is_subject and had >= least_share * sum(rarity.values()):
+        if is_subject and found_weight >= least_share * sum(rarity.values()):
             score = sum(rarity[word] * weights.get(word, 0.0) for word in words)
             scores.append((-score * (WITH_RUNS_FACTOR if place in with_runs else 1), place))
     return [place for _, place in sorted(scores)]

@@ -94,38 +94,38 @@ def expand_values(document: dict[str, Any], described: PaperRuns) -> list[Publis
     values = []
     for series in document["series"]:
         for item in series["values"]:
-            known = {"row", "column", "value", "role", "measure", "note", "lost", "factor", "layers", "scale",
+            known_keys = {"row", "column", "value", "role", "measure", "note", "lost", "factor", "layers", "scale",
                      "tolerance", "run", "with", "facts", "counts", "versions", "unaffected",
                      "not_comparable"}  # fmt: skip
-            if unknown := set(item) - known:
-                raise ChessregError(f"{series['table']}: {', '.join(sorted(unknown))} is not a known key")
+            if unknown_keys := set(item) - known_keys:
+                raise ChessregError(f"{series['table']}: {', '.join(sorted(unknown_keys))} is not a known key")
             roles = [r for r in (series.get("role"), item.get("role")) if r]
-            lost, setting = item.get("lost", False), series.get("settings", False)
+            is_lost, setting = item.get("lost", False), series.get("settings", False)
             facts, counts, versions = (
                 {**series.get(key, {}), **item.get(key, {})} for key in ("facts", "counts", "versions")
             )
-            of_row = list_row_conditions(facts, counts, versions)
-            if never := item.get("not_comparable", series.get("not_comparable")):
-                of_row.append(RowCondition("false", quote_text(never)))
-            of_edit, runs = list_edit_conditions(item), item.get("run", series.get("run", []))
+            row_conditions = list_row_conditions(facts, counts, versions)
+            if reason := item.get("not_comparable", series.get("not_comparable")):
+                row_conditions.append(RowCondition("false", quote_text(reason)))
+            edit_conditions, runs = list_edit_conditions(item), item.get("run", series.get("run", []))
             values.append(
                 PublishedValue(
                     paper=document["paper"],
                     table=series["table"],
                     row=item["row"],
                     column=item.get("column", series.get("column", "")),
-                    value=None if lost else float(item["value"]),
+                    value=None if is_lost else float(item["value"]),
                     unit=series["unit"],
                     query=series["query"],
                     measure=item.get("measure", series.get("measure", "")),
                     role=" AND ".join(f"({r})" for r in roles) or "true",
-                    conditions=(*of_row, *(() if setting else of_edit)),
+                    conditions=(*row_conditions, *(() if setting else edit_conditions)),
                     factor=float(item.get("factor", series.get("factor", 1.0))),
                     note=item.get("note", series.get("note", "")),
-                    lost=lost,
+                    lost=is_lost,
                     setting=setting,
                     tolerance=item.get("tolerance", 1e-6),
-                    alike=tuple(of_edit) if setting else (),
+                    alike=tuple(edit_conditions) if setting else (),
                     runs=(runs,) if isinstance(runs, str) else tuple(runs),
                     changes=merge_settings(series.get("with", {}), item.get("with", {})),
                     described=described,
@@ -149,22 +149,22 @@ def list_row_conditions(
     """Return the conditions that columns of our row have the paper's values, counts within 1 %."""
     conditions = []
     for column, value in facts.items():
-        wanted, name = format_sql_literal(value), f'"{column}"'
-        holds = f"abs({name} - {wanted}) <= 1e-9" if isinstance(value, float) else f"{name} = {wanted}"
-        conditions.append(RowCondition(holds, build_difference_sql(column, value)))
+        literal, name = format_sql_literal(value), f'"{column}"'
+        condition = f"abs({name} - {literal}) <= 1e-9" if isinstance(value, float) else f"{name} = {literal}"
+        conditions.append(RowCondition(condition, build_difference_sql(column, value)))
     for column, number in counts.items():
-        holds = f'abs("{column}" / {number} - 1) <= {RELATIVE_TOLERANCE}'
-        conditions.append(RowCondition(holds, build_difference_sql(column, number)))
+        condition = f'abs("{column}" / {number} - 1) <= {RELATIVE_TOLERANCE}'
+        conditions.append(RowCondition(condition, build_difference_sql(column, number)))
     for column, version in versions.items():
-        holds = f"""regexp_matches("{column}", '(^| ){version}(\\.|$)')"""
-        conditions.append(RowCondition(holds, build_difference_sql(column, version)))
+        condition = f"""regexp_matches("{column}", '(^| ){version}(\\.|$)')"""
+        conditions.append(RowCondition(condition, build_difference_sql(column, version)))
     return conditions
 
 
 def build_difference_sql(column: str, value: Any) -> str:
     """Return the SQL of a text that names our value of a column and the paper's."""
-    before, after = f"{column} ", f", the paper's {value}"
-    return f"""{quote_text(before)} || coalesce("{column}"::VARCHAR, 'unknown') || {quote_text(after)}"""
+    before, suffix = f"{column} ", f", the paper's {value}"
+    return f"""{quote_text(before)} || coalesce("{column}"::VARCHAR, 'unknown') || {quote_text(suffix)}"""
 
 
 def format_sql_literal(value: Any) -> str:
@@ -178,12 +178,12 @@ def list_edit_conditions(item: dict[str, Any]) -> list[RowCondition]:
     """Return the conditions that the edit of our row has the layers and the scale of the published one."""
     conditions = []
     if layers := item.get("layers"):
-        named = ", ".join(map(quote_text, layers))
-        otherwise = f"'layers ' || edit_layers || ', the paper''s ' || '{' or '.join(layers)}'"
-        conditions.append(RowCondition(f"edit_layers IN ({named})", otherwise))
+        layer_list = ", ".join(map(quote_text, layers))
+        mismatch_text = f"'layers ' || edit_layers || ', the paper''s ' || '{' or '.join(layers)}'"
+        conditions.append(RowCondition(f"edit_layers IN ({layer_list})", mismatch_text))
     if scale := item.get("scale"):
-        otherwise = f"'scale ' || round(edit_scale, 6) || ', the paper''s {scale}'"
-        conditions.append(RowCondition(f"abs(edit_scale / {scale} - 1) <= {RELATIVE_TOLERANCE}", otherwise))
+        mismatch_text = f"'scale ' || round(edit_scale, 6) || ', the paper''s {scale}'"
+        conditions.append(RowCondition(f"abs(edit_scale / {scale} - 1) <= {RELATIVE_TOLERANCE}", mismatch_text))
     return conditions
 
 
@@ -195,12 +195,12 @@ def list_published_values() -> tuple[PublishedValue, ...]:
     by_paper: dict[str, list[dict[str, Any]]] = {}
     for document in documents:
         by_paper.setdefault(document["paper"], []).append(document)
-    described = {paper: PaperRuns(of_paper) for paper, of_paper in by_paper.items()}
+    runs_by_paper = {paper: PaperRuns(paper_entries) for paper, paper_entries in by_paper.items()}
     values: list[PublishedValue] = []
     for document in documents:
         for series in document["series"]:
             _expand_curves(series)
-        values += expand_values(document, described[document["paper"]])
+        values += expand_values(document, runs_by_paper[document["paper"]])
     return tuple(values)
 
 
@@ -210,15 +210,15 @@ def _expand_curves(series: dict[str, Any]) -> None:
     `by_layer` has rows of numbers, one per layer: the paper counts layers from 1, the registry from 0. `by` has rows of
     numbers, one per entry of `names`; `of` is the condition on a name.
     """
-    made = series.setdefault("values", [])
+    values = series.setdefault("values", [])
     for curve in series.pop("by", ()):
         for name, value in zip(series["names"], curve["values"], strict=True):
             role = f"({curve['role']}) AND {series['of'].format(name=name)}"
-            made.append({**get_shared_keys(curve), "row": f"{curve['row']}, {name}", "value": value, "role": role})
+            values.append({**get_shared_keys(curve), "row": f"{curve['row']}, {name}", "value": value, "role": role})
     for curve in series.pop("by_layer", ()):
         for layer, value in enumerate(curve["values"]):
             role = f"({curve['role']}) AND {series['layer'].format(layer=layer)}"
-            made.append(
+            values.append(
                 {**get_shared_keys(curve), "row": f"{curve['row']}, layer {layer + 1}", "value": value, "role": role}
             )
 
@@ -262,15 +262,17 @@ def compare_with_published(database: Database, result: QueryResult, only: Sequen
     from chessreg.queries.engine import open_shared_engine
 
     assert result.entry
-    wanted = [v for v in list_published_values() if v.query == result.entry.title and (not only or v.table in only)]
-    if not wanted:
+    published_values = [
+        v for v in list_published_values() if v.query == result.entry.title and (not only or v.table in only)
+    ]
+    if not published_values:
         raise NotFoundError(f"no published numbers are known for {result.entry.title!r}", "ask without --published")
     engine = open_shared_engine(database)
-    ours = describe_rows(engine, result)
+    row_descriptions = describe_rows(engine, result)
     rows: list[dict[str, Any]] = []
-    player_rows = find_matching_rows(engine, wanted, ours)
+    player_rows = find_matching_rows(engine, published_values, row_descriptions)
     runs, world = (read_runs_by_row(database, result), read_world(database, engine)) if player_rows else ([], None)
-    for number, value in enumerate(wanted):
+    for number, value in enumerate(published_values):
         for row in player_rows.get(number, []):
             assert world
             add_differences(row, runs[row["place"]], value, PaperComparison(value.described, world))
@@ -278,9 +280,9 @@ def compare_with_published(database: Database, result: QueryResult, only: Sequen
     types = {name: pa.float64() if name.split("_")[0] in ("published", "ours", "difference") else pa.string()
              for name in COLUMNS} | {"our_row": pa.int64()}  # fmt: skip
     table = pa.table({n: pa.array([row.get(n) for row in rows], types[n]) for n in COLUMNS})
-    of_rows = list_warnings(result.table)
+    warnings_by_row = list_warnings(result.table)
     notes = list_warnings(result.table, "our row", {row["our_row"] for row in rows if row.get("our_row")})
-    notes += [note for note in result.notes if note not in of_rows]
+    notes += [note for note in result.notes if note not in warnings_by_row]
     for question, text in (
         (False, "rows are comparable with the paper's"),
         (True, "settings are the same as the paper's"),
@@ -299,12 +301,12 @@ def compare_with_published(database: Database, result: QueryResult, only: Sequen
 
 def drop_unmatched(result: QueryResult) -> QueryResult:
     """Return the comparison without published numbers that have no counterpart, unless none has one."""
-    keep = [place for place, row in enumerate(result.rows) if row["ours"] is not None]
-    left = len(result) - len(keep)
-    if not keep or not left:
+    kept_places = [place for place, row in enumerate(result.rows) if row["ours"] is not None]
+    left = len(result) - len(kept_places)
+    if not kept_places or not left:
         return result
     note = f"{left} published numbers have no counterpart here; --format csv and --json list them all"
-    return replace(result, table=result.table.take(keep), notes=[*result.notes, note])
+    return replace(result, table=result.table.take(kept_places), notes=[*result.notes, note])
 
 
 def add_differences(
@@ -327,14 +329,16 @@ def find_matching_rows(
     engine: QueryEngine, wanted: list[PublishedValue], ours: pa.Table
 ) -> dict[int, list[dict[str, Any]]]:
     """Return for each published value, by number, our matching rows with the reasons against a comparison."""
-    known = {number: value for number, value in enumerate(wanted) if not value.lost}
-    if not known or not ours.num_rows:
+    values_by_number = {number: value for number, value in enumerate(wanted) if not value.lost}
+    if not values_by_number or not ours.num_rows:
         return {}
-    parts = ", ".join(f'coalesce(bool_or({has_part(value)}), false) AS "{n}"' for n, value in known.items())
-    [played] = engine.query_arrow_table(
+    parts = ", ".join(f'coalesce(bool_or({has_part(value)}), false) AS "{n}"' for n, value in values_by_number.items())
+    [matches] = engine.query_arrow_table(
         ours, f"SELECT {parts} FROM result"
     ).to_pylist()  # one pass: most values have no match
-    selects = [select_matching_rows(number, value, ours) for number, value in known.items() if played[str(number)]]
+    selects = [
+        select_matching_rows(number, value, ours) for number, value in values_by_number.items() if matches[str(number)]
+    ]
     rows_of: dict[int, list[dict[str, Any]]] = {}
     if selects:
         for row in engine.query_arrow_table(ours, " UNION ALL ".join(selects) + " ORDER BY number, place").to_pylist():
@@ -349,17 +353,21 @@ def has_part(value: PublishedValue) -> str:
 
 def build_reason_sql(condition: RowCondition) -> str:
     """Return the SQL of the reason for a failed condition, also if a value named in the reason is unknown."""
-    unknown = "'not known here: what the paper''s number depends on'"
-    return f"CASE WHEN NOT coalesce(({condition.holds}), false) THEN coalesce({condition.otherwise}, {unknown}) END"
+    unknown_text = "'not known here: what the paper''s number depends on'"
+    return (
+        f"CASE WHEN NOT coalesce(({condition.holds}), false) THEN coalesce({condition.otherwise}, {unknown_text}) END"
+    )
 
 
 def select_matching_rows(number: int, value: PublishedValue, ours: pa.Table) -> str:
     """Return the SELECT of our rows that match a published value, which has this number."""
-    reasons, differs = (", ".join(["NULL", *map(build_reason_sql, of)]) for of in (value.conditions, value.alike))
+    reasons, alternatives = (
+        ", ".join(["NULL", *map(build_reason_sql, conditions)]) for conditions in (value.conditions, value.alike)
+    )
     ends = [f'"{e}"' if (e := value.measure + end) in ours.column_names else "NULL" for end in ("_low", "_high")]
     return f"""SELECT {number} AS number, place, "{value.measure}"::DOUBLE AS ours, {ends[0]} AS low,
         {ends[1]} AS high, checkpoint AS model,
-        concat_ws('; ', {reasons}) AS reasons, concat_ws('; ', {differs}) AS differs
+        concat_ws('; ', {reasons}) AS reasons, concat_ws('; ', {alternatives}) AS differs
         FROM result WHERE {has_part(value)}"""
 
 
@@ -380,18 +388,24 @@ def build_comparison_lines(value: PublishedValue, rows: list[dict[str, Any]]) ->
     lines = []
     for row in rows:
         factor = value.factor
-        mine = {
-            f"ours{end}": _multiply(row[of], factor) for end, of in (("", "ours"), ("_low", "low"), ("_high", "high"))
+        our_values = {
+            f"ours{end}": _multiply(row[field], factor)
+            for end, field in (("", "ours"), ("_low", "low"), ("_high", "high"))
         }
-        mine |= {"our_row": row["place"] + 1, "model": row["model"],
+        our_values |= {"our_row": row["place"] + 1, "model": row["model"],
                  "not_stated": row.get("not_stated")}  # fmt: skip
         if row["reasons"]:
-            lines.append({**line, **mine, "comparison": f"not comparable: {row['reasons']}"})
+            lines.append({**line, **our_values, "comparison": f"not comparable: {row['reasons']}"})
         else:
             assert value.value is not None
-            ends = {f"difference{e}": _subtract(mine[f"ours{e}"], value.value) for e in ("", "_low", "_high")}
+            ends = {f"difference{e}": _subtract(our_values[f"ours{e}"], value.value) for e in ("", "_low", "_high")}
             lines.append(
-                {**line, **mine, **ends, "comparison": choose_comparison_word(value, mine["ours"], row["differs"])}
+                {
+                    **line,
+                    **our_values,
+                    **ends,
+                    "comparison": choose_comparison_word(value, our_values["ours"], row["differs"]),
+                }
             )
     return lines or [{**line, "comparison": "not comparable: no row of ours matches"}]
 
@@ -432,16 +446,16 @@ def describe_rows(engine: QueryEngine, result: QueryResult) -> pa.Table:
     )
     keys = {"checkpoints": "checkpoint_id", "interventions": "intervention_id"}
     by_id = {name: {row[key]: row for row in answer[name].to_pylist()} for name, key in keys.items()}
-    added: dict[str, list[Any]] = {name: [] for name in TYPES}
+    added_columns: dict[str, list[Any]] = {name: [] for name in TYPES}
     for place, row in enumerate(result.rows):
         model = by_id["checkpoints"].get(row.get("checkpoint_id"), {})
-        trained = by_id["checkpoints"].get(model.get("parent_id"), {}) if model.get("random_init") else model
+        trained_model = by_id["checkpoints"].get(model.get("parent_id"), {}) if model.get("random_init") else model
         edit = by_id["interventions"].get(row.get("intervention_id"), {})
         for name, column in (
             ("place", place),
             ("model_layers", model.get("layers")),
             ("model_random", model.get("random_init")),
-            ("model_tags", trained.get("tags")),
+            ("model_tags", trained_model.get("tags")),
             ("model_encoding", model.get("encoding")),
             ("model_architecture", model.get("architecture")),
             ("model_attention", model.get("attention")),
@@ -450,10 +464,10 @@ def describe_rows(engine: QueryEngine, result: QueryResult) -> pa.Table:
             ("edit_scale", edit.get("scale")),
             ("edit_layers", edit.get("layers")),
         ):
-            added[name].append(column)
+            added_columns[name].append(column)
     table = result.table
     for name, kind in TYPES.items():
-        table = table.append_column(name, pa.array(added[name], getattr(pa, kind)()))
+        table = table.append_column(name, pa.array(added_columns[name], getattr(pa, kind)()))
     return table
 
 

@@ -82,9 +82,12 @@ class PaperRuns:
         self.files: dict[str, Sequence[str]] = {}
         for document in documents:
             runs = fill_in_models(document.get("run", {}), document.get("models", {}))
-            for key, known, entries in (("run", self.entries, runs), ("files", self.files, document.get("files", {}))):
+            for key, known_names, entries in (
+                ("run", self.entries, runs),
+                ("files", self.files, document.get("files", {})),
+            ):
                 for name, entry in entries.items():
-                    if known.setdefault(name, entry) is not entry:
+                    if known_names.setdefault(name, entry) is not entry:
                         raise ChessregError(f"two files of {document['paper']} describe {key} {name}")
         self._runs: dict[str, PaperRun] = {}
 
@@ -118,14 +121,14 @@ class PaperRuns:
 def fill_in_models(runs: Mapping[str, Any], models: Mapping[str, str]) -> dict[str, Any]:
     """Return the run tables by name. A table whose name contains `{model}` is repeated for each of `models` (name →
     checkpoint)."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, entry in runs.items():
         if "{model}" in name:
             for model, checkpoint in models.items():
-                found[name.replace("{model}", model)] = fill_in_model(entry, model, checkpoint)
+                values[name.replace("{model}", model)] = fill_in_model(entry, model, checkpoint)
         else:
-            found[name] = entry
-    return found
+            values[name] = entry
+    return values
 
 
 def fill_in_model(value: Any, model: str, checkpoint: str) -> Any:
@@ -144,25 +147,27 @@ def parse_paper_run(name: str, entry: Mapping[str, Any]) -> PaperRun:
     from chessreg.runs.kind import find_kind as find_kind
     from chessreg.runs.spec import build_settings, describe_settings, list_setting_names
 
-    if unknown := set(entry) - {"kind", "preset", "settings", "free", "shown"}:
-        raise ChessregError(f"run {name} has unknown keys: {', '.join(sorted(unknown))}")
+    if unknown_keys := set(entry) - {"kind", "preset", "settings", "free", "shown"}:
+        raise ChessregError(f"run {name} has unknown keys: {', '.join(sorted(unknown_keys))}")
     kind = find_kind(entry["kind"])
     preset = kind.preset(entry["preset"]) if "preset" in entry else {}
-    known = describe_settings(kind.spec)
-    literal = {each.path for each in known if isinstance(each.default, str)}  # text settings: `none` is a value
-    typed = {
+    settings = describe_settings(kind.spec)
+    literal = {each.path for each in settings if isinstance(each.default, str)}  # text settings: `none` is a value
+    typed_settings = {
         key: None if value == "none" and key not in literal else value
         for key, value in entry.get("settings", {}).items()
     }
-    needed = {each.path: "not stated" for each in known if each.is_required and each.path in entry.get("free", {})}
-    spec = build_settings(kind.spec, needed | typed, preset)
-    always = {setting: why for setting, why in ALWAYS_FREE.items() if setting not in {*typed, *preset}}
-    free, shown = {**always, **entry.get("free", {})}, dict(entry.get("shown", {}))
-    for setting in (*free, *shown):
+    needed_settings = {
+        each.path: "not stated" for each in settings if each.is_required and each.path in entry.get("free", {})
+    }
+    spec = build_settings(kind.spec, needed_settings | typed_settings, preset)
+    always_free = {setting: why for setting, why in ALWAYS_FREE.items() if setting not in {*typed_settings, *preset}}
+    free, shown_settings = {**always_free, **entry.get("free", {})}, dict(entry.get("shown", {}))
+    for setting in (*free, *shown_settings):
         if setting.partition(".")[0] not in list_setting_names(kind.spec):
             raise ChessregError(f"run {name} lists {setting}, which is not a setting of {kind.name}")
-    defaults = {each.path: each.default for each in known if not each.is_required}
-    return PaperRun(name, kind.name, kind.version, spec.model_dump(mode="json"), defaults, free, shown)
+    defaults = {each.path: each.default for each in settings if not each.is_required}
+    return PaperRun(name, kind.name, kind.version, spec.model_dump(mode="json"), defaults, free, shown_settings)
 
 
 class PaperComparison:
@@ -199,21 +204,23 @@ class PaperComparison:
             setting = prefix + name
             if setting in paper.free or setting in paper.shown:
                 continue
-            theirs = wanted.get(name, UNKNOWN)
-            default = {} if isinstance(theirs, Mapping) else paper.defaults.get(setting, UNKNOWN)
-            mine = ours.get(name, default)  # a run of an earlier version of the kind has fewer settings
-            if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
-                texts += self.compare_settings(mine, theirs, paper, f"{setting}.")
-            elif isinstance(mine, Mapping) or isinstance(theirs, Mapping):
-                texts.append(f"{setting} {format_value_phrase(mine)}, the paper's {format_value_phrase(theirs)}")
+            paper_value = wanted.get(name, UNKNOWN)
+            default = {} if isinstance(paper_value, Mapping) else paper.defaults.get(setting, UNKNOWN)
+            our_value = ours.get(name, default)  # a run of an earlier version of the kind has fewer settings
+            if isinstance(our_value, Mapping) and isinstance(paper_value, Mapping):
+                texts += self.compare_settings(our_value, paper_value, paper, f"{setting}.")
+            elif isinstance(our_value, Mapping) or isinstance(paper_value, Mapping):
+                texts.append(
+                    f"{setting} {format_value_phrase(our_value)}, the paper's {format_value_phrase(paper_value)}"
+                )
             else:
-                texts += self.compare_setting(setting, mine, theirs)
+                texts += self.compare_setting(setting, our_value, paper_value)
         return texts
 
     def compare_setting(self, setting: str, ours: Any, wanted: Any) -> list[str]:
         """Return the differences of one setting, at most one text for a value that is not a run."""
-        several = isinstance(wanted, list)
-        if is_selector(wanted) or (several and any(map(is_selector, wanted))):
+        is_list = isinstance(wanted, list)
+        if is_selector(wanted) or (is_list and any(map(is_selector, wanted))):
             return self.compare_references(setting, ours, wanted)
         if is_equal(ours, wanted):
             return []
@@ -224,13 +231,17 @@ class PaperComparison:
 
         `ours` is a reference and `wanted` a selector, or both are lists of them.
         """
-        mine = ours if isinstance(ours, list | tuple) else [ours]
-        theirs = wanted if isinstance(wanted, list) else [wanted]
-        if len(theirs) == 1 and theirs[0].startswith("files:"):
-            theirs = theirs * len(mine)
-        if len(mine) != len(theirs):
-            return [f"{setting}: {len(mine)}, the paper has {len(theirs)}"]
-        return [text for pair in zip(mine, theirs, strict=True) for text in self.compare_input(setting, *pair)]
+        our_references = ours if isinstance(ours, list | tuple) else [ours]
+        paper_references = wanted if isinstance(wanted, list) else [wanted]
+        if len(paper_references) == 1 and paper_references[0].startswith("files:"):
+            paper_references = paper_references * len(our_references)
+        if len(our_references) != len(paper_references):
+            return [f"{setting}: {len(our_references)}, the paper has {len(paper_references)}"]
+        return [
+            text
+            for pair in zip(our_references, paper_references, strict=True)
+            for text in self.compare_input(setting, *pair)
+        ]
 
     def compare_input(self, setting: str, ours: str | None, wanted: str) -> list[str]:
         """Return the differences of one input from the paper's, as one text each.
@@ -247,8 +258,8 @@ class PaperComparison:
             if run is None:
                 return [f"{setting}: not made by a run of this registry"]
             return [f"{setting}: {text}" for text in self.list_differences(run, self.runs.run(name))]
-        whole, bracket, _ = ours.partition("[")
-        tags = self.world.tags_of(whole)
+        base, bracket, _ = ours.partition("[")
+        tags = self.world.tags_of(base)
         if form == "untrained":
             return [] if f"untrained:{name}" in tags else [f"{setting}: not the random-init control of {name}"]
         if name not in tags:

@@ -42,7 +42,7 @@ def read_runs_by_row(database: Database, result: QueryResult) -> list[list[Recor
     ids: dict[int, list[UUID]] = {}
     for row in question.engine.answer({"runs": sql}, question.parameters)["runs"].to_pylist():
         ids.setdefault(row["cell"], []).append(UUID(row["run_id"]))
-    runs = read_runs(database, {run for of_cell in ids.values() for run in of_cell})
+    runs = read_runs(database, {run for run_ids in ids.values() for run in run_ids})
     return [[runs[run] for run in ids.get(cell, ())] for cell in result.cells or ()]
 
 
@@ -64,10 +64,10 @@ def read_world(database: Database, engine: QueryEngine) -> World:
     runs: dict[UUID, RecordedRun] = {}
     tags: dict[str, frozenset[str]] = {}
     for row in engine.answer({"tags": TAGS})["tags"].to_pylist():
-        own = (row["tags"] or "").split(", ")
+        own_tags = (row["tags"] or "").split(", ")
         if row["random_init"]:
-            own = [f"untrained:{tag}" for tag in (row["of_parent"] or "").split(", ")]
-        tags[row["reference"]] = frozenset(filter(None, own))
+            own_tags = [f"untrained:{tag}" for tag in (row["of_parent"] or "").split(", ")]
+        tags[row["reference"]] = frozenset(filter(None, own_tags))
 
     def run_at(reference: str) -> RecordedRun | None:
         if not reference.startswith("run:"):

@@ -195,19 +195,19 @@ def require_admissible(table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
 def crop_model_texts(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row with model-generated texts cropped to their columns: SQLite ignores lengths, PostgreSQL enforces
     them."""
-    cut = dict(row)
-    for column, most in list_model_text_columns(table):
+    cropped = dict(row)
+    for column, max_chars in list_model_text_columns(table):
         if isinstance(text := row.get(column), str):
-            cut[column] = text[:most]
-    return cut
+            cropped[column] = text[:max_chars]
+    return cropped
 
 
 def require_lengths(table: Table, row: Mapping[str, Any]) -> None:
     """Raise BadInputError for a text that is longer than its column. Model-generated texts are exempt."""
-    for column, most in list_length_limited_columns(table):
+    for column, max_chars in list_length_limited_columns(table):
         value = row.get(column)
-        if isinstance(value, str) and len(value) > most:
-            raise _make_refusal(table, column, value, f"shorten its {len(value)} characters to {most}")
+        if isinstance(value, str) and len(value) > max_chars:
+            raise _make_refusal(table, column, value, f"shorten its {len(value)} characters to {max_chars}")
 
 
 def as_whole_number(value: object) -> int | None:

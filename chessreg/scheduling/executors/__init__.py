@@ -145,12 +145,12 @@ def open_executor(on: str) -> Executor:
     word, colon, rest = on.partition(":")
     if word in EXECUTORS and colon and not rest.strip():
         raise BadInputError(f"--on {word}: requires a value after the colon", f"--on {word}; {EXECUTORS.example}")
-    made: Executor = load_executor_class(word)(rest)
-    return made
+    executor: Executor = load_executor_class(word)(rest)
+    return executor
 
 
 def load_executor_class(on: str) -> type[Any]:
     """Return the class of the executor that `on` names. Raises NotFoundError for an unknown one."""
     module, _, name = EXECUTORS[on.partition(":")[0]].partition(":")
-    found: type[Any] = getattr(importlib.import_module(module), name)
-    return found
+    executor_class: type[Any] = getattr(importlib.import_module(module), name)
+    return executor_class

@@ -76,13 +76,13 @@ class LocalExecutor:
 
     def submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
         """Start the submissions that have a free slot on this machine, and return job id → handle."""
-        started: dict[UUID, str] = {}
-        here = self._read() if any(work.needs.device != "cpu" for work in works) else []
+        handles: dict[UUID, str] = {}
+        gpu_readings = self._read() if any(work.needs.device != "cpu" for work in works) else []
         for work in works:
-            slot = self.slots.find(work.needs, here)
+            slot = self.slots.find(work.needs, gpu_readings)
             if slot is not None:
-                started[work.job_id] = self._start(work, slot)
-        return started
+                handles[work.job_id] = self._start(work, slot)
+        return handles
 
     def poll(self, handles: Collection[str]) -> dict[str, SubmissionStatus]:
         return {handle: self._ended.get(handle) or self._read_status(handle) for handle in handles}
@@ -188,15 +188,19 @@ def make_process_handle(pid: int, log: Path, slot: ResourceSlot) -> str:
 def _parse_handle(handle: str) -> dict[str, Any] | None:
     try:
         process: dict[str, Any] = parse_json(handle)
-        whole = {"pid", "started", "boot", "log", "gpus", "threads", "shared"} <= process.keys()
-        return process if whole and isinstance(process["pid"], int) and isinstance(process["log"], str) else None
+        has_all_fields = {"pid", "started", "boot", "log", "gpus", "threads", "shared"} <= process.keys()
+        return (
+            process if has_all_fields and isinstance(process["pid"], int) and isinstance(process["log"], str) else None
+        )
     except (ValueError, AttributeError):
         return None
 
 
 def _is_alive(process: dict[str, Any]) -> bool:
-    started = process["started"]
-    return started is not None and process["boot"] == read_boot_id() and get_process_start(process["pid"]) == started
+    start_time = process["started"]
+    return (
+        start_time is not None and process["boot"] == read_boot_id() and get_process_start(process["pid"]) == start_time
+    )
 
 
 def kill_group(leader: int) -> None:
@@ -234,15 +238,15 @@ class ResourceSlot:
     @property
     def env(self) -> dict[str, str]:
         """The environment variables that limit a process to this slot."""
-        visible = ",".join(map(str, self.gpus))
+        gpu_list = ",".join(map(str, self.gpus))
         threads = str(self.threads)
         return {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": visible,
+            "CUDA_VISIBLE_DEVICES": gpu_list,
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
             "CHESSREG_THREADS": threads,  # used as --threads by the worker, and recorded
-            "CHESSREG_GPU": visible,
+            "CHESSREG_GPU": gpu_list,
         }
 
 
@@ -267,9 +271,11 @@ class MachineSlots:
         _, _, number = needs.device.partition(":")
         if number and int(number) not in {gpu.index for gpu in gpus}:
             raise BadInputError(f"this machine has no GPU {number}", f"it has {len(gpus)}, counted from 0")
-        most = max(gpu.total for gpu in gpus if not number or gpu.index == int(number))
-        if needs.gpu_memory > most:
-            raise BadInputError(f"no GPU here has {needs.gpu_memory:g} GiB", f"the largest has {most:.0f} GiB")
+        largest_memory = max(gpu.total for gpu in gpus if not number or gpu.index == int(number))
+        if needs.gpu_memory > largest_memory:
+            raise BadInputError(
+                f"no GPU here has {needs.gpu_memory:g} GiB", f"the largest has {largest_memory:.0f} GiB"
+            )
         if needs.devices > len(gpus):
             raise BadInputError(f"this machine has {len(gpus)} GPUs for --devices {needs.devices}", "lower --devices")
         free = [gpu.index for gpu in sorted(gpus, key=lambda gpu: -gpu.free) if self._is_gpu_sufficient(gpu, needs)]
@@ -277,8 +283,8 @@ class MachineSlots:
             free = [index for index in free if index == int(number)]
         if len(free) < needs.devices:
             return None
-        chosen = tuple(sorted(free[: needs.devices]))
-        return ResourceSlot(chosen, self._count_threads(needs, len(gpus) // needs.devices), needs.share_gpu)
+        indices = tuple(sorted(free[: needs.devices]))
+        return ResourceSlot(indices, self._count_threads(needs, len(gpus) // needs.devices), needs.share_gpu)
 
     def take(self, holder: str, slot: ResourceSlot) -> None:
         self._taken[holder] = slot
@@ -290,11 +296,11 @@ class MachineSlots:
         return holder in self._taken
 
     def _is_gpu_sufficient(self, gpu: GpuMemory, needs: ResourceNeeds) -> bool:
-        on_it = [slot for slot in self._taken.values() if gpu.index in slot.gpus]
-        if on_it and not (needs.share_gpu and all(slot.shared for slot in on_it)):
+        slots_on_gpu = [slot for slot in self._taken.values() if gpu.index in slot.gpus]
+        if slots_on_gpu and not (needs.share_gpu and all(slot.shared for slot in slots_on_gpu)):
             return False
-        wanted = needs.gpu_memory or (0.0 if needs.share_gpu else EXCLUSIVE_MEMORY_FRACTION * gpu.total)
-        return gpu.free >= wanted
+        needed_memory = needs.gpu_memory or (0.0 if needs.share_gpu else EXCLUSIVE_MEMORY_FRACTION * gpu.total)
+        return gpu.free >= needed_memory
 
     def _find_cpu_slot(self, needs: ResourceNeeds) -> ResourceSlot | None:
         threads = self._count_threads(needs, needs.shards)

@@ -49,8 +49,8 @@ class RayExecutor:
             raise BadInputError(
                 f"{argument!r} is not an address of a Ray cluster", "--on ray:HOST:PORT, as ray start prints"
             )
-        if not argument and (own := ray_cluster.read_cluster()) is not None:
-            argument = own.head
+        if not argument and (cluster := ray_cluster.read_cluster()) is not None:
+            argument = cluster.head
         if argument:
             require_ray_at(argument)
         self.address, self.grace = argument, grace
@@ -90,18 +90,18 @@ class RayExecutor:
         for handle in handles:
             if handle not in self._ended and not is_actor_handle(handle):
                 self._ended[handle] = SubmissionStatus("ended", None, Cause.LOST, "its handle cannot be read")
-        answered = {handle: self._ended[handle] for handle in handles if handle in self._ended}
-        if unanswered := [handle for handle in dict.fromkeys(handles) if handle not in answered]:
+        statuses = {handle: self._ended[handle] for handle in handles if handle in self._ended}
+        if unanswered_handles := [handle for handle in dict.fromkeys(handles) if handle not in statuses]:
             try:
-                answers = self._ask("poll", unanswered)
+                answers = self._ask("poll", unanswered_handles)
             except RaySilentError:
-                return answered
-            for handle, seen in answers.items():
-                answered[handle] = seen
-                if seen.state == "ended":
-                    self._ended[handle] = seen
+                return statuses
+            for handle, status in answers.items():
+                statuses[handle] = status
+                if status.state == "ended":
+                    self._ended[handle] = status
                     self._cancelled.pop(handle, None)
-        return answered
+        return statuses
 
     def cancel(self, handle: str) -> None:
         """Ask Ray to end the actor, at most once in CANCEL_INTERVAL_S. Does nothing if Ray does not respond."""

@@ -85,8 +85,8 @@ def build_driver_environment(address: str) -> dict[str, str]:
     if cluster is None or address != cluster.head:
         return {}
     settings = {"AUTH_MODE": "token", "AUTH_TOKEN": cluster.token}
-    here = {NODE_ADDRESS_VARIABLE: cluster.addresses.get(THIS_MACHINE, "")}
-    return {f"RAY_{name}": value for name, value in settings.items()} | here
+    environment = {NODE_ADDRESS_VARIABLE: cluster.addresses.get(THIS_MACHINE, "")}
+    return {f"RAY_{name}": value for name, value in settings.items()} | environment
 
 
 @lock_cluster()
@@ -97,38 +97,38 @@ def start_cluster(destinations: Iterable[str], python: str, port: int = DEFAULT_
     stopped.
     """
     boxes = list(dict.fromkeys(destinations))
-    if bad := [box for box in boxes if not box.strip() or box.startswith("-")]:
-        raise BadInputError(f"{bad[0]!r} is not a destination of ssh", "chessreg cluster up box1 user@box2")
+    if bad_boxes := [box for box in boxes if not box.strip() or box.startswith("-")]:
+        raise BadInputError(f"{bad_boxes[0]!r} is not a destination of ssh", "chessreg cluster up box1 user@box2")
     earlier, cluster = read_cluster(), read_cluster() or Cluster("", secrets.token_hex(32), {})
-    described = require_answers(
+    descriptions = require_answers(
         ask_machines({box: {"verb": "describe"} for box in boxes}, dict.fromkeys(boxes, python))
     )
-    for box, machine in described.items():
+    for box, machine in descriptions.items():
         require_equal_versions(box, python, machine["versions"])
         cluster.addresses[box] = machine["address"]
     cluster.python |= dict.fromkeys(boxes, python)
     first = next(iter(cluster.python))
     cluster.head = cluster.head or f"{cluster.addresses[first]}:{port}"
-    here = described[boxes[0]]["client"]
+    client = descriptions[boxes[0]]["client"]
     with socket.socket() as callback:
         try:
-            callback.bind((here, 0))
+            callback.bind((client, 0))
         except OSError:
             hint = "run this on a machine in their network, or connect to them through a VPN"
-            raise ChessregError(f"{boxes[0]} sees this machine as {here}, which is not its address", hint) from None
+            raise ChessregError(f"{boxes[0]} sees this machine as {client}, which is not its address", hint) from None
         callback.listen()
-        cluster.addresses[THIS_MACHINE] = here
+        cluster.addresses[THIS_MACHINE] = client
         cluster.save()
         try:
-            peer, rest = f"{here}:{callback.getsockname()[1]}", [box for box in cluster.addresses if box != first]
+            peer, rest = f"{client}:{callback.getsockname()[1]}", [box for box in cluster.addresses if box != first]
             head = require_answers(ask_machines(cluster.make_requests("start", [first], peer), cluster.python))
             if earlier is not None and head[first]["started"]:  # the other nodes belong to the head that has ended
                 ask_machines(cluster.make_requests("stop", rest), cluster.python)
             require_answers(ask_machines(cluster.make_requests("start", rest, peer), cluster.python))
         except BaseException:
-            added = [box for box in cluster.addresses if earlier is None or box not in earlier.addresses]
-            stopped = ask_machines(cluster.make_requests("stop", added), cluster.python)
-            if any("error" in answer for answer in stopped.values()):
+            added_boxes = [box for box in cluster.addresses if earlier is None or box not in earlier.addresses]
+            stop_answers = ask_machines(cluster.make_requests("stop", added_boxes), cluster.python)
+            if any("error" in answer for answer in stop_answers.values()):
                 raise  # the record remains for `cluster down`
             if earlier is not None:
                 earlier.save()
@@ -174,10 +174,14 @@ def stop_cluster(forget: bool = False) -> list[str]:
 
 def require_equal_versions(box: str, python: str, versions: Mapping[str, str | None]) -> None:
     """Raise ChessregError unless `box` has the Python, chessreg and Ray of this machine, as Ray requires."""
-    for name, here in describe_machine({})["versions"].items():
-        if (there := versions[name]) != here:
-            hint = f"ssh {box} {python} -m pip install {name}=={here}" if name != "Python" else "--python PATH"
-            raise ChessregError(f"{box} has {f'{name} {there}' if there else f'no {name}'}, this machine {here}", hint)
+    for name, local_version in describe_machine({})["versions"].items():
+        if (remote_version := versions[name]) != local_version:
+            hint = f"ssh {box} {python} -m pip install {name}=={local_version}" if name != "Python" else "--python PATH"
+            raise ChessregError(
+                f"{box} has {f'{name} {remote_version}' if remote_version else f'no {name}'}, "
+                f"this machine {local_version}",
+                hint,
+            )
 
 
 # -- requests over ssh ------------------------------------------------------------------------------------------------
@@ -185,22 +189,22 @@ def require_equal_versions(box: str, python: str, versions: Mapping[str, str | N
 
 def ask_machines(requests: Mapping[str, dict[str, Any]], python: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Send requests to several machines at the same time and return the answers. On Ctrl-C, withdraw all."""
-    asked: dict[str, MachineRequest] = {}
+    requests_by_box: dict[str, MachineRequest] = {}
     try:
         for box, request in requests.items():
-            asked[box] = MachineRequest(box, python.get(box, ""), request)
-        return {box: each.read_answer() for box, each in asked.items()}
+            requests_by_box[box] = MachineRequest(box, python.get(box, ""), request)
+        return {box: each.read_answer() for box, each in requests_by_box.items()}
     finally:
-        for each in asked.values():
+        for each in requests_by_box.values():
             each.close()
 
 
 def require_answers(answers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the answers. Raises ChessregError with the errors among them."""
-    failed = {box or "this machine": answer for box, answer in answers.items() if "error" in answer}
-    if failed:
-        errors = "; ".join(f"{box}: {answer['error']}" for box, answer in failed.items())
-        raise ChessregError(errors, next(iter(failed.values()))["hint"])
+    failures = {box or "this machine": answer for box, answer in answers.items() if "error" in answer}
+    if failures:
+        errors = "; ".join(f"{box}: {answer['error']}" for box, answer in failures.items())
+        raise ChessregError(errors, next(iter(failures.values()))["hint"])
     return answers
 
 

@@ -65,10 +65,10 @@ class RayDriver:
         handles = {}
         for work in works:
             folder = Path(work["folder"])
-            noted = read_json_or_none(folder / NOTE_FILE) or {}
-            if noted.get("actor") and "ended" not in noted and self._make_actor(noted["actor"]) is not None:
+            note = read_json_or_none(folder / NOTE_FILE) or {}
+            if note.get("actor") and "ended" not in note and self._make_actor(note["actor"]) is not None:
                 handles[work["job"]] = make_actor_handle(
-                    noted["actor"], folder
+                    note["actor"], folder
                 )  # its supervisor died before recording it
                 continue
             handles[work["job"]] = self._make(work, folder)
@@ -83,24 +83,24 @@ class RayDriver:
         for handle in handles:
             if handle in self.asks:
                 continue
-            parsed = json.loads(handle)
-            noted = read_json_or_none(Path(parsed["folder"]) / NOTE_FILE) or {}
+            parsed_handle = json.loads(handle)
+            note = read_json_or_none(Path(parsed_handle["folder"]) / NOTE_FILE) or {}
             actor = None
-            if noted.get("actor") == parsed["actor"] and "ended" in noted:
-                state, code, cause, message = noted["ended"]
+            if note.get("actor") == parsed_handle["actor"] and "ended" in note:
+                state, code, cause, message = note["ended"]
                 self.seen[handle] = SubmissionStatus(state, code, cause and Cause(cause), message)
-            elif (actor := self._make_actor(parsed["actor"])) is None:
+            elif (actor := self._make_actor(parsed_handle["actor"])) is None:
                 self._end(handle, SubmissionStatus("ended", None, Cause.LOST, "Ray does not know it anymore"))
             else:
                 if handle not in self.seen:  # this machine's node, and thus its home actor, may be another one now
                     actor.use_home.remote(self._get_home_actor())
                 self.asks[handle] = actor.status.remote()
-                placement = Placement(parsed["actor"], reason="all nodes are busy")
+                placement = Placement(parsed_handle["actor"], reason="all nodes are busy")
                 self.seen.setdefault(handle, SubmissionStatus("waiting", placement=placement))
         handle_of_ask = {self.asks[handle]: handle for handle in handles if handle in self.asks}
         if handle_of_ask:
-            ready, _ = self.ray.wait(list(handle_of_ask), num_returns=len(handle_of_ask), timeout=0.1)
-            for answer in ready:
+            ready_asks, _ = self.ray.wait(list(handle_of_ask), num_returns=len(handle_of_ask), timeout=0.1)
+            for answer in ready_asks:
                 self._record_answer(handle_of_ask[answer], answer)
         for handle, since in list(self.withdrawn.items()):
             if self.seen[handle].state != "waiting":
@@ -112,8 +112,8 @@ class RayDriver:
 
     def cancel(self, handle: str) -> None:
         """Ask an actor to end its work."""
-        parsed = json.loads(handle)
-        actor = self._make_actor(parsed["actor"])
+        parsed_handle = json.loads(handle)
+        actor = self._make_actor(parsed_handle["actor"])
         if (handle in self.seen and self.seen[handle].state == "ended") or actor is None:
             return
         actor.cancel.remote()  # an actor that has not started receives it at its start
@@ -133,10 +133,10 @@ class RayDriver:
         base = hashlib.sha256(f"{get_machine_name()}:{order and order['store']}".encode()).hexdigest()[:12]
         work_of_actor = {**work, "actor": name, "base": base, "order": order, "threads": max(int(cpus), 1)}
         work_of_actor["log_size"] = log.stat().st_size if log.exists() else 0
-        made = ray.remote(ShardActor).options(
+        actor = ray.remote(ShardActor).options(
             name=name, namespace=NAMESPACE, lifetime="detached", num_cpus=cpus, num_gpus=gpus, max_restarts=0
         )
-        made.remote(self._get_home_actor(), work_of_actor)
+        actor.remote(self._get_home_actor(), work_of_actor)
         return make_actor_handle(name, folder)
 
     def _get_home_actor(self) -> Any:
@@ -170,29 +170,29 @@ class RayDriver:
 
         del self.asks[handle]
         try:
-            seen: SubmissionStatus = self.ray.get(answer)
+            status: SubmissionStatus = self.ray.get(answer)
         except OutOfMemoryError:
-            seen = SubmissionStatus("ended", None, Cause.OOM, "Ray killed it: out of memory")
+            status = SubmissionStatus("ended", None, Cause.OOM, "Ray killed it: out of memory")
         except RayActorError as error:
             why = next((line for line in str(error).splitlines() if "cause" in line or "died" in line), "")
-            seen = SubmissionStatus(
+            status = SubmissionStatus(
                 "ended", None, Cause.LOST, f"its node or its actor died: {why.strip()[:200]}".rstrip(": ")
             )
         except RayError:
             return  # retried by the next poll
-        if seen.state == "ended":
-            self._end(handle, seen)
+        if status.state == "ended":
+            self._end(handle, status)
         else:
-            self.seen[handle] = seen
+            self.seen[handle] = status
 
     def _end(self, handle: str, seen: SubmissionStatus) -> None:
         """Record the end in the submission's folder for later executors, and release its resources in the cluster."""
         self.seen[handle] = seen
-        parsed = json.loads(handle)
-        folder = Path(parsed["folder"])
-        if folder.is_dir() and (read_json_or_none(folder / NOTE_FILE) or {}).get("actor") == parsed["actor"]:
-            write_record(folder / NOTE_FILE, {"actor": parsed["actor"], "ended": list(seen[:4])})
-        actor = self._make_actor(parsed["actor"])
+        parsed_handle = json.loads(handle)
+        folder = Path(parsed_handle["folder"])
+        if folder.is_dir() and (read_json_or_none(folder / NOTE_FILE) or {}).get("actor") == parsed_handle["actor"]:
+            write_record(folder / NOTE_FILE, {"actor": parsed_handle["actor"], "ended": list(seen[:4])})
+        actor = self._make_actor(parsed_handle["actor"])
         if actor is not None:
             self.ray.kill(actor)
 
@@ -246,10 +246,10 @@ def get_head_record_file() -> Path:
 
 def find_ray_address() -> str:
     """Return the address of the Ray of this machine. Empty if none responds."""
-    noted = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
+    address_file = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
     for address in (
         os.environ.get("RAY_ADDRESS", ""),
-        noted.read_text(encoding="utf-8").strip() if noted.exists() else "",
+        address_file.read_text(encoding="utf-8").strip() if address_file.exists() else "",
     ):
         host, _, port = address.rpartition(":")
         with suppress(OSError, ValueError):
@@ -265,8 +265,10 @@ def start_head() -> str:
     """
     tool = shutil.which("ray") or str(Path(sys.executable).with_name("ray"))
     argv = [tool, "start", "--head", "--block", "--port=0", "--include-dashboard=false", "--disable-usage-stats"]
-    with open(os.devnull, "wb") as nowhere:
-        head = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=nowhere, stderr=nowhere, start_new_session=True)
+    with open(os.devnull, "wb") as null_file:
+        head = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=null_file, stderr=null_file, start_new_session=True
+        )
     get_head_record_file().parent.mkdir(parents=True, exist_ok=True)
     write_record(get_head_record_file(), identify_process(head.pid).record())
     deadline = time.monotonic() + START_TIMEOUT_S
@@ -279,9 +281,9 @@ def start_head() -> str:
 
 def stop_head() -> None:
     """Stop the Ray that chessreg started on this machine, and no other."""
-    noted = ProcessId.from_record(read_json_or_none(get_head_record_file()))
-    if noted is not None and noted.is_gone() is False:
-        os.kill(noted.pid, signal.SIGTERM)
+    process = ProcessId.from_record(read_json_or_none(get_head_record_file()))
+    if process is not None and process.is_gone() is False:
+        os.kill(process.pid, signal.SIGTERM)
         get_head_record_file().unlink(missing_ok=True)
 
 

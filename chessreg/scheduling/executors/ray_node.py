@@ -52,15 +52,15 @@ def start_node(request: dict[str, Any]) -> dict[str, Any]:
 
     Raises ChessregError if a node of another cluster runs here, a port is taken, or a machine cannot be reached.
     """
-    noted = read_json_or_none(get_node_record_file())
-    if noted is not None and is_running(noted):
-        if noted["token"] != request["token"]:
+    earlier_record = read_json_or_none(get_node_record_file())
+    if earlier_record is not None and is_running(earlier_record):
+        if earlier_record["token"] != request["token"]:
             raise ChessregError(
                 "a node of another cluster runs here", "on the machine that started it: chessreg cluster down"
             )
         return {"started": False}
-    if noted is not None:
-        shutil.rmtree(noted["folder"], ignore_errors=True)
+    if earlier_record is not None:
+        shutil.rmtree(earlier_record["folder"], ignore_errors=True)
     if request["is_head"]:
         require_free_port(int(request["head"].rpartition(":")[2]))
     for peer in filter(None, (None if request["is_head"] else request["head"], request["callback"])):
@@ -68,13 +68,13 @@ def start_node(request: dict[str, Any]) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="chessreg-ray-"))
     log, token = folder / "start.log", folder / "token"
     token.write_text(request["token"], encoding="utf-8")
-    with log.open("wb") as out:
+    with log.open("wb") as log_file:
         process = subprocess.Popen(
             build_ray_command(request, folder),
             env=child.build_child_environment() | build_ray_environment(token),
             stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
+            stdout=log_file,
+            stderr=log_file,
             start_new_session=True,
             cwd="/",
         )
@@ -115,28 +115,28 @@ def build_ray_environment(token: Path) -> dict[str, str]:
 
 def stop_node(request: dict[str, Any]) -> dict[str, Any]:
     """Stop the node and all its processes, and remove its files. Does nothing if the node of this token is not here."""
-    noted = read_json_or_none(get_node_record_file())
-    if noted is None or noted["token"] != request["token"]:
+    record = read_json_or_none(get_node_record_file())
+    if record is None or record["token"] != request["token"]:
         return {"stopped": False}
-    if running := is_running(noted):
-        top = psutil.Process(noted["process"]["pid"])
+    if running_process := is_running(record):
+        top = psutil.Process(record["process"]["pid"])
         family = [*top.children(recursive=True), top]
         top.terminate()
         for process in psutil.wait_procs(family, STOP_TIMEOUT_S)[1]:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-    shutil.rmtree(noted["folder"], ignore_errors=True)
+    shutil.rmtree(record["folder"], ignore_errors=True)
     get_node_record_file().unlink(missing_ok=True)
-    return {"stopped": running}
+    return {"stopped": running_process}
 
 
 def describe_node(request: dict[str, Any]) -> dict[str, Any]:
     """Return whether the node runs, and the CPUs and GPUs of this machine."""
     from chessreg.scheduling.executors.local import count_cores, read_gpus
 
-    noted = read_json_or_none(get_node_record_file())
-    running = noted is not None and noted["token"] == request["token"] and is_running(noted)
-    return {"state": "running" if running else "not running", "cpus": count_cores(), "gpus": len(read_gpus())}
+    record = read_json_or_none(get_node_record_file())
+    is_node_running = record is not None and record["token"] == request["token"] and is_running(record)
+    return {"state": "running" if is_node_running else "not running", "cpus": count_cores(), "gpus": len(read_gpus())}
 
 
 def get_node_record_file() -> Path:

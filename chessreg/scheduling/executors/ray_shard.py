@@ -68,8 +68,8 @@ class ShardActor(StoreActor):
         from chessreg.scheduling.executors.local import kill_group
 
         folder, argv, env = Path(self.work["folder"]), list(self.work["argv"]), dict(self.work["env"])
-        noted = read_json_or_none(folder / NOTE_FILE) or {}
-        if NODE_STORE_VARIABLE in os.environ or noted.get("actor") != self.work["actor"]:
+        note = read_json_or_none(folder / NOTE_FILE) or {}
+        if NODE_STORE_VARIABLE in os.environ or note.get("actor") != self.work["actor"]:
             self.staging = NodeStore(self.home, self.work)
             folder, argv, env = self.staging.stage(lambda: bool(self.cancelled_at))
         if self.cancelled_at:
@@ -109,8 +109,8 @@ class ShardActor(StoreActor):
             self.staging.send(last)
             return True
         except Exception as error:
-            silent = f"its home machine does not respond: {describe_remote_error(error)}"
-            self.seen = SubmissionStatus("running", message=silent, placement=self.placement._replace(reason=silent))
+            problem = f"its home machine does not respond: {describe_remote_error(error)}"
+            self.seen = SubmissionStatus("running", message=problem, placement=self.placement._replace(reason=problem))
             return False
 
 

@@ -102,12 +102,12 @@ class HomeActor(StoreActor):
         from store import Store
         from store.files import make_staging_path
 
-        here = Store(store)
+        home_store = Store(store)
         with Database.open(registry, create=False) as database:
-            items, place = list_input_items(database, here, order), database.place
+            items, place = list_input_items(database, home_store, order), database.place
         if place.path is None:
             return items, registry
-        copy = back_up_registry(place, make_staging_path(here.tmp, "registry"))
+        copy = back_up_registry(place, make_staging_path(home_store.tmp, "registry"))
         try:
             return items, zstandard.ZstdCompressor(level=1, threads=-1).compress(copy.read_bytes())
         finally:
@@ -127,18 +127,18 @@ class HomeActor(StoreActor):
         from store.fragments import Fragment, FragmentWriter, place_file
 
         keep_private(shared_by=Path(store))
-        here = Store(store)
+        home_store = Store(store)
         for item in items:
-            fetch_item(here, item, node)
-        run_id = Fragment.from_path(here.incoming / name).run_id
-        if not (here.incoming / name).exists() and not (here.ingested / run_id / name).exists():
-            place_file(here, fragment, here.incoming / name)
+            fetch_item(home_store, item, node)
+        run_id = Fragment.from_path(home_store.incoming / name).run_id
+        if not (home_store.incoming / name).exists() and not (home_store.ingested / run_id / name).exists():
+            place_file(home_store, fragment, home_store.incoming / name)
         if artifacts := [item.digest for item in items if item.array is None]:
             machine = describe_this_machine()
-            with FragmentWriter(here, run_id, attempt) as writer:
+            with FragmentWriter(home_store, run_id, attempt) as writer:
                 writer.add("machine", to_fragment_row(machine))
                 for digest in artifacts:
-                    row = {"digest": digest, "uri": str(here.path(digest)), "machine_id": machine["id"]}
+                    row = {"digest": digest, "uri": str(home_store.path(digest)), "machine_id": machine["id"]}
                     writer.add("artifact_location", to_fragment_row({**row, "verified_at": get_utc_now()}))
 
     def note(self, folder: str, log: bytes, offset: int, files: dict[str, bytes]) -> None:
@@ -147,9 +147,9 @@ class HomeActor(StoreActor):
             file.seek(offset)
             file.write(log)
         for name, data in files.items():
-            aside = Path(f"{folder}/{name}.{os.getpid()}")
-            aside.write_bytes(data)
-            aside.replace(f"{folder}/{name}")
+            part_path = Path(f"{folder}/{name}.{os.getpid()}")
+            part_path.write_bytes(data)
+            part_path.replace(f"{folder}/{name}")
 
 
 class HomeChangedError(Exception):
@@ -189,8 +189,11 @@ class NodeStore:
         if (order := self.work["order"]) is not None:
             write_record(self.folder / "work.json", order)
             env |= self._fetch_inputs(order, env["CHESSREG_REGISTRY"], cancelled)
-        there = f"{self.work['folder']}/"
-        argv = [str(self.folder / part[len(there) :]) if part.startswith(there) else part for part in self.work["argv"]]
+        folder_prefix = f"{self.work['folder']}/"
+        argv = [
+            str(self.folder / part[len(folder_prefix) :]) if part.startswith(folder_prefix) else part
+            for part in self.work["argv"]
+        ]
         if not Path(argv[0]).exists() and shutil.which(argv[0]) is None:
             argv[0] = sys.executable
         return self.folder, argv, env

@@ -93,30 +93,30 @@ class SlurmExecutor:
             except SlurmUnansweredError:
                 self._seen, self._silent = {}, True
             self._polled = time.monotonic()
-        known = self._seen | self._ended
-        return {handle: known[handle] for handle in handles if handle in known}
+        statuses = self._seen | self._ended
+        return {handle: statuses[handle] for handle in handles if handle in statuses}
 
     def cancel(self, handle: str) -> None:
         """Call `scancel` once, and again with SIGKILL after CANCEL_AGAIN_S. Does nothing for another user's job."""
-        parsed, now = SlurmHandle.parse(handle), time.monotonic()
-        if parsed is None or handle in self._ended:
+        slurm_handle, now = SlurmHandle.parse(handle), time.monotonic()
+        if slurm_handle is None or handle in self._ended:
             return
         first = self._cancelled.get(handle)
-        insist = first is not None and now - first > CANCEL_AGAIN_S
-        if first is None or insist:
+        is_repeated = first is not None and now - first > CANCEL_AGAIN_S
+        if first is None or is_repeated:
             self._cancelled[handle] = now
             try:
-                record = query_record(parsed)
-                if record is not None and record.get("Command") == parsed.script:
-                    run_command("scancel", *(["--signal=KILL", "--full"] if insist else []), parsed.job)
+                record = query_record(slurm_handle)
+                if record is not None and record.get("Command") == slurm_handle.script:
+                    run_command("scancel", *(["--signal=KILL", "--full"] if is_repeated else []), slurm_handle.job)
             except SlurmUnansweredError:
                 self._cancelled.pop(handle)
             self._polled = NEVER_S
 
     @staticmethod
     def logs(handle: str) -> Path | None:
-        parsed = SlurmHandle.parse(handle)
-        path = Path(parsed.log) if parsed else None
+        slurm_handle = SlurmHandle.parse(handle)
+        path = Path(slurm_handle.log) if slurm_handle else None
         return path if path and path.exists() else None
 
     def preview(self, works: Sequence[Submission]) -> Iterator[str]:
@@ -128,18 +128,18 @@ class SlurmExecutor:
     # -- submitting -----------------------------------------------------------------------------------------------
 
     def _read_profile(self, folder: Path) -> SlurmProfile:
-        chosen = find_profile(self.name, folder)
-        self._every = chosen.poll
-        return chosen
+        profile = find_profile(self.name, folder)
+        self._every = profile.poll
+        return profile
 
     def _require_partitions(self, chosen: SlurmProfile) -> None:
         """Raise BadInputError for a partition that Slurm does not have. Passes if the controller does not respond."""
         for name in filter(None, map(str.strip, (chosen.partition or "").split(","))):
             try:
-                shown = run_command("scontrol", "show", "partition", name)
+                output = run_command("scontrol", "show", "partition", name)
             except SlurmUnansweredError:
                 return
-            if shown.returncode and "not found" in shown.stdout + shown.stderr:
+            if output.returncode and "not found" in output.stdout + output.stderr:
                 raise BadInputError(
                     f"Slurm has no partition {name!r}, which profile {self.name or 'default'} asks for",
                     "list partitions with sinfo",
@@ -178,34 +178,37 @@ class SlurmExecutor:
             for number, work in enumerate(works):
                 output.with_name(f"{number}.txt").symlink_to(os.path.relpath(work.log, output.parent))
         path.write_text(make_script(works, profile, output), encoding="utf-8", errors="surrogateescape")
-        begun = {work.job_id: get_file_size(work.log) for work in works}
+        log_sizes = {work.job_id: get_file_size(work.log) for work in works}
         for number, work in enumerate(works):
             task = number if len(works) > 1 else ""
-            write_record(work.folder / NOTE_FILE, {"script": str(path), "task": task, "before": begun[work.job_id]})
+            write_record(work.folder / NOTE_FILE, {"script": str(path), "task": task, "before": log_sizes[work.job_id]})
         env = build_submission_environment(profile) | dict(first.env)
         if profile.registry:
             env["CHESSREG_REGISTRY"] = profile.registry
-        done = run_command("sbatch", "--parsable", "--export=ALL", str(path), env=env)
-        number_of = done.stdout.strip().partition(";")[0]
-        if done.returncode or not number_of.isdigit():
-            reason = " ".join(done.stderr.split()).removeprefix("sbatch: error: ") or f"exit status {done.returncode}"
+        sbatch_output = run_command("sbatch", "--parsable", "--export=ALL", str(path), env=env)
+        number_of = sbatch_output.stdout.strip().partition(";")[0]
+        if sbatch_output.returncode or not number_of.isdigit():
+            reason = (
+                " ".join(sbatch_output.stderr.split()).removeprefix("sbatch: error: ")
+                or f"exit status {sbatch_output.returncode}"
+            )
             if RETRY_PATTERN.search(reason):
                 raise SlurmUnansweredError(f"sbatch: {reason}")
             raise BadInputError(f"Slurm rejected the job: {reason}", f"see profile {self.name or 'default'} and {path}")
         handles = {}
         for number, work in enumerate(works):
             job = number_of if len(works) == 1 else f"{number_of}_{number}"
-            handles[work.job_id] = save_handle(work, make_job_handle(work, job, str(path), begun[work.job_id]))
+            handles[work.job_id] = save_handle(work, make_job_handle(work, job, str(path), log_sizes[work.job_id]))
         return handles
 
     def _find_earlier_handle(self, work: Submission) -> SlurmHandle | None:
         """Return the handle of this submission if Slurm has it already, because a supervisor died before recording
         it."""
         try:
-            noted = read_json(work.folder / NOTE_FILE)
+            note = read_json(work.folder / NOTE_FILE)
         except (OSError, ValueError):
             return None
-        handle = SlurmHandle(**noted["handle"]) if noted.get("handle") else self._find_accepted_handle(work, noted)
+        handle = SlurmHandle(**note["handle"]) if note.get("handle") else self._find_accepted_handle(work, note)
         if handle is None:
             return None
         self._query_states([str(handle)])
@@ -216,10 +219,10 @@ class SlurmExecutor:
 
     def _find_accepted_handle(self, work: Submission, noted: dict[str, Any]) -> SlurmHandle | None:
         """Return the handle of a script that sbatch accepted before its supervisor could record it."""
-        listed = run_command("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%o")
-        if listed.returncode:
-            raise SlurmUnansweredError(f"squeue: {listed.stderr.strip()}")
-        for line in listed.stdout.splitlines():
+        listing = run_command("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%o")
+        if listing.returncode:
+            raise SlurmUnansweredError(f"squeue: {listing.stderr.strip()}")
+        for line in listing.stdout.splitlines():
             job, _, command = line.partition("|")
             if command.strip() == noted["script"] and job.partition("_")[2] == str(noted["task"]):
                 return make_job_handle(work, job, noted["script"], noted.get("before", 0))
@@ -230,26 +233,26 @@ class SlurmExecutor:
     def _query_states(self, handles: Sequence[str]) -> None:
         """Query Slurm for all handles at once, and for the end of each job that has ended. Raises
         SlurmUnansweredError."""
-        parsed = {handle: SlurmHandle.parse(handle) for handle in handles}
-        for handle, handle_parts in parsed.items():
+        slurm_handles = {handle: SlurmHandle.parse(handle) for handle in handles}
+        for handle, handle_parts in slurm_handles.items():
             if handle_parts is None:
                 self._ended[handle] = SubmissionStatus("ended", None, Cause.LOST, "its handle cannot be read")
-        known = {handle: handle_parts for handle, handle_parts in parsed.items() if handle_parts}
-        listed = query_states({handle_parts.job.partition("_")[0] for handle_parts in known.values()})
-        arrays = {job.partition("_")[0] for job in listed}
-        for handle, handle_parts in known.items():
-            state, placement = listed.get(handle_parts.job, ("", Placement(handle_parts.job)))
-            seen: SubmissionStatus | None = SubmissionStatus("running", placement=placement)
+        valid_handles = {handle: handle_parts for handle, handle_parts in slurm_handles.items() if handle_parts}
+        states = query_states({handle_parts.job.partition("_")[0] for handle_parts in valid_handles.values()})
+        arrays = {job.partition("_")[0] for job in states}
+        for handle, handle_parts in valid_handles.items():
+            state, placement = states.get(handle_parts.job, ("", Placement(handle_parts.job)))
+            status: SubmissionStatus | None = SubmissionStatus("running", placement=placement)
             if state in WAITING_STATES:
-                seen = SubmissionStatus("waiting", placement=placement)
+                status = SubmissionStatus("waiting", placement=placement)
             elif not state or state in CAUSE_OF_END:
-                seen = query_end(handle_parts, handle_parts.job.partition("_")[0] in arrays)
+                status = query_end(handle_parts, handle_parts.job.partition("_")[0] in arrays)
             self._seen.pop(handle, None)
-            if seen is not None and seen.state == "ended":
-                self._ended[handle] = seen
+            if status is not None and status.state == "ended":
+                self._ended[handle] = status
                 self._cancelled.pop(handle, None)
-            elif seen is not None:
-                self._seen[handle] = seen
+            elif status is not None:
+                self._seen[handle] = status
 
 
 def build_submission_environment(profile: SlurmProfile) -> dict[str, str]:
@@ -264,8 +267,16 @@ def build_submission_environment(profile: SlurmProfile) -> dict[str, str]:
         "QOS": profile.qos,
         "TIMELIMIT": profile.time,
     }
-    kept = {"SLURM_CONF", "SLURM_CLUSTERS", *(f"SBATCH_{name}" for name, value in settings.items() if value is None)}
-    return {key: value for key, value in os.environ.items() if not key.startswith(("SBATCH_", "SLURM_")) or key in kept}
+    kept_variables = {
+        "SLURM_CONF",
+        "SLURM_CLUSTERS",
+        *(f"SBATCH_{name}" for name, value in settings.items() if value is None),
+    }
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("SBATCH_", "SLURM_")) or key in kept_variables
+    }
 
 
 def make_job_handle(work: Submission, job: str, script: str, before: int) -> SlurmHandle:
@@ -346,10 +357,10 @@ def query_states(jobs: set[str]) -> dict[str, tuple[str, Placement]]:
     if not jobs:
         return {}
     options = ("--noheader", "--array", "--states=all", f"--jobs={','.join(sorted(jobs))}", f"--format={QUEUE_FORMAT}")
-    listed = run_command("squeue", *options, env={**os.environ, "SLURM_TIME_FORMAT": "standard"})
-    if listed.returncode and not is_unknown_job(listed):
-        raise SlurmUnansweredError(f"squeue: {listed.stderr.strip()}")
-    rows = [[cell.strip() for cell in line.split("|", 5)] for line in listed.stdout.splitlines()]
+    listing = run_command("squeue", *options, env={**os.environ, "SLURM_TIME_FORMAT": "standard"})
+    if listing.returncode and not is_unknown_job(listing):
+        raise SlurmUnansweredError(f"squeue: {listing.stderr.strip()}")
+    rows = [[cell.strip() for cell in line.split("|", 5)] for line in listing.stdout.splitlines()]
     return {row[0]: (row[1], parse_placement(*row)) for row in rows if len(row) == 6}
 
 
@@ -389,13 +400,13 @@ def query_end(handle: SlurmHandle, array_known: bool) -> SubmissionStatus | None
 
 def query_record(handle: SlurmHandle) -> dict[str, str] | None:
     """Return the state, exit code, reason and script of a job from scontrol, or None if Slurm does not know it."""
-    done = run_command("scontrol", "show", "job", handle.job)
-    if done.returncode:
-        if is_unknown_job(done):
+    output = run_command("scontrol", "show", "job", handle.job)
+    if output.returncode:
+        if is_unknown_job(output):
             return None
-        raise SlurmUnansweredError(f"scontrol: {done.stderr.strip()}")
+        raise SlurmUnansweredError(f"scontrol: {output.stderr.strip()}")
     # The script's path is on a separate line and may contain spaces or text that looks like other fields.
-    before, _, script = done.stdout.partition("\n   Command=")
+    before, _, script = output.stdout.partition("\n   Command=")
     return dict(re.findall(r"\s(JobState|ExitCode|Reason)=(\S*)", before)) | {"Command": script.partition("\n")[0]}
 
 
@@ -431,11 +442,11 @@ def query_accounts(job: str) -> dict[str, str] | None:
     """Return the state of a job from the cluster's accounts, or None if they are missing."""
     if shutil.which("sacct") is None:
         return None
-    done = run_command(
+    output = run_command(
         "sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={job}", "--format=State,ExitCode,Reason"
     )
-    rows = [line.split("|") for line in done.stdout.splitlines() if line.count("|") == 2]
-    if done.returncode or not rows:
+    rows = [line.split("|") for line in output.stdout.splitlines() if line.count("|") == 2]
+    if output.returncode or not rows:
         return None
     state, code, reason = rows[-1]
     return {"JobState": state.split()[0], "ExitCode": code, "Reason": reason}  # "CANCELLED by 1000"

@@ -84,9 +84,9 @@ def read_profile_files(folder: Path) -> list[ProfileFile]:
 
     Raises BadInputError for a file that is not TOML, and NotTrustedError for one inside a store.
     """
-    own = get_config_folder() / PROFILE_FILE
-    paths = dict.fromkeys([*(above / PROJECT_PROFILE_FILE for above in (folder, *folder.parents)), own])
-    return [read_profile_file(path, path == own) for path in paths if os.path.isfile(path)]
+    user_file = get_config_folder() / PROFILE_FILE
+    paths = dict.fromkeys([*(above / PROJECT_PROFILE_FILE for above in (folder, *folder.parents)), user_file])
+    return [read_profile_file(path, path == user_file) for path in paths if os.path.isfile(path)]
 
 
 def find_profile(name: str, folder: Path) -> SlurmProfile:
@@ -95,16 +95,16 @@ def find_profile(name: str, folder: Path) -> SlurmProfile:
     Raises NotFoundError if no file defines it, NotTrustedError if the nearest file that does is not trusted, and
     BadInputError, naming the file, if it cannot be read.
     """
-    known: list[str] = []
+    names: list[str] = []
     for file in read_profile_files(folder):
         if (name or DEFAULT_PROFILE) in file.tables:
             if file.refusal is not None:
                 raise file.refusal
             return parse_profile(file.path, name or DEFAULT_PROFILE, file.tables[name or DEFAULT_PROFILE])
-        known += [f"slurm:{other}" for other in file.tables]
+        names += [f"slurm:{other}" for other in file.tables]
     if not name:
         return SlurmProfile()
-    hint = f"profiles are {', '.join(known)}" if known else f"define it in {get_config_folder() / PROFILE_FILE}"
+    hint = f"profiles are {', '.join(names)}" if names else f"define it in {get_config_folder() / PROFILE_FILE}"
     raise NotFoundError(f"profile {name!r} was not found", hint)
 
 
@@ -120,9 +120,9 @@ def read_profile_file(path: Path, own: bool) -> ProfileFile:
 
 def parse_profile(path: Path, name: str, table: object) -> SlurmProfile:
     """Return a profile from its TOML table. Raises BadInputError naming the setting that is wrong."""
-    where = f"{path}, profile {name}"
+    place = f"{path}, profile {name}"
     if not isinstance(table, dict):
-        raise BadInputError(f"{where}: not a table", f"write [{name}] and its settings below")
+        raise BadInputError(f"{place}: not a table", f"write [{name}] and its settings below")
     try:
         return SlurmProfile.model_validate(table)
     except ValidationError as error:
@@ -130,10 +130,10 @@ def parse_profile(path: Path, name: str, table: object) -> SlurmProfile:
         setting = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             raise BadInputError(
-                f"{where}: unknown setting {setting!r}", f"settings are {', '.join(SlurmProfile.model_fields)}"
+                f"{place}: unknown setting {setting!r}", f"settings are {', '.join(SlurmProfile.model_fields)}"
             ) from None
         raise BadInputError(
-            f"{where}: {setting}: {first['msg'].lower().removeprefix('value error, ')}, not {first['input']!r}"
+            f"{place}: {setting}: {first['msg'].lower().removeprefix('value error, ')}, not {first['input']!r}"
         ) from None
 
 
@@ -279,12 +279,12 @@ def format_node_path(part: str, work: Submission, store: str) -> str:
     folder = work.folder
     if not part.startswith(f"{folder}/"):
         return part
-    inside = Path(part).relative_to(folder.parents[3])
-    return str(Path(store) / inside)
+    relative_path = Path(part).relative_to(folder.parents[3])
+    return str(Path(store) / relative_path)
 
 
 def make_common_name(names: Iterable[str]) -> str:
     """Return the common part of shard names: `probe 3f2a1c` for `probe 3f2a1c 1/4` and so on."""
     each = [name.split() for name in names]
-    kept = [parts[0] for parts in zip(*each, strict=False) if len(set(parts)) == 1]
-    return " ".join(kept) or "chessreg"
+    common_parts = [parts[0] for parts in zip(*each, strict=False) if len(set(parts)) == 1]
+    return " ".join(common_parts) or "chessreg"
