@@ -29,7 +29,7 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return to_plain(value.value)
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return value + 0.0 if math.isfinite(value) else None  # no -0.0
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, UUID):
@@ -52,10 +52,10 @@ def to_plain(value: Any) -> Any:
 def format_float(value: float) -> str:
     """Return a number with four digits, and all digits before the decimal point up to 15.
 
-    >>> format_float(0.123456), format_float(14150.0), format_float(-2.5e20)
-    ('0.1235', '14,150', '-2.5e+20')
+    >>> format_float(0.123456), format_float(14150.0), format_float(-2.5e20), format_float(-0.0)
+    ('0.1235', '14,150', '-2.5e+20', '0')
     """
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:z.4g}"
 
 
 def format_cell(value: Any) -> str:
@@ -71,7 +71,7 @@ def format_cell(value: Any) -> str:
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone().strftime("%Y-%m-%d %H:%M")
     if isinstance(value, float):
-        return f"{value:.1f}" if isinstance(value, Percent) else format_float(value)
+        return f"{value:z.1f}" if isinstance(value, Percent) else format_float(value)
     if isinstance(value, int):
         return f"{value:,}"
     value = to_plain(value)

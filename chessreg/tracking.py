@@ -18,10 +18,11 @@ from uuid import UUID
 
 from sqlalchemy import select
 
+from chessreg.entities.run import describe_reference
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.named import NameRegistry
 from chessreg.plugins import install_command
-from chessreg.queries.compare import Subject, compute_metrics, describe_reference, read_last_attempt, read_run_facts
+from chessreg.queries.compare import Subject, compute_metrics, read_last_attempt, read_run_facts
 from chessreg.registry import lineage, read, run_filter, tables
 from chessreg.rows import to_plain
 

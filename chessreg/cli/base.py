@@ -216,18 +216,24 @@ def pass_home(function: Function) -> Function:
 
 
 class FilePath(click.Path):
-    """A file or folder. An empty name, which would be the current folder, and a web address are refused."""
+    """A file or folder. An empty name, which would be the current folder, and a web address are refused, and so is `-`
+    unless `allow_dash`: then it is stdout."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path. Fails for an empty name, a URL and a file of the registry in use."""
         if not str(value).strip():
             self.fail("the name of the file is empty", param, ctx)
+        if str(value) == "-" and not self.allow_dash:
+            self.fail("- (stdin or stdout) is not supported here: name a file", param, ctx)
         if re.match(r"(https?|ftp)://", str(value)):
             self.fail(f"{value} is a URL: download the file, or use a name that `chessreg fetch` lists", param, ctx)
         home = ctx.find_object(Home) if ctx is not None else None
         if home is not None and home.is_registry(Path(value)):
             self.fail(f"{value} belongs to the registry that this command uses: name another file", param, ctx)
         return super().convert(value, param, ctx)
+
+
+STDOUT = Path("-")  # value of a FilePath with `allow_dash`
 
 
 class NameText(click.ParamType):

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Home, add_json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.cli.base import (
+    STDOUT,
+    FilePath,
+    Home,
+    add_json_option,
+    open_with_waiting_results,
+    pass_home,
+    print_output,
+)
 from chessreg.errors import BadInputError, report_write_errors
 from chessreg.terminal import wrap_data_stream
 from store.files import write_whole
@@ -33,7 +41,9 @@ MAX_BOARDS = 4  # shown without --ply
 )
 @click.option("--condition", help="Condition of an edit: edit-3, random-0, …  [default: the first edit]")
 @click.option(
-    "--svg", type=FilePath(dir_okay=False, path_type=Path), help="Write the board as an SVG file. Left out: print it."
+    "--svg",
+    type=FilePath(dir_okay=False, allow_dash=True, path_type=Path),
+    help="Write the board as an SVG file; - is stdout. Left out: print it.",
 )
 @click.option(
     "--png", type=FilePath(dir_okay=False, path_type=Path), help="Write the board as a PNG file. Left out: print it."
@@ -91,7 +101,11 @@ def board(
         texts = {"fen": frame.whole_fen, "pgn": frame.pgn.strip(), "lichess": frame.lichess}
         click.echo(texts[form], file=wrap_data_stream(sys.stdout))
         return
-    if svg is not None:
+    if svg == STDOUT:
+        if home.json:
+            raise BadInputError("--json prints on stdout too", "name a file instead of -")
+        click.echo(render_svg(views[-1]), file=wrap_data_stream(sys.stdout))
+    elif svg is not None:
         write_picture(svg, render_svg(views[-1]))
         click.echo(f"{svg}: {views[-1].title}", err=True)
     if png is not None:
@@ -266,6 +280,6 @@ def format_heat(readings: ProbeReadings, label: int, measure: Measure) -> str:
         values = readings.values(which, label, measure)
         lines.append(f"{which} model, layer {readings.layer}, {measure}")
         for rank in range(7, -1, -1):
-            lines.append(f"{rank + 1} " + " ".join(f"{values[rank * 8 + file]:7.2f}" for file in range(8)))
+            lines.append(f"{rank + 1} " + " ".join(f"{values[rank * 8 + file]:z7.2f}" for file in range(8)))
         lines.append("  " + " ".join(f"{name:>7}" for name in FILES))
     return "\n".join(lines) + "\n"

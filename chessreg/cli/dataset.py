@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chessreg.cli.base import FilePath, Home, NameText, Numbers, add_json_option, pass_home, print_output
-from chessreg.cli.noun import get_headings, group_of
+from chessreg.cli.noun import get_headings, group_of, to_percent
 from chessreg.entities import load_entity
 from chessreg.entities.base import read_entity_row
 from chessreg.registry import names
@@ -233,8 +233,12 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
 
     session = home.session()
     result = split_dataset(session.database, session.store, reference, parts, seed)
-    headings = {"name": "name", "games": result.content, "seed": "seed", "low": "low", "high": "high"}
-    print_output(home, [read.get_row_values(part) for part in result.parts], headings)
+    rows = [read.get_row_values(part) for part in result.parts]
+    if not home.json:
+        rows = [
+            {**row, "part": f"{reference}:{row['name']}", "share": to_percent(row["high"] - row["low"])} for row in rows
+        ]
+    print_output(home, rows, {"part": "part", "games": result.content, "share": "share %"})
     if not result.created:
         click.echo("these parts were there already; nothing has changed", err=True)
     for overlap in result.overlaps:

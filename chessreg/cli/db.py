@@ -106,10 +106,8 @@ def init(home: Home) -> None:
     home.open(create=True)
     session = home.session()
     make_noun_tables(session.database)
-    version = session.database.data_version()
-    print_output(
-        home, {"registry": home.place.masked_location, "store": str(session.store.root), "data_version": version}
-    )
+    facts = {"registry": home.place.masked_location, "store": str(session.store.root)}
+    print_output(home, {**facts, "data_version": session.database.data_version()}, list(facts))
 
 
 def make_noun_tables(database: Database) -> None:

@@ -46,7 +46,7 @@ def elo(home: Home, counts: tuple[int, ...], sprt: str | None, alpha: float, bet
     exact |= {"score": score._asdict(), "elo": difference._asdict()}
     exact |= {"normalized_elo": normalized, "likelihood_of_superiority": superiority}
     if normalized is not None and superiority is not None:
-        row |= {"normalized Elo": f"{normalized:+.1f}", "likelihood of superiority": f"{superiority:.3f}"}
+        row |= {"normalized Elo": f"{normalized:+z.1f}", "likelihood of superiority": f"{superiority:.3f}"}
     if sprt is not None:
         low, high = parse_bounds(sprt)
         test = make_elo_test(low, high, alpha, beta)
@@ -54,7 +54,7 @@ def elo(home: Home, counts: tuple[int, ...], sprt: str | None, alpha: float, bet
         decision = test.decision(match.counts, match.values)
         exact["sprt"] = {"low": low, "high": high, "llr": ratio, "bounds": [lower, upper], "decision": decision or None}
         outcome = {"high": f"{high:g} Elo accepted", "low": f"{low:g} Elo accepted"}.get(decision, "undecided")
-        row[f"SPRT {low:g}, {high:g}"] = f"LLR {ratio:+.2f} [{lower:.2f}, {upper:.2f}]: {outcome}"
+        row[f"SPRT {low:g}, {high:g}"] = f"LLR {ratio:+z.2f} [{lower:.2f}, {upper:.2f}]: {outcome}"
     print_output(home, exact if home.json else row)
 
 
@@ -62,7 +62,7 @@ def write_elo(difference: Estimate) -> str:
     """Return an Elo difference with its interval, or its only bound if all games were lost or won."""
     if difference.value is not None:
         return difference.format_value("+")
-    return f"≤ {difference.high:+.0f}" if difference.low is None else f"≥ {difference.low:+.0f}"
+    return f"≤ {difference.high:+z.0f}" if difference.low is None else f"≥ {difference.low:+z.0f}"
 
 
 def describe_counts(counts: tuple[int, ...]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from uuid import UUID
 import click
 
 from chessreg.cli.base import (
+    STDOUT,
     FilePath,
     Group,
     Home,
@@ -21,6 +22,7 @@ from chessreg.cli.base import (
     print_output,
     show_progress_line,
 )
+from chessreg.errors import BadInputError
 from chessreg.rows import sort_listed_rows
 from chessreg.terminal import wrap_data_stream
 
@@ -136,9 +138,9 @@ def part(home: Home, reference: str, other: str | None) -> None:
 @click.argument("source", metavar="RUN|QUERY")
 @click.option(
     "--pgn",
-    type=FilePath(dir_okay=False, path_type=Path),
+    type=FilePath(dir_okay=False, allow_dash=True, path_type=Path),
     required=True,
-    help="File to write. A path that ends in .zst is compressed.",
+    help="File to write; - is stdout. A path that ends in .zst is compressed.",
 )
 @click.option(
     "--row",
@@ -166,7 +168,15 @@ def export(home: Home, source: str, pgn: Path, row: int | None, probabilities: b
     chessreg game export "elo by intervention" --row 2 --pgn second.pgn
     """
     from chessreg.entities.game import read_stored_games
-    from chessreg.games.boards.pgn import save_pgn
+    from chessreg.games.boards.pgn import save_pgn, write_pgn
+
+    if pgn == STDOUT and home.json:
+        raise BadInputError("--json prints on stdout too", "name a file instead of -")
+
+    def save(records: Iterable[GameRecord | str]) -> int:
+        if pgn != STDOUT:
+            return save_pgn(records, pgn)
+        return write_pgn(records, wrap_data_stream(sys.stdout).write)
 
     database = open_with_waiting_results(home)
     keys = choose_games(database, source, row)
@@ -176,13 +186,13 @@ def export(home: Home, source: str, pgn: Path, row: int | None, probabilities: b
 
         with show_progress_line("games", home.json) as report:
             records = annotate_games(home.session().inputs, games)
-            count = save_pgn(show_progress(records, len(keys), report), pgn)
+            count = save(show_progress(records, len(keys), report))
     else:
-        count = save_pgn((stored_game.record() for stored_game in games), pgn)
+        count = save(stored_game.record() for stored_game in games)
     if home.json:
         print_output(home, {"path": str(pgn), "games": count})
     else:
-        click.echo(f"{pgn}: {count:,} games", err=True)
+        click.echo(f"{'stdout' if pgn == STDOUT else pgn}: {count:,} games", err=True)
 
 
 def show_progress(
@@ -197,7 +207,7 @@ def show_progress(
 def choose_games(database: Database, source: str, row: int | None) -> list[tuple[UUID, int]]:
     """Return the keys of the games of a run or query; a run's name is tried first."""
     from chessreg.entities.game import list_game_keys
-    from chessreg.errors import BadInputError, NotFoundError
+    from chessreg.errors import NotFoundError
     from chessreg.registry import names
 
     if row is None:

@@ -122,7 +122,7 @@ def checkpoint(
     is converted to safetensors, and its logits are compared with the original's. Tokens in another order are reordered,
     and tokens that occur in no game are dropped. A vocabulary that lacks tokens of the encoding is refused.
 
-    The model is then checked on 20 sample games. Its loss, the entropy of single tokens, and the share of legal
+    The model is then checked on 20 sample games. Its loss, the loss of token frequencies alone, and the share of legal
     first-choice moves are printed and stored. A folded TransformerLens file stays folded, and its residual stream is
     recorded as centred. A file that would execute code is refused. Importing the same weights again does nothing.
 
@@ -279,7 +279,7 @@ def print_relative_norms(home: Home, run_id: str) -> None:
         return
     for found in measured:
         share = f"{100 * found.share:.2g} % of the residual's mean norm ({found.residual:.4g} in sample games)"
-        equal = f"--intervention.scale {found.scale:g} makes it as long"
+        equal = f"--intervention.scale {found.scale:g} makes it as long as the residual"
         click.echo(f"layer {found.layer}: its norm is {share}; {equal}", err=True)
 
 

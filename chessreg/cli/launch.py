@@ -293,6 +293,7 @@ def launch_in_process(home: Home, orders: list[Order], *, dry_run: bool, wait: b
     from chessreg.cli.jobs import format_duration
     from chessreg.runs.ingest import ingest_fragments
     from chessreg.scheduling.executors import open_executor
+    from chessreg.scheduling.expected_time import describe_busy_cores
     from chessreg.scheduling.launch import launch_orders, plan_orders, preview_run
     from chessreg.scheduling.presence import Presence
     from chessreg.scheduling.queue import find_jobs_at_work
@@ -338,7 +339,8 @@ def launch_in_process(home: Home, orders: list[Order], *, dry_run: bool, wait: b
             row["time"] = explanation if row["seconds"] is None else f"about {format_duration(row['seconds'])}"
         print_output(False, planned_rows, PLANNED if dry_run else LISTED)
         if bases := list(dict.fromkeys(filter(None, (row.get("basis") for row in rows)))):
-            click.echo(f"time from {'; '.join(bases)}", err=True)
+            busy = describe_busy_cores() if any(order.on == "local" for order in orders) else ""
+            click.echo(f"time from {'; '.join(filter(None, [*bases, busy]))}", err=True)
         if group:
             click.echo(f"launched as {group.hex[-6:]}; chessreg attach {group.hex[-6:]} follows it", err=True)
             if has_started:

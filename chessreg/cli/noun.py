@@ -108,9 +108,8 @@ def show_command(noun: Entity) -> click.Command:
         for part in output.parts:
             if part.rows:
                 click.echo(f"\n{part.name}")
-                print_output(
-                    home, [dict(row) for row in part.rows], {column.field: column.heading for column in part.columns}
-                )
+                headings = {column.field: column.heading for column in part.columns}
+                print_table([dict(row) for row in part.rows], headings, name_empty=False)
         for line in output.lines:
             click.echo(line)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chessreg.cli.base import FilePath, Home, get_screen_width, pass_home, print_output
+from chessreg.cli.base import STDOUT, FilePath, Home, get_screen_width, pass_home, print_output
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.terminal import make_json_visible, wrap_data_stream
 
@@ -130,8 +130,8 @@ def add_scope_options(function: F) -> F:
 @click.option("--published", is_flag=True, help="Print the paper's numbers next to yours.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="Output format.  [default: table]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--output", type=FilePath(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write this file (.md .tex .csv .json .jsonl .parquet). Left out: print the table.")  # fmt: skip
+@click.option("--output", type=FilePath(dir_okay=False, allow_dash=True, path_type=Path), metavar="FILE",
+              help="Write this file (.md .tex .csv .json .jsonl .parquet). Left out or -: print it.")  # fmt: skip
 @click.option(
     "--timeout", type=click.FloatRange(min=0.001), metavar="SECONDS", help="Stop after this time.  [default: 300]"
 )
@@ -150,6 +150,7 @@ def query(home: Home, **options: Any) -> None:
     above 32 MiB are not sorted.
     """
     scope = {name: options.pop(name) for name in SCOPE}
+    options["output"] = None if options["output"] == STDOUT else options["output"]
     question = Asked(**options, scope=scope)
     as_json = question.as_json or home.json
     if question.list_:
@@ -441,8 +442,9 @@ SUFFIXES = ".svg, .png or .pdf"
 @click.command()
 @click.argument("name", required=False)
 @click.option("--list", "list_", is_flag=True, help="List the plots.")
-@click.option("--output", "--out", "output", type=FilePath(dir_okay=False, path_type=Path), metavar="FILE",
-              help=f"File to write ({SUFFIXES}).  [default: the plot's name, .svg]")  # fmt: skip
+@click.option("--output", "--out", "output", type=FilePath(dir_okay=False, allow_dash=True, path_type=Path),
+              metavar="FILE",
+              help=f"File to write ({SUFFIXES}); - is stdout, as SVG.  [default: the plot's name, .svg]")  # fmt: skip
 @add_scope_options
 @click.option("--provenance", is_flag=True, help="Print the query's hash, the registry's schema and the rows read.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -478,11 +480,18 @@ def plot(
     from chessreg.queries.render import format_provenance
     from chessreg.queries.scope import Scope
 
-    plots.check_suffix(target)
+    if target == STDOUT and as_json:
+        raise BadInputError("--json prints on stdout too", "name a file instead of -")
+    if target != STDOUT:
+        plots.check_suffix(target)
     result = query_plot_rows(
         open_registry_for_query(home), entry, plot_spec, Scope.from_options(scope), scoring=scoring
     )
-    plots.write_figure(plots.draw_figure(result, plot_spec), target)
+    figure = plots.draw_figure(result, plot_spec)
+    if target == STDOUT:
+        wrap_data_stream(sys.stdout).write(plots.encode_figure(figure, ".svg").decode())
+    else:
+        plots.write_figure(figure, target)
     if as_json:
         print_output(True, {"file": str(target), "plot": plot_spec.title, "query": entry.title, "points": len(result)})
         return
@@ -490,7 +499,8 @@ def plot(
         click.echo(note, err=True)
     if provenance:
         click.echo(format_provenance(result), err=True)
-    click.echo(str(target))
+    if target != STDOUT:
+        click.echo(str(target))
 
 
 def show_plots(home: Home, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -245,9 +246,10 @@ def print_plan(planned: dict[str, Any], as_json: bool) -> None:
     from chessreg.runs.kind import find_own_kind
 
     rows = ", ".join(f"{count:,} in {table}" for table, count in planned["rows"].items()) or "not estimated"
-    click.echo(f"{planned['kind']} {planned['run_id'][-6:]} ({planned['determinism']})")
+    click.echo(f"{planned['kind']} {planned['run_id'][-6:]}")
     click.echo(f"  units  {planned['units']:,}, of which {planned['missing']:,} are missing")
     click.echo(f"  time   {format_time(planned)}")
+    click.echo(f"  rerun  {RERUN_ROWS[planned['determinism']]}")
     click.echo(f"  rows   {rows}")
     click.echo(f"  bytes  {planned['bytes']:,} in the store")
     settings = planned["settings"]
@@ -262,15 +264,20 @@ def print_plan(planned: dict[str, Any], as_json: bool) -> None:
         click.echo(f"  note: {remark}", err=True)
 
 
+RERUN_ROWS = {"exact": "gives the same rows", "statistical": "may differ by chance"}
+
+
 def format_time(planned: dict[str, Any]) -> str:
     """Return the expected time of the missing units and its basis."""
     from chessreg.cli.jobs import format_duration
+    from chessreg.scheduling.expected_time import describe_busy_cores
 
     if not planned["missing"]:
         return "none: the run is complete"
     if planned["seconds"] is None:
         return f"not known: kind {planned['kind']} counts no operations and has no earlier run here"
-    return f"about {format_duration(planned['seconds'])}, from {planned['basis']}"
+    basis = "; ".join(filter(None, (planned["basis"], describe_busy_cores())))
+    return f"about {format_duration(planned['seconds'])}, from {basis}"
 
 
 def build_run_settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
@@ -413,6 +420,8 @@ def execute_run(
     elif report.state == "complete":
         click.echo(f"{kind.name} {short} complete: {report.units} units", err=True)
         queries = kind.select_queries(spec) or list_query_titles(kind)
+        if kind.next_command:
+            click.echo(f"  chessreg {kind.next_command} {shlex.quote(name or short)}", err=True)
         for query in queries[:MOST_NAMED_QUERIES]:
             click.echo(f'  chessreg query "{query}"', err=True)
         if len(queries) > MOST_NAMED_QUERIES:

@@ -45,19 +45,19 @@ class Checkpoints(Entity):
     columns = (
         Column("id", "id"), Column("name", "name"), Column("architecture", "architecture"), Column("layers", "layers"),
         Column("d_model", "d model"), Column("heads", "heads"), Column("parameters", "parameters"),
-        Column("residual", "residual"), Column("tokenizer", "tokenizer"), Column("tokens_seen", "tokens seen"),
+        Column("tokenizer", "tokenizer"), Column("tokens_seen", "tokens seen"),
         Column("source_format", "source"),
     )  # fmt: skip
     overview_columns = (
-        *columns[2:7], columns[9], Column("twin_of", "twin of"), Column("made_by", "made by"), *columns[7:9],
-        Column("source_format", "from"), Column("tags", "tags"),
+        *columns[2:7], columns[8], Column("twin_of", "twin of"), Column("made_by", "made by"),
+        Column("residual", "residual"), columns[7], Column("source_format", "from"), Column("tags", "tags"),
     )  # fmt: skip
     none_yet = "no models yet: chessreg import checkpoint FILE --name model"
     measured = (
         Column("tokens_seen", "training tokens"),
         Column("max_logit_difference", "largest logit difference from the file"),
         Column("import_loss", "loss on sample games, nats per token"),
-        Column("import_entropy", "entropy of single tokens, nats"),
+        Column("import_entropy", "loss of token frequencies alone, nats per token"),
         Column("import_legal", "first-try legal moves in sample games", "share"),
         Column("first_try_legal", "legal first moves in a legality run", "share"),
     )  # fmt: skip
@@ -194,7 +194,7 @@ def list_import_warnings(row: Row) -> list[str]:
             cause = ", or it was trained with another --attention"
         warnings.append(
             f"warning: the model does not predict the sample games: its loss is {row['import_loss']:.2f} nats per "
-            f"token, the entropy of single tokens {row['import_entropy']:.2f}. It is untrained{cause}"
+            f"token, that of token frequencies alone {row['import_entropy']:.2f}. It is untrained{cause}"
         )
     return warnings
 

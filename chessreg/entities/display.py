@@ -96,7 +96,7 @@ def format_value_with_interval(
     >>> format_value_with_interval(1.0, 0.5, 2.25, 1), format_value_with_interval(0.0, None, 0.25, 3)
     ('1.0 [0.5, 2.2]', '0.000 [≤ 0.250]')
     """
-    return f"{value:{sign},.{decimals}f}" + format_interval_ends(low, high, decimals, sign)
+    return f"{value:{sign}z,.{decimals}f}" + format_interval_ends(low, high, decimals, sign)
 
 
 def format_interval_ends(low: float | None, high: float | None, decimals: int, sign: str = "") -> str:
@@ -107,7 +107,7 @@ def format_interval_ends(low: float | None, high: float | None, decimals: int, s
     """
     if low is None and high is None:
         return ""
-    ends = [f"{mark}{end:{sign},.{decimals}f}" for mark, end in (("≥ ", low), ("≤ ", high)) if end is not None]
+    ends = [f"{mark}{end:{sign}z,.{decimals}f}" for mark, end in (("≥ ", low), ("≤ ", high)) if end is not None]
     return f" [{ends[0]}]" if len(ends) == 1 else f" [{', '.join(end[2:] for end in ends)}]"
 
 

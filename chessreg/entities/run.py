@@ -54,13 +54,13 @@ class Runs(Entity):
             settings = [
                 {"setting": path, "value": value_text, "source": describe_source(path, row["explicit"])}
                 for path, value in list_effective_settings(row["kind"], row["spec"]).items()
-                for value_text in [
-                    format_typed_reference(sql, value) if isinstance(value, str) else format_value(value)
-                ]
+                for each in [[describe_reference(sql, v) for v in value] if isinstance(value, list) else value]
+                for value_text in [format_value(describe_reference(sql, each))]
             ]
+            inputs = [{**each, "input": describe_reference(sql, each["reference"])} for each in row["inputs"]]
         fields = {
             "id": "run", "name": "name", "kind": "kind", "version": "version", "progress": "state",
-            "created_at": "created", "completed_at": "completed", "spec_hash": "spec", "tags": "tags",
+            "created_at": "created", "completed_at": "completed", "spec_hash": "spec hash", "tags": "tags",
             "invalid": "invalid", "rests_on_invalid": "rests on", "conflicts": "conflicts",
         }  # fmt: skip
         return ShowOutput(
@@ -71,8 +71,9 @@ class Runs(Entity):
             remarks=sorted({text for each in row["tries"] for text in each["execution_options"].get("remarks", ())}),
             parts=[
                 Part("settings", build_columns("setting", "value", "source"), settings),
-                Part("read", build_columns("name", "reference", "digest", "source_run_id"), row["inputs"]),
-                Part("made", build_columns("name", "unit", "digest"), row["outputs"]),
+                Part("code and versions", build_columns("name", "version"), list_code_versions(row["tries"][-1:])),
+                Part("inputs", build_columns("name", "input"), inputs),
+                Part("outputs", build_columns("name", "unit"), row["outputs"]),
                 Part("attempts", build_columns("id", "state", "cause", "host", "started_at", "ended_at", "units_done",
                                            "message"), row["tries"]),
             ],
@@ -105,6 +106,23 @@ class Runs(Entity):
         options = "".join(format_option(sql, key, row.spec) for key in row.explicit)
         source = sql.get_one(tables.KindRecord, (row.kind, row.version)).source
         return f"chessreg run {shlex.quote(source if '.py:' in source else row.kind)}{options}", ""
+
+
+def list_code_versions(attempts: list[Row]) -> list[Row]:
+    """Return the commit of each folder of code and the versions of the main packages, of the last of `attempts`."""
+    rows = []
+    for attempt in attempts[-1:]:
+        rows.append({"name": "chessreg", "version": attempt["chessreg_version"]})
+        for name, code in attempt["code"].items():
+            if isinstance(code, dict) and code.get("commit"):
+                changed = f", with changes (sha256 {code['patch_sha256'][:12]})" if code.get("patch_sha256") else ""
+                rows.append({"name": f"{name}, commit", "version": f"{code['commit'][:12]}{changed}"})
+        versions = attempt["environment"] or {}
+        rows += [{"name": name, "version": versions[name]} for name in MAIN_PACKAGES if name in versions]
+    return rows
+
+
+MAIN_PACKAGES = ("torch", "transformers", "chess", "numpy")
 
 
 def build_columns(*names: str) -> list[Column]:
@@ -197,6 +215,23 @@ def format_typed_dataset(sql: SqlSession, reference: str) -> str:
         if f"{split.seed},{split.low!r},{split.high!r}]" == bounds:
             return f"{name}:{split.name}"
     return reference
+
+
+def describe_reference(sql: SqlSession, value: Any) -> Any:
+    """Return an input reference as the name of its target: `fit`, `games:fit`, or `games, split 0–80 %` for a part
+    without a name here. Any other value is returned unchanged, and so is a reference to an unknown target."""
+    if not isinstance(value, str):
+        return value
+    if value.startswith("run:"):
+        run, _, output = value.partition("/")
+        return format_typed_reference(sql, run) + (f"/{output}" if output else "")
+    typed = format_typed_reference(sql, value)
+    if typed != value or not value.startswith("dataset:") or "[" not in value:
+        return typed
+    dataset, _, bounds = value.removesuffix("]").partition("[")
+    name, (seed, low, high) = format_typed_dataset(sql, dataset), bounds.split(",")
+    split = f"split {100 * float(low):g}–{100 * float(high):g} %" + ("" if seed == "0" else f" of seed {seed}")
+    return value if name == dataset else f"{name}, {split}"
 
 
 # -- its boards --------------------------------------------------------------------------------------------------------

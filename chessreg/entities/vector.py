@@ -222,7 +222,7 @@ class Vectors(Entity):
             row["cosines"] = []
             remarks.append(f"no cosines: {error.message}")
         near_vectors = [
-            f"cosine {other['cosine']:+.4f}  {other['name'] or other['run_id'].hex[-6:]}, {other['source']}"
+            f"cosine {other['cosine']:+z.4f}  {other['name'] or other['run_id'].hex[-6:]}, {other['source']}"
             for other in row["cosines"][:10]
         ]
         return self.make_output(row, near_vectors, remarks)
@@ -259,5 +259,5 @@ def list_near_vectors(inputs: Inputs, run_id: UUID, layers: Sequence[int]) -> li
         except ChessregError:  # its file is not in this store
             continue
         rows += [{"layer": layer, **row, "name": row["name"] or row["run_id"].hex[-6:],
-                   "cosine": f"{row['cosine']:+.4f}"} for row in cosines]  # fmt: skip
+                   "cosine": f"{row['cosine']:+z.4f}"} for row in cosines]  # fmt: skip
     return rows

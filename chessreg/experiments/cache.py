@@ -122,6 +122,7 @@ class Cache(Kind):
         "min_plies",
     )
     example = "--checkpoint reference --dataset sample:fit --games 50 --max-sites 33"
+    next_command = "run probe --cache"
     tables = ("metric_point",)
     spec = CacheSpec
     options = CacheOptions

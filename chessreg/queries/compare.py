@@ -17,6 +17,7 @@ from uuid import UUID
 import numpy as np
 from sqlalchemy import or_, select
 
+from chessreg.entities.run import describe_reference
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.queries import stats
 from chessreg.queries.ask import run_query
@@ -314,28 +315,6 @@ def format_fact(value: Any) -> str:
     return "—" if value is None else format_value(value)
 
 
-def describe_reference(session: Session, value: Any) -> Any:
-    """Return an input reference as the name of its target, or unchanged if the target is unknown or has no name."""
-    if not isinstance(value, str):
-        return value
-    noun, _, rest = value.partition(":")
-    try:
-        if noun == "run":
-            id = names.resolve_id(session, "run", rest.partition("/")[0])
-            return f"{names.read_name(session, 'run', id) or id.hex[-6:]}{'/' * ('/' in rest)}{rest.partition('/')[2]}"
-        if noun == "dataset":
-            id = names.resolve_id(session, "dataset", rest.partition("[")[0])
-            return (
-                f"{names.read_name(session, 'dataset', id) or id.hex[-6:]}{'[' * ('[' in rest)}{rest.partition('[')[2]}"
-            )
-        if noun == "sha256":
-            id = names.resolve_id(session, "checkpoint", rest)
-            return names.read_name(session, "checkpoint", id) or id.hex[-6:]
-    except (NotFoundError, BadInputError):
-        pass
-    return value
-
-
 # -- metrics ----------------------------------------------------------------------------------------------------------
 
 
@@ -371,7 +350,7 @@ def measure_beyond_controls(database: Database, comparison: RunComparison) -> li
             values = [estimate_beyond_control(rows, subject, f"delta_{control}", unit) for subject in subjects]
             if any(value.value is not None for value in values):
                 draws = [d for row in rows if (d := row.get(f"{control}_draws")) and d < FEW_CONTROL_DRAWS]
-                few = f" ({min(draws)} of them: the interval is too narrow)" if draws else ""
+                few = f" ({min(draws)} played; below {FEW_CONTROL_DRAWS} the interval is too narrow)" if draws else ""
                 controls.append(Metric(f"{measure}, minus {control} directions{few}", values, [None] * len(subjects)))
     return controls
 

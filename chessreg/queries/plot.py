@@ -344,14 +344,18 @@ def compute_error_bars(result: QueryResult, plot: Plot, rows: Sequence[Row]) -> 
 
 def write_figure(figure: Figure, path: Path) -> None:
     """Write a figure atomically in the format of the suffix. Raises BadInputError for another suffix."""
+    write_file(path, encode_figure(figure, check_suffix(path)))
+
+
+def encode_figure(figure: Figure, suffix: str) -> bytes:
+    """Return the file's content of a figure in the format of a suffix of SUFFIXES."""
     import matplotlib
 
-    suffix = check_suffix(path)
     buffer = io.BytesIO()
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with matplotlib.rc_context({"svg.hashsalt": "chessreg", "svg.fonttype": "none"}):
         figure.savefig(buffer, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=metadata.get(suffix))
-    write_file(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def check_suffix(path: Path) -> str:

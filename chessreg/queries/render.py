@@ -152,6 +152,8 @@ def format_number(value: Any, decimals: int) -> str:
 
     >>> format_number(0.12345, 3), format_number(12345, 0), format_number(None, 1), format_number(True, 1)
     ('0.123', '12,345', '', 'yes')
+    >>> format_number(-0.04, 1), convert_json_value(-0.0)  # no negative zero
+    ('0.0', 0.0)
     """
     if value is None:
         return DASH
@@ -160,8 +162,7 @@ def format_number(value: Any, decimals: int) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        text = f"{value:,.{decimals}f}"
-        return text.replace("-", "", 1) if not text.strip("-0.,") else text  # no "-0.0"
+        return f"{value:z,.{decimals}f}"
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M")
     if isinstance(value, bytes):
@@ -186,7 +187,7 @@ def format_amount(value: Any, setting: bool = False) -> str:
         return format_number(value, 3)
     if value.is_integer() and (setting or abs(value) >= 1000):
         return format_number(value, 0)
-    digits = f"{value:.4g}"
+    digits = f"{value:z.4g}"
     exact = float(digits) == value and abs(value) < 1
     return digits if round(value, 3) != value and (exact or abs(value) < 5e-4) else format_number(value, 3)
 
@@ -401,7 +402,7 @@ def convert_json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, float):
-        return value if abs(value) < float("inf") else None
+        return value + 0.0 if abs(value) < float("inf") else None  # no -0.0
     if isinstance(value, list):
         return [convert_json_value(v) for v in value]
     if isinstance(value, dict):

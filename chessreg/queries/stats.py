@@ -48,6 +48,8 @@ class Estimate(NamedTuple):
         '-0.03043 [-0.0333, -0.0275]'
         >>> Estimate(0.03043, 8e-05, 0.0612).format_value(decimals=3)
         '0.03 [8e-05, 0.061]'
+        >>> Estimate(-0.0, -0.0, 0.5).format_value("+")  # no negative zero
+        '+0 [+0, +0.5]'
         """
         if self.value is None:
             return ""
@@ -55,10 +57,10 @@ class Estimate(NamedTuple):
             None if v is None else v if decimals is None else round(v, decimals) or v
             for v in (self.value, self.low, self.high)
         )
-        text = f"{value:{sign}.4g}"
+        text = f"{value:{sign}z.4g}"
         if low is None and high is None:
             return text
-        ends = ["" if end is None else f"{end:{sign}.3g}" for end in (low, high)]
+        ends = ["" if end is None else f"{end:{sign}z.3g}" for end in (low, high)]
         return (
             f"{text} [{', '.join(ends)}]" if all(ends) else f"{text} [{'≥ ' + ends[0] if ends[0] else '≤ ' + ends[1]}]"
         )

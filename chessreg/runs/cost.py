@@ -87,10 +87,19 @@ def count_forward_pass_operations(layers: int, d_model: int, tokens: float) -> f
     return 24.0 * layers * d_model**2 * tokens
 
 
+def count_convolution_operations(channels: int) -> float:
+    """Return the operations of a residual block of two 3 × 3 convolutions over 64 squares."""
+    return 2 * 64 * 2.0 * 9 * channels**2
+
+
 def count_reading_operations(checkpoint: str, inputs: Inputs, texts: float, more_tokens: float = 0.0) -> float:
     """Return the operations of a checkpoint that reads `texts` games (a model of positions: positions), and
     `more_tokens` tokens in addition."""
     row = inputs.read_checkpoint_row(checkpoint)
+    shape = row.detail.get("shape") or {}
+    if shape.get("convolutions"):  # Maia-2 reads a position and its moves in one pass of few tokens
+        blocks = count_forward_pass_operations(row.layers, row.d_model, shape["patches"])
+        return texts * (blocks + shape["convolutions"] * count_convolution_operations(shape["channels"]))
     tokens = texts * min(row.block_size, TOKENS_PER_GAME) + more_tokens
     return count_forward_pass_operations(row.layers, row.d_model, tokens)
 

@@ -79,6 +79,7 @@ class Kind:
     options: ClassVar[type[ExecutionOptions]] = ExecutionOptions
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {}  # result table → extra columns
     queries: ClassVar[tuple[str, ...]] = ()  # catalogue queries that show its results
+    next_command: ClassVar[str] = ""  # reads a complete run, whose name is appended, such as `run probe --cache`
     makes_checkpoint: ClassVar[bool] = False  # whether its output `checkpoint` is a model named like the run
     states: ClassVar[tuple[str, ...]] = ()  # patterns of state files from which it resumes (runs/unfinished)
     clocked: ClassVar[tuple[str, ...]] = ()  # metrics that measure time, which `reproduce` does not compare

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -105,6 +106,15 @@ def estimate_time(
         return ExpectedTime(None)
     seconds_per_unit = find_fast_pace([(_measure_seconds(attempt), attempt.units_done) for attempt in attempts])
     return ExpectedTime(seconds_per_unit * missing / shards, len(attempts), took=_find_crowded_range(attempts))
+
+
+def describe_busy_cores() -> str:
+    """Return how much longer than estimated a run takes here now, by the last minute's load; empty on idle cores."""
+    from chessreg.models.devices import count_usable_cores
+
+    cores = count_usable_cores()
+    slowdown = (os.getloadavg()[0] + 1) / cores
+    return f"this machine is busy now: expect {slowdown:.0f} times as long" if slowdown >= 1.5 else ""
 
 
 def count_devices(options: Mapping[str, Any]) -> int:

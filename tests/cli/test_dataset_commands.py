@@ -8,6 +8,7 @@ import hashlib
 import http.server
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -158,6 +159,8 @@ def test_parts_are_proved_disjoint_and_stay(here: Any, pgn: Path) -> None:
     assert sum(part["games"] for part in parts) == 21
     assert "train and test share 0 games and 0 move lists" in here.err
     before = here.state()
+    assert here("dataset", "split", "mine", "--parts", "train=0.5,test=0.5", "--seed", "1") == 0
+    assert re.search(r"^mine:train +\d+ +50.0$", here.out, re.M)  # as commands accept it; no bounds of a hash
     assert here.json("dataset", "split", "mine", "--parts", "train=0.5,test=0.5", "--seed", "1") == parts
     assert here("dataset", "split", "mine", "--parts", "train=0.5,test=0.5", "--seed", "2") == 4
     assert "train-2" in here.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from datetime import timedelta
@@ -19,7 +20,7 @@ from chessreg.experiments.sae import SaeOptions, SaeSpec
 from chessreg.experiments.train import TextSpec, TrainOptions
 from chessreg.registry import tables
 from chessreg.runs.kind import RunEstimate, find_kind
-from chessreg.scheduling.expected_time import estimate_time
+from chessreg.scheduling.expected_time import describe_busy_cores, estimate_time
 from chessreg.scheduling.launch import Order, launch_orders, plan_orders, preview_run
 from chessreg.session import open_session
 
@@ -39,7 +40,8 @@ def test_the_given_settings_come_first_and_things_go_by_the_names_that_were_type
     assert {line[0]: line[1] for line in settings[:2]} == {"checkpoint": "bundled", "dataset": "few"}
     assert [line[-1] for line in settings] == ["given"] * 2 + ["default"] * (len(settings) - 2)
     assert "sha256" not in here.out
-    assert re.search(r"^  time   about .*, from counted operations on one CPU thread of this machine$", here.out, re.M)
+    assert re.search(r"^  time   about .*, from counted operations on one CPU thread of this machine", here.out, re.M)
+    assert "  rerun  gives the same rows\n" in here.out
     planned = here.json(*words)["settings"]
     assert planned["checkpoint"]["name"] == "bundled"
     assert planned["checkpoint"]["value"] not in (None, "bundled")
@@ -70,7 +72,7 @@ def save_direction(folder: Path) -> str:
     return "direction.npy"
 
 
-def test_the_time_is_measured_by_earlier_runs_of_the_kind(here: Any) -> None:
+def test_the_time_is_measured_by_earlier_runs_of_the_kind(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["run", TOY, "--positions", "400", "--dry-run"]
     assert here.json(*words)["seconds"] is None
     assert here(*words) == 0
@@ -80,7 +82,12 @@ def test_the_time_is_measured_by_earlier_runs_of_the_kind(here: Any) -> None:
     assert planned["like"] == 1
     assert planned["seconds"] > 0
     assert here(*words) == 0
-    assert ", from the nearest earlier run\n" in here.out
+    assert ", from the nearest earlier run" in here.out
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr("chessreg.models.devices.count_usable_cores", lambda: 4)
+    assert describe_busy_cores() == ""
+    monkeypatch.setattr(os, "getloadavg", lambda: (15.0, 0.0, 0.0))
+    assert describe_busy_cores() == "this machine is busy now: expect 4 times as long"
     assert here("run", TOY, "--positions", "2", "--dry-run") == 0
     assert "time   none: the run is complete\n" in here.out
 

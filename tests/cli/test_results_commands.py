@@ -73,6 +73,16 @@ def test_imported_games_are_listed_drawn_exported_and_rated(here):
     assert here("game", "export", "others", "--pgn", "out.pgn") == 0, here.err
     text = (here.folder / "out.pgn").read_text()
     assert text.count('[White "sample-model.pt"]') == 6
+    assert here("game", "export", "others", "--pgn", "-") == 0, here.err
+    assert here.out == text
+    assert here("game", "export", "others", "--pgn", "-", "--json") == 4  # two documents on one stream
+    assert here("query", "elo by intervention", "--format", "csv", "--output", "-") == 0, here.err
+    assert here.out.startswith("checkpoint,")
+    assert here("board", "others:3", "--svg", "-") == 0, here.err
+    assert here.out.startswith("<svg")
+    assert here("board", "others:3", "--png", "-") == 2
+    assert "name a file" in here.err
+    assert not (here.folder / "-").exists()
     assert "Stockfish (version unknown), level 0, time=0.1" in text
     [model] = here.json("checkpoint", "list")
     assert (model["name"], model["source_format"], model["artifact"]) == ("sample-model.pt", "external", None)

@@ -204,17 +204,24 @@ def warned(database, **options):
 @pytest.mark.slow
 def test_an_edit_is_warned_of_what_has_not_played_beside_it(database, make, controlled):
     arm, skill, checkpoint = controlled
-    few = "of a control fewer than 5 directions have played: its interval is too narrow"
+    few_random = (
+        "fewer than 5 random directions have played, so their interval is too narrow: "
+        "--intervention.control random --intervention.control-seed N plays one more"
+    )
+    few_shuffled = (
+        "fewer than 5 directions of shuffled labels have played, so their interval is too narrow: "
+        "run vector --source shuffled --of VECTOR --seed N makes one more"
+    )
     assert warned(database, run=["negative"]) == [
         "the unedited model has not played here", NO_CONTROL
     ]  # fmt: skip
     room = "the unedited model scores below 0.2 or above 0.8: an edit has little room to show"
-    assert warned(database) == [room, few]
+    assert warned(database) == [room, few_random, few_shuffled]
     assert warned(database, run=["plain", "negative", "random-0"]) == [
-        room, "no direction of shuffled labels has played", few
+        room, "no direction of shuffled labels has played", few_random
     ]  # fmt: skip
     assert warned(database, run=["plain", "negative", "shuffled-0"]) == [
-        room, "no random direction has played", few
+        room, "no random direction has played", few_shuffled
     ]  # fmt: skip
     for draw in range(2, 5):
         arm(f"random-{draw}", make.vector(checkpoint, "random:contrastive:white_elo", of=skill), 5)
@@ -234,7 +241,7 @@ def test_a_vector_without_labels_needs_no_control_of_shuffled_labels(database, m
         edit = make.intervention(checkpoint, vector.source, vector=vector)
         make.play(checkpoint, [WON, LOST] * 10, intervention=edit, name=name)
     rows = {row["runs"]: row["warning"] for row in run_query(database, "elo by intervention").rows}
-    assert "fewer than 5 directions" in rows["steered"]
+    assert "fewer than 5 random directions" in rows["steered"]
     assert "shuffled" not in rows["steered"]
 
 
@@ -258,7 +265,7 @@ def test_compare_shows_an_edit_beyond_the_controls_that_it_is_given(database, co
     found = compare_runs(database, ["plain", "negative", "random-0", "random-1", "shuffled-0", "shuffled-1"])
     row = edited(database)
     for control in ("random", "shuffled"):
-        few = "(2 of them: the interval is too narrow)"
+        few = "(2 played; below 5 the interval is too narrow)"
         metric = next(m for m in found.metrics if m.name == f"score, minus {control} directions {few}")
         ends = tuple(row[f"delta_{control}{end}"] for end in ("", "_low", "_high"))
         assert [tuple(v) for v in metric.values] == [(None,) * 3, ends, *[(None,) * 3] * 4]

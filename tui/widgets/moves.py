@@ -247,6 +247,6 @@ def format_move_line(move: MoveComparison, edited: bool, here: bool, wide: int) 
     value = move.edited if edited else move.clean
     text = f"{sign} {move.san:<7} {'  –  ' if value is None else f'{value:.3f}'} "
     if edited:
-        text += f"{'' if move.change is None else f'Δ{move.change:+.3f}':<{CHANGE_CELLS - 1}} "
+        text += f"{'' if move.change is None else f'Δ{move.change:+z.3f}':<{CHANGE_CELLS - 1}} "
     columns_width = MOVE_CELLS + PROBABILITY_CELLS + (CHANGE_CELLS if edited else 0)
     return fit_text((text + "━" * round((value or 0.0) * max(0, wide - columns_width))).rstrip(), wide)

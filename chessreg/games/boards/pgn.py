@@ -7,7 +7,7 @@ legal move of that turn; a forfeit and an adjudication as comments before the re
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -150,7 +150,6 @@ def save_pgn(games: Iterable[GameRecord | str], path: Path) -> int:
     cannot be written.
     """
     temporary = path.with_name(path.name + ".part")
-    count = 0
     try:
         with report_write_errors(path):
             with contextlib.ExitStack() as stack:
@@ -160,14 +159,21 @@ def save_pgn(games: Iterable[GameRecord | str], path: Path) -> int:
 
                     packed = zstandard.ZstdCompressor(level=19).stream_writer(file, closefd=False)
                     file = stack.enter_context(packed)
-                for game in games:
-                    text = game if isinstance(game, str) else format_game(game)
-                    file.write((("\n" if count else "") + text).encode())
-                    count += 1
+                count = write_pgn(games, lambda text: file.write(text.encode()))
             temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    return count
+
+
+def write_pgn(games: Iterable[GameRecord | str], write: Callable[[str], object]) -> int:
+    """Pass the text of each game to `write`, separated by empty lines; return their number."""
+    count = 0
+    for game in games:
+        text = game if isinstance(game, str) else format_game(game)
+        write(("\n" if count else "") + text)
+        count += 1
     return count
 
 

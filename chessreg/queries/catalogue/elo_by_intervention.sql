@@ -191,8 +191,12 @@ SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, 
                 WHEN random_draws IS NULL THEN 'no control direction has played: --intervention.control random plays one'
                 WHEN random_draws = 0 THEN 'no random direction has played'
                 WHEN shuffled_draws = 0 AND has_labels THEN 'no direction of shuffled labels has played' END,
-           CASE WHEN NOT is_control AND (random_draws BETWEEN 1 AND 4 OR shuffled_draws BETWEEN 1 AND 4)
-                THEN 'of a control fewer than 5 directions have played: its interval is too narrow' END,
+           CASE WHEN NOT is_control AND random_draws BETWEEN 1 AND 4
+                THEN 'fewer than 5 random directions have played, so their interval is too narrow: '
+                     || '--intervention.control random --intervention.control-seed N plays one more' END,
+           CASE WHEN NOT is_control AND shuffled_draws BETWEEN 1 AND 4
+                THEN 'fewer than 5 directions of shuffled labels have played, so their interval is too narrow: '
+                     || 'run vector --source shuffled --of VECTOR --seed N makes one more' END,
            CASE WHEN NOT is_control AND NOT both_signs
                 THEN 'the same direction has not played with the opposite sign: repeat it with the negated scale' END), '') END), '') AS warning,
        checkpoint_id, intervention_id
