@@ -197,7 +197,7 @@ class ChessregApp(Host):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         filters = [DimFilter(DIM_SHARE) if isinstance(one, DimFilter) else one for one in super().get_line_filters()]
-        return [*filters, PRINTABLE_FILTER, *([ASCII_FILTER] if self.only_ascii else [])]
+        return [*filters, PRINTABLE_FILTER, *([ASCII_FILTER] if self.is_ascii_only else [])]
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return BOARD_DARK
@@ -221,33 +221,33 @@ class ChessregApp(Host):
         """Load the registry's code only after the first frame, which it would delay."""
         self.database.begin()
         if self.typed.waiting:
-            await self.hand_on(self.typed.waiting.popleft())
+            await self.deliver_key(self.typed.waiting.popleft())
 
     def on_mount(self) -> None:
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # redraw after the shell
-        self.look()
+        self.check_for_changes()
         self.set_interval(TICK_S, self.tick)
 
     async def on_event(self, event: Event) -> None:
         """Queue a key that arrives while another is being handled."""
         if isinstance(event, Key | Paste) and not event.is_forwarded:
-            if not self.typed.keep(event):
-                await self.hand_on(event)
+            if not self.typed.queue_key(event):
+                await self.deliver_key(event)
         else:
             await super().on_event(event)
 
-    async def hand_on(self, key: Key | Paste) -> None:
+    async def deliver_key(self, key: Key | Paste) -> None:
         """Deliver the next key or pasted text to the focused widget."""
-        key = self.typed.first_of(key)
+        key = self.typed.split_key(key)
         if isinstance(key, Paste) and isinstance(self.typed.focus(), Input):
             key = Paste(join_pasted_lines(key.text))
         await super().on_event(key)
         self.typed.follow(key)
 
     async def on_echo(self, event: Echo) -> None:
-        key = self.typed.next(event)
+        key = self.typed.get_next_key(event)
         while key is not None:
-            await self.hand_on(key)
+            await self.deliver_key(key)
             key = self.typed.take_next_text_key()
 
     async def on_unmount(self) -> None:
@@ -272,22 +272,22 @@ class ChessregApp(Host):
                 return
             warm_up()
         if self._ticks % INGEST_TICKS == 0 and not self.read_only:
-            self.take_in()
+            self.ingest_results()
         self._ticks += 1
         self.show_waiting_changes()
         self.show_slow_call()
         if self._ticks % CHANGE_POLL_TICKS == 0:
-            self.write_on()
+            self.continue_writing()
             if self.top_screen is not None and self.top_screen.stale:
                 self.top_screen.reload_if_stale()
             if not self._looking:
-                self.look()
+                self.check_for_changes()
 
     def show_slow_call(self) -> None:
         """Show a slow call in the banner, and remove the message when the call is done."""
         if not self.is_running:
             return
-        banner, waiting = self.banner(), self.database.waiting()
+        banner, waiting = self.find_banner(), self.database.find_oldest_call()
         if banner is None or banner.has_class("-wrong"):
             return
         if waiting and waiting.seconds > SLOW_CALL_S:
@@ -295,10 +295,10 @@ class ChessregApp(Host):
             drops = ", Esc drops them" if keys and self.typed.is_stuck else ""
             banner.set_message(f"still {waiting.what} … {waiting.seconds:.0f} s{keys}{drops}")
         elif banner.message:
-            banner.hush()
+            banner.clear_message()
 
     @work(group="look")
-    async def look(self) -> None:
+    async def check_for_changes(self) -> None:
         """Reload the screens if another process has changed the registry."""
         self._looking = True
         try:
@@ -313,10 +313,10 @@ class ChessregApp(Host):
         changed, self.version = version != self.version and self.version is not None, version
         if self.lost or changed:
             self.reload_screens()
-            self.look_at_followed()
+            self.announce_ended_jobs()
 
     @work(group="ingest")
-    async def take_in(self, tell: bool = False) -> None:
+    async def ingest_results(self, tell: bool = False) -> None:
         """Ingest waiting results, as every listing command does. Screens update at the next check for changes."""
 
         def look(session: Session) -> str:
@@ -337,7 +337,7 @@ class ChessregApp(Host):
             self.notify(f"not up to date: {why_not}", severity="warning")
 
     @work(group="followed")
-    async def look_at_followed(self) -> None:
+    async def announce_ended_jobs(self) -> None:
         """Announce followed jobs that have ended: a notice, a bell and a terminal notification."""
         from tui.data.job_rows import list_ended_jobs
 
@@ -435,7 +435,7 @@ class ChessregApp(Host):
     async def action_reload(self) -> None:
         """Read the rows of the screen again."""
         if not self.read_only:
-            self.take_in(tell=True)
+            self.ingest_results(tell=True)
         if self.top_screen is not None:
             self.top_screen.load()
 
@@ -491,7 +491,7 @@ class ChessregApp(Host):
     async def action_quit(self) -> None:
         """Quit after pending changes are written or dropped, and ask before stopping a running command."""
         until = time.monotonic() + QUIT_WRITE_TIMEOUT_S
-        while self.writes.waits and not self.writes.blocked and time.monotonic() < until:
+        while self.writes.waits and not self.writes.blocked_writes and time.monotonic() < until:
             await asyncio.sleep(TICK_S / 20)
         lost = []
         if self.writes.waits:

@@ -67,7 +67,7 @@ class TableColumn:
     def of(self, row: Mapping[str, Any]) -> str:
         return self.text(row) if self.text is not None else show.format_cell_value(row.get(self.field))
 
-    def tone_of(self, row: Mapping[str, Any]) -> Tone:
+    def choose_tone(self, row: Mapping[str, Any]) -> Tone:
         return self.tone(row) if self.tone is not None else self.role
 
     @property

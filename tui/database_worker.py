@@ -110,7 +110,7 @@ class DatabaseWorker:
             self._threads.append(thread)
             thread.start()
 
-    def waiting(self) -> Waiting | None:
+    def find_oldest_call(self) -> Waiting | None:
         """Return the oldest unanswered call."""
         oldest = min(self._open, key=lambda call: call.since, default=None)
         return Waiting(oldest.what, time.monotonic() - oldest.since) if oldest else None

@@ -65,10 +65,10 @@ class Host(App[Exception | None]):
     def apply_keys_to(self, actions: Iterable[Action]) -> list[Action]:
         """Return the actions with the user's keys, in ASCII if the terminal shows only that."""
         own = apply_keys(actions, self.keys)
-        return [replace(action, ascii=True) for action in own] if self.only_ascii else own
+        return [replace(action, ascii=True) for action in own] if self.is_ascii_only else own
 
     @property
-    def only_ascii(self) -> bool:
+    def is_ascii_only(self) -> bool:
         return self.plain and self.glyphs == "letters"
 
     @property
@@ -126,10 +126,10 @@ class Host(App[Exception | None]):
         is shown under the title `what`.
         """
         self.writes.add(Write(what, change, function, message))
-        self.write_on()
+        self.continue_writing()
 
     @work(group="write")
-    async def write_on(self) -> None:
+    async def continue_writing(self) -> None:
         """Write the waiting changes, the oldest first, until one must wait."""
         if self.writes.busy:
             return
@@ -163,7 +163,7 @@ class Host(App[Exception | None]):
         """Show in the top bar how many changes wait, or else which command is running."""
         if self.top_screen is not None:
             for bar in self.top_screen.query(TopBar):
-                bar.held, bar.at_work = len(self.writes.blocked), self.running_command
+                bar.held, bar.at_work = len(self.writes.blocked_writes), self.running_command
 
     def notify(self, message: str, *, title: str = "", severity: Any = "information", **more: Any) -> None:
         """Notify as textual does, without markup, and keep the notice for the screen of messages."""
@@ -195,7 +195,7 @@ class Host(App[Exception | None]):
         """Remove the banner."""
         self.lost = False
         for banner in screen.query(Banner):
-            banner.hush()
+            banner.clear_message()
 
     def action_go(self, name: str) -> None:
         """Open a main screen in its last state. If it is already open, return to its first screen, or clear the filter
@@ -259,6 +259,6 @@ class Host(App[Exception | None]):
             if self.top_screen is not None:
                 self.top_screen.load()
 
-    def banner(self) -> Banner | None:
+    def find_banner(self) -> Banner | None:
         screen = self.top_screen
         return next(iter(screen.query(Banner)), None) if screen is not None else None

@@ -29,7 +29,7 @@ class Environment(dict[str, str]):
     """Environment of a process that works on the app's registry and store."""
 
     @classmethod
-    def of(cls, session: Session) -> Environment:
+    def from_session(cls, session: Session) -> Environment:
         """Return the environment in which child processes open the same registry and store as the session."""
         return cls(
             child.build_child_environment(),
@@ -74,9 +74,9 @@ class ModelProcess:
             reply = await self._reply(0, VectorScales(run=run))
         return [RelativeNorm(*values) for values in get_answer(reply)]
 
-    async def environment(self) -> Environment:
+    async def make_environment(self) -> Environment:
         """Return the environment of a process that uses the app's registry and store."""
-        return await self._database.ask("opening the registry", Environment.of)
+        return await self._database.ask("opening the registry", Environment.from_session)
 
     async def run_command(self, words: Sequence[str]) -> tuple[int, str, str]:
         """Run a command of chessreg on the app's registry, in a process that ends with the app; return its status,
@@ -87,7 +87,7 @@ class ModelProcess:
         self.commands.append(command)
         try:
             process = await asyncio.create_subprocess_exec(
-                *child.build_python_command("chessreg.cli", *words), env=await self.environment(),
+                *child.build_python_command("chessreg.cli", *words), env=await self.make_environment(),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )  # fmt: skip
@@ -115,7 +115,7 @@ class ModelProcess:
 
         of = {StoredState: "state", VectorScales: "scales"}.get(type(question), "position")
         line = json.dumps({"id": number, of: question.model_dump(mode="json")}) + "\n"
-        process = await self._running()
+        process = await self._start_if_needed()
         assert process.stdin
         assert process.stdout
         try:
@@ -132,9 +132,9 @@ class ModelProcess:
         reply: dict[str, Any] = json.loads(answered)
         return reply
 
-    async def _running(self) -> asyncio.subprocess.Process:
+    async def _start_if_needed(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
-            environment = await self.environment()
+            environment = await self.make_environment()
             self._process = await asyncio.create_subprocess_exec(
                 *child.build_python_command("chessreg.lab.worker", environment["CHESSREG_STORE"]), env=environment,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,

@@ -22,21 +22,21 @@ class OffLoopDatabase(Database):
     SQLite itself continues to read a deleted file that is open.
     """
 
-    def require_there(self) -> None:
+    def require_file(self) -> None:
         if self.place.path is not None and not self.place.path.exists():
             raise RegistryError(f"the registry {self.place.path} was deleted", "restore a copy, or quit")
 
     @contextmanager
     def read(self) -> Iterator[SqlSession]:
         require_off_loop()
-        self.require_there()
+        self.require_file()
         with super().read() as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[SqlSession]:
         require_off_loop()
-        self.require_there()
+        self.require_file()
         with super().write() as session:
             yield session
 

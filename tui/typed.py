@@ -80,7 +80,7 @@ class TypedKeys:
         self._lost: asyncio.TimerHandle | None = None
         self._slow: WeakSet[Worker[Any]] = WeakSet()
 
-    def keep(self, key: Key | Paste) -> bool:
+    def queue_key(self, key: Key | Paste) -> bool:
         """Queue the key if it must wait, for an earlier key or for a screen that shows nothing yet, and return whether
         it was queued. Text that follows text in the same input does not wait.
 
@@ -115,7 +115,7 @@ class TypedKeys:
         """Return whether a key is text that follows text in the same input, which preserves the order itself."""
         return is_text(key) and self._text is not None and self.focus() is self._text
 
-    def first_of(self, key: Key | Paste) -> Key | Paste:
+    def split_key(self, key: Key | Paste) -> Key | Paste:
         """Return the key that this one means at the current focus. If it means two keys, queue the second."""
         if isinstance(key, Key) and key.key.startswith("alt+") and self.app.screen_stack:
             first, *more = resolve_alt_key(
@@ -160,7 +160,7 @@ class TypedKeys:
 
         self._lost = asyncio.get_running_loop().call_later(ECHO_POLL_S, check)
 
-    def next(self, echo: Echo) -> Key | Paste | None:
+    def get_next_key(self, echo: Echo) -> Key | Paste | None:
         """Return the key to forward after this echo, or None."""
         if echo.number != self._number or not self.under_way:
             return None
@@ -193,7 +193,7 @@ class TypedKeys:
         if isinstance(screen, AppScreen) and screen.successor is not None:
             return True
         is_shown = not isinstance(screen, AppScreen) or screen.filled
-        if (is_shown and self._is_held_down()) or not (reading := self._read_for(key)):
+        if (is_shown and self._is_held_down()) or not (reading := self._list_awaited_workers(key)):
             return False
         if self._blocked_since is None:
             self._blocked_since = time.monotonic()
@@ -214,7 +214,7 @@ class TypedKeys:
             key.key in action.keys.split(",") for action in self.app.apply_keys_to(list_place_actions(EVERYWHERE))
         )
 
-    def _read_for(self, key: Key | Paste) -> list[Worker[Any]]:
+    def _list_awaited_workers(self, key: Key | Paste) -> list[Worker[Any]]:
         """Return the workers that `key` must wait for. These load a screen, filtered rows or a form because of earlier
         keys. Text and keys that work everywhere wait for none of them. Reloads and workers that once exceeded the
         timeout are excluded. Enter in the palette waits for its search."""

@@ -56,7 +56,7 @@ class Writes:
         return self.waits[0] if self.waits else None
 
     @property
-    def blocked(self) -> list[Write]:
+    def blocked_writes(self) -> list[Write]:
         """All waiting changes if the first one failed, otherwise an empty list."""
         return self.waits if self.waits and self.waits[0].error else []
 

@@ -314,7 +314,7 @@ def filters(place: Place) -> dict[str, tuple[float, float, float]]:
     found = {}
     with open_session(*place) as session:
         pages = list_results(session, "game")
-        columns = tuple(make_result_columns("game", pages.page(0), with_run=True))
+        columns = tuple(make_result_columns("game", pages.read_page(0), with_run=True))
         asked = [(text, View(text, columns=columns)) for text in FILTERS]
         asked += [
             ("sorted by plies", View("", "plies", True, columns)),
@@ -326,7 +326,7 @@ def filters(place: Place) -> dict[str, tuple[float, float, float]]:
         for name, look in looks:
             began, cpu = time.perf_counter(), time.process_time()
             narrowed = look()
-            narrowed.page((narrowed.count - 1) // 200 if "last page" in name else 0)
+            narrowed.read_page((narrowed.count - 1) // 200 if "last page" in name else 0)
             took, first = time.perf_counter() - began, time.process_time() - cpu
             count_rows_to(narrowed, 10**12)
             found[name] = (took, first, time.process_time() - cpu)

@@ -455,7 +455,7 @@ def test_a_bag_is_added_shown_exported_and_compared(here: Any, tmp_path: Path) -
     assert here("dataset", "export", "bench", tmp_path / "x.bag", "--coding", "behavioral_cloning") == 4
     [board] = here.json("board", "bench:1")["boards"]
     assert board["caption"] == ["win probability after d2d4 0.250, of the side to move", "20 legal moves"]
-    assert open_dataset_games(open_session()).page(0)[1]["result"] == "d2d4"
+    assert open_dataset_games(open_session()).read_page(0)[1]["result"] == "d2d4"
     shared = {row["what"]: (row["shared"], row["of"]) for row in here.json("dataset", "overlap", "bench", "bench")}
     assert shared["positions by board"] == (3, 3)
     assert shared["different boards"] == (2, 2)
@@ -512,7 +512,7 @@ def test_the_app_tells_a_dataset_of_positions_and_pages_through_it(here: Any, po
     assert "30 games · 60 positions" in thing.summary
     pages = open_dataset_games(session)
     assert pages.count == 60 + 21
-    rows = pages.page(0)
+    rows = pages.read_page(0)
     assert (rows[1]["result"], rows[1]["plies"], rows[1]["text"][:20]) == ("e7e5", 1, AFTER[:20])
     assert rows[60]["text"].startswith("1.e4")
 
@@ -533,7 +533,7 @@ def test_a_list_of_games_reads_no_byte_that_it_does_not_show_and_fetches_nothing
     file.chmod(0o600)
     file.write_bytes(whole[:4] + bytes(len(whole) // 3) + whole[4 + len(whole) // 3 :])
     with pytest.raises(CorruptError, match=r"games.parquet is damaged.*chessreg dataset verify"):
-        open_dataset_games(session).page(0)
+        open_dataset_games(session).read_page(0)
     session.store.path(digest).rename(session.store.root / "elsewhere")
     assert open_dataset_games(session).count == 60
     assert open_dataset_games(session, UUID(made["id"])).count == 0

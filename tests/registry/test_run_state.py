@@ -138,7 +138,7 @@ def test_the_command(registry: tuple[Session, str, Path], capsys: pytest.Capture
 
 def test_the_terminal_ui(registry: tuple[Session, str, Path]) -> None:
     pages = runs_of_the_tui(registry[0], "archived"), runs_of_the_tui(registry[0])
-    rows = [row for listed in pages for row in listed.page(0)]
+    rows = [row for listed in pages for row in listed.read_page(0)]
     assert {row["name"]: (row["state"], row["done"]) for row in rows} == SAID
 
 
@@ -182,7 +182,7 @@ def test_an_order_is_the_same_read_in_chunks_from_either_end(
         expected = run_filter.find_runs(sql, "!planned", turned + sort)
     pages = runs_of_the_tui(registry[0], "!planned", turned + sort)
     ids = SortedIds(registry[0], [], turned + sort)
-    assert [row["id"] for row in pages.page(0)] == expected
+    assert [row["id"] for row in pages.read_page(0)] == expected
     assert (ids[len(ids) - 1], ids[0]) == (ids[:][-1], ids[:1][0])
 
 

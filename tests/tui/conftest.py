@@ -103,7 +103,7 @@ def near_model(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: dict[ModelProcess, Any] = {}
 
     async def asked(self: ModelProcess, number: int, question: Any) -> dict[str, Any]:
-        place = await self.environment()
+        place = await self.make_environment()
 
         def look() -> dict[str, Any]:
             if self not in opened:
@@ -208,7 +208,9 @@ async def settled(pilot: Pilot[Any]) -> None:
                     await pilot._wait_for_screen()
                     handled = True
     except TimeoutError:
-        pytest.fail(f"the app does not settle; it waits for {[*pilot.app.workers]} and {pilot.app.database.waiting()}")
+        pytest.fail(
+            f"the app does not settle; it waits for {[*pilot.app.workers]} and {pilot.app.database.find_oldest_call()}"
+        )
 
 
 class Driver:

@@ -67,14 +67,16 @@ async def test_pieces_signs_and_numbers_have_contrast_on_every_square(theme: The
             for ink in get_args(Ink)
         ]
         for look in looks:
-            style = squares._style(look)
+            style = squares._make_cached_style(look)
             assert style.bgcolor
             assert style.color
             for ground, ink in zip(shown(style.bgcolor, colors), shown(style.color, colors), strict=True):
                 needed = {"white": WHITE_CONTRAST, "sign": WHITE_CONTRAST, "black": BLACK_CONTRAST}.get(look.ink, 1.0)
                 assert compute_contrast_ratio(ground, ink) >= needed, look
-        light, dark = (squares.ground(Look(0, dark, None, None, "faint")) for dark in (False, True))
-        marked = {MARK_TINTS[mark][0]: squares.ground(Look(0, True, mark, None, "faint")) for mark in marks[1:]}
+        light, dark = (squares.choose_background(Look(0, dark, None, None, "faint")) for dark in (False, True))
+        marked = {
+            MARK_TINTS[mark][0]: squares.choose_background(Look(0, True, mark, None, "faint")) for mark in marks[1:]
+        }
         assert light != dark or colors == "standard"
         assert {light, dark}.isdisjoint({marked["wrong"], marked["last"]})
         assert marked["wrong"] != marked["last"]

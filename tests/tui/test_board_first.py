@@ -51,7 +51,7 @@ async def test_another_layer_of_the_same_position_is_read_by_keys_and_the_strip_
             assert screen.frame == ply
             assert f"layer {layer} reads {screen.views[0].squares_right} of 64" in driver.text
             assert f"[{layer}]" in driver.text
-        await driver.pilot.click(PlyStrip, offset=(2 * strip.cells, 1))
+        await driver.pilot.click(PlyStrip, offset=(2 * strip.column_cells, 1))
         await driver.settle()
         assert screen.frame == 2
         assert driver.way.endswith(f"deep-board layer 0 game {item}")
@@ -95,7 +95,7 @@ async def test_a_game_tells_its_result_and_edit_and_is_found_beside_the_lists_th
         await driver.find_row("plain")
         await driver.press("enter")
         pane = await shown(driver)
-        game = driver.screen.query_one(PageTable).current
+        game = driver.screen.query_one(PageTable).current_row
         assert f"{game['result']} by " in driver.text
         assert "bigram as White, unedited" in driver.text
         assert pane.squares.square_size == 3
@@ -183,12 +183,12 @@ async def test_only_the_lines_that_differ_are_painted_and_all_of_them(drive: Any
 
         squares.refresh = note
         for key in ("right", "right", "f", "end", "home"):
-            before, seen = squares.lines(), len(painted)
+            before, seen = squares.draw_lines(), len(painted)
             await driver.press(key)
-            differ = [y for y, (a, b) in enumerate(zip(before, squares.lines(), strict=True)) if a != b]
+            differ = [y for y, (a, b) in enumerate(zip(before, squares.draw_lines(), strict=True)) if a != b]
             assert painted[seen:] == differ
             board = [line[: squares.region.right] for line in driver.lines[squares.region.y : squares.region.bottom]]
-            text = ["".join(run.text for run in line) for line in squares.lines()]
+            text = ["".join(run.text for run in line) for line in squares.draw_lines()]
             assert [line.rstrip() for line in text] == [line[squares.region.x :].rstrip() for line in board]
 
 

@@ -55,7 +55,7 @@ async def game(driver: Any, run: str = "sure") -> BoardScreen:
 
 
 async def test_games_are_listed_with_color_opponent_and_score(drive, session: Session) -> None:
-    rows = list_results(session, "game", run_of(session, "plain")["id"]).page(0)
+    rows = list_results(session, "game", run_of(session, "plain")["id"]).read_page(0)
     assert {(row["color"], row["opponent"], row["points"]) for row in rows} == {("white", "random", "0")}
     async with drive(size=(160, 40)) as driver:
         await driver.press("5")
@@ -82,7 +82,7 @@ async def test_a_game_is_evaluated_as_the_command_evaluates_it_and_the_strip_is_
         assert bar.value == screen.evaluations[5] == told["boards"][0]["evaluation"]
         assert f"evaluation {bar.value / 100:+.2f} for White" in driver.text
         assert strip.place == 5
-        await driver.pilot.click(PlyStrip, offset=(2 * strip.cells, 0))
+        await driver.pilot.click(PlyStrip, offset=(2 * strip.column_cells, 0))
         await driver.settle()
         assert screen.frame == 2
         await driver.press("down")
@@ -215,10 +215,10 @@ async def test_one_goes_to_a_ply_by_its_number_or_by_a_click_on_its_move(drive) 
             assert f"has no board: there are plies 0 to {last}" in driver.notices
         assert screen.frame == 12
         moves = screen.query_one(MoveList)
-        places = [line.places for line in moves.lines[moves.first : moves.first + moves.size.height]]
+        places = [line.places for line in moves.lines[moves.first_line : moves.first_line + moves.size.height]]
         number = next(n for n, pair in enumerate(places) if len(pair) == 2)
         for side, place in enumerate(places[number]):
-            await driver.pilot.click(MoveList, offset=(8 + side * moves.side, number))
+            await driver.pilot.click(MoveList, offset=(8 + side * moves.move_cells, number))
             await driver.settle()
             assert screen.frame == place
             assert screen.views[0].caption[0] in driver.text

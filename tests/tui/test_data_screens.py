@@ -295,7 +295,7 @@ async def test_a_file_is_picked_by_its_path_and_what_was_typed_about_it_is_offer
             assert f"{folder.parent}/{wrong} does not exist" in driver.notices
             assert driver.screen.folder == folder.parent
         await driver.press("enter", "minus")
-        assert driver.screen.query_one(PageTable).current["path"] == folder
+        assert driver.screen.query_one(PageTable).current_row["path"] == folder
         await driver.press("e")
         await driver.type("below/two.pth")
         await driver.press("enter")
@@ -304,7 +304,7 @@ async def test_a_file_is_picked_by_its_path_and_what_was_typed_about_it_is_offer
         await driver.type(" --checkpoint 'my model'")
         await driver.press("enter")
         await driver.press("A")
-        assert driver.screen.query_one(PageTable).current["path"] == folder / "two.pth"
+        assert driver.screen.query_one(PageTable).current_row["path"] == folder / "two.pth"
         await driver.press("enter")
         assert "--name two --checkpoint 'my model'" in driver.text
         await driver.press("ctrl+u")
@@ -322,13 +322,13 @@ async def test_a_file_is_picked_by_its_path_and_what_was_typed_about_it_is_offer
 async def test_a_command_tells_that_it_is_at_work_what_it_said_last_and_what_went_wrong(
     drive, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    real, gate = ModelProcess.environment, asyncio.Event()
+    real, gate = ModelProcess.make_environment, asyncio.Event()
 
     async def held(self: ModelProcess) -> Any:
         await gate.wait()
         return await real(self)
 
-    monkeypatch.setattr(ModelProcess, "environment", held)
+    monkeypatch.setattr(ModelProcess, "make_environment", held)
     async with drive(tmp_path, start="data", size=(120, 30)) as driver:
         driver.app.run_command(["dataset", "add", str(tmp_path / "none.pgn"), "--name", "x"], done="added")
         async with asyncio.timeout(300):

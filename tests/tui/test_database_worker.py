@@ -54,11 +54,11 @@ async def test_a_call_that_hangs_keeps_neither_others_nor_the_end_waiting(opened
     worker = DatabaseWorker(lambda: opened, threads=2)
     hanging = asyncio.ensure_future(worker.ask("counting stars", lambda session: held.wait(300)))
     async with asyncio.timeout(120):
-        while worker.waiting() is None:
+        while worker.find_oldest_call() is None:
             await asyncio.sleep(0)
     assert await worker.ask("quick", lambda session: 7) == 7
-    assert worker.waiting() is not None
-    assert worker.waiting().what == "counting stars"
+    assert worker.find_oldest_call() is not None
+    assert worker.find_oldest_call().what == "counting stars"
     began = time.monotonic()
     worker.close(seconds=0.1)
     assert time.monotonic() - began < 30

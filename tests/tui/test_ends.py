@@ -29,9 +29,9 @@ async def test_a_table_and_a_game(drive: Any, to_end: str, to_beginning: str) ->
         table = driver.screen.query_one(PageTable)
         assert table.count > 2
         await driver.press(to_end)
-        assert table.current == table.row(table.count - 1)
+        assert table.current_row == table.row(table.count - 1)
         await driver.press(to_beginning)
-        assert table.current == table.row(0)
+        assert table.current_row == table.row(0)
         screen = await game(driver)
         assert len(screen.boards.views) > 2
         await driver.press(to_end)

@@ -30,7 +30,7 @@ def find_cut_cells(table: PageTable) -> Iterator[str]:
     lines = [table.render_line(y) for y in range(table.size.height)]
     seen, left = min(table.size.width, table.scrollable_content_region.width), GUTTER_CELLS
     marked = lines[0].text.rstrip().endswith("»")
-    rows = table.rows_in_sight
+    rows = table.loaded_visible_rows
     for column, wide in zip(table.shown_headings, table._widths, strict=True):
         right = left + wide
         if right > seen - 2 * marked:
@@ -73,10 +73,10 @@ def find_cut_frames(screen: Any, lines: list[str]) -> Iterator[str]:
                 if title and title.strip() not in edge and "…" not in edge:
                     yield f"{name} of {part!r}: {title!r} in {edge!r}"
         if isinstance(part, PaneStrip):
-            line, names = part.render_line(0).text, " ".join(part.cells())
+            line, names = part.render_line(0).text, " ".join(part.make_labels())
             if names.strip() not in line and not {"«", "»"} & set(line):
                 yield f"names {names!r} in {line!r}"
-            if part.names and part.cells()[part.place].strip() not in line:
+            if part.names and part.make_labels()[part.place].strip() not in line:
                 yield f"{part.names[part.place]!r} is not whole in {line!r}"
 
 

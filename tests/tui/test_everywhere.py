@@ -30,7 +30,7 @@ everywhere = pytest.mark.parametrize("entry", quick_first(3, ENTRIES), ids=lambd
 @everywhere
 async def test_palette_and_help_have_every_action_of_the_room(drive, entry: ScreenEntry) -> None:
     async with drive(size=(160, 110), start=entry.name) as driver:
-        screen, actions = driver.screen, driver.screen.actions()
+        screen, actions = driver.screen, driver.screen.list_actions()
         assert {"quit", "help", "palette", "copy_command"} <= {action.method for action in actions}
         palette = Palette(driver.app.screen)
         await palette.startup()

@@ -86,7 +86,7 @@ def test_what_has_no_value_comes_last_either_way_and_an_unknown_column_is_told()
 @cache
 def every(pages: Pages) -> list[Any]:
     count_rows_to(pages, 10**9)
-    return [row for number in range(-(-pages.count // PAGE_ROWS)) for row in pages.page(number)]
+    return [row for number in range(-(-pages.count // PAGE_ROWS)) for row in pages.read_page(number)]
 
 
 @pytest.fixture(params=[pytest.param(JoinedPages.STRETCH, marks=pytest.mark.slow), 3])
@@ -140,10 +140,10 @@ def test_sql_finds_what_python_finds(
     listed: Callable[..., Pages], stretch: None, table: str, text: str, sort: str
 ) -> None:
     pages = listed(table)
-    columns = make_result_columns(table, pages.page(0), with_run=True)
+    columns = make_result_columns(table, pages.read_page(0), with_run=True)
     some = [agree(pages, columns, text), agree(pages, columns, text, sort, True), agree(pages, columns, "", sort)]
     assert max(some) > 0
-    run = next(row["run_id"] for row in pages.page(0))
+    run = next(row["run_id"] for row in pages.read_page(0))
     agree(listed(table, run), columns[1:], text.replace("run:sure", "").replace("edits", ""), sort)
 
 
@@ -438,7 +438,7 @@ async def test_the_first_columns_and_the_cursor_stay_where_columns_are_scrolled(
         assert "kind" not in rows[0]
         assert rows[1].startswith("│› cut")
         at = rows[0].index("units") - 1
-        assert table.column_at(at).field == "done"
-        assert table.column_at(3).field == "name"
+        assert table.find_column(at).field == "done"
+        assert table.find_column(3).field == "name"
         await driver.press("h", "h", "h")
         assert "kind" in driver.lines[3]

@@ -169,7 +169,7 @@ def test_a_gpu_has_its_line_with_load_memory_and_job() -> None:
     assert told[1] == "4 × H100 1 ┄┄┄┄┄┄┄┄  0 % ━━━━━━━━ 79/80 GiB ● probe 1.0 s 1.0 s"
     assert told[2] == "CPU ━━┄┄┄┄┄┄ 25 % 2 ┄┄┄┄┄┄┄┄  0 % ┄┄┄┄┄┄┄┄ 0/80 GiB free"
     assert told[4] == "box1 idle · 9 runs · seen"
-    tones = {column.field: column.tone_of for column in make_gpu_grid([row], [job], {}, 120)[0]}
+    tones = {column.field: column.choose_tone for column in make_gpu_grid([row], [job], {}, 120)[0]}
     line = make_gpu_grid([row], [job], {}, 120)[1][1]
     assert tones["busy"](line) == tones["memory"](line) == "warn", "it has a job and does nothing; its memory is full"
     assert count_gpus([idle, row], [job, {**job, "gpus": ()}]) == (1, 4)
@@ -309,7 +309,7 @@ async def test_an_empty_registry_is_filled_from_inside(drive, tmp_path: Path, mo
         async def held(self: ModelProcess) -> Any:
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(ModelProcess, "environment", held)
+        monkeypatch.setattr(ModelProcess, "make_environment", held)
         driver.screen.begin(["import", "checkpoint", "--reference"])
         while not driver.app.model.commands:
             await asyncio.sleep(0)

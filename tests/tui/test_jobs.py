@@ -43,7 +43,7 @@ def supervised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def listed(queue: Any, words: str) -> list[tuple[str, int]]:
-    rows = list_job_pages(queue.session, words).page(0)
+    rows = list_job_pages(queue.session, words).read_page(0)
     return [(row["name"], row["shard"]) for row in rows]
 
 
@@ -309,7 +309,7 @@ async def test_a_key_acts_on_the_chosen_shard_before_it_is_read_too(drive, queue
         await driver.find_row("1/2")
         await driver.press("enter")
         driver.screen.action_shard("1")
-        assert driver.screen.chosen["id"] == queue.job("sums", 1).id
+        assert driver.screen.selected_row["id"] == queue.job("sums", 1).id
 
 
 async def test_a_change_is_shown_at_once_and_written_in_order_though_the_page_is_left(
@@ -361,7 +361,7 @@ def test_a_share_is_rounded_down_but_not_by_the_last_bit_of_a_float() -> None:
 async def test_read_only_offers_no_change(drive, queue: Any) -> None:
     async with drive(queue.folder, read_only=True) as driver:
         await driver.go("jobs")
-        offered = {action.method for action in driver.screen.actions()}
+        offered = {action.method for action in driver.screen.list_actions()}
         assert not offered & {"cancel", "retry", "priority", "launch"}
         await driver.find_row("broken")
         before = queue.job("broken")
@@ -378,7 +378,7 @@ async def test_a_job_is_seen_to_finish(drive, own_queue: Any) -> None:
         await driver.until("4/9 units")
         own_queue.gate.touch()
         await asyncio.to_thread(own_queue.until, lambda: own_queue.job("sums", 2).ended_at)
-        driver.app.look()
+        driver.app.check_for_changes()
         await driver.until("9/9 units", "complete")
         assert driver.screen.query_one("#shards", PageTable).count == 3
 

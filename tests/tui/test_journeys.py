@@ -156,7 +156,7 @@ async def test_a_run_opens_on_its_answer_and_a_line_of_it_leads_to_the_rows_behi
 
 
 def table_row(driver: Any) -> Any:
-    return driver.screen.query_one(PageTable).current
+    return driver.screen.query_one(PageTable).current_row
 
 
 async def test_an_input_leads_to_the_run_that_made_it(drive) -> None:
@@ -173,7 +173,7 @@ async def test_an_input_leads_to_the_run_that_made_it(drive) -> None:
 
 async def test_a_game_is_stepped_through_to_its_end_and_its_illegal_tries_are_told(drive, session: Session) -> None:
     run = run_of(session, "plain")
-    row = list_results(session, "game", run["id"]).page(0)[0]
+    row = list_results(session, "game", run["id"]).read_page(0)[0]
     frames = load_boards(session, row).views
     async with drive() as driver:
         await driver.find_row("plain")
@@ -210,7 +210,7 @@ async def test_a_room_is_left_as_it_is_and_its_own_key_leads_to_its_first_screen
         assert isinstance(driver.screen, BoardScreen)
         await driver.press("4")
         assert driver.way.startswith("runs")
-        assert driver.screen.query_one(PageTable).current["name"] == "plain"
+        assert driver.screen.query_one(PageTable).current_row["name"] == "plain"
 
 
 @pytest.mark.slow
@@ -319,7 +319,7 @@ async def test_a_game_of_a_dataset_is_stepped_through(drive, world: Path) -> Non
 
 async def test_help_and_palette_have_every_action_of_the_place(drive) -> None:
     async with drive(size=(160, 110)) as driver:  # high enough for all of the help
-        actions = driver.screen.actions()
+        actions = driver.screen.list_actions()
         await driver.press("question_mark")
         for action in actions:
             assert action.text in driver.text

@@ -59,12 +59,12 @@ def own_world(world: Path, tmp_path: Path) -> Path:
 def edited_row(session: Session) -> Any:
     """A trial of a state that was not skipped."""
     pages = list_results(session, "trial", run_of(session, "edits")["id"])
-    return next(row for row in pages.page(0) if row["condition"] == "clean")
+    return next(row for row in pages.read_page(0) if row["condition"] == "clean")
 
 
 async def opened(driver: Any, session: Session, condition: str = "clean") -> EditScreen:
     """The screen of the first state that has this condition."""
-    rows = list_results(session, "trial", run_of(session, "edits")["id"]).page(0)
+    rows = list_results(session, "trial", run_of(session, "edits")["id"]).read_page(0)
     await driver.find_row("edits")
     await driver.press("enter", "tab")
     driver.screen.query_one(PageTable).move(next(n for n, row in enumerate(rows) if row["condition"] == condition))
@@ -138,7 +138,7 @@ async def test_numbers_of_one_condition_never_stand_under_the_name_of_another(
 ) -> None:
     async with drive(size=(120, 40)) as driver:
         screen = await opened(driver, session, "edit")
-        assert screen.head().startswith("edit: ")
+        assert screen.make_head().startswith("edit: ")
         ask = ModelProcess.ask
 
         async def none(self: ModelProcess, question: Any) -> None:
@@ -195,7 +195,7 @@ async def test_boards_of_every_size_fit_and_stand_beside_each_other(drive, sessi
 
 async def test_a_skipped_state_says_why(drive, session: Session) -> None:
     pages = list_results(session, "trial", run_of(session, "edits")["id"])
-    row = next(row for row in pages.page(0) if row["condition"] == "skipped")
+    row = next(row for row in pages.read_page(0) if row["condition"] == "skipped")
     async with drive() as driver:
         await opened(driver, session, "skipped")
         assert row["skipped"] in driver.text
@@ -297,10 +297,10 @@ async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_mo
             while "Here" not in driver.text:
                 await driver.pilot.pause(0.02)
         await driver.pilot.press("escape")
-        assert screen.asking
+        assert screen.is_asking
         os.kill(process.pid, signal.SIGCONT)
         await driver.press("H")
-        assert not screen.asking
+        assert not screen.is_asking
         assert screen.scale == 5.0
         assert screen.answer.scales in ((5.0,), ())
         os.kill(process.pid, signal.SIGKILL)

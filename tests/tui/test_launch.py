@@ -125,15 +125,15 @@ def test_a_number_that_a_preset_fills_is_taken_away_by_the_command_too() -> None
     from chessreg.cli.run import build_run_settings
 
     form = Form(find_kind("probe"), "probe", {"cache": "fit", "last_sites": "none"})
-    assert "--last-sites" not in form.arguments(), "it is none already"
+    assert "--last-sites" not in form.build_arguments(), "it is none already"
     form.preset = "davis-paper"
     assert form.preset_values["last_sites"] is not None
-    command, left = command_of(form.arguments())
+    command, left = command_of(form.build_arguments())
     spec, _, sources = build_run_settings(find_kind("probe"), command.make_context("probe", left).params)
     assert (spec, tuple(sorted(sources))) == (form.check().spec, form.explicit_names)
     assert spec.last_sites is None
     form.set_text("alignment", "none")
-    assert form.arguments()[-2:] == ["--alignment", "none"], "which the command refuses: it launches nothing else"
+    assert form.build_arguments()[-2:] == ["--alignment", "none"], "which the command refuses: it launches nothing else"
 
 
 def test_what_may_be_picked_is_what_the_registry_has(session) -> None:
@@ -549,7 +549,7 @@ async def test_a_form_opens_the_run_that_is_complete_already(drive) -> None:
         driver.screen.outlook = None  # launched before the plan is made
         await driver.press("ctrl+l")
         assert driver.notices.endswith("nothing was queued: board is complete; v opens it")
-        driver.screen.pick(driver.screen.form.by_key["cache"])
+        driver.screen.pick(driver.screen.form.fields_by_key["cache"])
         await driver.settle()
         assert "existing probe" in driver.text
         assert {row["value"]: row["existing"] for row in driver.screen.query_one("#candidates").source_rows} == {

@@ -49,12 +49,12 @@ def newcomers(folder: Path, number: int = 1) -> None:
 
 
 async def follow(driver: Any) -> None:
-    driver.app.look()
+    driver.app.check_for_changes()
     await driver.settle()
 
 
 def current(driver: Any) -> str:
-    return driver.screen.query_one(PageTable).current["name"]
+    return driver.screen.query_one(PageTable).current_row["name"]
 
 
 @pytest.mark.parametrize(

@@ -182,23 +182,23 @@ async def test_a_column_is_named_constant_in_all_rows_only_where_all_rows_have_i
     app = Tables()
     async with app.run_test(size=(120, 20)) as pilot:
         table = app.query_one(PageTable)
-        table.show(pages, pages.page(0), columns=columns)
+        table.show(pages, pages.read_page(0), columns=columns)
         await pilot.pause()
         assert table.border_subtitle == "same in the rows read so far: layer 0 · split test"
         for words, layer in (("layer=2", "2"), ("layer=3", "3"), ("layer=9", None)):
             table.view = View(words)
             table.narrow()
             fitting = pages.narrow(table.view)
-            table.show_narrowed(pages, fitting, fitting.page(0), keep=False)
+            table.show_narrowed(pages, fitting, fitting.read_page(0), keep=False)
             await pilot.pause()
             read = "all rows" if fitting.count <= PAGE_ROWS else "the rows read so far"
             assert table.border_subtitle == (f"same in {read}: layer {layer} · split test" if layer else "")
         table.view = View("layer<2")
         table.narrow()
         fitting = pages.narrow(table.view)
-        table.show_narrowed(pages, fitting, fitting.page(0), keep=False)
+        table.show_narrowed(pages, fitting, fitting.read_page(0), keep=False)
         for number in (1, 2):
-            table.accept_page(fitting, number, fitting.page(number))
+            table.accept_page(fitting, number, fitting.read_page(number))
             read = "the rows read so far" if number < 2 else "all rows"
             assert table.border_subtitle == f"same in {read}: split test"
         assert "layer" in [column.field for column in table.shown_columns]
@@ -206,7 +206,7 @@ async def test_a_column_is_named_constant_in_all_rows_only_where_all_rows_have_i
         table.narrow()
         await pilot.pause()
         for number in (3, 0, 2, 1):  # the first row of page 1 has the text of page 0
-            table.accept_page(pages, number, pages.page(number))
+            table.accept_page(pages, number, pages.read_page(number))
         assert table.border_subtitle == "same in all rows: split test"
 
 

@@ -137,7 +137,7 @@ async def test_a_toast_covers_no_content(app_on: Any, own: Path, size: tuple[int
         toast = app.query_one(Toast).region
         assert banner.region.height > 1
         assert not toast.overlaps(banner.region)
-        banner.hush()
+        banner.clear_message()
         await driver.settle()
         assert app.query_one(Toast).region.bottom == driver.screen.query_one(KeyBar).region.y
 

@@ -119,7 +119,7 @@ def test_queries_and_the_rows_behind_them_are_in_no_order_of_hashes(mirror: Mirr
 def test_rows_of_all_runs_are_in_no_order_of_hashes(pair: Any, result_table: str) -> None:
     def runs(session: Session) -> list[str]:
         pages = list_results(session, result_table)
-        return [row["run"] for number in range(-(-pages.count // PAGE_ROWS)) for row in pages.page(number)]
+        return [row["run"] for number in range(-(-pages.count // PAGE_ROWS)) for row in pages.read_page(number)]
 
     world, other = map(runs, pair)
     assert len(world) > len(set(world)) > 1

@@ -70,7 +70,7 @@ def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def ids(pages: Any, number: int) -> list[Any]:
-    return [row["id"] for row in pages.page(number)]
+    return [row["id"] for row in pages.read_page(number)]
 
 
 @pytest.mark.parametrize("order", quick_first(1, ["shuffled", "forward", "backward"]))
@@ -85,8 +85,8 @@ def test_every_run_is_on_one_page_in_order_whichever_page_is_read_first(filled, 
         random.Random(3).shuffle(numbers)
     read = {number: ids(pages, number) for number in numbers}
     assert [id for number in range(6) for id in read[number]] == expected
-    assert pages.page(6) == []
-    assert pages.page(-1) == []
+    assert pages.read_page(6) == []
+    assert pages.read_page(-1) == []
 
 
 def test_a_page_says_what_the_command_line_says_of_its_runs(filled) -> None:
@@ -96,7 +96,7 @@ def test_a_page_says_what_the_command_line_says_of_its_runs(filled) -> None:
     with session.database.read() as sql:
         told = {row["id"]: row for row in read.list_runs(sql)}
     for number in (0, 5):
-        for row in list_run_pages(session).page(number):
+        for row in list_run_pages(session).read_page(number):
             assert {key: row[key] for key in told[row["id"]]} == told[row["id"]]
 
 
@@ -104,7 +104,7 @@ def test_overlapping_ranges_count_their_units_once(filled) -> None:
     session, _ = filled
     found = list_run_pages(session, "kind:probe")
     count_rows_to(found, RUNS)
-    (row,) = [row for number in range(3) for row in found.page(number) if row["spec"]["n"] == 1]
+    (row,) = [row for number in range(3) for row in found.read_page(number) if row["spec"]["n"] == 1]
     assert row["done"] == 3
 
 
@@ -136,9 +136,9 @@ def test_words_narrow_the_runs(filled, words: str, fits: Any, stretch: int, monk
     count_rows_to(found, RUNS)
     expected = [n for n in range(RUNS) if fits(n) and (n != 7 or words == "archived")]
     assert found.count == len(expected)
-    shown = [row["spec"]["n"] for number in range(7) for row in found.page(number)]
+    shown = [row["spec"]["n"] for number in range(7) for row in found.read_page(number)]
     assert sorted(shown) == expected
-    made = [row["created_at"] for number in range(7) for row in found.page(number)]
+    made = [row["created_at"] for number in range(7) for row in found.read_page(number)]
     assert made == sorted(made, reverse=True)
 
 
@@ -165,13 +165,13 @@ def test_a_field_that_there_is_not_is_named(filled) -> None:
 
 def test_a_list_at_hand_has_pages_too() -> None:
     pages = ListPages([{"n": n} for n in range(PAGE_ROWS + 1)])
-    assert (pages.count, len(pages.page(0)), pages.page(1)) == (PAGE_ROWS + 1, PAGE_ROWS, [{"n": PAGE_ROWS}])
+    assert (pages.count, len(pages.read_page(0)), pages.read_page(1)) == (PAGE_ROWS + 1, PAGE_ROWS, [{"n": PAGE_ROWS}])
 
 
 def test_results_come_with_their_own_columns_and_are_found_again_by_part_of_their_key(session: Session) -> None:
-    (toy,) = [row for row in list_run_pages(session).page(0) if row["name"] == "toy"]
+    (toy,) = [row for row in list_run_pages(session).read_page(0) if row["name"] == "toy"]
     pages = list_results(session, "score", toy["id"])
-    rows = pages.page(0)
+    rows = pages.read_page(0)
     assert [row["unit"] for row in rows] == list(range(12))
     assert {"fen", "move", "checks", "run", "result_table"} <= set(rows[0])
     assert "detail" not in rows[0]
@@ -188,8 +188,8 @@ def test_joined_pages_go_on_from_one_source_to_the_next() -> None:
         [ListPages(rows[start:stop]) for start, stop in itertools.pairwise(cuts)], ListPages([]).narrow
     )
     assert joined.count == len(rows)
-    assert [row for number in range(4) for row in joined.page(number)] == rows
-    assert list(joined.page(4)) == list(joined.page(-1)) == []
+    assert [row for number in range(4) for row in joined.read_page(number)] == rows
+    assert list(joined.read_page(4)) == list(joined.read_page(-1)) == []
     assert JoinedPages([], ListPages([]).narrow).count == 0
 
 
@@ -202,11 +202,11 @@ def test_a_pause_ends_a_step_and_what_was_found_before_it_is_shown() -> None:
             yield None
 
     pages = JoinedPages(parts(), ListPages([]).narrow)
-    assert (pages.count, pages.complete, pages.page(0)) == (1, False, [{"n": 0}])
+    assert (pages.count, pages.complete, pages.read_page(0)) == (1, False, [{"n": 0}])
     assert pages.count_more()
     assert (pages.count, pages.complete) == (1, False)
     count_rows_to(pages, 1)
-    assert (pages.count, pages.page(0)) == (2, [{"n": 0}, {"n": 39}])
+    assert (pages.count, pages.read_page(0)) == (2, [{"n": 0}, {"n": 39}])
 
 
 @pytest.mark.parametrize("filled", ["sqlite"], indirect=True)
@@ -228,7 +228,7 @@ def test_stretches_of_a_key_hold_every_row_once_in_either_order(filled) -> None:
                     row["key"]
                     for part in iter_stretches(session, run, key, rows=rows, cut=cut, descending=falls)
                     for page in range(-(-part.count // PAGE_ROWS) if part else 0)
-                    for row in part.page(page)
+                    for row in part.read_page(page)
                 ]
                 assert found == list(every)[:: -1 if falls else 1]
     finally:
@@ -240,17 +240,17 @@ def test_a_page_is_in_order_though_another_thread_reads_the_page_before_it_meanw
     key = (tables.Run.created_at, tables.Run.id)
 
     class Raced(KeysetPages):
-        def _statement(self, number: int, *how: Any) -> Any:
-            statement = super()._statement(number, *how)
+        def _build_statement(self, number: int, *how: Any) -> Any:
+            statement = super()._build_statement(number, *how)
             if number == 4:
-                self.page(3)
+                self.read_page(3)
             return statement
 
     def ids_of(sql: Any, records: list[Any]) -> list[Any]:
         return [record.id for record in records]
 
     alone, raced = (pages(session, tables.Run, key, rows=ids_of) for pages in (KeysetPages, Raced))
-    assert raced.page(4) == alone.page(4)
+    assert raced.read_page(4) == alone.read_page(4)
 
 
 def test_sources_are_counted_on_after_the_first_rows_and_one_that_fails_is_told() -> None:
@@ -269,11 +269,11 @@ def test_sources_are_counted_on_after_the_first_rows_and_one_that_fails_is_told(
         False,
         2 * JoinedPages.FIRST // PAGE_ROWS - 1,
     )
-    first = pages.page(3)
+    first = pages.read_page(3)
     assert pages.count_more(1)
-    assert (pages.count, pages.complete, pages.page(3)) == (JoinedPages.FIRST + PAGE_ROWS, False, first)
+    assert (pages.count, pages.complete, pages.read_page(3)) == (JoinedPages.FIRST + PAGE_ROWS, False, first)
     count_rows_to(pages, 14 * PAGE_ROWS)
-    assert (pages.complete, pages.count, pages.page(14)[0]["n"]) == (True, 15 * PAGE_ROWS, 29)
+    assert (pages.complete, pages.count, pages.read_page(14)[0]["n"]) == (True, 15 * PAGE_ROWS, 29)
     assert not pages.count_more()
     pages = JoinedPages(parts(broken=True), ListPages([]).narrow)
     with pytest.raises(OSError, match="gone"):

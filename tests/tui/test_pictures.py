@@ -30,7 +30,7 @@ def run_of(session: Session, name: str) -> dict[str, Any]:
 
 
 def first_row(session: Session, name: str, result_table: str, place: int = 0) -> Any:
-    return list_results(session, result_table, run_of(session, name)["id"]).page(0)[place]
+    return list_results(session, result_table, run_of(session, name)["id"]).read_page(0)[place]
 
 
 def test_runs(picture: Any, session: Session) -> None:

@@ -224,7 +224,7 @@ async def ask_without_end(driver: Any) -> None:
     driver.screen.query_one(SqlEditor).text = ENDLESS
     await driver.pilot.press("f5")
     async with asyncio.timeout(PATIENCE):
-        while getattr(driver.app.database.waiting(), "what", "") != "running the SQL":
+        while getattr(driver.app.database.find_oldest_call(), "what", "") != "running the SQL":
             await asyncio.sleep(0.02)
 
 
@@ -247,7 +247,7 @@ async def test_esc_stops_the_sql_that_runs_and_the_next_is_answered(drive: Any, 
         driver.screen.set_focus(driver.screen.table)
         await driver.press("escape")
         assert isinstance(driver.screen, SqlScreen)
-        assert not driver.app.database.waiting()
+        assert not driver.app.database.find_oldest_call()
 
 
 @pytest.mark.slow
@@ -263,7 +263,7 @@ async def test_leaving_sql_or_asking_other_sql_stops_what_runs(drive: Any) -> No
         await opened(driver)
         assert isinstance(driver.screen, AnswerScreen)
         assert driver.screen.table.count
-        assert not driver.app.database.waiting()
+        assert not driver.app.database.find_oldest_call()
 
 
 async def test_sql_that_does_not_fit_is_one_line_in_the_banner(drive: Any) -> None:

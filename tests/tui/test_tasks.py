@@ -159,7 +159,7 @@ async def test_a_cache_and_a_probe_are_launched_watched_cancelled_and_tried_agai
 
     def job(kind: str) -> Any:
         with open_session(str(own / "registry.db"), own / "store") as session:
-            return list_job_pages(session, f"kind:{kind}").page(0)[0]
+            return list_job_pages(session, f"kind:{kind}").read_page(0)[0]
 
     async with drive(own, size=(80, 24)) as driver:
         press = Keys(driver)
@@ -259,7 +259,7 @@ async def test_a_sweep_of_three_scales_is_launched_in_each_obvious_way_and_its_r
         await sweep(press, "8|9|10", "by an earlier run")
         assert driver.app.remembered.get("launch.drafts", {}) == kept, "a run's form is not a draft"
         with open_session(str(own / "registry.db"), own / "store") as session:
-            rows = list_job_pages(session, "").page(0)
+            rows = list_job_pages(session, "").read_page(0)
         names = {row["name"].rpartition("scale")[2] for row in rows}
         assert names == {f"{scale}.0" for scale in (1, 2, 4, 5, 6, 7, 8, 9, 10)}
 

@@ -36,7 +36,7 @@ async def shown(driver: Any) -> list[dict[str, Any]]:
     """All rows of the table, those too that are not on the screen."""
     pages = driver.screen.query_one(PageTable).source
     numbers = range(-(-pages.count // PAGE_ROWS))
-    return await asyncio.to_thread(lambda: [dict(row) for number in numbers for row in pages.page(number)])
+    return await asyncio.to_thread(lambda: [dict(row) for number in numbers for row in pages.read_page(number)])
 
 
 def together(row: dict[str, Any], fields: list[str]) -> str:

@@ -61,7 +61,7 @@ class DatasetPages:
         self.count = sum(sizes) if merged is None else len(merged[0])
         self._starts = list(accumulate(sizes, initial=0))
 
-    def page(self, number: int) -> Sequence[Row]:
+    def read_page(self, number: int) -> Sequence[Row]:
         first, last = number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, self.count)
         if self.merged is not None:
             which, at = (part[first:last] for part in self.merged)
@@ -100,9 +100,9 @@ class DatasetPages:
         slow to search; `moves:` searches them."""
         for term in view.terms:
             if term.field:
-                view.fields(term.field)  # an unknown one is refused before anything is read
+                view.find_fields(term.field)  # an unknown one is refused before anything is read
         if not view.sort:
-            return JoinedPages(self._fitting(view), self.narrow)
+            return JoinedPages(self._iter_matches(view), self.narrow)
         places, keys = [], []
         for _, name, games in self.parts:
             column = ColumnReader(games, name)
@@ -112,7 +112,7 @@ class DatasetPages:
             keys.append(values if whole else values.take(make_arrow_indices(places[-1])))
         return DatasetPages(self.parts, merged=merge_orders(places, keys, view))
 
-    def _fitting(self, view: View) -> Iterator[Pages | None]:
+    def _iter_matches(self, view: View) -> Iterator[Pages | None]:
         """Yield the matching rows of some row groups at a time, with a pause after each."""
         for part in self.parts:
             _, name, games = part
@@ -144,10 +144,10 @@ class ColumnReader:
         import pyarrow as pa
 
         if field not in self._read:
-            self._read[field] = self._column(field, pa)
+            self._read[field] = self._read_column(field, pa)
         return self._read[field]
 
-    def _column(self, field: str, pa: Any) -> Any:
+    def _read_column(self, field: str, pa: Any) -> Any:
         games = self.games
         if field == "unit":
             return pa.array(np.arange(self.rows.start, self.rows.stop))
@@ -155,20 +155,20 @@ class ColumnReader:
             return pa.repeat(self.name, len(self.rows))
         if games.content == "positions":
             if field in ("white_elo", "black_elo"):
-                return self._rating(field, pa)
+                return self._read_rating(field, pa)
             if field == "result":
-                return self._move(pa)
+                return self._read_move(pa)
             field = {"plies": "ply", "text": "fen"}.get(field, "")
         return games.table([field], self.some).column(field).combine_chunks() if field else None
 
-    def _move(self, pa: Any) -> Any:
+    def _read_move(self, pa: Any) -> Any:
         """Return the best or the evaluated move of each position."""
         import pyarrow.compute as pc
 
         table = self.games.table(["best", "action"], self.some).combine_chunks()
         return pc.coalesce(*table.columns).combine_chunks()
 
-    def _rating(self, field: str, pa: Any) -> Any:
+    def _read_rating(self, field: str, pa: Any) -> Any:
         """Return White's or Black's rating, derived from the side to move."""
         import pyarrow.compute as pc
 

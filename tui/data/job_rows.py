@@ -275,7 +275,7 @@ def find_first_results(session: Session, run_id: UUID) -> tuple[str, Pages, Sequ
     if name is None:
         return None
     pages = list_results(session, name, run_id)
-    return name, pages, pages.page(0)
+    return name, pages, pages.read_page(0)
 
 
 def list_ended_jobs(session: Session, ids: Sequence[UUID]) -> list[Row]:

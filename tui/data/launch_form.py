@@ -116,7 +116,7 @@ class Form:
         form.preset = draft["preset"] if draft.get("preset") in form.presets else ""
         return form
 
-    def fields_with(self, settings: Iterable[SettingField]) -> list[Field]:
+    def make_fields(self, settings: Iterable[SettingField]) -> list[Field]:
         """Return the fields of the form: these settings of the spec, the execution options and the launch options."""
         return [
             *make_form_fields(settings, "spec"),
@@ -127,7 +127,7 @@ class Form:
     @cached_property
     def every_key(self) -> frozenset[str]:
         """The keys of the fields of every variant."""
-        return frozenset(each.key for each in self.fields_with(describe_settings(self.kind.spec)))
+        return frozenset(each.key for each in self.make_fields(describe_settings(self.kind.spec)))
 
     @property
     def variant(self) -> str:
@@ -137,24 +137,24 @@ class Form:
         return self.typed.get(tag, "").strip() or str(self.preset_values.get(tag, ""))
 
     @property
-    def by_key(self) -> dict[str, Field]:
+    def fields_by_key(self) -> dict[str, Field]:
         """Fields of the chosen variant; before one is chosen, the fields that all variants have."""
         variant = self.variant
         if variant not in self._by_variant:
-            fields = self.fields_with(list_visible_settings(self.kind.spec, variant))
+            fields = self.make_fields(list_visible_settings(self.kind.spec, variant))
             self._by_variant[variant] = {each.key: each for each in fields}
         return self._by_variant[variant]
 
     @property
     def fields(self) -> list[Field]:
-        return list(self.by_key.values())
+        return list(self.fields_by_key.values())
 
     @property
     def given_texts(self) -> dict[str, str]:
         """The typed values, without settings of variants that are not chosen."""
-        return {key: text for key, text in self.typed.items() if key in self.by_key}
+        return {key: text for key, text in self.typed.items() if key in self.fields_by_key}
 
-    def snapshot(self) -> Form:
+    def copy_typed(self) -> Form:
         """Return a copy for another thread while the user continues typing."""
         return self.copy_with(self.typed)
 
@@ -176,7 +176,7 @@ class Form:
 
     def set_text(self, key: str, text: str | None) -> None:
         """Set the typed text of a field; None clears it."""
-        one = self.by_key[key]
+        one = self.fields_by_key[key]
         if text is None or (not text.strip() and one.form != "list"):
             self.typed.pop(key, None)
         else:
@@ -188,7 +188,7 @@ class Form:
             return self.typed[key]
         if key in self.preset_values:
             return format_value(self.preset_values[key])
-        return self.by_key[key].shown_default
+        return self.fields_by_key[key].shown_default
 
     def source(self, key: str) -> str:
         """Return the source of the value: `given`, `preset`, `default`, `needed`, or `changed` (given instead of the
@@ -198,7 +198,7 @@ class Form:
             return "changed" if differs else "given"
         if key in self.preset_values:
             return "preset"
-        return "required" if self.by_key[key].is_required else "default"
+        return "required" if self.fields_by_key[key].is_required else "default"
 
     # -- sweeps ---------------------------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class Form:
     def value(self, key: str) -> Any:
         """Return the typed value, parsed; the text itself if it cannot be parsed."""
         try:
-            return self.by_key[key].parse_text(self.typed[key])
+            return self.fields_by_key[key].parse_text(self.typed[key])
         except ValueError:
             return self.typed[key]
 
@@ -246,8 +246,10 @@ class Form:
         first = cells[0][1]
         whole = FormCheck(first.spec, first.options, first.launch, cells=cells)
         for _, checked in cells:
-            whole.errors = {key: text for key, text in checked.errors.items() if key in self.by_key} | whole.errors
-            hidden = [f"{key}: {text}" for key, text in checked.errors.items() if key not in self.by_key]
+            whole.errors = {
+                key: text for key, text in checked.errors.items() if key in self.fields_by_key
+            } | whole.errors
+            hidden = [f"{key}: {text}" for key, text in checked.errors.items() if key not in self.fields_by_key]
             whole.general += [text for text in (*checked.general, *hidden) if text not in whole.general]
         return whole
 
@@ -255,7 +257,7 @@ class Form:
         result = FormCheck()
         values: dict[str, dict[str, Any]] = {"spec": {}, "options": {}, "launch": {}}
         for key, text in self.given_texts.items():
-            one = self.by_key[key]
+            one = self.fields_by_key[key]
             try:
                 values[one.part][one.path] = one.parse_text(text)
             except ValueError as error:
@@ -287,7 +289,7 @@ class Form:
                 message = complaint["msg"].removeprefix("Value error, ")
                 if complaint["type"] == "missing":
                     message = "it is required"
-                if key in self.by_key:
+                if key in self.fields_by_key:
                     result.errors.setdefault(key, message[:1].lower() + message[1:])
                 else:
                     result.general.append(message)
@@ -313,7 +315,7 @@ class Form:
 
     # -- as a command ---------------------------------------------------------------------------------------------
 
-    def arguments(self) -> list[str]:
+    def build_arguments(self) -> list[str]:
         """Return the equivalent command, with exactly the options that were typed."""
         arguments, swept = ["chessreg", "launch", self.reference], self.swept_values
         if self.preset:
@@ -339,12 +341,12 @@ class Form:
         return arguments
 
     def command(self) -> str:
-        return shlex.join(self.arguments())
+        return shlex.join(self.build_arguments())
 
     @property
     def explicit_names(self) -> tuple[str, ...]:
         """Dotted paths of the settings that were not left at their defaults, as a run records them."""
-        named = {self.by_key[key].path for key in self.given_texts if self.by_key[key].part != "launch"}
+        named = {self.fields_by_key[key].path for key in self.given_texts if self.fields_by_key[key].part != "launch"}
         return tuple(sorted(named | flatten_settings(self.kind.preset(self.preset) if self.preset else {}).keys()))
 
 

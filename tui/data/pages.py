@@ -21,7 +21,7 @@ class Pages(Protocol):
     @property
     def count(self) -> int: ...
 
-    def page(self, number: int) -> Sequence[Row]:
+    def read_page(self, number: int) -> Sequence[Row]:
         """Return the rows of a page, counted from 0. The page after the last is empty."""
         ...
 
@@ -36,7 +36,7 @@ class ListPages:
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows, self.count = rows, len(rows)
 
-    def page(self, number: int) -> Sequence[Row]:
+    def read_page(self, number: int) -> Sequence[Row]:
         return self.rows[number * PAGE_ROWS : (number + 1) * PAGE_ROWS]
 
     def narrow(self, view: View) -> ListPages:
@@ -93,13 +93,13 @@ class JoinedPages:
             self._left = left
             return left is not None
 
-    def page(self, number: int) -> Sequence[Row]:
+    def read_page(self, number: int) -> Sequence[Row]:
         at, end = number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, self.count)
         page: list[Row] = []
         while 0 <= at < end:
             part = bisect_right(self._starts, at) - 1
             inner, skipped = divmod(at - self._starts[part], PAGE_ROWS)
-            rows = self._parts[part].page(inner)[skipped : skipped + end - at]
+            rows = self._parts[part].read_page(inner)[skipped : skipped + end - at]
             if not rows:
                 break  # rows were removed after counting
             page += rows

@@ -358,20 +358,20 @@ class RowsBehind:
         from chessreg.queries import render
 
         self.result, self.count, self.lines, self.hidden = result, len(result), lines, hidden
-        part = self._part(0)
+        part = self._slice_result(0)
         self.names = [name for name in render.choose_columns(part, wide=True)[0] if name not in hidden]
         self.numeric = [
             any(isinstance(row[n], (int, float)) and not isinstance(row[n], bool) for row in part.rows)
             for n in self.names
         ]
 
-    def _part(self, number: int) -> QueryResult:
+    def _slice_result(self, number: int) -> QueryResult:
         return replace(self.result, table=self.result.table.slice(number * PAGE_ROWS, PAGE_ROWS))
 
-    def page(self, number: int) -> Sequence[Row]:
+    def read_page(self, number: int) -> Sequence[Row]:
         from chessreg.queries import render
 
-        part, first = self._part(number), number * PAGE_ROWS
+        part, first = self._slice_result(number), number * PAGE_ROWS
         return [
             {
                 **row,

@@ -76,10 +76,10 @@ class SortedIds(Sequence[str]):
             return self[place : place + 1][0]
         start, stop, _ = place.indices(self._count)
         first = start // self.CHUNK
-        read = [id for number in range(first, -(-stop // self.CHUNK)) for id in self._chunk(number)]
+        read = [id for number in range(first, -(-stop // self.CHUNK)) for id in self._read_chunk(number)]
         return read[start - first * self.CHUNK : stop - first * self.CHUNK]
 
-    def _chunk(self, number: int) -> Sequence[str]:
+    def _read_chunk(self, number: int) -> Sequence[str]:
         if number not in self._chunks:
             before = number * self.CHUNK
             size = min(self.CHUNK, self._count - before)

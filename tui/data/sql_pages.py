@@ -45,36 +45,36 @@ class KeysetPages:
                 count = sql.scalar(select(func.count()).select_from(table).where(*self._where)) or 0
         self.count = count
 
-    def page(self, number: int) -> Sequence[Row]:
+    def read_page(self, number: int) -> Sequence[Row]:
         wanted = min(PAGE_ROWS, self.count - number * PAGE_ROWS)
         if number < 0 or wanted <= 0:
             return []
         begin = max((known for known in list(self._starts) if known <= number), default=0)
         from_end = number - begin > (self.count // PAGE_ROWS) - number  # once: another thread may read a page meanwhile
         with self._database.read() as sql:
-            records = list(sql.scalars(self._statement(number, wanted, begin, from_end)))
+            records = list(sql.scalars(self._build_statement(number, wanted, begin, from_end)))
             if from_end:
                 records.reverse()
             if records:
                 self._starts[number] = tuple(getattr(records[0], column.key) for column in self._key)
             return self._rows(sql, records)
 
-    def _statement(self, number: int, wanted: int, begin: int, from_end: bool) -> Select[Any]:
+    def _build_statement(self, number: int, wanted: int, begin: int, from_end: bool) -> Select[Any]:
         """Return the statement for a page, counting rows from the start of page `begin` or from the end."""
         statement = select(self._table).where(*self._where)
         if from_end:
             skipped = max(0, self.count - number * PAGE_ROWS - wanted)
-            return statement.order_by(*self._order(not self._descending)).limit(wanted).offset(skipped)
+            return statement.order_by(*self._build_order(not self._descending)).limit(wanted).offset(skipped)
         if start := self._starts.get(begin):
-            whole, first = tuple_(*self._key), tuple_(*self._bound(start))
+            whole, first = tuple_(*self._key), tuple_(*self._bind_start(start))
             statement = statement.where(whole <= first if self._descending else whole >= first)
-        ordered = statement.order_by(*self._order(self._descending))
+        ordered = statement.order_by(*self._build_order(self._descending))
         return ordered.limit(wanted).offset((number - begin) * PAGE_ROWS)
 
-    def _bound(self, start: tuple[Any, ...]) -> list[Any]:
+    def _bind_start(self, start: tuple[Any, ...]) -> list[Any]:
         return [literal(value, column.type) for value, column in zip(start, self._key, strict=True)]
 
-    def _order(self, descending: bool) -> list[Any]:
+    def _build_order(self, descending: bool) -> list[Any]:
         return [column.desc() if descending else column.asc() for column in self._key]
 
 
@@ -146,7 +146,7 @@ class SortedPages:
         with session.database.read() as sql:
             self.count = sql.scalar(select(func.count()).select_from(table).where(*self._where)) or 0
 
-    def page(self, number: int) -> Sequence[Row]:
+    def read_page(self, number: int) -> Sequence[Row]:
         wanted = min(PAGE_ROWS, self.count - number * PAGE_ROWS)
         if number < 0 or wanted <= 0:
             return []
@@ -178,10 +178,10 @@ class ChosenPages:
 
     def narrow(self, view: View) -> ListPages:
         """Read every row, because states are computed per row. Suitable for a few thousand rows."""
-        rows = [row for number in range(-(-self.count // PAGE_ROWS)) for row in self.page(number)]
+        rows = [row for number in range(-(-self.count // PAGE_ROWS)) for row in self.read_page(number)]
         return ListPages(table_filter.narrow_rows(rows, view))
 
-    def page(self, number: int) -> Sequence[Row]:
+    def read_page(self, number: int) -> Sequence[Row]:
         wanted = (
             [UUID(hex=id) for id in self._ids[number * PAGE_ROWS : (number + 1) * PAGE_ROWS]] if number >= 0 else []
         )

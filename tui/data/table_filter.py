@@ -90,7 +90,7 @@ class View:
     columns: tuple[TableColumn, ...] = ()
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         return bool(self.terms or self.sort)
 
     @cached_property
@@ -102,7 +102,7 @@ class View:
             text = re.sub(rf"(?<!\S)(!?){spaced}(?=[:=<>]|!=)", rf"\1{name}", text, flags=re.IGNORECASE)
         return parse_terms(text)
 
-    def fields(self, name: str) -> list[str]:
+    def find_fields(self, name: str) -> list[str]:
         """Return the fields of the columns called `name`; if there are none, of those with the word `name` in their
         name; else of those whose name begins with it.
 
@@ -135,7 +135,7 @@ def is_row_match(row: Mapping[str, Any], view: View) -> bool:
     """Return whether all words match a row."""
     by_field = {column.field: column for column in view.columns}
     for term in view.terms:
-        fields = view.fields(term.field) if term.field else list(by_field)
+        fields = view.find_fields(term.field) if term.field else list(by_field)
         if any(is_cell_match(by_field[field], row, term) for field in fields) is term.absent:
             return False
     return True
@@ -210,7 +210,7 @@ def make_conditions(view: View, expression: Callable[[str], Any], dialect: str) 
 
     found: list[ColumnElement[bool]] = []
     for term in view.terms:
-        fields = view.fields(term.field) if term.field else [column.field for column in view.columns]
+        fields = view.find_fields(term.field) if term.field else [column.field for column in view.columns]
         known = [sql for field in fields if (sql := expression(field)) is not None]
         if term.field and not known:
             raise BadInputError(f"{term.field} cannot be filtered", "it is computed for display only")
@@ -334,7 +334,7 @@ def make_mask(view: View, array: Callable[[str], Any], rows: int, words: Sequenc
 
     keep = np.ones(rows, bool)
     for term in view.terms if words is None else words:
-        fields = view.fields(term.field) if term.field else [column.field for column in view.columns]
+        fields = view.find_fields(term.field) if term.field else [column.field for column in view.columns]
         either = np.zeros(rows, bool)
         for field in fields:
             held = match_array(array(field), term)

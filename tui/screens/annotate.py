@@ -33,12 +33,12 @@ class AnnotatingScreen(AppScreen):
     also = ("annotate",)
     BINDINGS = make_bindings("annotate")
 
-    def chosen(self) -> ChosenRows:
+    def get_selected_rows(self) -> ChosenRows:
         raise NotImplementedError
 
-    def under_cursor(self) -> ChosenRows:
+    def get_row_under_cursor(self) -> ChosenRows:
         """Return the row to name. A name belongs to a single row, so marks are ignored."""
-        return self.chosen()
+        return self.get_selected_rows()
 
     def describe_hidden(self, things: Collection[UUID]) -> str:
         """Return how many of `things` are not in the list, in words. Empty if all are."""
@@ -48,7 +48,7 @@ class AnnotatingScreen(AppScreen):
         def format_result(now: bool) -> str:
             return TOGGLE_MESSAGES[word][not now]
 
-        chosen = self.chosen()
+        chosen = self.get_selected_rows()
         if not chosen[1] or not self.check_writable():
             return
         write = partial(self._write, chosen, word, format_result, partial(toggle_annotation, word=word))
@@ -59,9 +59,9 @@ class AnnotatingScreen(AppScreen):
             write()
 
     def action_tag(self) -> None:
-        self._ask("Tag{}: (-TAG removes it)", self.chosen(), self._tag)
+        self._ask("Tag{}: (-TAG removes it)", self.get_selected_rows(), self._change_tag)
 
-    def _tag(self, chosen: ChosenRows, text: str, written: AfterWrite) -> None:
+    def _change_tag(self, chosen: ChosenRows, text: str, written: AfterWrite) -> None:
         tag = text.removeprefix("-")
         if text.startswith("-"):
             notice, do = f"no longer tagged {tag}", partial(remove_tag, tag=tag)
@@ -70,13 +70,13 @@ class AnnotatingScreen(AppScreen):
         self._write(chosen, f"tag {text}", lambda _: notice, do, written)
 
     def action_note(self) -> None:
-        self._ask("Note about{}:", self.chosen(), partial(self._annotate, "note", "noted"))
+        self._ask("Note about{}:", self.get_selected_rows(), partial(self._annotate, "note", "noted"))
 
     def action_name(self) -> None:
-        self._ask("Name{}:", self.under_cursor(), partial(self._annotate, "name", "named"), find_name_error)
+        self._ask("Name{}:", self.get_row_under_cursor(), partial(self._annotate, "name", "named"), find_name_error)
 
     def action_invalidate(self) -> None:
-        self._ask("What is wrong with{}? (- clears it)", self.chosen(), self._invalidate)
+        self._ask("What is wrong with{}? (- clears it)", self.get_selected_rows(), self._invalidate)
 
     def _invalidate(self, chosen: ChosenRows, why: str, written: AfterWrite) -> None:
         if why == "-":

@@ -131,10 +131,10 @@ class ResultScreen(AppScreen):
         facts = [f"same in all rows: {answer.same}"] if answer.same else []
         self.query_one(NotesPane).show(answer.notes, show.trim_provenance(answer.footer), facts)
         self.shown = answer, rows
-        columns = self.columns_of(answer, rows)
+        columns = self.make_columns(answer, rows)
         self.table.show(answer.pages, rows, columns=columns, keep=keep, bars=answer.bars)
 
-    def columns_of(self, answer: AnswerTable, rows: Sequence[Row]) -> list[TableColumn]:
+    def make_columns(self, answer: AnswerTable, rows: Sequence[Row]) -> list[TableColumn]:
         """Return the table columns of an answer, the most useful first if the screen arranges them."""
         columns = build_answer_columns(answer)
         if not self.arranges:
@@ -145,7 +145,7 @@ class ResultScreen(AppScreen):
     def on_resize(self, event: events.Resize) -> None:
         if self.shown is not None and self.arranges:
             answer, rows = self.shown
-            self.table.reorder(self.columns_of(answer, rows))
+            self.table.reorder(self.make_columns(answer, rows))
 
     @property
     def table(self) -> PageTable:
@@ -157,7 +157,7 @@ class ResultScreen(AppScreen):
         """The suggested name of an exported file."""
         return re.sub(r"[^\w.-]+", "-", self.crumb).strip("-") + ".csv"
 
-    def suffixes(self) -> str:
+    def list_suffixes(self) -> str:
         from chessreg.queries.render import SUFFIXES
 
         return " ".join(SUFFIXES)
@@ -188,7 +188,7 @@ class ResultScreen(AppScreen):
             size = show.format_size(path.stat().st_size)
             self.app.push_screen(Confirm(f"{path} already exists ({size}). Overwrite it?"), answered)
 
-        hint = f"The suffix sets the format: {self.suffixes()}. Esc cancels."
+        hint = f"The suffix sets the format: {self.list_suffixes()}. Esc cancels."
         self.app.push_screen(Prompt("Write this table to", suggested, hint, replaced=True), chosen)
 
     @work(group="export")
@@ -327,8 +327,8 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         self.table.set_title(f"{'Published numbers: ' if question.published else ''}{title}{unfinished}{scoring}")
         self.show_answer(answer, rows, keep)
 
-    def offers(self, action: Action) -> bool:
-        return super().offers(action) and (action.method != "plot" or bool(self.question.entry.plots))
+    def can_offer(self, action: Action) -> bool:
+        return super().can_offer(action) and (action.method != "plot" or bool(self.question.entry.plots))
 
     def command(self) -> str:
         return self.shown_question.command
@@ -358,7 +358,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
     @work(group="lineage")
     async def action_lineage(self) -> None:
         """Open the lineage of the run of the first row behind the selected line."""
-        row, question = self.table.current, self.shown_question
+        row, question = self.table.current_row, self.shown_question
         if row is None or question.published:
             self.notify(
                 "these rows are the paper's numbers; p returns to ours" if row is not None else "no row is selected"
@@ -426,15 +426,15 @@ class RowsScreen(ResultScreen, BoardPreviewingScreen):
             self.schedule_preview()
 
     @property
-    def previews(self) -> bool:
-        row = self.previewed_table.current
+    def has_previews(self) -> bool:
+        row = self.previewed_table.current_row
         return row is not None and bool(row.get("run_id")) and row.get("unit") is not None
 
     def command(self) -> str:
         return f"chessreg query {shlex.quote(self.question.title)} --rows {self.number}{self.question.options}"
 
     def action_lineage(self) -> None:
-        open_run_lineage(self, self.table.current)
+        open_run_lineage(self, self.table.current_row)
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         from tui.screens.boards import BoardScreen
@@ -453,7 +453,7 @@ def open_run_lineage(screen: AppScreen, row: Mapping[str, Any] | None) -> None:
 
 
 def read_first_page(answer: AnswerTable) -> tuple[AnswerTable, list[Row]]:
-    return answer, list(answer.pages.page(0))
+    return answer, list(answer.pages.read_page(0))
 
 
 class FigureScreen(ResultScreen, ScopedScreen):
@@ -478,10 +478,10 @@ class FigureScreen(ResultScreen, ScopedScreen):
         plot, question = self.result_plot or self.shown_plot, self.result_question or self.scoped_question
         return f"chessreg plot {shlex.quote(plot.title)}{question.options}"
 
-    def suffixes(self) -> str:
+    def list_suffixes(self) -> str:
         from chessreg.queries.plot import SUFFIXES
 
-        return " ".join([*SUFFIXES, "(the figure)", super().suffixes(), "(its numbers)"])
+        return " ".join([*SUFFIXES, "(the figure)", super().list_suffixes(), "(its numbers)"])
 
 
 class PlotScreen(FigureScreen):
@@ -560,8 +560,8 @@ class PlotScreen(FigureScreen):
                 figure.image = picture  # type: ignore[attr-defined]
                 figure.styles.width = "auto"
 
-    def offers(self, action: Action) -> bool:
-        return super().offers(action) and (action.method != "turn" or len(self.plots) > 1)
+    def can_offer(self, action: Action) -> bool:
+        return super().can_offer(action) and (action.method != "turn" or len(self.plots) > 1)
 
     def action_turn(self, way: str) -> None:
         self.choose((self.at + int(way)) % len(self.plots))

@@ -119,7 +119,7 @@ class AppScreen(Screen[None]):
         await self.fill()
         self.filled = True
 
-    def give_way(self, screen: Screen[Any]) -> None:
+    def replace_with(self, screen: Screen[Any]) -> None:
         """Show `screen` in place of this one: now, or when this screen is on top again. Keys wait for it."""
         self.successor = screen
         self.app.call_later(self.show_successor)
@@ -172,7 +172,7 @@ class AppScreen(Screen[None]):
             bar.room = self.app.current_mode
             bar.crumbs = ("chessreg", *(screen.crumb for screen in stack))
             bar.registry = self.app.place_shown
-            bar.held, bar.at_work = len(self.app.writes.blocked), self.app.running_command
+            bar.held, bar.at_work = len(self.app.writes.blocked_writes), self.app.running_command
 
     @property
     def run_on_page(self) -> RunOnPage | None:
@@ -181,9 +181,9 @@ class AppScreen(Screen[None]):
 
     def list_keyed_actions(self) -> list[Action]:
         """Return the available actions with the user's custom keys."""
-        return self.app.apply_keys_to(self.actions())
+        return self.app.apply_keys_to(self.list_actions())
 
-    def actions(self) -> list[Action]:
+    def list_actions(self) -> list[Action]:
         """Return the actions available for the focused widget and the settings of the app."""
         if isinstance(self.focused, FilterBar):
             taken = [
@@ -202,8 +202,8 @@ class AppScreen(Screen[None]):
             if self.filtering is not None:
                 actions = [replace(a, short="clear filter") if a.method == "back" else a for a in actions]
         if self.has_no_rows:
-            actions = [a for a in actions if not self.needs_row(a)]
-        return [a for a in actions if self.offers(a) and not (a.writes and self.app.read_only)]
+            actions = [a for a in actions if not self.is_row_needed(a)]
+        return [a for a in actions if self.can_offer(a) and not (a.writes and self.app.read_only)]
 
     @property
     def has_no_rows(self) -> bool:
@@ -215,7 +215,7 @@ class AppScreen(Screen[None]):
             and all(table.loaded and table.whole is not None and not table.whole.count for table in tables)
         )
 
-    def needs_row(self, action: Action) -> bool:
+    def is_row_needed(self, action: Action) -> bool:
         """Return whether an action has no effect without a row."""
         if action.method == "filter":
             return self.has_class("-empty")  # otherwise the filter may find archived rows
@@ -234,7 +234,7 @@ class AppScreen(Screen[None]):
         """Show the number of matching rows in the find bar."""
         if table is self.narrowed_table:
             for bar in self.query(FindBar):
-                bar.told = table.count_text
+                bar.match_text = table.count_text
 
     def on_descendant_focus(self) -> None:
         self.relabel()
@@ -252,7 +252,7 @@ class AppScreen(Screen[None]):
         self.relabel()
         return True
 
-    def offers(self, action: Action) -> bool:
+    def can_offer(self, action: Action) -> bool:
         """Return whether an action is available now. Going back is not, on the first screen of a mode."""
         if action.place == TABLE and action.method in ("find", "sort"):
             return self.finds if action.method == "find" else self.sorts
@@ -264,7 +264,7 @@ class AppScreen(Screen[None]):
         named = [a for place in (self.place, *self.also) for a in list_place_actions(place) if a.method == action]
         return not (isinstance(self.focused, Input) and any(a.first and a.keys == "slash" for a in named))
 
-    def node_of(self, action: Action) -> Widget | Host:
+    def find_node(self, action: Action) -> Widget | Host:
         """Return the widget or app that implements an action."""
         if action.place == EVERYWHERE:
             return self.app
@@ -325,7 +325,7 @@ class AppScreen(Screen[None]):
     async def on_page_table_wanted(self, event: PageTable.Wanted) -> None:
         event.stop()
         pages: Pages = event.pages
-        rows = await self.ask("reading rows", lambda session: pages.page(event.number))
+        rows = await self.ask("reading rows", lambda session: pages.read_page(event.number))
         if rows is None:
             event.table.refuse(pages, event.number)
         else:
@@ -448,7 +448,7 @@ class AppScreen(Screen[None]):
             pages = self.narrow_pages(whole, view)
             if event.keep:
                 count_rows_to(pages, cursor)
-            return pages, pages.page(0)
+            return pages, pages.read_page(0)
 
         found = await self.ask("filtering the rows", look)
         if found is not None and table.view == view:
@@ -532,9 +532,9 @@ class TextScreen(AppScreen):
     def body(self) -> ComposeResult:
         with VerticalScroll() as frame:
             frame.border_title = cast(str, Content(self.crumb[:1].upper() + self.crumb[1:]))
-            yield Static(self.content())
+            yield Static(self.make_content())
 
-    def content(self) -> RenderableType:
+    def make_content(self) -> RenderableType:
         """Return the text of the screen."""
         raise NotImplementedError
 
@@ -592,7 +592,7 @@ class FieldsScreen(TextScreen):
         super().__init__()
         self.fields, self.crumb = fields, crumb
 
-    def content(self) -> RenderableType:
+    def make_content(self) -> RenderableType:
         from chessreg.queries.row_columns import TEXTS
 
         meanings = TEXTS if "unit" in self.fields else {}  # of rows that a run made

@@ -199,7 +199,7 @@ class FourBoardsScreen(DrawingScreen):
                     views[pane] = build_belief_frame(answer, which, self.layer_place, self.heat_label)
         return views
 
-    def titles(self) -> dict[str, str]:
+    def make_titles(self) -> dict[str, str]:
         """Return the titles of the boards, short enough for the smallest size."""
         if self.answer is None:
             return {"original": "original", "target": "target"}
@@ -223,14 +223,14 @@ class FourBoardsScreen(DrawingScreen):
         if self.part is not None:
             return self.part
         sizes = list(reversed(list_sizes(self.app.glyphs)))
-        of_all, of_two = (next((n for n in sizes if self.arrangement(n, count)), 0) for count in (len(PANES), 2))
+        of_all, of_two = (next((n for n in sizes if self.choose_arrangement(n, count)), 0) for count in (len(PANES), 2))
         return "the position" if of_all < min(LARGE_SQUARE_LINES, of_two) else "all boards"
 
     def list_shown_panes(self) -> list[str]:
         views = self.views()
         return [name for name in PARTS[self.choose_part()] if name in views]
 
-    def arrangement(self, size: int, count: int) -> str | None:
+    def choose_arrangement(self, size: int, count: int) -> str | None:
         """Return `row` or `square`, whichever fits `count` boards of this size, or None.
 
         In a row the numbers are below the boards. Two boards with space for the numbers next to them are a square.
@@ -243,13 +243,13 @@ class FourBoardsScreen(DrawingScreen):
         return "square" if square and (count <= 2 or not row) else "row" if row else None
 
     def can_draw(self, size: int, text: int = 0) -> bool:
-        return self.arrangement(size, max(1, len(self.list_shown_panes()))) is not None
+        return self.choose_arrangement(size, max(1, len(self.list_shown_panes()))) is not None
 
     def draw(self) -> None:
         """Draw the boards, the lines above and below them, and the numbers."""
-        views, titles, size, shown = self.views(), self.titles(), self.board_size, self.list_shown_panes()
+        views, titles, size, shown = self.views(), self.make_titles(), self.board_size, self.list_shown_panes()
         self.set_class(not views, "-empty")
-        way = self.arrangement(size, max(1, len(shown))) or "row"
+        way = self.choose_arrangement(size, max(1, len(shown))) or "row"
         self.set_class(way == "row", "-row")
         self.set_class(way == "square", "-square")
         for name in PANES:
@@ -261,9 +261,11 @@ class FourBoardsScreen(DrawingScreen):
                 if self.flipped:
                     frame = replace(frame, flipped=not frame.flipped)
                 pane.show(frame, size, self.app.glyphs)
-        self.query_one("#head", Static).update(self.head())
-        self.query_one("#heat-line", Static).update(self.heat_line() if self.picked is None else self.square_line())
-        self.query_one("#legend", Static).update(self.legend_line(shown))
+        self.query_one("#head", Static).update(self.make_head())
+        self.query_one("#heat-line", Static).update(
+            self.describe_heat() if self.picked is None else self.describe_clicked_square()
+        )
+        self.query_one("#legend", Static).update(self.make_legend_line(shown))
         self.call_after_refresh(self.draw_numbers)
 
     def draw_numbers(self) -> None:
@@ -283,11 +285,11 @@ class FourBoardsScreen(DrawingScreen):
     def position(self) -> BoardFrame | None:
         return self.views().get("original")
 
-    def legend_line(self, panes: Sequence[str]) -> Text:
+    def make_legend_line(self, panes: Sequence[str]) -> Text:
         """Return each sign and color in use on the boards, once."""
         line, listed = Text(), set[str]()
         for name in panes:
-            for sign, meaning in self.query_one(f"#{name}", BoardPane).squares.signs():
+            for sign, meaning in self.query_one(f"#{name}", BoardPane).squares.list_signs():
                 if meaning not in listed:
                     listed.add(meaning)
                     line.append(" · " if line.plain else "").append_text(sign).append(f" {meaning}")
@@ -297,7 +299,7 @@ class FourBoardsScreen(DrawingScreen):
             line.append(("\n" if breaks else " · ") if line.plain else "").append(words)
         return line
 
-    def square_line(self) -> str:
+    def describe_clicked_square(self) -> str:
         """Return the content of the clicked square and the reading of the shown layer's probe."""
         import chess
 
@@ -314,11 +316,11 @@ class FourBoardsScreen(DrawingScreen):
         read = [f"{'empty' if name == '.' else name} {value:.3f}" for name, value in best]
         return f"{words} · layer {self.answer.layers[self.layer_place]} reads {' → '.join(read)}"
 
-    def head(self) -> str:
+    def make_head(self) -> str:
         """Return the lines above the boards."""
         raise NotImplementedError
 
-    def heat_line(self) -> str:
+    def describe_heat(self) -> str:
         """Return the class of the heat and how its highest probabilities changed."""
         import chess
 
@@ -346,16 +348,16 @@ class FourBoardsScreen(DrawingScreen):
 
     # -- actions --------------------------------------------------------------------------------------------------
 
-    def actions(self) -> list[Action]:
+    def list_actions(self) -> list[Action]:
         """Return the actions, starting with `view` so that the footer shows it first."""
-        return sorted(super().actions(), key=lambda action: action.method != "view")
+        return sorted(super().list_actions(), key=lambda action: action.method != "view")
 
-    def offers(self, action: Action) -> bool:
+    def can_offer(self, action: Action) -> bool:
         if action.place == "four-boards" and action.method == "view":
-            return len(self.views()) == len(PANES) and super().offers(action)
+            return len(self.views()) == len(PANES) and super().can_offer(action)
         if action.place == "four-boards" and action.method in ("layer", "label", "heat"):
-            return self.answer is not None and bool(self.answer.layers) and super().offers(action)
-        return super().offers(action)
+            return self.answer is not None and bool(self.answer.layers) and super().can_offer(action)
+        return super().can_offer(action)
 
     def action_view(self) -> None:
         """Show the next part of PARTS."""

@@ -111,7 +111,7 @@ class BoardsScreen(BoardPreviewingScreen):
         strip.names = tuple(TABLE_TITLES[name] for name in listed.result_tables)
         if listed.pages is not None:
             strip.place = listed.result_tables.index(listed.result_table)
-            columns = self.columns(listed)
+            columns = self.make_columns(listed)
             table.set_title(TABLE_TITLES[listed.result_table], TABLE_LEGENDS.get(listed.result_table, ""))
             table.show(listed.pages, listed.rows, columns=columns, keep=keep, number=listed.number)
         else:
@@ -135,7 +135,7 @@ class BoardsScreen(BoardPreviewingScreen):
             number,
         )
 
-    def columns(self, listed: BoardRows) -> Sequence[TableColumn]:
+    def make_columns(self, listed: BoardRows) -> Sequence[TableColumn]:
         """Return the table columns of the listed boards."""
         known = listed.result_table == DATASET_GAME
         return DATASET_GAME_COLUMNS if known else make_result_columns(listed.result_table, listed.rows, with_run=True)
@@ -183,14 +183,14 @@ class DatasetRowsScreen(BoardsScreen):
             raise NotFoundError("the files of this dataset are not here", "chessreg pull")
         return read_board_page([DATASET_GAME], DATASET_GAME, pages, number)
 
-    def columns(self, listed: BoardRows) -> Sequence[TableColumn]:
+    def make_columns(self, listed: BoardRows) -> Sequence[TableColumn]:
         from tui.data.dataset_rows import DatasetPages
 
         assert isinstance(listed.pages, DatasetPages)
         return DATASET_POSITION_COLUMNS if listed.pages.parts[0][2].content == "positions" else DATASET_GAME_COLUMNS[1:]
 
-    def offers(self, action: Action) -> bool:
-        return action.method != "result_table" and super().offers(action)
+    def can_offer(self, action: Action) -> bool:
+        return action.method != "result_table" and super().can_offer(action)
 
     def command(self) -> str:
         return f"chessreg dataset show {show.abbreviate_id(self.dataset_id)}"
@@ -200,7 +200,7 @@ def read_board_page(there: list[str], chosen: str, pages: Pages, number: int) ->
     """Return page `number` of `pages`, or the first page if the list has become shorter."""
     count_rows_to(pages, number * PAGE_ROWS)
     number = number if number * PAGE_ROWS < pages.count else 0
-    return BoardRows(there, chosen, pages, number, pages.page(number))
+    return BoardRows(there, chosen, pages, number, pages.read_page(number))
 
 
 TEXT_LINES = 5  # text below paired boards
@@ -285,12 +285,12 @@ class BoardScreen(DrawingScreen):
         drawn = await self.ask("drawing the boards", lambda session: load_boards(session, row))
         if drawn is None:
             if row is not self.drawn_row:
-                self.show_none()
+                self.show_no_board()
             return
         if drawn.kind in KINDS_WITH_OWN_SCREEN:
             from tui.screens.edit import EditScreen
 
-            self.give_way(EditScreen(self.pages, self.at, drawn.row))
+            self.replace_with(EditScreen(self.pages, self.at, drawn.row))
             return
         self.drawn_row = row
         self.boards, self.answers, self.picked, self.evaluated = drawn, {}, None, set()
@@ -306,7 +306,7 @@ class BoardScreen(DrawingScreen):
         self.draw()
         self.ask_model()
 
-    def show_none(self) -> None:
+    def show_no_board(self) -> None:
         """Show that the row has no board."""
         self.boards, self.drawn_row, self.evaluations, self.answers = None, None, [], {}
         self.evaluating += 1
@@ -417,7 +417,7 @@ class BoardScreen(DrawingScreen):
                 from tui.data.board_views import EVALUATION_LIMIT, format_limit
 
                 legend[-1] += f" (Stockfish, {format_limit(EVALUATION_LIMIT)})"
-            lines = [*self.square_lines(), *here.caption, *self.model_lines(), *legend]
+            lines = [*self.list_square_lines(), *here.caption, *self.list_model_lines(), *legend]
             self.query_one("#told", Static).update("\n".join(lines))
         elif self.is_pair and self.picked is not None:
             for pane, frame in zip(panes, self.views, strict=False):
@@ -447,7 +447,7 @@ class BoardScreen(DrawingScreen):
         value = here.evaluation
         return "White's chances, 0 to 1" + ("" if value is None else f" · {compute_white_share(value):.2f} here")
 
-    def square_lines(self) -> list[str]:
+    def list_square_lines(self) -> list[str]:
         """Return lines about the clicked square: its content, and the plies that touch it."""
         if self.picked is None or self.boards is None:
             return []
@@ -459,7 +459,7 @@ class BoardScreen(DrawingScreen):
         plies_text = f"moves from or to it: plies {', '.join(touched[:12])}{' …' if len(touched) > 12 else ''}"
         return [describe_square(self.views[0], self.picked), *([plies_text] if touched else []), ""]
 
-    def model_lines(self) -> list[str]:
+    def list_model_lines(self) -> list[str]:
         """Return lines about the model that is asked: that it is being loaded, or its legal move mass and why moves
         have no arrow."""
         if not self.asks_model or self.boards is None:
@@ -486,19 +486,19 @@ class BoardScreen(DrawingScreen):
 
     # -- actions --------------------------------------------------------------------------------------------------
 
-    def offers(self, action: Action) -> bool:
+    def can_offer(self, action: Action) -> bool:
         if action.method in ("beside", "limit"):
-            return self.is_game and super().offers(action)
+            return self.is_game and super().can_offer(action)
         if action.method == "illegal" and self.boards is not None and not find_wrong_views(self.boards.views):
             return False
         if action.method in ("step", "edge", "illegal", "go_to") and self.boards is not None:
-            return not self.is_pair and len(self.boards.views) > 1 and super().offers(action)
+            return not self.is_pair and len(self.boards.views) > 1 and super().can_offer(action)
         if action.method == "layer":
-            return self.boards is not None and len(self.boards.layers) > 1 and super().offers(action)
+            return self.boards is not None and len(self.boards.layers) > 1 and super().can_offer(action)
         if action.method in ("evaluate", "model") and self.boards is not None:
             known = all(view.position for view in self.boards.views)
-            return known and (action.method == "evaluate" or bool(self.boards.checkpoint)) and super().offers(action)
-        return super().offers(action)
+            return known and (action.method == "evaluate" or bool(self.boards.checkpoint)) and super().can_offer(action)
+        return super().can_offer(action)
 
     @property
     def facts(self) -> list[str]:
@@ -519,7 +519,7 @@ class BoardScreen(DrawingScreen):
             self.row |= {"unit": self.boards.layers[layers[place]], "layer": layers[place], "run": self.boards.run}
             self.load()
 
-    def go(self, frame: int) -> None:
+    def show_frame(self, frame: int) -> None:
         """Show a frame, the first or last one if there is no such frame, and ask the model for its moves."""
         if self.boards is not None and not self.is_pair:
             self.frame = min(max(0, frame), len(self.boards.views) - 1)
@@ -530,10 +530,10 @@ class BoardScreen(DrawingScreen):
         if self.is_pair:  # nothing to step through: show the next edit
             self.action_row(way)
         else:
-            self.go(self.frame + int(way))
+            self.show_frame(self.frame + int(way))
 
     def action_edge(self, which: str) -> None:
-        self.go(0 if which == "first" else 1 << 30)
+        self.show_frame(0 if which == "first" else 1 << 30)
 
     def action_illegal(self) -> None:
         if self.boards is None:
@@ -541,14 +541,14 @@ class BoardScreen(DrawingScreen):
         wrong = find_wrong_views(self.boards.views)
         further = [n for n in wrong if n > self.frame] or wrong
         if further and not self.is_pair:
-            self.go(further[0])
+            self.show_frame(further[0])
         elif not wrong:
             reading = any(view.doubts for view in self.boards.views)
             self.notify("no square is misread in this game" if reading else "no illegal attempt in this game")
 
     def action_go_to(self) -> None:
         if self.boards is not None and not self.is_pair:
-            ask_ply(self, list_plies(self.boards.views), self.go)
+            ask_ply(self, list_plies(self.boards.views), self.show_frame)
 
     def action_evaluate(self) -> None:
         if self.boards is not None and all(view.position for view in self.boards.views):
@@ -624,7 +624,7 @@ class BoardScreen(DrawingScreen):
         self.draw()
 
     def on_ply_strip_chosen(self, event: PlyStrip.Chosen) -> None:
-        self.go(event.place)
+        self.show_frame(event.place)
 
     @property
     def has_item(self) -> bool:
@@ -636,12 +636,12 @@ class BoardScreen(DrawingScreen):
             and item is not None
         )
 
-    def actions(self) -> list[Action]:
+    def list_actions(self) -> list[Action]:
         if not self.has_item:
-            return super().actions()
+            return super().list_actions()
         return [
             replace(action, command=action.command.replace("board RUN:UNIT", "board RUN:UNIT --item N"))
-            for action in super().actions()
+            for action in super().list_actions()
         ]
 
     @property
@@ -655,7 +655,7 @@ class BoardScreen(DrawingScreen):
         if limit is None:
             self.notify("no move limit was recorded")
             return
-        self.go(limit)
+        self.show_frame(limit)
         if limit > len(self.boards.views) - 1:
             self.notify(f"the game ended before the limit, which is after ply {limit}")
 
@@ -676,7 +676,7 @@ class BoardScreen(DrawingScreen):
     async def show_row(self) -> None:
         """Show the row at `heading_for`."""
         place = self.heading_for
-        rows = await self.ask("reading rows", lambda session: self.pages.page(place // PAGE_ROWS))
+        rows = await self.ask("reading rows", lambda session: self.pages.read_page(place // PAGE_ROWS))
         if rows and place % PAGE_ROWS < len(rows):
             self.at, self.row, self.frame = place, rows[place % PAGE_ROWS], 0
             self.load()
@@ -687,7 +687,7 @@ class BoardScreen(DrawingScreen):
         self.app.push_screen(FieldsScreen(dict(self.boards.row if self.boards else self.row)))
 
     def on_move_list_chosen(self, event: MoveList.Chosen) -> None:
-        self.go(event.place)
+        self.show_frame(event.place)
 
     def command(self) -> str:
         run = self.row.get("run_id", self.row.get("dataset_id"))
@@ -809,9 +809,9 @@ class PairScreen(DrawingScreen):
                 pane.caption.update("\n".join([describe_square(frame, self.picked), *list_captions(frame)]))
             moves = self.query_one(f"#moves-{name}", MoveList)
             moves.display, moves.place = lines >= MIN_LIST_LINES, min(self.ply, len(side.views) - 1)
-        self.query_one("#head", Static).update(self.head())
+        self.query_one("#head", Static).update(self.make_head())
 
-    def head(self) -> str:
+    def make_head(self) -> str:
         """Return the two lines above the boards: the ply, and where the games diverge."""
         assert self.pair
         pair = self.pair
@@ -828,12 +828,12 @@ class PairScreen(DrawingScreen):
 
     # -- actions --------------------------------------------------------------------------------------------------
 
-    def offers(self, action: Action) -> bool:
+    def can_offer(self, action: Action) -> bool:
         if action.method == "partner":
             return self.pair is not None and len(self.pair.partners) > 1
-        return super().offers(action)
+        return super().can_offer(action)
 
-    def go(self, ply: int) -> None:
+    def show_ply(self, ply: int) -> None:
         if self.pair is not None:
             self.ply = min(max(0, ply), self.last)
             self.draw()
@@ -847,18 +847,18 @@ class PairScreen(DrawingScreen):
 
     def action_go_to(self) -> None:
         if self.pair is not None:
-            ask_ply(self, range(self.last + 1), self.go)
+            ask_ply(self, range(self.last + 1), self.show_ply)
 
     def action_step(self, way: str) -> None:
-        self.go(self.ply + int(way))
+        self.show_ply(self.ply + int(way))
 
     def action_edge(self, which: str) -> None:
-        self.go(0 if which == "first" else self.last)
+        self.show_ply(0 if which == "first" else self.last)
 
     def action_parts(self) -> None:
         """Go to the first ply after which the games differ."""
         if self.pair is not None and self.pair.parts is not None:
-            self.go(self.pair.parts + 1)
+            self.show_ply(self.pair.parts + 1)
         elif self.pair is not None:
             self.notify("the games are identical")
 
@@ -867,7 +867,7 @@ class PairScreen(DrawingScreen):
             return
         wrong = sorted({n for side in self.pair.sides for n in find_wrong_views(side.views)})
         if wrong:
-            self.go(next((n for n in wrong if n > self.ply), wrong[0]))
+            self.show_ply(next((n for n in wrong if n > self.ply), wrong[0]))
         else:
             self.notify("no illegal attempt in either game")
 
@@ -877,7 +877,7 @@ class PairScreen(DrawingScreen):
             if limit is None:
                 self.notify("no move limit was recorded")
             else:
-                self.go(limit)
+                self.show_ply(limit)
                 if limit > self.last:
                     self.notify(f"both ended before the limit, which is after ply {limit}")
 
@@ -886,7 +886,7 @@ class PairScreen(DrawingScreen):
         self.load()
 
     def on_move_list_chosen(self, event: MoveList.Chosen) -> None:
-        self.go(event.place)
+        self.show_ply(event.place)
 
     def command(self) -> str:
         words = f"chessreg game part {show.abbreviate_id(self.row['run_id'])}:{self.row['unit']}"

@@ -110,10 +110,12 @@ class CompareScreen(PartsScreen):
         self.set_class(not pane.columns, "-curve")
         if pane.columns:
             self.query_one(PageTable).set_title(pane.name.rpartition(" ")[0] or pane.name)
-            self.query_one(PageTable).show(ListPages(pane.rows), pane.rows[:200], columns=self.order(pane), keep=keep)
+            self.query_one(PageTable).show(
+                ListPages(pane.rows), pane.rows[:200], columns=self.order_columns(pane), keep=keep
+            )
         self.draw()
 
-    def order(self, pane: ComparePane) -> list[TableColumn]:
+    def order_columns(self, pane: ComparePane) -> list[TableColumn]:
         """Return the columns of a pane, with the differences first if not all columns fit."""
         if all(column.role != "value" for column in pane.columns):
             return list(pane.columns)
@@ -130,7 +132,7 @@ class CompareScreen(PartsScreen):
         if self.compared is not None:
             pane = self.panes[self.query_one(PaneStrip).place]
             if pane.columns:
-                self.query_one(PageTable).reorder(self.order(pane))
+                self.query_one(PageTable).reorder(self.order_columns(pane))
             self.draw()
 
     def command(self) -> str:

@@ -233,7 +233,7 @@ class PickerScreen(AppScreen):
 
     def action_mark(self) -> None:
         table = self.query_one(PageTable)
-        if self.several and (row := table.current) is not None:
+        if self.several and (row := table.current_row) is not None:
             value = row["value"]
             self.marked = [v for v in self.marked if v != value] if value in self.marked else [*self.marked, value]
             table.refresh()
@@ -256,8 +256,8 @@ class PickerScreen(AppScreen):
         self.app.pop_screen()
         self.chosen(",".join(self.marked or [row["value"]]))
 
-    def offers(self, action: Any) -> bool:
-        return super().offers(action) and (self.several or action.method != "mark")
+    def can_offer(self, action: Any) -> bool:
+        return super().can_offer(action) and (self.several or action.method != "mark")
 
-    def actions(self) -> list[Action]:
-        return [replace(a, short="choose") if a.method == "open" else a for a in super().actions()]
+    def list_actions(self) -> list[Action]:
+        return [replace(a, short="choose") if a.method == "open" else a for a in super().list_actions()]

@@ -38,7 +38,7 @@ class StateScreen(DrawingScreen):
     follows = False
     BINDINGS = make_bindings("edit")
 
-    def stand_on(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
+    def start_at_row(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
         """Start with `row`, which is at `place` in `pages`."""
         self.pages, self.at, self.row = pages, place, row
         self.condition = ""
@@ -55,14 +55,14 @@ class StateScreen(DrawingScreen):
         row, condition = self.row, self.condition
         state = await self.ask("reading the state", lambda session: load_state_boards(session, row, condition))
         if state is not None and (state.case is None) == isinstance(self, CaseScreen):
-            self.give_way(make_state_screen(state, self.pages, self.at, row))
+            self.replace_with(make_state_screen(state, self.pages, self.at, row))
             return None
         return state
 
-    def offers(self, action: Action) -> bool:
+    def can_offer(self, action: Action) -> bool:
         if action.method == "condition":
             return self.state is not None and len(self.state.conditions) > 1
-        return super().offers(action)
+        return super().can_offer(action)
 
     def action_condition(self, way: str) -> None:
         if self.state is not None and self.state.condition:
@@ -76,7 +76,7 @@ class StateScreen(DrawingScreen):
         place, here = self.at, (self.row.get("run_id"), self.row.get("unit"))
         while 0 <= (place := place + int(way)) < self.pages.count:
             number = place // PAGE_ROWS
-            rows = await self.ask("reading rows", lambda session, number=number: self.pages.page(number))  # type: ignore[misc]
+            rows = await self.ask("reading rows", lambda session, number=number: self.pages.read_page(number))  # type: ignore[misc]
             if not rows:
                 return
             while number * PAGE_ROWS <= place < number * PAGE_ROWS + len(rows):
@@ -126,7 +126,7 @@ class EditScreen(FourBoardsScreen, StateScreen):
     def __init__(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
         super().__init__()
         self.answered = ""  # condition of `answer`
-        self.stand_on(pages, place, row)
+        self.start_at_row(pages, place, row)
 
     async def fill(self) -> None:
         from chessreg.lab.question import StoredState
@@ -159,7 +159,7 @@ class EditScreen(FourBoardsScreen, StateScreen):
             self.relabel()
             self.draw()
 
-    def head(self) -> str:
+    def make_head(self) -> str:
         state = self.state
         if state is None:
             return "reading the state…"
@@ -175,10 +175,10 @@ class EditScreen(FourBoardsScreen, StateScreen):
         removal_text = f"{answer.piece} off {state.row['square']}"
         return f"{state.condition}: {removal_text}, layers {edited}, scale {scales} · {where}"
 
-    def offers(self, action: Action) -> bool:
+    def can_offer(self, action: Action) -> bool:
         if action.method == "lab":
             return self.answer is not None
-        return super().offers(action)
+        return super().can_offer(action)
 
     def command(self) -> str:
         if self.state is None or not self.state.condition:
@@ -221,7 +221,7 @@ class CaseScreen(StateScreen):
 
     def __init__(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
         super().__init__()
-        self.stand_on(pages, place, row)
+        self.start_at_row(pages, place, row)
 
     def body(self) -> ComposeResult:
         yield Static("reading the state…", id="head", markup=False)
@@ -284,15 +284,15 @@ class CaseScreen(StateScreen):
                 if self.flipped:
                     frame = replace(frame, flipped=not frame.flipped)
                 pane.show(frame, size, self.app.glyphs)
-        self.query_one("#head", Static).update(self.head(case, state))
-        self.query_one("#legend", Static).update(self.legend(case, state, size))
+        self.query_one("#head", Static).update(self.make_head(case, state))
+        self.query_one("#legend", Static).update(self.make_legend(case, state, size))
         self.query_one(TopBar).styles.height = 1 if self.app.size.height <= SHORT_SCREEN_LINES else None
         boards_width = len(case.boards) * (compute_board_extent(size)[0] + 1)
         wide = max(MIN_NUMBERS_CELLS, self.app.size.width - boards_width) - 2
         lines = format_case_numbers(case, state.condition, wide, self.app.size.height - CASE_CHROME_LINES)
         self.query_one("#numbers", Static).update(Text("\n".join(lines)))
 
-    def head(self, case: StoredCase, state: EditedState) -> str:
+    def make_head(self, case: StoredCase, state: EditedState) -> str:
         """Return the line above the boards: condition, edited layers, scale and case."""
         if case.skip_reason:
             return f"{case.location} · {case.skip_reason}"
@@ -300,7 +300,7 @@ class CaseScreen(StateScreen):
         of = "" if edit is None else f"layers {', '.join(map(str, edit.layers))}, scale {edit.scale:g} {edit.rule} · "
         return f"{state.condition}: {of}{case.location} · legal mass before → after"
 
-    def legend(self, case: StoredCase, state: EditedState, size: int) -> str:
+    def make_legend(self, case: StoredCase, state: EditedState, size: int) -> str:
         """Return the meaning of signs and colors.
 
         For a clicked square, return the probability that the next move begins there.
@@ -327,10 +327,10 @@ class CaseScreen(StateScreen):
 
     # -- actions --------------------------------------------------------------------------------------------------
 
-    def offers(self, action: Action) -> bool:
+    def can_offer(self, action: Action) -> bool:
         if action.method == "lab":
             return self.state is not None and self.state.edit is not None
-        return super().offers(action)
+        return super().can_offer(action)
 
     def action_heat(self) -> None:
         self.heated = not self.heated

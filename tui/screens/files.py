@@ -111,7 +111,7 @@ class FilesScreen(AppScreen):
     def command(self) -> str:
         return f"chessreg {' '.join(self.words)} FILE{'' if self.takes_urls else ' --name NAME'}"
 
-    def go(self, folder: Path, at: Path | None = None) -> None:
+    def show_folder(self, folder: Path, at: Path | None = None) -> None:
         """Show a folder without filter and order, with the cursor on `at`."""
         self.folder, self.at = folder, at
         table = self.query_one(PageTable)
@@ -121,7 +121,7 @@ class FilesScreen(AppScreen):
 
     def action_up(self) -> None:
         if self.folder != self.folder.parent:
-            self.go(self.folder.parent, self.folder)
+            self.show_folder(self.folder.parent, self.folder)
 
     def action_type(self) -> None:
         from tui.screens.dialogs import Prompt
@@ -144,7 +144,7 @@ class FilesScreen(AppScreen):
             if not os.path.isdir(path):
                 self.notify(f"{path} does not exist", severity="error")
                 path = next(above for above in path.parents if os.path.isdir(above))
-            self.go(path)
+            self.show_folder(path)
 
         here = os.path.join(self.folder, "")  # with a trailing slash
         self.app.push_screen(
@@ -152,12 +152,12 @@ class FilesScreen(AppScreen):
         )
 
     def action_take(self) -> None:
-        if (row := self.query_one(PageTable).current) is not None:
+        if (row := self.query_one(PageTable).current_row) is not None:
             self.take(row["path"])
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         if event.row["folder"] and not event.row["fits"]:
-            self.go(event.row["path"])
+            self.show_folder(event.row["path"])
         else:
             self.take(event.row["path"])
 

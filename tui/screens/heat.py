@@ -105,7 +105,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
             and high + text + HEAT_CHROME_LINES <= self.app.size.height
         )
 
-    def grid(self, size: int) -> tuple[int, int]:
+    def compute_grid(self, size: int) -> tuple[int, int]:
         """Return how many boards of this size fit horizontally and vertically."""
         wide, high = compute_board_extent(size)
         lines = self.app.size.height - HEAT_CHROME_LINES + BOARD_TEXT_LINES
@@ -142,9 +142,11 @@ class HeatScreen(FigureScreen, DrawingScreen):
         count, size = min(MAX_HEAT_BOARDS, len(frames)), self.board_size
         if self.chosen_size is None and count > 1:  # the largest size at which all boards fit, or else two
             fitting = [size for size in list_sizes(self.app.glyphs)[1:] if self.can_draw(size)]
-            least = count if any(count <= math.prod(self.grid(size)) for size in fitting) else 2
-            size = next((size for size in reversed(fitting) if least <= math.prod(self.grid(size))), min(size, 2))
-        columns, rows = self.grid(size)
+            least = count if any(count <= math.prod(self.compute_grid(size)) for size in fitting) else 2
+            size = next(
+                (size for size in reversed(fitting) if least <= math.prod(self.compute_grid(size))), min(size, 2)
+            )
+        columns, rows = self.compute_grid(size)
         grid, room = self.query_one("#heat-boards", Grid), columns * rows
         grid.styles.grid_size_columns, grid.styles.grid_columns = (
             columns,
@@ -174,12 +176,12 @@ class HeatScreen(FigureScreen, DrawingScreen):
 
     # -- actions --------------------------------------------------------------------------------------------------
 
-    def offers(self, action: Action) -> bool:
+    def can_offer(self, action: Action) -> bool:
         if action.method == "series":
-            return len(self.series) > 1 and super().offers(action)
+            return len(self.series) > 1 and super().can_offer(action)
         if action.method == "panel":
-            return len(self.frames) > 1 and super().offers(action)
-        return super().offers(action)
+            return len(self.frames) > 1 and super().can_offer(action)
+        return super().can_offer(action)
 
     def action_panel(self, way: str) -> None:
         self.chosen_panel = min(max(0, self.panel + int(way)), max(0, len(self.frames) - 1))

@@ -44,7 +44,7 @@ class HelpScreen(TextScreen):
         super().__init__()
         self.offered = actions
 
-    def content(self) -> RenderableType:
+    def make_content(self) -> RenderableType:
         parts: list[RenderableType] = []
         wide, longest = self.app.size.width, max((len(action.text) for action in self.offered), default=0)
         titles = [SECTION_TITLES.get(action.place, HERE_TITLE) for action in self.offered]
@@ -156,8 +156,8 @@ class Palette(Provider):
         except Exception:
             return []
         return [
-            *(self.query(entry) for entry in queries),
-            *(self.kind(name, reference, summary) for name, reference, summary in kinds),
+            *(self.make_query_entry(entry) for entry in queries),
+            *(self.make_kind_entry(name, reference, summary) for name, reference, summary in kinds),
         ]
 
     async def list_catalogue_entries(self) -> list[PaletteEntry]:
@@ -205,11 +205,11 @@ class Palette(Provider):
             if screen.filling is not None:
                 with suppress(WorkerCancelled, WorkerFailed):
                     await screen.filling.wait()
-            await self.home.run_action(action.call, default_namespace=screen.node_of(action))
+            await self.home.run_action(action.call, default_namespace=screen.find_node(action))
 
         return go
 
-    def query(self, entry: Any) -> PaletteEntry:
+    def make_query_entry(self, entry: Any) -> PaletteEntry:
         """Return the entry that opens a query of the catalogue."""
 
         async def go() -> None:
@@ -220,7 +220,7 @@ class Palette(Provider):
 
         return PaletteEntry(f"query:{entry.title}", f"Query: {entry.title}", f'chessreg query "{entry.title}"', go)
 
-    def kind(self, name: str, reference: str, summary: str) -> PaletteEntry:
+    def make_kind_entry(self, name: str, reference: str, summary: str) -> PaletteEntry:
         """Return the entry that opens the launch form of a kind."""
         on_page = self.screen.run_on_page if isinstance(self.screen, AppScreen) else None
 
@@ -234,7 +234,7 @@ class Palette(Provider):
 
         return PaletteEntry(f"launch:{name}", f"Launch {name}: {summary}", f"chessreg launch {reference}", go)
 
-    def themes(self) -> Iterator[PaletteEntry]:
+    def make_theme_entries(self) -> Iterator[PaletteEntry]:
         """Yield the entries that set and remember a theme."""
         for name in self.home.available_themes:
 
@@ -254,9 +254,9 @@ class Palette(Provider):
             )
         except Exception:
             return []
-        return [self.run_of(id, name) for id, name in named[:MAX_PALETTE_RUNS]]
+        return [self.make_run_entry(id, name) for id, name in named[:MAX_PALETTE_RUNS]]
 
-    def run_of(self, id: UUID, name: str) -> PaletteEntry:
+    def make_run_entry(self, id: UUID, name: str) -> PaletteEntry:
         """Return the entry that opens a run."""
 
         async def go() -> None:
@@ -298,7 +298,7 @@ class Palette(Provider):
         here = {found.key: found._replace(weight=HERE_WEIGHT) for found in self.iterate_screen_entries()}
         others = [
             f
-            for f in (*self.iterate_other_entries(), *await self.list_catalogue_entries(), *self.themes())
+            for f in (*self.iterate_other_entries(), *await self.list_catalogue_entries(), *self.make_theme_entries())
             if f.key not in here
         ]
         for found in (*here.values(), *others, *await self.find_run_entries(query)):
@@ -333,7 +333,7 @@ def make_action_runner(action: Action, screen: AppScreen) -> Callable[[], Awaita
     """Return a function that runs an action on a screen."""
 
     async def go() -> None:
-        await screen.app.run_action(action.call, default_namespace=screen.node_of(action))
+        await screen.app.run_action(action.call, default_namespace=screen.find_node(action))
 
     return go
 

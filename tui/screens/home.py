@@ -191,10 +191,10 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         self.answers: dict[tuple[UUID, Any], Row | None] = {}  # results by run and end time, each read once
 
     def on_mount(self) -> None:
-        self.set_interval(LOAD_SAMPLE_S, self.sample)
+        self.set_interval(LOAD_SAMPLE_S, self.sample_loads)
 
     @work(group="sample", exclusive=True)
-    async def sample(self) -> None:
+    async def sample_loads(self) -> None:
         """Record the load of the machines, also while another screen is shown."""
         from tui.data.job_rows import list_loads
 
@@ -277,7 +277,7 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
     def lists_width(self) -> int:
         """The width of the lists in cells, without the preview."""
         width = self.size.width
-        return width if width < self.least_width else width * (100 - WIDTH_PERCENT) // 100
+        return width if width < self.min_width_cells else width * (100 - WIDTH_PERCENT) // 100
 
     def resize_lists(self) -> None:
         """Size the lists. Machines and running jobs get the lines they need, at most half of the screen.
@@ -356,26 +356,26 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         return await read_run_preview(self, row["run_id"], get_job_name(row))
 
     @property
-    def chosen(self) -> Mapping[str, Any] | None:
-        row = self.table.current if self.table.id != "machines" else None
+    def selected_row(self) -> Mapping[str, Any] | None:
+        row = self.table.current_row if self.table.id != "machines" else None
         return row if row is not None and row["id"] is not None else None
 
-    def offers(self, action: Action) -> bool:
+    def can_offer(self, action: Action) -> bool:
         if action.place == "home" and action.method == "begin":
-            return self.has_class("-empty") and super().offers(action)
+            return self.has_class("-empty") and super().can_offer(action)
         if (action.method == "other" or action.place == TABLE) and self.has_class("-empty"):
             return False
         if action.place == "home" and action.method == "failure":
-            return self.failure is not None and super().offers(action)
+            return self.failure is not None and super().can_offer(action)
         if action.place == "home" and action.method in ("cancel", "retry"):
             if self.table.id == "machines":
                 return False
             ended = self.table.id == "ended"
-            row = self.chosen
+            row = self.selected_row
             if row is None or ended is not (action.method == "retry"):
                 return False
-            return (not ended or row["cause"] != "complete") and super().offers(action)
-        return super().offers(action)
+            return (not ended or row["cause"] != "complete") and super().can_offer(action)
+        return super().can_offer(action)
 
     def action_other(self, way: str) -> None:
         tables = [table for table in self.query(PageTable) if table.display]

@@ -110,14 +110,14 @@ class JobScreen(JobActionsScreen, PartsScreen):
         shards.show(ListPages(view.shards), view.shards, columns=SHARD_COLUMNS, keep=True)
         shards.styles.height = len(view.shards) + 3  # heading and frame
         place = next((n for n, row in enumerate(view.shards) if row["id"] == self.job_id), 0)
-        if not shards.view.active:
+        if not shards.view.is_active:
             shards.move(place)
-        self.show_log_of(view)
+        self.follow_log(view)
         self.show_part(keep=True)
         self.relabel()
         self.read_log()
-        if self.changing.locked() and self.chosen is not None:  # read before the change is written
-            self.acknowledge(self.chosen, self.seen)
+        if self.changing.locked() and self.selected_row is not None:  # read before the change is written
+            self.acknowledge(self.selected_row, self.seen)
 
     seen: Mapping[str, Any] = {}  # values of the last requested change
 
@@ -135,7 +135,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
 
     # -- the log --------------------------------------------------------------------------------------------------
 
-    def show_log_of(self, view: JobView) -> None:
+    def follow_log(self, view: JobView) -> None:
         """Follow the log of the selected shard, unless it is followed already."""
         log = self.query_one(LogView)
         if view.log is None:
@@ -243,7 +243,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
             self.load()
 
     def on_page_table_moved(self, event: PageTable.Moved) -> None:
-        row = event.table.current if event.table.id == "shards" and event.table.has_focus else None
+        row = event.table.current_row if event.table.id == "shards" and event.table.has_focus else None
         if row is not None:
             self.choose(row["id"])
 
@@ -260,7 +260,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
     # -- the job --------------------------------------------------------------------------------------------------
 
     @property
-    def chosen(self) -> Mapping[str, Any] | None:
+    def selected_row(self) -> Mapping[str, Any] | None:
         """The selected shard, also while it or its log is read."""
         if self.view is None:
             return self.unread
@@ -294,8 +294,8 @@ class JobScreen(JobActionsScreen, PartsScreen):
         elif there is not None:
             self.notify("its run has not started", severity="warning")
 
-    def actions(self) -> list[Action]:
-        offered = super().actions()
+    def list_actions(self) -> list[Action]:
+        offered = super().list_actions()
         if isinstance(self.focused, FilterBar):
             return [a for a in offered if a.place in (FILTER, "everywhere")]
         if isinstance(self.focused, LogView):
@@ -307,17 +307,17 @@ class JobScreen(JobActionsScreen, PartsScreen):
         log = self.query_one(PaneStrip).place == LOG_PANE
         return [a for a in offered if a.method != "find" or (a.place == self.place) is log]
 
-    def offers(self, action: Action) -> bool:
+    def can_offer(self, action: Action) -> bool:
         if self.view is not None and action.place == "job" and action.method == "shard":
             return len(self.view.shards) > 1
-        return super().offers(action)
+        return super().can_offer(action)
 
-    def node_of(self, action: Action) -> Any:
+    def find_node(self, action: Action) -> Any:
         if action.place == "log":
             return self.query_one(LogView)
         if action.place == TABLE and not isinstance(self.focused, PageTable):
             return self.query_one("#part", PageTable)
-        return super().node_of(action)
+        return super().find_node(action)
 
 
 def format_job_progress(view: JobView) -> str:

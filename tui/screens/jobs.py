@@ -50,12 +50,12 @@ class JobActionsScreen(AppScreen):
         self.changing = asyncio.Lock()  # changes are written in the order of the keys
 
     @property
-    def chosen(self) -> Mapping[str, Any] | None:
+    def selected_row(self) -> Mapping[str, Any] | None:
         raise NotImplementedError
 
-    def offers(self, action: Action) -> bool:
+    def can_offer(self, action: Action) -> bool:
         if action.place == self.place and action.method in ("cancel", "retry", "priority"):
-            if (row := self.chosen) is None:
+            if (row := self.selected_row) is None:
                 return False
             ended = row.get("ended_at") is not None
             whole = action.parameter == "launch"  # other jobs of the launch may still be active
@@ -65,11 +65,11 @@ class JobActionsScreen(AppScreen):
                 return bool(row["state"] == "cancelling")
             if action.method == "cancel" and ended and not whole:
                 return False
-        return super().offers(action)
+        return super().can_offer(action)
 
     def action_cancel(self, whole: str = "") -> None:
         """Cancel the job, which a retry takes back, or ask and cancel every job of its launch."""
-        if (row := self.chosen) is None:
+        if (row := self.selected_row) is None:
             return
         if not whole and row.get("ended_at") is not None:
             self.notify("the job had already ended", severity="warning")
@@ -92,7 +92,7 @@ class JobActionsScreen(AppScreen):
         from chessreg.scheduling import queue
 
         nothing = "the job is complete or still active, or another launch of its run is active"
-        if (row := self.chosen) is None:
+        if (row := self.selected_row) is None:
             return
         if row["state"] == "complete":
             self.notify(nothing, severity="warning")
@@ -103,7 +103,7 @@ class JobActionsScreen(AppScreen):
     def action_priority(self, by: str) -> None:
         from chessreg.scheduling.queue import set_priority
 
-        if (row := self.chosen) is not None:
+        if (row := self.selected_row) is not None:
             do = partial(set_priority, by=int(by))
             seen = {"priority": row["priority"] + int(by)}
             self.change(seen, f"priority {int(by):+d}", "only the priority of queued jobs can be changed", do, row)
@@ -274,8 +274,8 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         return "chessreg jobs --all"
 
     @property
-    def chosen(self) -> Mapping[str, Any] | None:
-        return self.query_one(PageTable).current
+    def selected_row(self) -> Mapping[str, Any] | None:
+        return self.query_one(PageTable).current_row
 
     def on_page_table_moved(self, event: PageTable.Moved) -> None:
         self.relabel()  # the available actions depend on the state of the job
@@ -324,7 +324,7 @@ def read_job_page(session: Session, filter_text: str, number: int) -> JobPage:
     from tui.data.job_rows import count_jobs, list_job_pages
 
     pages = list_job_pages(session, filter_text)
-    return JobPage(count_jobs(session), pages, number, pages.page(number))
+    return JobPage(count_jobs(session), pages, number, pages.read_page(number))
 
 
 def format_jobs_overview(page: JobPage) -> str:

@@ -52,7 +52,7 @@ class SquareBar(Static, can_focus=True):
     def lab(self) -> LabScreen:
         return cast("LabScreen", self.screen)
 
-    def tell(self, square: int, changes: str) -> None:
+    def show_square(self, square: int, changes: str) -> None:
         """Show the selected square and the changes so far."""
         import chess
 
@@ -128,8 +128,8 @@ class LabScreen(FourBoardsScreen):
             return
         known, strongest = found
         if not known:
-            self.tell("No model yet: `chessreg import checkpoint --reference` imports the bundled one, as does M at "
-                      "home (1) while nothing was run.")  # fmt: skip
+            self.show_message("No model yet: `chessreg import checkpoint --reference` imports the bundled one, as does "
+                      "M at home (1) while nothing was run.")  # fmt: skip
             return
         self.update_choices(known)
         self.opened = True
@@ -138,17 +138,17 @@ class LabScreen(FourBoardsScreen):
         if self.pending is not None:
             self.show_pending()
         elif self.answer is None or self.question() != self.answered:
-            await self.look_now()
+            await self.ask_now()
 
     def update_choices(self, known: list[CheckpointChoice]) -> None:
         """Replace the choices and keep the selected model and probe if they still exist."""
-        model, tool = (self.choice.checkpoint_id, self.chosen) if self.choices else (None, None)
+        model, tool = (self.choice.checkpoint_id, self.selected_tool) if self.choices else (None, None)
         self.choices = known
         self.model = next((n for n, one in enumerate(known) if one.checkpoint_id == model), 0)
         tools = self.choice.tools
         self.tool = next((n for n, one in enumerate(tools) if tool is not None and one.run_id == tool.run_id), 0)
 
-    def tell(self, words: str) -> None:
+    def show_message(self, words: str) -> None:
         self.query_one("#message", Static).update(words)
 
     @property
@@ -156,7 +156,7 @@ class LabScreen(FourBoardsScreen):
         return self.choices[self.model]
 
     @property
-    def chosen(self) -> Tool | None:
+    def selected_tool(self) -> Tool | None:
         """The selected probe or vector, or None."""
         tools = self.choice.tools
         return tools[self.tool % len(tools)] if tools else None
@@ -165,7 +165,7 @@ class LabScreen(FourBoardsScreen):
         """Return the current question, with names in place of ids if `named`."""
         from chessreg.lab.question import LabPosition
 
-        tool = self.chosen
+        tool = self.selected_tool
         probe = next((one for one in self.choice.tools if one.kind == "probe"), None)
         if tool is not None and tool.kind == "probe":
             probe = tool
@@ -196,7 +196,7 @@ class LabScreen(FourBoardsScreen):
     @property
     def next_token(self) -> bool:
         """Whether the next token names a square and is read. False with a vector, which edits no board."""
-        tool = self.chosen
+        tool = self.selected_tool
         return bool(self.choices) and self.choice.next_token and (tool is None or tool.kind == "probe")
 
     @property
@@ -214,12 +214,12 @@ class LabScreen(FourBoardsScreen):
 
         return " ".join(f"{chess.square_name(square)}={piece}" for square, piece in sorted(self.changes.items()))
 
-    def look(self) -> None:
+    def start_asking(self) -> None:
         """Ask the model about the current settings. An earlier question that still waits is dropped."""
         if self.choices:
-            self.run_exclusive(self.look_now, "look")
+            self.run_exclusive(self.ask_now, "look")
 
-    async def look_now(self) -> None:
+    async def ask_now(self) -> None:
         """Ask the model about the current position, and show the answer or the error."""
         self.asking = True
         if self.answer is None:
@@ -269,12 +269,12 @@ class LabScreen(FourBoardsScreen):
         moves = self.moves
         return moves[min(self.row, len(moves) - 1)].uci if moves else None
 
-    def head(self) -> str:
+    def make_head(self) -> str:
         if not self.choices:
             return "lab"
         if self.cursor is not None:  # the square bar takes the second line
             return self.format_moves()
-        tool, answer = self.chosen, self.answer
+        tool, answer = self.selected_tool, self.answer
         layers = self.edited_layers or (answer.edited_layers if answer else ())
         where = "layers " + ", ".join(map(str, layers)) if layers else "layer chosen by validation"
         what = self.condition if self.next_token or self.condition != EDIT else ""
@@ -297,7 +297,7 @@ class LabScreen(FourBoardsScreen):
 
     # -- moves ----------------------------------------------------------------------------------------------------
 
-    def go(self, sans: tuple[str, ...], ahead: tuple[str, ...] = ()) -> None:
+    def show_moves(self, sans: tuple[str, ...], ahead: tuple[str, ...] = ()) -> None:
         """Show the position after `sans`; `ahead` are the moves taken back, which can be replayed."""
         if sans != self.sans:
             self.taken_up = None
@@ -305,7 +305,7 @@ class LabScreen(FourBoardsScreen):
         self.sans, self.ahead, self.row = sans, ahead, 0
         if self.condition == PATCH and not ahead:
             self.condition = EDIT
-        self.look()
+        self.start_asking()
 
     def show_stored_edit(self, edit: StoredEdit, room: str) -> None:
         """Show a stored edit with its position, model, probe, layers, scale and condition.
@@ -353,7 +353,7 @@ class LabScreen(FourBoardsScreen):
         self.changes = dict(parse_board_changes(edit.board))
         if edit.next_token != self.next_token:
             self.notify("the lab measures this model differently from that run", severity="warning")
-        self.look()
+        self.start_asking()
 
     # -- the target board -----------------------------------------------------------------------------------------
 
@@ -412,7 +412,7 @@ class LabScreen(FourBoardsScreen):
         bar.display = True
         self.set_focus(bar)
         self.draw()
-        bar.tell(square, self.board_changes)
+        bar.show_square(square, self.board_changes)
 
     def move_cursor(self, files: int, ranks: int) -> None:
         """Move the square cursor by files and ranks as the board is shown, within its edges."""
@@ -433,14 +433,14 @@ class LabScreen(FourBoardsScreen):
         if piece != before:
             self.changes[self.cursor] = piece
         self.pick(self.cursor)
-        self.look()
+        self.start_asking()
 
     def undo_change(self) -> None:
         """Take back the last change of a square."""
         if self.changes:
             square, _ = self.changes.popitem()
             self.pick(square)
-            self.look()
+            self.start_asking()
 
     def close_square_bar(self) -> None:
         """Close the bar of pieces and remove the square cursor."""
@@ -450,15 +450,15 @@ class LabScreen(FourBoardsScreen):
         self.relabel()
         self.draw()
 
-    def actions(self) -> list[Action]:
-        return list_place_actions(SQUARES) if isinstance(self.focused, SquareBar) else super().actions()
+    def list_actions(self) -> list[Action]:
+        return list_place_actions(SQUARES) if isinstance(self.focused, SquareBar) else super().list_actions()
 
-    def node_of(self, action: Action) -> Widget | Host:
-        return self.query_one(SquareBar) if action.place == SQUARES else super().node_of(action)
+    def find_node(self, action: Action) -> Widget | Host:
+        return self.query_one(SquareBar) if action.place == SQUARES else super().find_node(action)
 
     def action_clear_board(self) -> None:
         self.changes = {}
-        self.look()
+        self.start_asking()
 
     def handle_click(self, pane: str, square: int) -> None:
         """Select a square of the target, or play a move on the original by clicking its two squares.
@@ -469,7 +469,7 @@ class LabScreen(FourBoardsScreen):
             self.pick(square)
         elif pane == "original" and (san := self.move_between(self.picked, square)):
             self.picked = None
-            self.go((*self.sans, san))
+            self.show_moves((*self.sans, san))
         else:
             super().handle_click(pane, square)
 
@@ -489,14 +489,14 @@ class LabScreen(FourBoardsScreen):
 
     def action_back_move(self) -> None:
         if self.sans:
-            self.go(self.sans[:-1], (self.sans[-1], *self.ahead))
+            self.show_moves(self.sans[:-1], (self.sans[-1], *self.ahead))
 
     def action_forward_move(self) -> None:
         """Replay the move that was taken back, or play the model's own move."""
         if self.ahead:
-            self.go((*self.sans, self.ahead[0]), self.ahead[1:])
+            self.show_moves((*self.sans, self.ahead[0]), self.ahead[1:])
         elif self.has_current_answer and self.answer is not None and self.answer.clean.moves:
-            self.go((*self.sans, self.answer.clean.moves[0].san))
+            self.show_moves((*self.sans, self.answer.clean.moves[0].san))
 
     def action_point(self, way: str) -> None:
         if self.answer is not None:
@@ -505,7 +505,7 @@ class LabScreen(FourBoardsScreen):
 
     def action_play(self) -> None:
         if self.has_current_answer and self.moves:
-            self.go((*self.sans, self.moves[self.row].san))
+            self.show_moves((*self.sans, self.moves[self.row].san))
 
     def action_type(self) -> None:
         bar = self.query_one(FilterBar)
@@ -541,7 +541,7 @@ class LabScreen(FourBoardsScreen):
             return
         self.require_shown()
         if sans != self.sans:
-            self.go(sans)
+            self.show_moves(sans)
 
     # -- the edit -------------------------------------------------------------------------------------------------
 
@@ -551,7 +551,7 @@ class LabScreen(FourBoardsScreen):
             self.app.action_go(room)
         return bool(room)
 
-    def offers(self, action: Action) -> bool:
+    def can_offer(self, action: Action) -> bool:
         if action.place in ("lab", *self.also) and not self.choices:
             return False
         if action.method == "back" and self.came_from:
@@ -564,15 +564,15 @@ class LabScreen(FourBoardsScreen):
             return False
         if action.method == "tool" and len(self.choice.tools if self.choices else ()) < 2:
             return False
-        return super().offers(action)
+        return super().can_offer(action)
 
     def action_scale(self, way: str) -> None:
         self.scale = find_next_scale(self.scale, int(way))
-        self.look()
+        self.start_asking()
 
     def action_edited_layer(self, way: str) -> None:
         """Edit the next layer of the probe or vector."""
-        tool = self.chosen
+        tool = self.selected_tool
         if tool is None:
             return
         now = self.edited_layers or (self.answer.edited_layers if self.answer else ())
@@ -581,17 +581,17 @@ class LabScreen(FourBoardsScreen):
             place = min(max(0, place + int(way)), len(tool.layers) - 1)
         self.edited_layers = (tool.layers[place],)
         self.shown_layer = None  # show the edited layer
-        self.look()
+        self.start_asking()
 
     def action_all_layers(self) -> None:
         """Edit all layers of the probe or vector at once."""
-        if self.chosen is not None:
-            self.edited_layers = () if self.edited_layers == self.chosen.layers else self.chosen.layers
-            self.look()
+        if self.selected_tool is not None:
+            self.edited_layers = () if self.edited_layers == self.selected_tool.layers else self.selected_tool.layers
+            self.start_asking()
 
     @property
     def chosen_probe(self) -> bool:
-        return self.chosen is not None and self.chosen.kind == "probe"
+        return self.selected_tool is not None and self.selected_tool.kind == "probe"
 
     def action_condition(self, way: str) -> None:
         """Select the edit or one of its controls."""
@@ -600,7 +600,7 @@ class LabScreen(FourBoardsScreen):
         known = self.conditions
         place = known.index(self.condition) if self.condition in known else 0
         self.condition = known[(place + int(way)) % len(known)]
-        self.look()
+        self.start_asking()
 
     @property
     def conditions(self) -> list[str]:
@@ -625,18 +625,18 @@ class LabScreen(FourBoardsScreen):
         self.tool += 1
         self.edited_layers, self.shown_layer, self.settings, self.condition = (), None, (), EDIT
         self.taken_up = None
-        self.look()
+        self.start_asking()
 
     def action_model(self) -> None:
         if self.choices:
             self.model = (self.model + 1) % len(self.choices)
             self.tool, self.edited_layers, self.shown_layer = 0, (), None
             self.settings, self.condition, self.changes, self.taken_up = (), EDIT, {}, None
-            self.look()
+            self.start_asking()
 
     def action_tokens(self) -> None:
         self.token_mask = "all" if self.token_mask == "last" else "last"
-        self.look()
+        self.start_asking()
 
     # -- storing --------------------------------------------------------------------------------------------------
 

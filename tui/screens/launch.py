@@ -305,7 +305,7 @@ class FormScreen(AppScreen):
         self.show_fields()
         self.filter_rows()
         if first:
-            self.go(self.rows, 0)
+            self.focus_row(self.rows, 0)
             self.go_to_needed(asks=self.asks)
 
     def go_to_needed(self, asks: bool) -> None:
@@ -314,7 +314,7 @@ class FormScreen(AppScreen):
         if row is None and asks:
             row = next((row for row in self.find_rows_of_general_errors() if row.field.is_reference), None)
         if row is not None:
-            self.go(self.rows, self.rows.index(row))
+            self.focus_row(self.rows, self.rows.index(row))
             if asks and row.field.is_reference:
                 if (name := self.take_run_on_page(row.field)) is not None:
                     self.set_picked(row.field, name)
@@ -340,12 +340,12 @@ class FormScreen(AppScreen):
 
     def on_resize(self) -> None:
         self.set_class(self.size.width >= WIDE_CELLS, "-wide")
-        self.tell()
+        self.show_description()
 
     @property
     def rows(self) -> list[FieldRow]:
         """Rows of the form's fields, without rows of another variant that are being removed."""
-        by_key = self.form.by_key
+        by_key = self.form.fields_by_key
         return [row for row in self.query(FieldRow) if row.field.key in by_key]
 
     @property
@@ -354,7 +354,7 @@ class FormScreen(AppScreen):
         node: Any = self.focused
         while node is not None and not isinstance(node, FieldRow):
             node = node.parent
-        return node if node is not None and node.field.key in self.form.by_key else None
+        return node if node is not None and node.field.key in self.form.fields_by_key else None
 
     async def fill(self) -> None:
         """Plan again on `r`, because the inputs named in the form may exist now."""
@@ -377,7 +377,7 @@ class FormScreen(AppScreen):
         if self.form.variant != self.built:
             self.run_exclusive(self.build, "build")
         self.show_fields()
-        self.tell()
+        self.show_description()
         self.call_after_delay(self.plan)
 
     def find_error(self, key: str) -> str:
@@ -426,7 +426,7 @@ class FormScreen(AppScreen):
         self._timer = self.set_timer(PLAN_DELAY_S, function)
 
     def on_field_row_entered(self, event: FieldRow.Entered) -> None:
-        self.tell()
+        self.show_description()
         self.relabel()
 
     def on_field_row_wanted(self, event: FieldRow.Wanted) -> None:
@@ -455,7 +455,7 @@ class FormScreen(AppScreen):
                 checked = self.checked
                 if not checked.is_valid:
                     break
-                look = partial(plan_form, form=self.form.snapshot(), checked=checked)
+                look = partial(plan_form, form=self.form.copy_typed(), checked=checked)
                 planned = await self.ask("planning", look)
                 if checked is self.checked:
                     self.outlook = planned
@@ -464,7 +464,7 @@ class FormScreen(AppScreen):
         finally:
             self._planning = False
         self.show_fields()
-        self.tell()
+        self.show_description()
         self.relabel()
         self.measure_vector()
 
@@ -476,14 +476,14 @@ class FormScreen(AppScreen):
             self.norms, self._measured = (), vector
             if vector:
                 self.run_exclusive(partial(self.read_norms, vector), "norms")
-            self.tell()
+            self.show_description()
 
     async def read_norms(self, vector: str) -> None:
         """Show the norms of a vector next to those of the model. Shows nothing if they cannot be measured."""
         with suppress(ChessregError):
             self.norms = await self.app.model.measure_scales(vector)
         self.require_shown()
-        self.tell()
+        self.show_description()
 
     @property
     def edited_norms(self) -> Sequence[RelativeNorm]:
@@ -492,7 +492,7 @@ class FormScreen(AppScreen):
         layers = settings.layers if settings is not None else ()
         return [norm for norm in self.norms if not layers or norm.layer in layers]
 
-    def tell(self) -> None:
+    def show_description(self) -> None:
         """Show the description of the field and the plan."""
         if not self.query("#about"):
             return
@@ -515,14 +515,14 @@ class FormScreen(AppScreen):
         if not rows or not int(way):
             return
         place = rows.index(self.row) if self.row in rows else -1
-        self.go(rows, min(max(0, place + int(way)), len(rows) - 1))
+        self.focus_row(rows, min(max(0, place + int(way)), len(rows) - 1))
 
     def action_edge(self, way: str) -> None:
         rows = [row for row in self.rows if row.display]
         if rows:
-            self.go(rows, 0 if way == "first" else len(rows) - 1)
+            self.focus_row(rows, 0 if way == "first" else len(rows) - 1)
 
-    def go(self, rows: list[FieldRow], place: int) -> None:
+    def focus_row(self, rows: list[FieldRow], place: int) -> None:
         """Focus the row at `place`. For the first row, also scroll its title into view."""
         self.set_focus(rows[place], scroll_visible=False)
         rows[place].scroll_visible(animate=False)
@@ -568,7 +568,7 @@ class FormScreen(AppScreen):
 
         executors = await self.ask("looking for executors", lambda session: list_executors())
         if executors:
-            self.turn(self.form.by_key["launch.on"], executors, way)
+            self.turn(self.form.fields_by_key["launch.on"], executors, way)
 
     def action_default(self) -> None:
         if (row := self.row) is not None:
@@ -581,10 +581,10 @@ class FormScreen(AppScreen):
 
         several = field.form == "references"
         now = self.form.typed.get(field.key, "")
-        model = self.form.text("checkpoint") if "checkpoint" in self.form.by_key else ""
+        model = self.form.text("checkpoint") if "checkpoint" in self.form.fields_by_key else ""
         evaluates = is_evaluated_on(self.form.kind.name, field.path)
         chosen = partial(self.set_picked, field)
-        existing = None if several else partial(find_existing_runs, form=self.form.snapshot(), key=field.key)
+        existing = None if several else partial(find_existing_runs, form=self.form.copy_typed(), key=field.key)
         self.app.push_screen(
             PickerScreen(field.path, field.noun, now, several, chosen, model, evaluates, self.form.kind.name, existing)
         )
@@ -622,14 +622,14 @@ class FormScreen(AppScreen):
         self.choose_preset(event.place)
 
     @property
-    def existing(self) -> Mapping[str, Any] | None:
+    def existing_run(self) -> Mapping[str, Any] | None:
         """The plan, if its only run is already complete or queued."""
         plan = self.outlook.plan if self.outlook is not None else None
         return plan if plan is not None and plan["runs"] == 1 and plan["status"] != "queued" else None
 
     def action_run(self) -> None:
         """Open the existing run, or its job if it is not complete."""
-        if (plan := self.existing) is None:
+        if (plan := self.existing_run) is None:
             return
         if plan["status"] == "complete":
             self.app.open("run", plan["run_id"], plan["existing"])
@@ -708,18 +708,18 @@ class FormScreen(AppScreen):
             elif self.row is not None and self.row.field.is_reference:
                 self.pick(self.row.field)
         elif (runs := len(self.form.make_run_forms())) > MAX_UNCONFIRMED_RUNS:
-            self.app.push_screen(Confirm(f"Launch {runs} runs?"), self.launch_if)
+            self.app.push_screen(Confirm(f"Launch {runs} runs?"), self.launch_if_confirmed)
         else:
-            self.launch_if(True)
+            self.launch_if_confirmed(True)
 
     launching = False
     after_launch: Sequence[str] = ()  # methods of the job's page for which the user pressed a key meanwhile
 
-    def launch_if(self, yes: bool | None) -> None:
+    def launch_if_confirmed(self, yes: bool | None) -> None:
         """Launch if the user agreed. A second launch waits for the first one."""
         if yes and not self.launching:
             self.launching, self.after_launch = True, ()
-            self.tell()
+            self.show_description()
             self.relabel()
             self.app.run_worker(cast(Any, self.launch), group="launch")  # a launch continues if the form is closed
 
@@ -730,7 +730,7 @@ class FormScreen(AppScreen):
         finally:
             self.launching = False
             if self.is_attached:
-                self.tell()
+                self.show_description()
                 self.relabel()
 
     async def launch_now(self) -> None:
@@ -738,7 +738,7 @@ class FormScreen(AppScreen):
         from tui.data.job_rows import find_current_job
         from tui.data.launch_form import plan_form, queue_form
 
-        form, checked = self.form.snapshot(), self.checked
+        form, checked = self.form.copy_typed(), self.checked
         done = await self.change_registry("launching", lambda session: queue_form(session, form, checked))
         if done is None:
             return
@@ -747,7 +747,7 @@ class FormScreen(AppScreen):
             opens = ""
             if self.is_attached:
                 self.outlook = await self.ask("planning", partial(plan_form, form=form, checked=checked))
-                opens = f"; {self.run_key} opens it" if self.existing is not None else ""
+                opens = f"; {self.run_key} opens it" if self.existing_run is not None else ""
             self.notify(f"nothing was queued: {why_not}{opens}", severity="warning")
             return
         self.launched = True
@@ -772,34 +772,34 @@ class FormScreen(AppScreen):
         """Cancel or retry the job as soon as it is queued."""
         if self.launching:
             self.after_launch = (*self.after_launch, method)
-            self.tell()
+            self.show_description()
             self.relabel()
 
     # -- keys -----------------------------------------------------------------------------------------------------
 
-    def actions(self) -> list[Action]:
+    def list_actions(self) -> list[Action]:
         if isinstance(self.focused, FieldInput):
             return [
                 *list_place_actions("field"),
                 *(a for a in list_place_actions("form") if a.method == "launch" and not self.app.read_only),
             ]
-        actions = super().actions()
+        actions = super().list_actions()
         if isinstance(self.focused, FilterBar):
             return [a for a in actions if a.place in (FILTER, EVERYWHERE)]
         return actions
 
-    def offers(self, action: Action) -> bool:
+    def can_offer(self, action: Action) -> bool:
         if action.place == "form" and action.method == "preset":
             return len(self.form.presets) > 1
         if action.place == "form" and action.method == "clear_form":
             return bool(self.form.typed or self.form.preset)
         if action.place == "form" and action.method == "run":
-            return self.existing is not None
+            return self.existing_run is not None
         if action.place == "form" and action.method == "after_launch":
             return self.launching and ("cancel" in self.after_launch) is (action.parameter == "retry")
-        return super().offers(action)
+        return super().can_offer(action)
 
-    def node_of(self, action: Action) -> Any:
+    def find_node(self, action: Action) -> Any:
         if action.place == "field":
             return self.query_one(FieldInput)
-        return super().node_of(action)
+        return super().find_node(action)

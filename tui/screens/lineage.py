@@ -106,13 +106,13 @@ class LineageScreen(AppScreen):
         self.draw(keep=False)
 
     def action_fold(self) -> None:
-        row = self.query_one(PageTable).current
+        row = self.query_one(PageTable).current_row
         if row is not None and row["folds"]:
             self.folded ^= {row["key"]}
             self.draw()
 
     def action_root(self) -> None:
-        row = self.query_one(PageTable).current
+        row = self.query_one(PageTable).current_row
         if row is not None and row["id"] != self.id_hex:
             self.app.push_screen(LineageScreen(row["noun"], row["id"], label_node(row)))
 

@@ -112,10 +112,10 @@ class MergeScreen(PartsScreen):
     def command(self) -> str:
         return f"chessreg {shlex.join(self.words)}"
 
-    def offers(self, action: Any) -> bool:
+    def can_offer(self, action: Any) -> bool:
         if action.place == "merge" and action.method == "merge":
-            return self.preview is not None and super().offers(action)
-        return super().offers(action)
+            return self.preview is not None and super().can_offer(action)
+        return super().can_offer(action)
 
     def action_merge(self) -> None:
         if self.preview is None or self.app.read_only:

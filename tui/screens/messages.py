@@ -78,21 +78,21 @@ class MessagesScreen(AppScreen):
         return "chessreg runs list"
 
     @property
-    def chosen(self) -> Write | None:
-        row = self.query_one(PageTable).current
+    def selected_write(self) -> Write | None:
+        row = self.query_one(PageTable).current_row
         write = row.get("write") if row is not None else None
         return write if write in self.app.writes.waits else None
 
-    def offers(self, action: Action) -> bool:
-        if action.place == self.place and self.chosen is None:
+    def can_offer(self, action: Action) -> bool:
+        if action.place == self.place and self.selected_write is None:
             return False
-        return super().offers(action)
+        return super().can_offer(action)
 
     def action_again(self) -> None:
-        self.app.write_on()
+        self.app.continue_writing()
 
     def action_drop(self) -> None:
-        if (write := self.chosen) is not None:
+        if (write := self.selected_write) is not None:
             question = f"Discard this change of {write.what}: {write.change}? It has not been written."
             self.app.push_screen(Confirm(question), partial(self._drop, write))
 

@@ -107,18 +107,18 @@ class PreviewingScreen(AppScreen):
         raise NotImplementedError
 
     @property
-    def least_width(self) -> int:
+    def min_width_cells(self) -> int:
         """The smallest terminal width, in cells, at which the pane is shown."""
         return WIDE_CELLS
 
     @property
-    def previews(self) -> bool:
+    def has_previews(self) -> bool:
         """Whether the current list has previews."""
         return True
 
     def on_resize(self, event: events.Resize) -> None:
         self.query_one(Preview).styles.height = event.size.height - 2  # between the top bar and the key bar
-        wide = event.size.width >= self.least_width
+        wide = event.size.width >= self.min_width_cells
         if wide != self.has_class("-wide"):
             self.set_class(wide, "-wide")
             self.schedule_preview()
@@ -128,7 +128,7 @@ class PreviewingScreen(AppScreen):
 
     def schedule_preview(self) -> None:
         """Preview the row under the cursor after a delay, and cancel the preview of an earlier row."""
-        there = self.has_class("-wide") and not self.has_class("-empty") and self.previews
+        there = self.has_class("-wide") and not self.has_class("-empty") and self.has_previews
         self.query_one(Preview).display = there
         if there:
             self.run_exclusive(self.preview, "preview")
@@ -141,7 +141,7 @@ class PreviewingScreen(AppScreen):
         """Show the preview of the current row after PREVIEW_DELAY_S."""
         await asyncio.sleep(PREVIEW_DELAY_S)
         self.require_shown()
-        row = self.previewed_table.current
+        row = self.previewed_table.current_row
         shown = None if row is None else await self.build_preview(row)
         self.require_shown()
         await self.query_one(Preview).show(shown)
@@ -153,7 +153,7 @@ class BoardPreviewingScreen(PreviewingScreen):
     preview_classes = "-board"
 
     @property
-    def least_width(self) -> int:
+    def min_width_cells(self) -> int:
         return BOARD_WIDE_CELLS
 
     async def build_preview(self, row: Mapping[str, Any]) -> RowPreview | None:

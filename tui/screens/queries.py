@@ -97,14 +97,14 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
         self.app.push_screen(SqlScreen())
 
     def action_plot(self) -> None:
-        row = self.query_one(PageTable).current
+        row = self.query_one(PageTable).current_row
         if row is not None and row["entry"].plots:
             self.app.open_plot(ScreenQuestion(row["entry"]))
         elif row is not None:
             self.notify(f"{row['title']} has no plot")
 
     def action_published(self) -> None:
-        row = self.query_one(PageTable).current
+        row = self.query_one(PageTable).current_row
         if row is not None:
             self.app.push_screen(AnswerScreen(row["entry"], published=True))
 
@@ -178,21 +178,21 @@ class SqlEditor(VimEditor):
         return self.screen.query_one("#offered", OptionList)
 
     @property
-    def offers(self) -> bool:
+    def has_completions(self) -> bool:
         return self.completion_list.has_class("-open")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the list's keys (Enter, arrows) unless the list is open."""
-        return self.offers if action in ("take", "choose") else True
+        return self.has_completions if action in ("take", "choose") else True
 
-    def fitting(self) -> list[str]:
+    def list_completions(self) -> list[str]:
         return complete_sql(self.text_before_cursor, self.text, self.names)[:MAX_COMPLETIONS]
 
     def action_complete(self) -> None:
-        if self.offers:
+        if self.has_completions:
             self.action_take()
             return
-        names = self.fitting()
+        names = self.list_completions()
         if len(names) == 1:
             self.complete_with(names[0])
         elif names:
@@ -214,8 +214,8 @@ class SqlEditor(VimEditor):
         self.completion_list.add_class("-open")
 
     def on_text_area_changed(self) -> None:
-        if self.offers:
-            names = self.fitting() if find_partial_word(self.text_before_cursor) else []
+        if self.has_completions:
+            names = self.list_completions() if find_partial_word(self.text_before_cursor) else []
             self.offer(names) if names else self.close()
 
     def on_blur(self) -> None:
@@ -246,7 +246,7 @@ class SqlEditor(VimEditor):
         self.notify("Esc switches to vim's normal mode, and from there to the rows" if self.vim else "vim keys are off")
 
     def action_leave(self) -> None:
-        if self.offers:
+        if self.has_completions:
             self.close()
         elif self.vim and not self.normal and not self.asking():
             self.normal = True
@@ -351,7 +351,7 @@ class SqlScreen(ResultScreen):
 
     def on_mount(self) -> None:
         editor = self.query_one(SqlEditor)
-        editor.vim, editor.asking = bool(self.app.remembered.get(VIM_KEY, False)), lambda: self.asking
+        editor.vim, editor.asking = bool(self.app.remembered.get(VIM_KEY, False)), lambda: self.is_asking
         self.watch(editor, "vim", lambda vim: self.app.remembered.set(VIM_KEY, vim or None), init=False)
         editor.select_all()  # typing replaces the example or the last statement
 
@@ -382,12 +382,12 @@ class SqlScreen(ResultScreen):
     stopped = False  # whether the user stopped the statement
 
     @property
-    def asking(self) -> bool:
+    def is_asking(self) -> bool:
         """Whether a statement is running."""
         return bool(self.statement) and not self.stopped and self.filling is not None and not self.filling.is_finished
 
     def step_back(self) -> bool:
-        if not self.asking:
+        if not self.is_asking:
             return super().step_back()
         assert self.filling is not None
         self.stopped = True
@@ -483,10 +483,10 @@ class SqlScreen(ResultScreen):
     def command(self) -> str:
         return f"chessreg query --sql {shlex.quote(' '.join((self.statement or EXAMPLE_SQL).split()))}"
 
-    def actions(self) -> list[Action]:
+    def list_actions(self) -> list[Action]:
         """Return the screen's actions; in the editor, only those whose keys are not letters."""
         if not isinstance(self.focused, SqlEditor):
-            return super().actions()
+            return super().list_actions()
         more = [a for a in list_place_actions(EVERYWHERE) if a.keys.split(",")[0].startswith("ctrl")]
         return [
             *(a for a in list_place_actions("sql") if a.method in ("run", "explain", "history")),
@@ -494,17 +494,17 @@ class SqlScreen(ResultScreen):
             *more,
         ]
 
-    def node_of(self, action: Action) -> Any:
-        return self.query_one(SqlEditor) if action.place == "editor" else super().node_of(action)
+    def find_node(self, action: Action) -> Any:
+        return self.query_one(SqlEditor) if action.place == "editor" else super().find_node(action)
 
     def action_edit(self) -> None:
         self.set_focus(self.query_one(SqlEditor))
 
     def action_lineage(self) -> None:
-        open_run_lineage(self, self.table.current)
+        open_run_lineage(self, self.table.current_row)
 
     def on_sql_editor_left(self) -> None:
-        if self.asking:
+        if self.is_asking:
             self.step_back()
         elif self.table.count:
             self.set_focus(self.table)

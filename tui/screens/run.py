@@ -133,7 +133,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
             self.schedule_preview()
 
     @property
-    def previews(self) -> bool:
+    def has_previews(self) -> bool:
         return self.pane is not None and self.pane.result_table in TABLES_WITH_BOARDS
 
     @property
@@ -144,7 +144,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
     def command(self) -> str:
         return f"chessreg runs show {show.abbreviate_id(self.run_id)}"
 
-    def chosen(self) -> tuple[str, dict[UUID, str]]:
+    def get_selected_rows(self) -> tuple[str, dict[UUID, str]]:
         return "run", {self.run_id: self.crumb}
 
     def action_launch(self) -> None:
@@ -160,7 +160,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
         if pane is None:
             return
         if event.row.get("narrows"):
-            self.open_behind(pane.behind, event.row["narrows"])
+            self.open_rows_behind(pane.behind, event.row["narrows"])
         elif pane.result_table in TABLES_WITH_BOARDS:
             from tui.screens.boards import BoardScreen
 
@@ -171,7 +171,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
         else:
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))
 
-    def open_behind(self, result_table: str, words: str) -> None:
+    def open_rows_behind(self, result_table: str, words: str) -> None:
         """Show the rows of a result table that match `words`."""
         panes = self.view.panes if self.view else []
         place = next((n for n, pane in enumerate(panes) if pane.result_table == result_table), None)
@@ -209,7 +209,7 @@ def read_run_view(session: Session, run_id: UUID) -> RunView:
             panes.append(RunPane(metrics.title, metrics.columns, ListPages(metrics.rows), metrics.rows[:PAGE_ROWS]))
             continue
         pages = list_results(session, result_table, run_id)
-        first = pages.page(0)
+        first = pages.read_page(0)
         columns = make_result_columns(result_table, first)
         panes.append(RunPane(TABLE_TITLES[result_table], columns, pages, first, result_table, rows=count))
     settings = [

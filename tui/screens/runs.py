@@ -157,7 +157,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         """The visible runs whose results are not read yet, with their number of complete units."""
         if "result" not in self.columns:
             return {}
-        sought = {row["id"]: row["done"] for row in self.query_one(PageTable).rows_in_sight}
+        sought = {row["id"]: row["done"] for row in self.query_one(PageTable).loaded_visible_rows}
         return {id: done for id, done in sought.items() if (id, done) not in self.results}
 
     def on_page_table_moved(self, event: PageTable.Moved) -> None:
@@ -240,7 +240,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def action_mark(self) -> None:
         table = self.query_one(PageTable)
-        if (row := table.current) is None:
+        if (row := table.current_row) is None:
             return
         self.hidden.discard(row["id"])
         if row["id"] in self.marked:
@@ -292,13 +292,13 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         )
         self.query_one(PageTable).refresh()
 
-    def under_cursor(self) -> ChosenRows:
-        row = self.query_one(PageTable).current
+    def get_row_under_cursor(self) -> ChosenRows:
+        row = self.query_one(PageTable).current_row
         return "run", {} if row is None else {row["id"]: label_run(row)}
 
-    def chosen(self) -> ChosenRows:
+    def get_selected_rows(self) -> ChosenRows:
         """Return the marked runs, or the run under the cursor if none of them is in the list."""
-        return ("run", dict(self.marked)) if self.marked.keys() - self.hidden else self.under_cursor()
+        return ("run", dict(self.marked)) if self.marked.keys() - self.hidden else self.get_row_under_cursor()
 
     def describe_hidden(self, things: Collection[UUID]) -> str:
         number = len(self.hidden.intersection(things))
@@ -307,17 +307,17 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
     def action_compare(self) -> None:
         from tui.screens.compare import CompareScreen
 
-        if chosen := self.marked or self.chosen()[1]:
+        if chosen := self.marked or self.get_selected_rows()[1]:
             self.app.push_screen(CompareScreen(list(chosen)))
 
     def action_launch(self) -> None:
         from tui.screens.launch import open_run_form
 
-        if (row := self.query_one(PageTable).current) is not None:
+        if (row := self.query_one(PageTable).current_row) is not None:
             open_run_form(self, row["id"], label_run(row))
 
     def action_lineage(self) -> None:
-        if (row := self.query_one(PageTable).current) is not None:
+        if (row := self.query_one(PageTable).current_row) is not None:
             self.app.open_lineage("run", row["id"].hex, label_run(row))
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
@@ -346,7 +346,7 @@ def read_run_page(session: Session, filter_text: str, sort: str, metrics: Sequen
          marked: Collection[UUID]) -> RunPage:  # fmt: skip
     pages = list_run_pages(session, filter_text, sort, metrics)
     count_rows_to(pages, number * PAGE_ROWS)
-    return RunPage(pages, number, pages.page(number), set(marked) - filter_run_ids(session, filter_text, marked))
+    return RunPage(pages, number, pages.read_page(number), set(marked) - filter_run_ids(session, filter_text, marked))
 
 
 def format_runs_overview(counts: Mapping[str, int], pages: Pages) -> str:
@@ -409,7 +409,7 @@ class ColumnsScreen(AppScreen):
         return "chessreg runs list --json"
 
     def action_shown(self) -> None:
-        row = self.query_one(PageTable).current
+        row = self.query_one(PageTable).current_row
         if row is None:
             return
         key = row["key"]
@@ -426,7 +426,7 @@ class ColumnsScreen(AppScreen):
     def action_shift(self, way: str) -> None:
         """Move the column under the cursor up or down."""
         table = self.query_one(PageTable)
-        if table.view.active:
+        if table.view.is_active:
             self.notify("columns are ordered in the whole list: Esc clears the words, > restores its order")
             return
         here, there = table.cursor, table.cursor + int(way)

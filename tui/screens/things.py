@@ -137,24 +137,24 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
     def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
         self.choose(event.place)
 
-    def chosen(self) -> tuple[str, dict[UUID, str]]:
-        if (row := self.query_one(PageTable).current) is None:
+    def get_selected_rows(self) -> tuple[str, dict[UUID, str]]:
+        if (row := self.query_one(PageTable).current_row) is None:
             return self.noun, {}
         return "run" if self.entities[self.noun].is_made_by_runs else self.noun, {row["thing"]: label_entity(row)}
 
-    def offers(self, action: Action) -> bool:
+    def can_offer(self, action: Action) -> bool:
         if action.place == "data" and action.method == "add":
-            return self.noun in IMPORT_COMMANDS and super().offers(action)
+            return self.noun in IMPORT_COMMANDS and super().can_offer(action)
         if action.place == "data" and action.method in ("split", "rows"):
-            return self.noun == "dataset" and bool(self.chosen()[1]) and super().offers(action)
-        return super().offers(action)
+            return self.noun == "dataset" and bool(self.get_selected_rows()[1]) and super().can_offer(action)
+        return super().can_offer(action)
 
     def action_add(self) -> None:
         if self.noun in IMPORT_COMMANDS and not self.app.read_only:
             import_picked_file(self, *IMPORT_COMMANDS[self.noun])
 
     def action_rows(self) -> None:
-        _, chosen = self.chosen()
+        _, chosen = self.get_selected_rows()
         if self.noun == "dataset" and chosen:
             id, called = next(iter(chosen.items()))
             show_dataset_rows(self, id, called)
@@ -162,7 +162,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
     def action_split(self) -> None:
         from tui.screens.dialogs import Prompt
 
-        _, chosen = self.chosen()
+        _, chosen = self.get_selected_rows()
         if self.noun != "dataset" or not chosen or self.app.read_only:
             return
         id, called = next(iter(chosen.items()))
@@ -180,8 +180,8 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         self.app.push_screen(Prompt(f"Split {called} into parts:", "fit=0.8,test=0.2", hint, draft), answered)
 
     def action_lineage(self) -> None:
-        if (row := self.query_one(PageTable).current) is not None:
-            noun, _ = self.chosen()
+        if (row := self.query_one(PageTable).current_row) is not None:
+            noun, _ = self.get_selected_rows()
             maker = row.get("run_id")  # an output is identified by its run
             root = ("run", maker) if maker else (noun, row["thing"])
             self.app.open_lineage(root[0], root[1].hex, label_entity(row))
@@ -274,18 +274,18 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
             return f"chessreg {self.noun} list --run {show.abbreviate_id(self.thing_id)}"
         return f"chessreg {self.noun} show {show.abbreviate_id(self.thing_id)}"
 
-    def offers(self, action: Action) -> bool:
+    def can_offer(self, action: Action) -> bool:
         if action.place == "thing" and action.method == "rows":
-            return self.noun == "dataset" and super().offers(action)
-        return super().offers(action) and (action.method != "verify" or self.entity.verify is not None)
+            return self.noun == "dataset" and super().can_offer(action)
+        return super().can_offer(action) and (action.method != "verify" or self.entity.verify is not None)
 
     # -- actions --------------------------------------------------------------------------------------------------
 
-    def chosen(self) -> tuple[str, dict[UUID, str]]:
+    def get_selected_rows(self) -> tuple[str, dict[UUID, str]]:
         return "run" if self.entity.is_made_by_runs else self.noun, {self.thing_id: self.called}
 
     def action_lineage(self) -> None:
-        noun, _ = self.chosen()
+        noun, _ = self.get_selected_rows()
         self.app.open_lineage(noun, self.thing_id.hex, self.called)
 
     def action_rows(self) -> None:

@@ -65,7 +65,7 @@ class TopBar(Widget):
     def watch_crumbs(self, crumbs: tuple[str, ...]) -> None:
         self.set_class(len(crumbs) > 2, "-deep")
 
-    def rooms(self, gap: int, named: bool = True) -> list[Piece]:
+    def make_screen_pieces(self, gap: int, named: bool = True) -> list[Piece]:
         """Return the screens by key and name, the current one highlighted. If `named` is false, return keys alone."""
         pieces = []
         for entry in ENTRIES:
@@ -78,7 +78,7 @@ class TopBar(Widget):
             pieces.append(Piece(" " * gap, "registry"))
         return pieces[:-1]
 
-    def pieces(self) -> list[Piece]:
+    def make_pieces(self) -> list[Piece]:
         """Return the pieces of the first line from left to right. They fill its width exactly."""
         busy = f" running: {self.at_work} " if self.at_work else ""
         held = f" ! {self.held} not written: ^n " if self.held else busy
@@ -86,9 +86,10 @@ class TopBar(Widget):
         home = Piece(" chessreg ", "key", self.Chosen(depth=0))
         place = Piece(f" {self.registry} ", "registry")
         rows = (
-            [home, *self.rooms(1), status_piece, place], [home, *self.rooms(0), status_piece, place],
-            [home, *self.rooms(0), status_piece],
-            [*self.rooms(0), status_piece], [*self.rooms(0, named=False), status_piece],
+            [home, *self.make_screen_pieces(1), status_piece, place],
+            [home, *self.make_screen_pieces(0), status_piece, place],
+            [home, *self.make_screen_pieces(0), status_piece],
+            [*self.make_screen_pieces(0), status_piece], [*self.make_screen_pieces(0, named=False), status_piece],
         )  # fmt: skip
         width = self.size.width
         pieces = next((row for row in rows if count_cells(row) <= width), rows[-1])
@@ -112,13 +113,13 @@ class TopBar(Widget):
 
     def render_line(self, y: int) -> Strip:
         style = self.get_component_rich_style
-        pieces = self.pieces() if y == 0 else self.list_breadcrumbs()
+        pieces = self.make_pieces() if y == 0 else self.list_breadcrumbs()
         line = Strip([Segment(piece.text, style(f"top-bar--{piece.style}")) for piece in pieces])
         return line.adjust_cell_length(self.size.width, self.rich_style if y == 0 else style("top-bar--crumb"))
 
     def on_click(self, event: events.Click) -> None:
         at = 0
-        for piece in self.pieces() if event.y == 0 else self.list_breadcrumbs():
+        for piece in self.make_pieces() if event.y == 0 else self.list_breadcrumbs():
             if at <= event.x < at + cell_len(piece.text) and piece.target is not None:
                 self.post_message(piece.target)
             at += cell_len(piece.text)
@@ -154,7 +155,7 @@ class Banner(Static):
         self.set_class(wrong, "-wrong")
         self.set_class(not wrong, "-busy")
 
-    def hush(self) -> None:
+    def clear_message(self) -> None:
         self.message = ""
         self.remove_class("-said", "-wrong", "-busy")
 
@@ -186,7 +187,7 @@ class KeyBar(Widget):
 
     actions: reactive[tuple[Action, ...]] = reactive(())
 
-    def fitting(self) -> list[tuple[int, int, Action]]:
+    def place_actions(self) -> list[tuple[int, int, Action]]:
         """Return (first cell, last cell + 1, action) for each action that fits. If not all fit and a table can be
         exported, those of FOOTER_LAST come last."""
         fitting = self._place(self.actions)
@@ -207,12 +208,12 @@ class KeyBar(Widget):
     def render_line(self, y: int) -> Strip:
         key, word = self.get_component_rich_style("key-bar--key"), self.get_component_rich_style("key-bar--word")
         line = [Segment(" ", word)]
-        for _, _, action in self.fitting():
+        for _, _, action in self.place_actions():
             line += [Segment(action.shown_key, key), Segment(f" {action.short}  ", word)]
         return Strip(line).crop_extend(0, self.size.width, self.rich_style)
 
     def on_click(self, event: events.Click) -> None:
-        for begin, end, action in self.fitting():
+        for begin, end, action in self.place_actions():
             if begin <= event.x < end:
                 self.app.simulate_key(action.keys.split(",")[0])
 
@@ -269,13 +270,13 @@ class PaneStrip(Widget):
             self.early = 0
             self.call_later(lambda: self.post_message(self.Chosen(self.step(way) or 0)))
 
-    def cells(self) -> list[str]:
+    def make_labels(self) -> list[str]:
         return [f"[{name}]" if n == self.place else f" {name} " for n, name in enumerate(self.names)]
 
     @property
     def first_cell(self) -> int:
         """The first visible cell, chosen so that the current name is fully visible next to the marks."""
-        cells = self.cells()
+        cells = self.make_labels()
         before = 1 + sum(cell_len(cell) + 1 for cell in cells[: self.place])
         here = cell_len(cells[self.place]) + 1 if self.place < len(cells) else 0
         return min(before - 1, max(0, before + here + len(MORE_MARK) - 1 - self.size.width))
@@ -283,7 +284,7 @@ class PaneStrip(Widget):
     def render_line(self, y: int) -> Strip:
         """Draw the names. `«` and `»` mark names that are cut or hidden at that side."""
         line, width = [Segment(" ", self.rich_style)], self.size.width
-        for n, cell in enumerate(self.cells()):
+        for n, cell in enumerate(self.make_labels()):
             style = self.get_component_rich_style(f"pane-strip--{'here' if n == self.place else 'name'}")
             line.append(Segment(cell + " ", style))
         whole, mark = Strip(line), self.get_component_rich_style("pane-strip--name")
@@ -296,7 +297,7 @@ class PaneStrip(Widget):
 
     def on_click(self, event: events.Click) -> None:
         at = 1 - self.first_cell
-        for n, cell in enumerate(self.cells()):
+        for n, cell in enumerate(self.make_labels()):
             if at <= event.x < at + len(cell):
                 self.post_message(self.Chosen(n))
             at += len(cell) + 1
@@ -349,9 +350,9 @@ class FilterBar(Input):
         self._said = ""
         self.hides = hides
 
-    told: reactive[str] = reactive("")  # number of matching rows
+    match_text: reactive[str] = reactive("")  # number of matching rows
 
-    def watch_told(self, told: str) -> None:
+    def watch_match_text(self, told: str) -> None:
         self.border_subtitle = told.strip()
 
     def open(self) -> None:
@@ -370,9 +371,9 @@ class FilterBar(Input):
         event.stop()
         if self._timer is not None:
             self._timer.stop()
-        self._timer = self.set_timer(TYPING_PAUSE_S, self._tell)
+        self._timer = self.set_timer(TYPING_PAUSE_S, self._post_typed)
 
-    def _tell(self) -> None:
+    def _post_typed(self) -> None:
         if self._timer is not None:
             self._timer.stop()
             self._timer = None
@@ -381,7 +382,7 @@ class FilterBar(Input):
             self.post_message(self.Typed(self.value, self))
 
     def action_leave(self) -> None:
-        self._tell()
+        self._post_typed()
         self.display = bool(self.value)
         self.post_message(self.Left())
 
@@ -391,7 +392,7 @@ class FilterBar(Input):
 
     def action_clear_words(self) -> None:
         self.value = ""
-        self._tell()
+        self._post_typed()
         self.display = False
         self.post_message(self.Left())
 

@@ -417,7 +417,7 @@ class Squares(Widget):
     def watch_frame(self) -> None:
         """Repaint the lines that differ, which for a move are the lines of two ranks."""
         before, self._drawn = self._drawn, None
-        if before is None or self.frame is None or len(after := self.lines()) != len(before):
+        if before is None or self.frame is None or len(after := self.draw_lines()) != len(before):
             self.refresh()
             return
         changed = [y for y, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
@@ -429,7 +429,7 @@ class Squares(Widget):
 
     watch_glyphs = watch_cursor = watch_square_size
 
-    def lines(self) -> list[list[CellRun]]:
+    def draw_lines(self) -> list[list[CellRun]]:
         """Return the drawn lines of the frame."""
         assert self.frame is not None
         if self._drawn is None:
@@ -444,30 +444,32 @@ class Squares(Widget):
     def render_line(self, y: int) -> Strip:
         if self.frame is None:
             return Strip.blank(self.size.width, self.rich_style)
-        lines = self.lines()
+        lines = self.draw_lines()
         if y >= len(lines):
             return Strip.blank(self.size.width, self.rich_style)
-        line = [Segment(run.text, self._style(run.look)) for run in lines[y]]
+        line = [Segment(run.text, self._make_cached_style(run.look)) for run in lines[y]]
         return Strip(line).crop_extend(0, self.size.width, self.rich_style)
 
     _drawn: list[list[CellRun]] | None = None
 
-    def signs(self) -> list[tuple[Text, str]]:
+    def list_signs(self) -> list[tuple[Text, str]]:
         """Return the signs and colors in use with their meanings, each sign on its background."""
         signs, doubt = [], self.frame is not None and self.frame.doubts
         for sign, shade, meaning in list_signs(self.frame, self.square_size) if self.frame is not None else ():
             heat, mark = (0.7, None) if shade == "heat" else (None, shade)
-            signs.append((Text(f" {sign} ", self._style(Look(0, True, mark, heat, "sign", doubt=doubt))), meaning))
+            signs.append(
+                (Text(f" {sign} ", self._make_cached_style(Look(0, True, mark, heat, "sign", doubt=doubt))), meaning)
+            )
         return signs
 
-    def legend(self) -> Text:
+    def make_legend(self) -> Text:
         """Return `signs` in one line."""
         line = Text()
-        for sign, meaning in self.signs():
+        for sign, meaning in self.list_signs():
             line.append(" · " if line.plain else "").append_text(sign).append(f" {meaning}")
         return line
 
-    def _style(self, look: Look) -> Style:
+    def _make_cached_style(self, look: Look) -> Style:
         if look not in self._styles:
             self._styles[look] = self._make_cell_style(look)
         return self._styles[look]
@@ -477,13 +479,13 @@ class Squares(Widget):
         """The number of colors that the terminal supports."""
         return get_color_system(self.app.console.color_system)
 
-    def piece(self, side: Literal["white", "black"]) -> Color:
+    def choose_piece_color(self, side: Literal["white", "black"]) -> Color:
         """Return the color of a side's pieces."""
         if self.system is ColorSystem.STANDARD:
             return PIECES_OF_16[side]
         return self.get_component_styles(f"squares--{side}").color
 
-    def ground(self, look: Look) -> Color:
+    def choose_background(self, look: Look) -> Color:
         """Return the background color of a square's cell."""
 
         def get_background(name: str) -> Color:
@@ -501,9 +503,11 @@ class Squares(Widget):
             color = color.blend(get_background(tint), strength)
         if tint and self.system is not ColorSystem.TRUECOLOR:  # too few colors to blend
             color = get_background(tint)
-        return choose_square_color(color, tint, self.system, self.piece("white"), self.piece("black"))
+        return choose_square_color(
+            color, tint, self.system, self.choose_piece_color("white"), self.choose_piece_color("black")
+        )
 
-    def image(self) -> Image:
+    def draw_image(self) -> Image:
         """Return the same board as an image."""
         from tui.widgets.images import draw_board_image
 
@@ -513,7 +517,7 @@ class Squares(Widget):
         for square in range(64):
             mark, weight = shades.get(square, (None, 1.0))
             dark = (square // 8 + square % 8) % 2 == 0
-            grounds[square] = self.ground(Look(square, dark, mark, frame.shade(square), "faint", weight))
+            grounds[square] = self.choose_background(Look(square, dark, mark, frame.shade(square), "faint", weight))
             numbers[square] = format_square_number(frame, square)
         arrow = self.get_component_styles("squares--arrow").background
         shown = replace(frame, arrows=tuple(select_arrows(frame)))
@@ -522,7 +526,7 @@ class Squares(Widget):
     def _make_cell_style(self, look: Look) -> Style:
         if look.square is None:
             return self.get_component_rich_style("squares--label")
-        color, white = self.ground(look), self.piece("white")
+        color, white = self.choose_background(look), self.choose_piece_color("white")
         if look.ink == "faint":
             ink, bold = color.blend(white, 0.4), False
         elif look.ink == "arrow":
@@ -532,7 +536,7 @@ class Squares(Widget):
         elif look.ink == "corner":
             ink, bold = self.get_component_styles("squares--corner").color, False
         else:
-            ink, bold = self.piece(look.ink), True
+            ink, bold = self.choose_piece_color(look.ink), True
         return Style(color=to_rich_color(ink), bgcolor=to_rich_color(color), bold=bold)
 
 
@@ -578,8 +582,8 @@ class BoardPane(Vertical):
             self.picture.display = drawn
             self.picture.styles.width, self.picture.styles.height = compute_board_extent(size)
             if drawn:
-                self.picture.image = self.squares.image()
-        self.legend.update(self.squares.legend())
+                self.picture.image = self.squares.draw_image()
+        self.legend.update(self.squares.make_legend())
         self.caption.update("\n".join(list_captions(frame)))
 
     def on_click(self, event: events.Click) -> None:
@@ -595,7 +599,7 @@ class BoardPane(Vertical):
     def notify_style_update(self) -> None:
         super().notify_style_update()
         if self.is_mounted:
-            self.legend.update(self.squares.legend())  # the theme may have changed
+            self.legend.update(self.squares.make_legend())  # the theme may have changed
 
 
 def align_titles(panes: Sequence[BoardPane], wide: int) -> None:

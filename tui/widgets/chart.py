@@ -157,37 +157,37 @@ def draw_line_panel(chart: Chart, panel: Panel, width: int, height: int) -> list
     def row(y: float) -> float:
         return bottom - 1 - (y - low) / (high - low) * (bottom - 1 - top)
 
-    canvas.text(left, 0, fit_text(panel.title, min(cell_len(panel.title), width - left)), "title")
-    canvas.text(0, 1, fit_text(chart.y, min(cell_len(chart.y), width - 1)), "axis")
+    canvas.write_text(left, 0, fit_text(panel.title, min(cell_len(panel.title), width - left)), "title")
+    canvas.write_text(0, 1, fit_text(chart.y, min(cell_len(chart.y), width - 1)), "axis")
     every = -(-2 * (len(marks_y) - 1) // (bottom - 1 - top))  # at least one line between two ticks
     for value, text in list(zip(marks_y, tick_texts, strict=True))[::every]:
         y = round(row(value))
-        canvas.text(left - 2 - cell_len(text), y, text, "axis")
+        canvas.write_text(left - 2 - cell_len(text), y, text, "axis")
         canvas.put(left - 1, y, "┤", "axis")
     for y in range(top, bottom):
         if canvas.get_character(left - 1, y) == " ":
             canvas.put(left - 1, y, "│", "axis")
-    canvas.text(left - 1, bottom, "└" + "─" * (right - left + 2), "axis")
+    canvas.write_text(left - 1, bottom, "└" + "─" * (right - left + 2), "axis")
     free = left - 1
     for x, text in zip(at_x, format_x_values(list(at_x)), strict=True):
         begin = min(max(left - 1, round(column(x)) - cell_len(text) // 2), width - 1 - cell_len(text))
         if begin >= free:
             canvas.put(round(column(x)), bottom, "┴", "axis")
-            canvas.text(begin, bottom + 1, text, "axis")
+            canvas.write_text(begin, bottom + 1, text, "axis")
             free = begin + cell_len(text) + 1
-    canvas.text(max(left, (left + right - cell_len(chart.x)) // 2), bottom + 2, chart.x, "axis")
+    canvas.write_text(max(left, (left + right - cell_len(chart.x)) // 2), bottom + 2, chart.x, "axis")
     order = {label: place for place, label in enumerate(chart.labels)}
     parts = [(order[s.label], sorted(s.points, key=lambda p: at_x[p.x])) for s in panel.series]
     for place, points in parts:
         for a, b in pairwise(points):
-            canvas.line(column(a.x), row(a.y), column(b.x), row(b.y), get_series_style(place))
+            canvas.draw_line(column(a.x), row(a.y), column(b.x), row(b.y), get_series_style(place))
     for place, points in parts:
         for point in points:
             draw_whisker(canvas, round(column(point.x)), row, point, get_series_style(place))
     for place, points in parts:
         for point in points:
             canvas.put(round(column(point.x)), round(row(point.y)), get_series_mark(place), get_series_style(place))
-    return canvas.lines()
+    return canvas.make_lines()
 
 
 def round_to_cells(length: float) -> int:
@@ -252,7 +252,7 @@ def draw_bar_panel(chart: Chart, panel: Panel, width: int) -> list[list[tuple[st
         for place, point in parts:
             canvas = Canvas(space, 1)
             begin, end = sorted((column(0.0), column(point.y)))
-            canvas.bar(begin, end, get_series_style(place))
+            canvas.draw_bar(begin, end, get_series_style(place))
             value = round(column(point.y))
             lengths = [column(v) - column(point.y) for v in (point.low, point.high) if v is not None]
             ends = [value + round_to_cells(length) for length in lengths]
@@ -261,7 +261,7 @@ def draw_bar_panel(chart: Chart, panel: Panel, width: int) -> list[list[tuple[st
             line = [
                 (fit_text(text, left), get_series_style(place) if several else ""),
                 ("│", "axis"),
-                *canvas.lines()[0],
+                *canvas.make_lines()[0],
             ]
             picture.append([*line, (f" {point.text}", "")])
     return [*picture, []]
@@ -294,20 +294,20 @@ class Canvas:
         if 0 <= x < self.width and 0 <= y < self.height:
             self._cells[y][x] = (character, style)
 
-    def text(self, x: int, y: int, text: str, style: str = "") -> None:
+    def write_text(self, x: int, y: int, text: str, style: str = "") -> None:
         """Write text of single-cell characters from (x, y) to the right."""
         for n, character in enumerate(text):
             self.put(x + n, y, character, style)
 
-    def line(self, x0: float, y0: float, x1: float, y1: float, style: str) -> None:
+    def draw_line(self, x0: float, y0: float, x1: float, y1: float, style: str) -> None:
         """Draw dots from the middle of cell (x0, y0) to the middle of (x1, y1), only over blanks and dots."""
         steps = int(max(2 * abs(x1 - x0), 4 * abs(y1 - y0), 1))
         for n in range(steps + 1):
             share = n / steps
             x, y = 2 * (x0 + (x1 - x0) * share) + 1, 4 * (y0 + (y1 - y0) * share) + 2
-            self._dot(int(x), int(y), style)
+            self._draw_dot(int(x), int(y), style)
 
-    def _dot(self, x: int, y: int, style: str) -> None:
+    def _draw_dot(self, x: int, y: int, style: str) -> None:
         column, row = x // 2, y // 4
         if not (0 <= column < self.width and 0 <= row < self.height):
             return
@@ -317,12 +317,12 @@ class Canvas:
         if BRAILLE_CODE <= ord(before) < BRAILLE_CODE + 256:
             self._cells[row][column] = (chr(ord(before) | BRAILLE_DOTS[y % 4][x % 2]), style)
 
-    def bar(self, begin: float, end: float, style: str, y: int = 0) -> None:
+    def draw_bar(self, begin: float, end: float, style: str, y: int = 0) -> None:
         """Draw a bar from `begin` to `end` in cells. The end is exact to 1/8 cell, the beginning to one cell."""
         for x in range(int(begin), min(self.width, int(end) + 1)):
             self.put(x, y, EIGHTHS[max(0, min(8, round(8 * (end - x))))], style)
 
-    def lines(self) -> list[list[tuple[str, str]]]:
+    def make_lines(self) -> list[list[tuple[str, str]]]:
         """Return each line as runs of (text, style)."""
         return [
             [("".join(character for character, _ in run), style) for style, run in groupby(line, lambda cell: cell[1])]

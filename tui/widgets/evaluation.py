@@ -89,7 +89,7 @@ class PlyStrip(Widget):
         return [next((share for share in reversed(part) if share is not None), None) for part in parts]
 
     @property
-    def cells(self) -> int:
+    def column_cells(self) -> int:
         """The width of a column in cells."""
         return max(1, self.size.width // max(1, len(self.shares)))
 
@@ -106,19 +106,19 @@ class PlyStrip(Widget):
         for number, share in enumerate(columns):
             style = self.get_component_rich_style(f"ply-strip--{'here' if number == here else 'cell'}")
             if self.heated and share is not None and number != here:
-                style = self.heat_style((share - low) / (high - low) if high > low else 1.0)
+                style = self.make_heat_style((share - low) / (high - low) if high > low else 1.0)
             cell = draw_column(share, lines, self.letters)[line]
             marked = number == here and cell == " "
-            segments.append(Segment("│".center(self.cells) if marked else cell * self.cells, style))
+            segments.append(Segment("│".center(self.column_cells) if marked else cell * self.column_cells, style))
         return Strip(segments).simplify().crop_extend(0, width, self.rich_style)
 
-    def heat_style(self, share: float) -> Style:
+    def make_heat_style(self, share: float) -> Style:
         """Return the style of a column by its position between the lowest (0) and the highest (1) value."""
         low, high = (self.get_component_styles(f"ply-strip--{name}") for name in ("low", "high"))
         return Style(color=low.color.blend(high.color, share).rich_color, bgcolor=high.background.rich_color)
 
     def on_click(self, event: events.Click) -> None:
-        place = event.x // self.cells * self.span
+        place = event.x // self.column_cells * self.span
         if place < len(self.shares):
             self.post_message(self.Chosen(place))
 

@@ -93,7 +93,7 @@ class FieldList(VerticalScroll, can_focus=False, inherit_bindings=False):
         for row in self.query("FieldRow:focus, FieldRow:focus-within"):
             row.scroll_visible(animate=False)
 
-    def ink(self, name: str) -> Style:
+    def get_ink(self, name: str) -> Style:
         """Return the color of a component on the list's background, but without a background, because rows have their
         own."""
         style = self.get_component_rich_style(name)
@@ -154,7 +154,7 @@ class FieldRow(Horizontal, can_focus=True):
 
     def render(self) -> Text:
         assert isinstance(self.parent, FieldList)
-        style, seen, wide = self.parent.ink, self.seen, self.value_width
+        style, seen, wide = self.parent.get_ink, self.seen, self.value_width
         here = self.has_focus or self.has_focus_within
         value = style("field-row--default" if seen.source == "default" else "field-row--value")
         text = Text(no_wrap=True, overflow="crop", end="")
@@ -303,8 +303,8 @@ def format_plan(
     """
     text = Text()
     if not checked.is_valid:
-        needed = [form.by_key[key].path for key in checked.errors if checked.errors[key] == "it is required"]
-        wrong = [form.by_key[key].path for key in checked.errors if checked.errors[key] != "it is required"]
+        needed = [form.fields_by_key[key].path for key in checked.errors if checked.errors[key] == "it is required"]
+        wrong = [form.fields_by_key[key].path for key in checked.errors if checked.errors[key] != "it is required"]
         problems = []
         if needed:
             problems.append(f"required: {', '.join(needed)}")
@@ -316,7 +316,7 @@ def format_plan(
         text.append("planning…", style="dim")
     elif outlook.errors:
         text.append("not ready  ", style="bold")
-        text.append(f"not found: {', '.join(form.by_key[key].path for key in outlook.errors)}")
+        text.append(f"not found: {', '.join(form.fields_by_key[key].path for key in outlook.errors)}")
     elif outlook.plan is None:
         text.append("not ready  ", style="bold")
         text.append(outlook.trouble + (f" ({outlook.hint})" if outlook.hint else ""))
@@ -381,7 +381,7 @@ def format_plan_facts(plan: Row, checked: FormCheck, wide: bool, run_key: str) -
 
 def format_command_lines(form: Form) -> str:
     """Return the command with one option per line, ready to paste into a shell."""
-    arguments = form.arguments()
+    arguments = form.build_arguments()
     lines, line = [], [*arguments[:3]]
     for word in arguments[3:]:
         if word.startswith("--"):

@@ -85,17 +85,17 @@ class LogView(ScrollView, can_focus=True):
     def _resize_virtual(self) -> None:
         wide = max(map(cell_len, [*self.lines[-2000:], self.begun]), default=0)
         self.virtual_size = Size(max(wide, self.virtual_size.width if self.lines else 0), self.height)
-        self._to_end()
-        self.call_after_refresh(self._to_end)  # after the layout has measured the new lines
+        self._scroll_to_end()
+        self.call_after_refresh(self._scroll_to_end)  # after the layout has measured the new lines
         self.refresh()
 
-    def _to_end(self) -> None:
+    def _scroll_to_end(self) -> None:
         """Scroll to the end if following. Forced, because the first lines arrive before the scrollbar exists."""
         if self.follows:
             self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
 
     def on_resize(self, event: events.Resize) -> None:
-        self._to_end()
+        self._scroll_to_end()
 
     def render_line(self, y: int) -> Strip:
         place, width = y + self.scroll_offset.y, self.size.width
@@ -149,13 +149,13 @@ class LogView(ScrollView, can_focus=True):
             line = self.hits[self.hit]
             top, tall = self.scroll_offset.y, self.size.height
             if not top <= line < top + tall:
-                self._go(line - tall // 2)
+                self._scroll_to_line(line - tall // 2)
         self.refresh()
         self.post_message(self.Changed())
 
     # -- moving ---------------------------------------------------------------------------------------------------
 
-    def _go(self, y: int) -> None:
+    def _scroll_to_line(self, y: int) -> None:
         y = min(max(0, y), self.max_scroll_y)
         self.follows = y >= self.max_scroll_y
         self.scroll_to(y=y, animate=False, immediate=True)
@@ -164,7 +164,7 @@ class LogView(ScrollView, can_focus=True):
     def action_scroll_log(self, way: str) -> None:
         tall, top = max(1, self.size.height - 1), round(self.scroll_offset.y)
         steps = {"1": 1, "-1": -1, "page": tall, "-page": -tall, "first": -self.height, "last": self.height}
-        self._go(top + steps[way])
+        self._scroll_to_line(top + steps[way])
 
     def action_scroll_side(self, way: str) -> None:
         self.scroll_to(x=self.scroll_offset.x + SCROLL_SIDE_CELLS * int(way), animate=False)

@@ -85,19 +85,19 @@ class MoveList(Widget):
         return len(self.lines)
 
     @property
-    def side(self) -> int:
+    def move_cells(self) -> int:
         """The width of a move in cells."""
         return max(8, min(SIDE_CELLS, (self.size.width - NUMBER_CELLS) // 2))
 
     @property
-    def first(self) -> int:
+    def first_line(self) -> int:
         """The index of the top line."""
         high = self.size.height
         here = next((n for n, line in enumerate(self.lines) if self.place in line.places), 0)
         return max(0, min(here - high // 2, len(self.lines) - high))
 
     def render_line(self, y: int) -> Strip:
-        number, width = self.first + y, self.size.width
+        number, width = self.first_line + y, self.size.width
         if number >= len(self.lines):
             return Strip.blank(width, self.rich_style)
         line = self.lines[number]
@@ -108,11 +108,11 @@ class MoveList(Widget):
             number = place if frame.ply is None else frame.ply
             sign, number_text = "›" if place == self.place else " ", fit_text(str(number), 3, right=True)
             text = f"{sign} {number_text}  {format_frame_line(frame)}"
-            return Strip([Segment(fit_text(text, width), self.style_of(place))])
-        segments = [Segment(f"{fit_text(line.label, NUMBER_CELLS - 2, right=True)} ", self.style_of(None))]
+            return Strip([Segment(fit_text(text, width), self.choose_style(place))])
+        segments = [Segment(f"{fit_text(line.label, NUMBER_CELLS - 2, right=True)} ", self.choose_style(None))]
         for place in line.places:
             segments.append(
-                Segment(fit_text("" if place is None else self.move(place), self.side), self.style_of(place))
+                Segment(fit_text("" if place is None else self.move(place), self.move_cells), self.choose_style(place))
             )
         return Strip(segments).crop_extend(0, width, self.rich_style)
 
@@ -123,16 +123,16 @@ class MoveList(Widget):
         assert ply is not None
         return f"{'›' if place == self.place else ' '}{ply[3]}{' !' if find_illegal_tries(frame) else ''}"
 
-    def style_of(self, place: int | None) -> Style:
+    def choose_style(self, place: int | None) -> Style:
         name = "line" if place is None else "here" if place == self.place else "line"
         name = "wrong" if name == "line" and place is not None and find_illegal_tries(self.views[place]) else name
         return self.get_component_rich_style(f"move-list--{name}")
 
     def on_click(self, event: events.Click) -> None:
-        if (number := self.first + event.y) >= len(self.lines):
+        if (number := self.first_line + event.y) >= len(self.lines):
             return
         places = self.lines[number].places
-        column = min(len(places) - 1, max(0, (event.x - NUMBER_CELLS + 1) // self.side)) if len(places) > 1 else 0
+        column = min(len(places) - 1, max(0, (event.x - NUMBER_CELLS + 1) // self.move_cells)) if len(places) > 1 else 0
         if (place := places[column]) is not None:
             self.post_message(self.Chosen(place))
 

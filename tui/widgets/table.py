@@ -199,19 +199,19 @@ class PageTable(ScrollView, can_focus=True):
         read, which avoids flicker. `bars` are drawn next to their column where there is room."""
         if columns is not None:
             if {column.field for column in columns} != {column.field for column in self.columns}:
-                if self.view.active:
+                if self.view.is_active:
                     self.post_message(self.Act(self, "reset"))
                 self.view = View()  # the filter referred to other columns
                 self._folded = {}
             self.columns = tuple(columns)
         self.whole, self.bars = source, bars
-        if self.view.active and self._source is not None:
+        if self.view.is_active and self._source is not None:
             self.narrow(keep)
             return
         self._show(source, first, keep, number, columns is not None)
 
     @property
-    def rows_in_sight(self) -> list[Mapping[str, Any]]:
+    def loaded_visible_rows(self) -> list[Mapping[str, Any]]:
         """Return the visible rows that are in memory."""
         top = self.scroll_offset.y
         places = range(top, min(self.count, top + self.visible_rows))
@@ -286,7 +286,7 @@ class PageTable(ScrollView, can_focus=True):
         if self.whole is None:
             return
         self.view = replace(self.view, columns=self.columns)
-        if self.view.active:
+        if self.view.is_active:
             self.post_message(self.Narrow(self, self.whole, keep))
         else:
             self._show(self.whole, None, keep, 0, True)
@@ -304,7 +304,7 @@ class PageTable(ScrollView, can_focus=True):
         number: int,
         fit: bool,
     ) -> None:
-        held = self._id_at(self.cursor) if self._held is None else self._held
+        held = self._get_id_at(self.cursor) if self._held is None else self._held
         self._held = held if keep else None
         self._source, self.loaded = source, True
         self._pages.clear()
@@ -325,9 +325,9 @@ class PageTable(ScrollView, can_focus=True):
         self.refresh()
         self._restore_cursor_row()
         self.post_message(self.Moved(self, self.cursor))
-        self._count_on(source)
+        self._continue_counting(source)
 
-    def _id_at(self, place: int) -> Any:
+    def _get_id_at(self, place: int) -> Any:
         """Return an id of the row that is stable across reloads, or None if the row is not in memory or has no id."""
         number, line = divmod(place, PAGE_ROWS)
         rows = self._pages.get(number, ())
@@ -336,13 +336,13 @@ class PageTable(ScrollView, can_focus=True):
     def _restore_cursor_row(self) -> None:
         """Restore the cursor to its row after a reload, if the row is on this page or an adjacent one. Until these
         pages are read, no row is current."""
-        if self._held is None or self._id_at(self.cursor) == self._held:
+        if self._held is None or self._get_id_at(self.cursor) == self._held:
             self._held = None
             return
         here = self.cursor // PAGE_ROWS
         near = [number for number in (here, here - 1, here + 1) if 0 <= number * PAGE_ROWS < self.count]
         places = (number * PAGE_ROWS + line for number in near for line in range(len(self._pages.get(number, ()))))
-        place = next((place for place in places if self._id_at(place) == self._held), None)
+        place = next((place for place in places if self._get_id_at(place) == self._held), None)
         if place is not None:
             self.cursor = place  # watch_cursor ends the search
         elif all(number in self._pages for number in near):
@@ -360,9 +360,9 @@ class PageTable(ScrollView, can_focus=True):
             self._write_title()
             self.refresh()
             if more:
-                self._count_on(source)
+                self._continue_counting(source)
 
-    def _count_on(self, source: Pages) -> None:
+    def _continue_counting(self, source: Pages) -> None:
         if isinstance(source, JoinedPages) and not is_counted(source):
             self.post_message(self.Counting(self, source))
 
@@ -418,7 +418,7 @@ class PageTable(ScrollView, can_focus=True):
         return page[place % PAGE_ROWS] if place % PAGE_ROWS < len(page) else None
 
     @property
-    def current(self) -> Mapping[str, Any] | None:
+    def current_row(self) -> Mapping[str, Any] | None:
         return self.row(self.cursor) if self._held is None else None
 
     # -- drawing --------------------------------------------------------------------------------------------------
@@ -499,7 +499,7 @@ class PageTable(ScrollView, can_focus=True):
         width = self.size.width
         if y == 0:
             head = self.get_component_rich_style("page-table--head")
-            line = self._line(" " * GUTTER_CELLS, [[(c.heading, head)] for c in self.shown_headings], head)
+            line = self._make_line(" " * GUTTER_CELLS, [[(c.heading, head)] for c in self.shown_headings], head)
             seen = min(width, self.scrollable_content_region.width)  # without the scrollbar
             return self._add_scroll_hints(line.crop(0, seen), seen, head).extend_cell_length(width, head)
         place = y - 1 + self.scroll_offset.y
@@ -508,20 +508,20 @@ class PageTable(ScrollView, can_focus=True):
             if self._source is not None and not is_counted(self._source):
                 empty = "searching…"
             text = (empty if self.loaded else self.unread) if y == min(2, self.size.height - 1) else ""
-            return self._message(" " * GUTTER_CELLS + text)
+            return self._make_message_line(" " * GUTTER_CELLS + text)
         if place >= self.count:
-            return self._message("")
+            return self._make_message_line("")
         row, here = self.row(place), place == self.cursor
         style = self.get_component_rich_style(f"page-table--{'cursor' if here else 'odd' if place % 2 else 'even'}")
         mark = "●" if row is not None and self.is_marked(row) else " "
         gutter = ("›" if here else " ") + mark
         if row is None:
-            return self._line(gutter + "…", [], style)
-        line = self._line(gutter, [self._parts(column, row, style) for column in self.shown_columns], style)
+            return self._make_line(gutter + "…", [], style)
+        line = self._make_line(gutter, [self._split_cell(column, row, style) for column in self.shown_columns], style)
         cursor_style = find_cursor_style(self.app) if here and self.has_focus else None
         return line if cursor_style is None else Strip([Segment(line.text, cursor_style)], line.cell_length)
 
-    def _message(self, text: str) -> Strip:
+    def _make_message_line(self, text: str) -> Strip:
         """Return a line that shows a message instead of a row."""
         width = self.size.width
         style = self.get_component_rich_style("page-table--even") + self._make_tone_style("detail")
@@ -530,14 +530,14 @@ class PageTable(ScrollView, can_focus=True):
     def _make_tone_style(self, tone: Tone) -> Style:
         return self.get_component_rich_style(f"page-table--{tone}", partial=True)
 
-    def _parts(self, column: TableColumn, row: Mapping[str, Any], style: Style) -> list[tuple[str, Style]]:
+    def _split_cell(self, column: TableColumn, row: Mapping[str, Any], style: Style) -> list[tuple[str, Style]]:
         """Return a cell as texts with styles. The interval or the explanation after a value is muted."""
-        text, tone = column.of(row), column.tone_of(row)
+        text, tone = column.of(row), column.choose_tone(row)
         value, bracket, interval = text.partition(column.split) if column.role == "value" else (text, "", "")
         parts = [(value, style + self._make_tone_style(tone))]
         return [*parts, (bracket + interval, style + self._make_tone_style("detail"))] if interval else parts
 
-    def _line(self, gutter: str, cells: Sequence[Sequence[tuple[str, Style]]], style: Style) -> Strip:
+    def _make_line(self, gutter: str, cells: Sequence[Sequence[tuple[str, Style]]], style: Style) -> Strip:
         """Return a screen line: the fixed first columns and the scrolled ones. Text cut at the right edge ends in an
         ellipsis, and numbers that do not fit are omitted."""
         x, stays, width = self.scroll_offset.x, self.fixed_width, self.size.width
@@ -661,14 +661,14 @@ class PageTable(ScrollView, can_focus=True):
         self.narrow()
 
     def action_open(self) -> None:
-        if (row := self.current) is not None:
+        if (row := self.current_row) is not None:
             self.post_message(self.Opened(self, self.cursor, row))
 
     def action_inspect(self) -> None:
-        if (row := self.current) is not None:
+        if (row := self.current_row) is not None:
             self.post_message(self.Inspected(self, self.cursor, row))
 
-    def column_at(self, x: int) -> TableColumn | None:
+    def find_column(self, x: int) -> TableColumn | None:
         """Return the column at this cell of a line."""
         x += self.scroll_offset.x if x >= self.fixed_width else 0
         at = GUTTER_CELLS
@@ -683,7 +683,7 @@ class PageTable(ScrollView, can_focus=True):
         if offset is None:
             return
         place = offset.y - 1 + self.scroll_offset.y
-        if offset.y == 0 and (column := self.column_at(offset.x)) is not None:
+        if offset.y == 0 and (column := self.find_column(offset.x)) is not None:
             self.post_message(self.HeadClicked(self, column))
         if offset.y < 1 or place >= self.count:
             return
