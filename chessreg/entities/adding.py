@@ -154,7 +154,7 @@ def add_dataset(
                 salvage=chosen.salvage,
                 min_plies=chosen.min_plies,
                 exclude=excluded_games,
-                wanted=chosen.tags,
+                game_filter=chosen.tags,
                 on_progress=reading,
                 processes=processes or min(count_free_cores(), MOST_PROCESSES),
             )
