@@ -491,7 +491,7 @@ def find_move_tokens(
             best, count = spelling, write_counts
     if count < len(legal_moves):
         raise BadInputError(
-            f"its moves are written as {best.pattern}, but it has no tokens for {len(legal_moves) - count:,} of the "
+            f"written as {best.pattern}, it has no tokens for {len(legal_moves) - count:,} of the "
             f"{len(legal_moves):,} legal moves of the sample games"
             if count > len(legal_moves) // 2
             else ""

@@ -123,6 +123,13 @@ def test_a_vocabulary_without_a_first_token_is_refused(tmp_path: Path) -> None:
         convert_checkpoint(folder, tmp_path / "ours")
 
 
+def test_a_first_token_that_the_vocabulary_lacks_is_refused(tmp_path: Path) -> None:
+    folder = save_folder(tmp_path / "theirs", UCI)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<game>"}))
+    with pytest.raises(BadInputError, match=r"tokenizer_config\.json names '<game>' as bos_token"):
+        convert_checkpoint(folder, tmp_path / "ours")
+
+
 @pytest.mark.slow
 def test_a_changed_vocabulary_is_refused(tmp_path: Path) -> None:
     folder = save_folder(tmp_path / "theirs", UCI)

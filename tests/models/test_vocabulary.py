@@ -13,6 +13,7 @@ from typing import Any
 import chess
 import pytest
 import torch
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from chessreg.encodings import get_encoding
 from chessreg.encodings.uci_square import davis, lcb
@@ -20,7 +21,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, load_model, save_checkpoint
 from chessreg.models.importers import convert_checkpoint
-from chessreg.models.importers.vocabulary import FILES, read_vocabulary
+from chessreg.models.importers.vocabulary import FILES, match_encoding, read_vocabulary
 from tests.language_models import hugging_face_model
 from tests.models.foreign import nanogpt_checkpoint, written
 from tests.quick import quick_first
@@ -216,6 +217,40 @@ def test_a_vocabulary_that_does_not_fit_is_refused_with_the_reason(name: str, tm
     assert not (tmp_path / "out").exists()
 
 
+def save_characters(folder: Path, change: Callable[[Any], None] = lambda _: None) -> None:
+    """Save a tokenizer of PGN characters in another order, changed by `change`, as tokenizer.json."""
+    made = Tokenizer(models.WordLevel(ids([*PLAIN, "<s>"]), unk_token="<s>"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    made.add_special_tokens(["<s>"])
+    change(made)
+    made.save(str(folder / "tokenizer.json"))
+
+
+def test_a_tokenizer_of_characters_is_read(tmp_path: Path) -> None:
+    save_characters(tmp_path)
+    found, rows = match_encoding(read_vocabulary(tmp_path), path=tmp_path)
+    assert (found.name, list(rows.rows)) == ("pgn-char-32", [PLAIN.index(text) for text in CHARACTERS])
+
+
+CHANGES: dict[str, tuple[Callable[[Any], None], str]] = {
+    "lower case": (lambda made: setattr(made, "normalizer", normalizers.Lowercase()), "its tokenizer reads 'B' as 'b'"),
+    "spaces": (lambda made: setattr(made, "pre_tokenizer", pre_tokenizers.Whitespace()), "its tokenizer drops ' '"),
+    "first token": (
+        lambda made: setattr(made, "post_processor", processors.TemplateProcessing("<s> $A", None, [("<s>", 32)])),
+        "its tokenizer begins a text with '<s>', not with ';'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_tokenizer_that_changes_games_is_refused(name: str, tmp_path: Path) -> None:
+    change, reason = CHANGES[name]
+    save_characters(tmp_path, change)
+    with pytest.raises(BadInputError) as caught:
+        match_encoding(read_vocabulary(tmp_path), path=tmp_path)
+    assert reason in str(caught.value)
+
+
 # -- nanoGPT --------------------------------------------------------------------------------------------------------
 
 
@@ -250,6 +285,13 @@ def test_a_nanogpt_file_is_read_in_the_order_of_its_meta(where: str, tmp_path: P
     expected = load_model(tmp_path / "unordered")(places[tokens])[..., places]
     assert torch.allclose(load_model(tmp_path / "out")(tokens), expected, atol=1e-5)
     assert report.info.source["tokenizer"]["rows"] == ROWS
+
+
+def test_a_meta_with_more_tokens_than_rows_is_refused(tmp_path: Path) -> None:
+    written(nanogpt_checkpoint(), tmp_path / "ckpt.pt")
+    save_pickle({"stoi": ids([*PLAIN, "!"]), "itos": dict(enumerate([*PLAIN, "!"]))})(tmp_path)
+    with pytest.raises(BadInputError, match=r"has a vocabulary of 32, but meta\.pkl has 33 tokens"):
+        convert_checkpoint(tmp_path / "ckpt.pt", tmp_path / "out")
 
 
 class Bomb:

@@ -275,6 +275,11 @@ def fit_rows(written: Encoding, rows: TokenRows | None, model: Network, path: Pa
                 f"{name} has a vocabulary of {held}, but {rows.file} names row {max(rows.rows)}",
                 f"--vocabulary FILE, if {rows.file} belongs to another model",
             )
+        if rows.file == META and len(rows.rows) + len(rows.dropped_tokens) > held:  # nanoGPT takes the size from it
+            raise BadInputError(
+                f"{name} has a vocabulary of {held}, but {META} has {len(rows.rows) + len(rows.dropped_tokens)} tokens",
+                f"--vocabulary FILE, if {META} belongs to another model",
+            )
         return dataclasses.replace(rows, unused_rows=max(held - len(rows.rows) - len(rows.dropped_tokens), 0))
     if held < written.size or (held > written.size and not prompt):
         tokens = [one for one in map(encoding_named, list_encodings()) if one.answer_size == one.size]

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import chess
 
@@ -25,6 +25,9 @@ from chessreg.encodings.uci_square import UciSquare
 from chessreg.errors import DAMAGE_ERRORS, BadInputError, get_first_line
 from chessreg.models.importers.game_check import read_sample_games
 from chessreg.models.importers.source import read_plain_pickle
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "meta.pkl", "tokenizer_config.json")
 """Files of a folder that may contain its vocabulary, in order of priority. meta.pkl is nanoGPT's; tokenizer_config.json
@@ -47,6 +50,7 @@ RESULTS = ("1-0", "0-1")
 """Tokens that consist of game characters but occur in no game of an encoding."""
 SPACES = ("Ġ", "▁")
 """A space in byte-level and in SentencePiece vocabularies."""
+SPACE_TEXTS = (" ", *SPACES)
 MOST_DROPPED_LISTED = 100
 
 
@@ -83,12 +87,16 @@ class TokenRows:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The text of each id in `file`. `merged` are the texts that the tokenizer makes by joining others, None if it
-    could make any text."""
+    """The text of each id in `file`.
+
+    `merged` are the texts that the tokenizer makes by joining others, None if it could make any text. `tokenizer` is
+    the tokenizer in the file, None for a file that has only texts.
+    """
 
     file: str
     texts: Mapping[int, str]
     merged: frozenset[str] | None = None
+    tokenizer: Tokenizer | None = None
 
     @cached_property
     def ids(self) -> dict[str, int]:
@@ -147,6 +155,29 @@ class Vocabulary:
             possible = self.merged is None or text in self.merged
             if possible and text not in RESULTS and joined.fullmatch(text):
                 return f"its token {text[:40]!r} joins several tokens of a game"
+        read_rows = dict(zip(read.vocabulary, rows, strict=True))
+        texts = [text for text in read.vocabulary if not is_special_token(text)]
+        return self.describe_changed_text(texts, read_rows, read.vocabulary[read.prompt([])[0]])
+
+    def describe_changed_text(self, texts: Iterable[str], rows: Mapping[str, int], begin: str) -> str | None:
+        """Return how the file's tokenizer changes a game, None if it does not.
+
+        It may read a token as another one (a normalizer to lower case), drop it (a pre-tokenizer that splits at
+        spaces), or put a token other than `begin` in front of the game. A model trained with it has not learned such
+        an encoding. `texts` are the tokens of moves, and `rows` their ids and that of `begin`.
+        """
+        for text in texts if self.tokenizer is not None else ():
+            written, row = self._normalize_spaces(self.texts[rows[text]]), rows[text]
+            ids = self.tokenizer.encode(written).ids
+            if row not in ids:
+                plain = self.tokenizer.encode(written, add_special_tokens=False).ids
+                changed = "".join(self.texts.get(number, "") for number in plain)
+                return (
+                    f"its tokenizer reads {text!r} as {changed[:40]!r}" if changed else f"its tokenizer drops {text!r}"
+                )
+            first = self.texts.get(ids[0], "")
+            if ids[0] not in (row, rows[begin]) and first not in SPACE_TEXTS:
+                return f"its tokenizer begins a text with {first[:40]!r}, not with {begin!r}"
         return None
 
     def map_token_rows(self, read: Encoding) -> TokenRows:
@@ -197,6 +228,7 @@ def match_encoding(
         not_moves = error
     else:  # squares alone would fit a vocabulary of pieces and squares too, and drop the pieces
         if not best or moves.move_texts.intersection(best[1].dropped_tokens):
+            check_move_vocabulary(vocabulary, moves, folder)
             return moves, TokenRows(tuple(range(moves.size)), vocabulary.file)
     if best:
         return best
@@ -219,6 +251,30 @@ def match_encoding(
     )
 
 
+def check_move_vocabulary(vocabulary: Vocabulary, moves: MoveTokens, folder: Path | None) -> None:
+    """Raises BadInputError if the folder's tokenizer changes games, or names an unknown token as the first one."""
+    configs = [] if folder is None else [read_json_object(folder / name) for name in SPECIAL_FILES]
+    for config, name in zip(configs, SPECIAL_FILES, strict=False):
+        begin = get_token_text(config.get("bos_token"))
+        if begin is not None and begin not in moves.vocabulary:
+            raise BadInputError(
+                f"{name} names {begin[:40]!r} as bos_token, which {vocabulary.file} does not contain",
+                "name the token that begins a game",
+            )
+    rows = {text: number for number, text in enumerate(moves.vocabulary)}
+    reason = vocabulary.describe_changed_text(sorted(moves.move_texts), rows, moves.special["bos"])
+    if reason is not None:
+        raise BadInputError(
+            f"{vocabulary.file} is a vocabulary of moves, but {reason}", "--vocabulary FILE: the tokens as a vocab.json"
+        )
+
+
+def get_token_text(value: Any) -> str | None:
+    """Return the text of a special token in a tokenizer's settings, written as a text or as a dict; None without."""
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None
+
+
 def find_special_tokens(texts: Sequence[str], folder: Path | None) -> dict[str, str | None]:
     """Return the tokens that begin and end a game, pad, and replace an unknown move; None for one that is not known.
 
@@ -230,9 +286,8 @@ def find_special_tokens(texts: Sequence[str], folder: Path | None) -> dict[str, 
     for name, usual in (("bos", "<s>"), ("eos", "</s>"), ("pad", "<pad>"), ("unk", "<unk>")):
         known = [text for text in (usual, *SPECIALS[usual]) if text in texts]
         for config in configs:
-            value, number = config.get(f"{name}_token"), config.get(f"{name}_token_id")
-            text = value.get("content") if isinstance(value, dict) else value
-            if isinstance(text, str) and text in texts:
+            text, number = get_token_text(config.get(f"{name}_token")), config.get(f"{name}_token_id")
+            if text is not None and text in texts:
                 known.insert(0, text)
             elif type(number) is int and 0 <= number < len(texts):
                 known.append(texts[number])
@@ -293,7 +348,9 @@ def _read_file(path: Path) -> Vocabulary | None:
             return Vocabulary(path.name, dict(enumerate(line.removesuffix("\r") for line in lines)))
         return _read_json(path, json.loads(text))
     except DAMAGE_ERRORS as error:
-        reason = f"{type(error).__name__} {get_first_line(error)}"
+        reason = get_first_line(error)
+        if not isinstance(error, ValueError):
+            reason = f"{type(error).__name__} {reason}"
         raise BadInputError(f"{path.parent.name}/{path.name} is not a vocabulary: {reason}") from error
 
 
@@ -312,11 +369,26 @@ def _read_json(path: Path, content: Any) -> Vocabulary | None:
             merged = frozenset("".join(_split_merge(merge)) for merge in model.get("merges") or [])
         texts = _list_texts(model["vocab"])
         added = {int(token["id"]): str(token["content"]) for token in content.get("added_tokens") or []}
-        return Vocabulary(path.name, texts | added, merged)
+        return Vocabulary(path.name, texts | added, merged, _load_tokenizer(content))
     texts = _list_texts(content)
     if (added_file := path.with_name("added_tokens.json")).is_file():
         texts |= _list_texts(json.loads(added_file.read_text(encoding="utf-8")))
     return Vocabulary(path.name, texts, _read_merges(path.with_name("merges.txt")))
+
+
+def _load_tokenizer(content: Any) -> Tokenizer | None:
+    """Return the tokenizer in a tokenizer.json; None for a file that the library cannot load."""
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_str(json.dumps(content))
+    except Exception:  # the library raises no narrower class
+        return None
+
+
+def is_special_token(text: str) -> bool:
+    """Return whether the text is that of a special token such as `<s>` or `[PAD]`."""
+    return re.fullmatch(r"<.+>|\[.+\]", text) is not None
 
 
 def _read_merges(path: Path) -> frozenset[str] | None:
