@@ -254,7 +254,7 @@ def test_the_lab_while_a_board_is_changed(
     async def steps(pilot: Any) -> None:
         await settled(pilot)
         driver = Driver(pilot.app, pilot)
-        driver.screen.go(("e4", "d5"))
+        driver.screen.show_moves(("e4", "d5"))
         await driver.press("e")
         driver.screen.pick(chess.D5)
         await driver.press("x", "right", "p")

@@ -285,7 +285,7 @@ async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_mo
         await driver.type("1. d4 Nf6")  # a game from its first move, after the moves already there
         await driver.press("enter")
         assert screen.sans == ("d4", "Nf6")
-        screen.go(("d4", "Nf6", second))
+        screen.show_moves(("d4", "Nf6", second))
         await driver.settle()
         # the process hangs: every key is still answered; it dies: the next question starts another
         model = driver.app.model
