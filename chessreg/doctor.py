@@ -63,6 +63,7 @@ def find_problems(database: Database, store: Store, registry: str, *, digests: b
         partial(find_damaged_groups, database, store, digests),
         partial(find_rows_beyond_units, database),
         partial(find_differing_mirrors, database),
+        partial(find_differing_numbers, database),
         *([partial(find_wrong_digests, database, store)] if digests else []),
     )
     for look in checks:
@@ -215,6 +216,15 @@ def find_differing_mirrors(database: Database) -> Iterator[Problem]:
 
     for path in mirror.find_differing_files(database, open_shared_engine(database).extras()):
         detail = f"{path} does not hold the registry's rows of its run"
+        yield Problem("mirror", detail, "chessreg doctor --fix", partial(path.unlink, missing_ok=True))
+
+
+def find_differing_numbers(database: Database) -> Iterator[Problem]:
+    """Yield files with numbers of complete runs that differ from those of the registry's results."""
+    from chessreg.queries import numbers
+
+    for path in numbers.find_differing_number_files(database):
+        detail = f"{path} does not hold the numbers of the registry's results"
         yield Problem("mirror", detail, "chessreg doctor --fix", partial(path.unlink, missing_ok=True))
 
 

@@ -123,6 +123,10 @@ class Session:
         )
         if report.attempt_id is None:  # it was complete already
             name_run(report.run_id)
+            return report
+        from chessreg.queries.numbers import store_numbers
+
+        store_numbers(self.database, report.run_id)
         return report
 
     def launch(

@@ -353,7 +353,7 @@ def settle_completion(database: Database, there: Database, run_id: UUID) -> None
             if (
                 results := database.place.results
             ) is not None:  # files of the earlier completion time may have fewer rows
-                for path in results.glob(f"*-{run_id.hex}-*.parquet"):
+                for path in (*results.glob(f"*-{run_id.hex}-*.parquet"), *results.glob("*.numbers.zip")):
                     path.unlink(missing_ok=True)
             run.completed_at = source_time
 

@@ -15,8 +15,11 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.queries import gate
 from chessreg.queries.catalogue import Entry, Plot, find_answerable_titles, find_entry, find_kind_file
 from chessreg.queries.engine import QueryAnswer, QueryEngine, hash_sql, open_shared_engine
+from chessreg.queries.parts import answer_from_parts
+from chessreg.queries.question import SCORINGS as SCORINGS
+from chessreg.queries.question import CatalogueQuestion
 from chessreg.queries.result import QueryResult
-from chessreg.queries.scope import Filters, Scope, resolve_scope
+from chessreg.queries.scope import Scope, resolve_scope
 from chessreg.queries.views import SHOW_TABLES, list_described_tables
 
 if TYPE_CHECKING:
@@ -25,8 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from chessreg.registry.database import Database
-
-SCORINGS = ("paper", "author-2024")
 
 
 def run_query(
@@ -48,18 +49,8 @@ def run_query(
     """
     question = build_question(database, name, scope or Scope.from_options(options), scoring, memory)
     engine, entry, scope = question.engine, question.entry, question.scope
-    names = [n for n in ("table", "clusters") if n in entry.statements]
-    statements = {n: question.build_statement(n) for n in names} | {
-        "left out": build_excluded_runs_sql(entry, scope, list_stale_runs(database))
-    }
-
-    def summarize(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
-        from chessreg.queries.summary import add_statistics  # NumPy is not loaded for a list of queries
-
-        table_with_statistics = add_statistics(entry, tables["table"], tables.get("clusters"))
-        return {"table": table_with_statistics, "left out": tables["left out"]}
-
-    answer = engine.answer(statements, question.parameters, timeout, entry.title, summarize)
+    left_out = {"left out": build_excluded_runs_sql(entry, scope, list_stale_runs(database))}
+    answer = answer_from_parts(question, left_out, timeout) or answer_from_rows(question, left_out, timeout)
     table = answer["table"]
     if question.result_where:
         table = engine.query_arrow_table(
@@ -73,6 +64,25 @@ def run_query(
     notes = [*list_warnings(table), *list_remarks(entry, table.num_rows, answer["left out"], scope, reasons)]
     cells = table["cell"].to_pylist()
     return QueryResult(table.drop_columns(["cell"]), meta, notes, entry, cells, entry.columns)
+
+
+def answer_from_rows(question: CatalogueQuestion, more: Mapping[str, str], timeout: float | None) -> QueryAnswer:
+    """Return the answer to a catalogue query with the tables `table` and those of the statements `more`."""
+    entry = question.entry
+    names = ["table", *(n for n in ("clusters", "numbered") if n in entry.statements)]
+
+    def summarize(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+        from chessreg.queries import summary  # NumPy is not loaded for a list of queries
+
+        if entry.stored:
+            numbers = summary.match_cells(summary.estimate_by_part(entry, tables["clusters"]), tables["numbered"])
+            table = summary.attach_statistics(entry, tables["table"], numbers)
+        else:
+            table = summary.add_statistics(entry, tables["table"], tables.get("clusters"))
+        return {"table": table, **{name: tables[name] for name in more}}
+
+    statements = {name: question.build_statement(name) for name in names} | dict(more)
+    return question.engine.answer(statements, question.parameters, timeout, entry.title, summarize)
 
 
 def build_order_sql(sort: str, columns: Sequence[str]) -> str:
@@ -318,60 +328,6 @@ def count_table_rows(database: Database, names: Iterable[str]) -> dict[str, tupl
                 number = session.scalar(select(func.count()).select_from(some)) or 0
                 counts[name] = (min(number, MOST_COUNTED_ROWS), number > MOST_COUNTED_ROWS)
     return counts
-
-
-class CatalogueQuestion:
-    """A catalogue entry with its scope. Composes the statements for DuckDB."""
-
-    def __init__(self, engine: QueryEngine, entry: Entry, scope: Scope, where: Filters, scoring: str) -> None:
-        if scoring not in SCORINGS:
-            raise BadInputError(f"scoring {scoring!r} does not exist", f"one of {', '.join(SCORINGS)}")
-        self.engine, self.entry, self.scope, self.filters = engine, entry, scope, where
-        self.base_where = [where.base]
-        self.result_where = ""
-        self.parameters: Mapping[str, Any] = {"scoring": scoring}
-        self.meta: dict[str, Any] = {"query": entry.title, "paper": entry.paper, "scope": scope.list_set_options()}
-        if any("$scoring" in sql for sql in entry.statements.values()):
-            self.meta["scoring"] = scoring
-
-    def build_statement(self, name: str) -> str:
-        """Return one of the entry's statements, with its relations narrowed to the scope."""
-        lines = self.entry.statements[name].splitlines()
-        sql = "\n".join(line for line in lines if not line.startswith("--")).strip()
-        return (
-            f"{self.build_relations()},\n{sql[5:]}"
-            if sql.upper().startswith("WITH ")
-            else f"{self.build_relations()}\n{sql}"
-        )
-
-    def build_relations(self) -> str:
-        """Return the WITH clause of the entry's relations, each narrowed to the scope."""
-        parts = [f"scoped AS (SELECT * FROM runs WHERE {self.filters.runs})"]
-        conditions = {"cells": [self.filters.cells], "base": list(self.base_where)}
-        if "cells" not in self.entry.relations:
-            conditions["base"].append(self.filters.cells)
-        for relation, sql in self.entry.relations.items():
-            condition = " AND ".join(conditions.get(relation, ["true"]))
-            parts.append(f"{relation} AS (SELECT * FROM (\n{sql}\n) WHERE {condition})")
-        return f"WITH {', '.join(parts)}"
-
-    def apply_where(self, text: str) -> None:
-        """Apply --where to the finished table or, if it names other columns, to the rows behind the table."""
-        condition = gate.check_condition(self.engine.parser(), text)
-        from chessreg.queries.summary import list_added_columns
-
-        expression = "".join(
-            f', NULL::DOUBLE AS "{column}"' for s in self.entry.statistics for column in list_added_columns(s)
-        )
-        table = f"SELECT *{expression} FROM (\n{self.build_statement('table')}\n)"
-        error = self.engine.binds(f"SELECT * FROM ({table}) WHERE {condition}", self.parameters)
-        if not error:
-            self.result_where = condition
-            return
-        if self.engine.binds(f"{self.build_relations()}\nSELECT 1 FROM base WHERE {condition}", self.parameters):
-            names = ", ".join(column.name for column in self.entry.columns)
-            raise BadInputError(f"--where {text!r}: {error}", f"the columns are {names}")
-        self.base_where.append(condition)
 
 
 def list_stale_runs(database: Database) -> list[UUID]:

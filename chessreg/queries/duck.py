@@ -260,6 +260,26 @@ def _number_repeated_names(names: Sequence[str]) -> list[str]:
     return unique
 
 
+@contextmanager
+def registered_answers(connection: duckdb.DuckDBPyConnection, answers: Mapping[str, pa.Table]) -> Iterator[None]:
+    """Define the tables of earlier answers by these names during the block. Their columns of ids become UUIDs again."""
+    import pyarrow as pa
+
+    for name, table in answers.items():
+        ids = [field.name for field in table.schema if field.name.endswith("_id") and pa.types.is_string(field.type)]
+        casts = ", ".join(f'TRY_CAST("{column}" AS UUID) AS "{column}"' for column in ids)
+        connection.register(f"_{name}", table)
+        connection.execute(
+            f'CREATE TEMP VIEW "{name}" AS SELECT *{f" REPLACE ({casts})" if ids else ""} FROM "_{name}"'
+        )
+    try:
+        yield
+    finally:
+        for name in answers:
+            connection.execute(f'DROP VIEW IF EXISTS "{name}"')
+            connection.unregister(f"_{name}")
+
+
 def convert_to_arrow(relation: Any) -> pa.Table:
     return relation.to_arrow_table() if hasattr(relation, "to_arrow_table") else relation.fetch_arrow_table()
 

@@ -12,12 +12,13 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from chessreg.errors import DAMAGE_ERRORS, BadInputError, ChessregError
@@ -65,11 +66,23 @@ class AnswerPart:
 class QueryEngine:
     """The snapshot of one registry. Safe for several threads: statements run one after the other."""
 
-    def __init__(self, database: Database, *, threads: int | None = None, memory: str = DEFAULT_MEMORY) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        threads: int | None = None,
+        memory: str = DEFAULT_MEMORY,
+        runs: Collection[str] | None = None,
+        use_mirror: bool = True,
+    ) -> None:
+        """With `runs` (ids as 32 hex digits), tables of results have only the rows of these runs. Unless `use_mirror`,
+        all rows come from SQL."""
         self._database = weakref.ref(database)  # weak, because open_shared_engine caches engines by database
         self.memory = memory
         self.threads = threads or max(2, os.cpu_count() or 1)
         self.version = ""
+        self._use_mirror = use_mirror
+        self._runs = None if runs is None else frozenset(runs)
         self._lock = threading.RLock()
         self._kinds: list[views.KindRow] = []  # recorded by the registry's runs
         self._installed: list[views.KindRow] = []  # of this installation, read when a query needs them
@@ -118,25 +131,32 @@ class QueryEngine:
         timeout: float | None = None,
         summary: str = "",
         summarize: Callable[[dict[str, pa.Table]], dict[str, pa.Table]] | None = None,
+        registered: Mapping[str, pa.Table] = MappingProxyType({}),
+        version: str = "",
     ) -> QueryAnswer:
         """Return the answers to several SELECTs, all from one state of the registry.
 
-        With `summarize`, return its tables instead, which are computed once for the name `summary`.
-        Raises BadInputError for SQL that does not bind, ChessregError after `timeout` seconds.
+        With `summarize`, return its tables instead, which are computed once for the name `summary`. The SELECTs may
+        name the tables `registered`, which depend on the registry's state alone.
+        Raises BadInputError for SQL that does not bind, ChessregError after `timeout` seconds, and OtherVersionError
+        if `version` is given and is not the registry's data version.
         """
         until = duck.compute_deadline(timeout)
         with self._lock, self._stoppable():
             self.refresh()
-            key = (summary, *statements.items(), *sorted((parameters or {}).items()))
+            key = _identify_question(statements, parameters, summary)
             if key in self._answers:
                 return self._answers[key]
 
             def ask(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
+                if version and version != self.version:
+                    raise OtherVersionError(f"the registry has changed since its version {version}")
                 left = until - time.monotonic()
-                return {
-                    name: duck.run_select_in_batches(connection, sql, parameters, left)
-                    for name, sql in statements.items()
-                }
+                with duck.registered_answers(connection, registered):
+                    return {
+                        name: duck.run_select_in_batches(connection, sql, parameters, left)
+                        for name, sql in statements.items()
+                    }
 
             tables = self._with_snapshot(statements.values(), until, ask)
             if summarize:
@@ -145,6 +165,12 @@ class QueryEngine:
             if sum(table.num_rows for table in tables.values()) <= MOST_KEPT_ROWS:
                 self._answers[key] = answer
             return answer
+
+    def recall(self, statements: Mapping[str, str], parameters: Mapping[str, Any], summary: str) -> QueryAnswer | None:
+        """Return the answer that `answer` keeps for these arguments, or None."""
+        with self._lock:
+            self.refresh()
+            return self._answers.get(_identify_question(statements, parameters, summary))
 
     def stream(self, sql: str, timeout: float | None = None, *, sort: bool = False) -> Iterator[AnswerPart]:
         """Yield the answer to one SELECT in parts, never all in memory. With `sort`, short answers are sorted by value.
@@ -213,6 +239,33 @@ class QueryEngine:
             self._learn()
             duck.check_binds(self._load(frozenset(), duck.compute_deadline(None), list_all=True), sql)
             return sorted(self._names([sql]) & TABLES.keys())
+
+    def list_names(self, statements: Iterable[str]) -> frozenset[str]:
+        """Return all tables, views and macros that these statements name, directly or through views."""
+        with self._lock:
+            self.refresh()
+            return self._names([*statements])
+
+    def describe_names(self, statements: Iterable[str]) -> list[str]:
+        """Return the definitions of the tables, views and macros that these statements name, in order."""
+        with self._lock:
+            self.refresh()
+            kinds = self._views.views
+            texts = {
+                **MACROS,
+                **views.MACROS_OF_VIEWS,
+                **views.read_handy_views(),
+                **{n: repr(v) for n, v in kinds.items()},
+            }
+            types = {table: sorted(source.list_column_types(table).items()) for table in TABLES}
+            names = sorted(self._names([*statements]))
+            extras = [repr(item) for item in sorted(self._views.extras.items()) if item[0][1] in names]
+            return [f"{name}: {texts.get(name, types.get(name))}" for name in names] + extras
+
+    def close(self) -> None:
+        """Close the connection and free its memory."""
+        with self._lock:
+            self._forget()
 
     @property
     def kind_views(self) -> Mapping[str, views.KindView]:
@@ -381,13 +434,21 @@ class QueryEngine:
         def fetch() -> tuple[dict[str, pa.Table], str, mirror.Mirror | None]:
             with source.open_reader(self.database) as reader:
                 found = self._mirror
-                if self._data is None or reader.version() != self.version:
+                if self._use_mirror and (self._data is None or reader.version() != self.version):
                     found = mirror.read_mirror(self.database, reader, self._views.extras, self._damaged)
                 if found and not self.database.read_only:
                     with suppress(OSError, duckdb.Error):  # the rows are then read from SQL
-                        mirror.write_long_runs(found, reader, names & found.files.keys(), stop)
+                        mirror.write_long_runs(found, reader, names & found.files.keys(), stop, self._runs)
                 files = found.files if found else {}
-                tables = {name: reader.table(name, [*files.get(name, ())], stop=stop) for name in names}
+                if found and self._runs is not None:
+                    for table, paths in files.items():
+                        found.files[table] = {run: path for run, path in paths.items() if run in self._runs}
+                tables = {
+                    name: reader.table(
+                        name, [*files.get(name, ())], self._runs if name in RESULT_TABLES else None, stop=stop
+                    )
+                    for name in names
+                }
                 return tables, reader.version(), found
 
         with ThreadPoolExecutor(1) as aside:  # a separate thread, so that Python receives Ctrl-C
@@ -472,6 +533,14 @@ class QueryEngine:
             if self._mirror and self._mirror.files.get(name):
                 [(counts[name],)] = self._data.execute(f'SELECT count(*) FROM "{name}"').fetchall()
         return counts
+
+
+class OtherVersionError(ChessregError):
+    """Raised when an answer requires another state of the registry than the current one."""
+
+
+def _identify_question(statements: Mapping[str, str], parameters: Mapping[str, Any] | None, summary: str) -> Any:
+    return (summary, *statements.items(), *sorted((parameters or {}).items()))
 
 
 def open_shared_engine(database: Database, memory: str | None = None) -> QueryEngine:

@@ -107,8 +107,15 @@ def list_runs_without_file(mirror: Mirror, connection: duckdb.DuckDBPyConnection
     return [id for id in ids if FILE_NAME.fullmatch(mirror.path(table, id).name)]
 
 
-def write_long_runs(mirror: Mirror, reader: RegistryReader, tables: Iterable[str], stop: threading.Event) -> None:
-    """Write the missing files of complete runs with at least LONG_ROWS rows in one of these tables, in constant memory.
+def write_long_runs(
+    mirror: Mirror,
+    reader: RegistryReader,
+    tables: Iterable[str],
+    stop: threading.Event,
+    runs: Collection[str] | None = None,
+) -> None:
+    """Write the missing files of complete runs with at least LONG_ROWS rows in one of these tables, in constant memory:
+    of `runs`, or of all.
 
     Raises OSError and duckdb.Error if that fails, StoppedError soon after `stop` is set.
     """
@@ -117,7 +124,7 @@ def write_long_runs(mirror: Mirror, reader: RegistryReader, tables: Iterable[str
         return
     with closing(duck.connect_unlocked()) as connection:
         for table, id in missing:
-            if id not in mirror.runs or len(mirror.files[table]) >= MOST_FILES:
+            if id not in mirror.runs or (runs is not None and id not in runs) or len(mirror.files[table]) >= MOST_FILES:
                 continue
             remove_outdated_files(mirror)
             path, part = mirror.path(table, id), mirror.folder / f"{uuid4().hex}{PART_SUFFIX}"
@@ -216,7 +223,7 @@ def find_differing_files(database: Database, extras: Extras) -> Iterator[Path]:
             return
         for table, run, path in ((table, *file) for table, files in mirror.files.items() for file in files.items()):
             select = mirror.select(table, mirror.runs[run].kind)
-            connection.register(f"_{table}", reader.table(table, run=run))
+            connection.register(f"_{table}", reader.table(table, runs=[run]))
             names = connection.execute(f"SELECT column_name FROM (DESCRIBE {select})").fetchall()
             listed = ", ".join(f'"{name}"' for (name,) in names)
             count = f"SELECT count(*), sum(hash(r)) FROM (SELECT {listed} FROM ({{}})) AS r"

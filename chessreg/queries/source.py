@@ -8,7 +8,7 @@ any type: values whose type differs from the column's become NULL.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -174,9 +174,14 @@ class RegistryReader:
         return [str(row["id"]) for row in self._answer(sql).slice(1).to_pylist()]
 
     def table(
-        self, table: str, without: Sequence[str] = (), run: str | None = None, stop: threading.Event | None = None
+        self,
+        table: str,
+        without: Sequence[str] = (),
+        runs: Collection[str] | None = None,
+        stop: threading.Event | None = None,
     ) -> pa.Table:
-        """Return all columns of a table's rows: the rows of one run, or of all runs except `without`.
+        """Return all columns of a table's rows: the rows of `runs`, or of all runs, except `without`. Ids are 32 hex
+        digits.
 
         Raises StoppedError soon after `stop` is set.
         """
@@ -188,13 +193,14 @@ class RegistryReader:
                 f"({select_run_states().compile(dialect=dialect, compile_kwargs={'literal_binds': True})}) AS run_now"
             )
         if self._dialect != "sqlite":
-            columns_sql = ", ".join(f'"{name}"' for name in names)
-            return self._answer(f"SELECT {columns_sql} FROM {place}", stop)
-        where_sql = f" WHERE run_id = '{run}'" if run else ""
-        if without:  # SQLite finds the remaining rows by key
-            columns_sql = ", ".join(f"'{id}'" for id in without)
-            where_sql = f" WHERE run_id IN (SELECT id FROM run WHERE id NOT IN ({columns_sql}))"
-        return _valid_texts(self._answer(_select_typed(table, place, where_sql), stop).slice(1))
+            listed = ", ".join(f'"{name}"' for name in names)
+            where = "" if runs is None else f" WHERE run_id IN ({_list_ids(runs, without)})"
+            return self._answer(f"SELECT {listed} FROM {place}{where}", stop)
+        where = "" if runs is None else f" WHERE run_id IN ({_list_ids(runs, without)})"
+        if without and runs is None:  # SQLite finds the remaining rows by key
+            listed = ", ".join(f"'{id}'" for id in without)
+            where = f" WHERE run_id IN (SELECT id FROM run WHERE id NOT IN ({listed}))"
+        return _valid_texts(self._answer(_select_typed(table, place, where), stop).slice(1))
 
     @contextmanager
     def stream(self, table: str, run: str, stop: threading.Event | None = None) -> Iterator[pa.RecordBatchReader]:
@@ -243,6 +249,11 @@ def _select_typed(table: str, place: str, where: str) -> str:
     first = ", ".join(f'{FIRST[type_.read]} AS "{name}"' for name, type_ in types.items())
     values = ", ".join(type_.read.format(f'"{name}"') for name, type_ in types.items())
     return f"SELECT {first} UNION ALL SELECT {values} FROM {place}{where}"
+
+
+def _list_ids(ids: Collection[str], without: Collection[str]) -> str:
+    """Return ids for a condition `IN (…)`."""
+    return ", ".join(f"'{id}'" for id in sorted(set(ids) - set(without))) or "NULL"
 
 
 def _valid_texts(table: pa.Table) -> pa.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -109,52 +109,112 @@ def list_added_columns(statistic: DeclaredStatistic) -> tuple[str, ...]:
 
 def add_statistics(entry: Entry, table: pa.Table, clusters: pa.Table | None) -> pa.Table:
     """Return the table with every declared statistic and its interval, in the header's column order."""
-    import pyarrow as pa
+    own = group_clusters(clusters) if clusters is not None else {}
+    return attach_statistics(entry, table, estimate_by_cell(entry, own, table["cell"].to_pylist()))
 
-    by_cell = group_clusters(clusters) if clusters is not None else {}
-    cell_clusters = [by_cell.get(cell) for cell in table["cell"].to_pylist()]
+
+def estimate_by_cell(
+    entry: Entry, own: Mapping[int, Clusters], cells: Sequence[int]
+) -> dict[int, dict[str, float | None]]:
+    """Return cell → the value of each column that its clusters determine, for those of these cells that have any."""
+    own = {cell: own[cell] for cell in cells if cell in own}
+    declared = [statistic for statistic in entry.statistics if statistic.function not in CORRECTED]
     stats.resample_together(
         clusters.select_counts(*statistic.arguments)
-        for statistic in entry.statistics
+        for statistic in declared
         if statistic.function in FUNCTIONS and statistic.function not in NOT_OF_TOTALS
-        for clusters in cell_clusters
-        if clusters
+        for clusters in own.values()
     )
+    return {
+        cell: {
+            column: value
+            for statistic in declared
+            for column, value in zip(
+                list_added_columns(statistic), estimate_statistic(statistic, clusters), strict=True
+            )
+        }
+        for cell, clusters in own.items()
+    }
+
+
+def estimate_statistic(statistic: DeclaredStatistic, clusters: Clusters) -> list[float | None]:
+    """Return the values of a statistic's columns from a cell's clusters."""
+    if statistic.function in PLAIN:
+        return [PLAIN[statistic.function](clusters, *statistic.arguments)]
+    function, decimals = FUNCTIONS[statistic.function]
+    value, *ends = function(clusters, *statistic.arguments)  # further decimals are rounding noise of the machine
+    return [value, *(None if end is None else round(end, decimals) for end in ends)]
+
+
+def attach_statistics(entry: Entry, table: pa.Table, estimates: Mapping[int, Mapping[str, float | None]]) -> pa.Table:
+    """Return the table with the estimates of its cells and the statistics of its columns, in the header's order."""
+    import pyarrow as pa
+
+    cells = table["cell"].to_pylist()
     columns = {name: table[name] for name in table.column_names}
     for statistic in entry.statistics:
-        columns |= zip(
-            list_added_columns(statistic),
-            map(to_doubles, compute_statistic(statistic, cell_clusters, columns)),
-            strict=True,
-        )
+        if statistic.function in CORRECTED:
+            columns[statistic.name] = to_doubles(correct_statistic(statistic, columns))
+        else:
+            for column in list_added_columns(statistic):
+                columns[column] = to_doubles([estimates.get(cell, {}).get(column) for cell in cells])
     order = order_result_columns(entry, columns)
     return pa.Table.from_arrays([columns[name] for name in order], names=order)
 
 
-def compute_statistic(
-    statistic: DeclaredStatistic, own: Sequence[Clusters | None], columns: Mapping[str, pa.ChunkedArray]
-) -> list[list[float | None]]:
-    """Return the values of a statistic's columns, from the clusters of each row and the columns computed so far."""
-    name, arguments = statistic.function, statistic.arguments
-    if name in PLAIN:
-        return [[PLAIN[name](clusters, *arguments) if clusters else None for clusters in own]]
-    if name in CORRECTED:
-        p, *keys = (columns[column].to_pylist() for column in arguments)
-        groups: dict[tuple[object, ...], list[int]] = {}
-        for row in range(len(p)):
-            groups.setdefault(tuple(values[row] for values in keys), []).append(row)
-        corrected_p: list[float | None] = [None] * len(p)
-        for rows in groups.values():
-            for row, value in zip(rows, CORRECTED[name]([p[row] for row in rows]), strict=True):
-                corrected_p[row] = value
-        return [corrected_p]
-    function, decimals = FUNCTIONS[name]
-    estimates = [function(clusters, *arguments) if clusters else stats.UNKNOWN for clusters in own]
-    ends = [
-        [e.low for e in estimates],
-        [e.high for e in estimates],
-    ]  # further decimals are rounding noise of the machine
-    return [[e.value for e in estimates], *([None if v is None else round(v, decimals) for v in end] for end in ends)]
+def correct_statistic(
+    statistic: DeclaredStatistic, columns: Mapping[str, pa.ChunkedArray | pa.Array]
+) -> list[float | None]:
+    """Return the corrected values of a table column, from the columns computed so far."""
+    p, *kin = (columns[column].to_pylist() for column in statistic.arguments)
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for row in range(len(p)):
+        groups.setdefault(tuple(values[row] for values in kin), []).append(row)
+    corrected: list[float | None] = [None] * len(p)
+    for rows in groups.values():
+        for row, value in zip(rows, CORRECTED[statistic.function]([p[row] for row in rows]), strict=True):
+            corrected[row] = value
+    return corrected
+
+
+def estimate_by_part(entry: Entry, clusters: pa.Table) -> pa.Table:
+    """Return the columns that clusters determine, one row for each `part` and `number` of the clusters, ordered by
+    these."""
+    import pyarrow as pa
+
+    keys, cells = number_part_cells(clusters)
+    estimates = estimate_by_cell(entry, group_clusters(cells), range(len(keys)))
+    names = [name for s in entry.statistics if s.function not in CORRECTED for name in list_added_columns(s)]
+    columns: dict[str, Any] = {
+        "part": pa.array([part for part, _ in keys], pa.string()),
+        "number": pa.array([number for _, number in keys], pa.int64()),
+    }
+    columns |= {name: to_doubles([estimates[cell][name] for cell in range(len(keys))]) for name in names}
+    return pa.table(columns)
+
+
+def number_part_cells(clusters: pa.Table) -> tuple[list[tuple[str, int]], pa.Table]:
+    """Return the distinct parts and numbers of clusters in order, and the clusters with their place in it as `cell`."""
+    import pyarrow as pa
+
+    parts = clusters["part"].combine_chunks().dictionary_encode()
+    labels = parts.dictionary.to_pylist()
+    ranks = {label: rank for rank, label in enumerate(sorted(labels))}
+    numbers = to_vector(clusters["number"]).astype(np.int64)
+    places = np.array([ranks[label] for label in labels], np.int64)
+    width = int(numbers.max(initial=0)) + 1
+    codes = places[to_vector(pa.chunked_array([parts.indices])).astype(np.int64)] * width + numbers
+    found, cells = np.unique(codes, return_inverse=True)
+    column = pa.Array.from_buffers(pa.int64(), len(cells), [None, pa.py_buffer(cells.astype(np.int64))])
+    keys = [(sorted(labels)[code // width], code % width) for code in found.tolist()]
+    return keys, clusters.drop_columns(["part", "number"]).append_column("cell", column)
+
+
+def match_cells(numbers: pa.Table, numbered: pa.Table) -> dict[int, dict[str, float | None]]:
+    """Return cell → its estimates. `numbered` has the part and number of each cell."""
+    cells = {(row["part"], row["number"]): row["cell"] for row in numbered.to_pylist()}
+    found = {(row.pop("part"), row.pop("number")): row for row in numbers.to_pylist()}
+    return {cell: found[key] for key, cell in cells.items() if key in found}
 
 
 def order_result_columns(entry: Entry, columns: Mapping[str, object]) -> list[str]:

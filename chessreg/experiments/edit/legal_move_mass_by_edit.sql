@@ -56,6 +56,7 @@
 --   welch_holm_log10_p = holm_log10(welch_log10_p, run_id)
 --   paired_log10_p = paired_log10_p(difference, difference_squares, paired_cases)
 --   cohens_d = cohens_d(target, target_squares, cases, none_target, none_squares, paired_cases)
+-- stored: conditions, sums
 -- plot: legal move mass by edit
 --   aliases: davis figure 5 bars
 --   form: dots
@@ -69,11 +70,18 @@ SELECT run, reason, states, hint FROM skipped_edits
 WHERE kind = 'edit-next-token' AND run_id IN (SELECT run_id FROM scoped)
 ORDER BY states DESC, run, reason, hint
 
+-- statement: parts
+-- A part is a run.
+SELECT run_id::VARCHAR AS part, run_id FROM scoped WHERE kind = 'edit-next-token' ORDER BY run_id
+
 -- statement: conditions
--- Every condition of runs that read the next token; `kind` is the condition without its number.
-SELECT *, regexp_replace(condition, '-[0-9]+$', '') AS kind
-FROM (SELECT DISTINCT run_id, condition, setting, intervention_id FROM edits_trial
-      WHERE kind = 'edit-next-token' AND condition <> 'skipped' AND run_id IN (SELECT run_id FROM scoped))
+-- Every condition of runs that read the next token; `kind` is the condition without its number. A part has one cell for
+-- each kind and setting, numbered from 1.
+SELECT *, dense_rank() OVER (PARTITION BY run_id ORDER BY kind, setting NULLS FIRST) AS number
+FROM (SELECT DISTINCT t.run_id, t.condition, t.setting, t.intervention_id,
+             regexp_replace(t.condition, '-[0-9]+$', '') AS kind, p.part
+      FROM edits_trial AS t JOIN parts AS p ON p.run_id = t.run_id
+      WHERE t.kind = 'edit-next-token' AND t.condition <> 'skipped')
 
 -- statement: trials
 -- The row of every case and condition.
@@ -82,7 +90,7 @@ SELECT t.run_id, t.unit, t.condition, regexp_replace(t.condition, '-[0-9]+$', ''
        exact_double(t.mass_modified) AS target, exact_double(t.mass_future) AS future, t.argmax_kept,
        t.kl, t.p_square, t.edit_norm
 FROM edits_trial AS t
-WHERE t.kind = 'edit-next-token' AND t.condition <> 'skipped' AND t.run_id IN (SELECT run_id FROM scoped)
+WHERE t.kind = 'edit-next-token' AND t.condition <> 'skipped' AND t.run_id IN (SELECT run_id FROM parts)
 
 -- statement: settings
 -- Layers and scale of each edit of a run, which its controls share; a control names its setting.
@@ -125,13 +133,16 @@ LEFT JOIN interventions AS v ON v.intervention_id = a.intervention_id AND regexp
 LEFT JOIN runs AS b ON 'run:' || b.spec_hash = split_part(v.vector, '/', 1)
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
 
--- statement: base
-SELECT k.*, t.* EXCLUDE (run_id, condition, kind, setting)
+-- statement: measured
+SELECT c.part, c.number, t.*
 FROM trials AS t
-JOIN (SELECT DISTINCT c.run_id, c.condition, c.kind, c.setting, k.cell, k.run, k.checkpoint_id, k.checkpoint, k.type
-      FROM conditions AS c
-      JOIN cells AS k ON k.run_id = c.run_id AND k.kind = c.kind AND k.setting IS NOT DISTINCT FROM c.setting) AS k
-    ON k.run_id = t.run_id AND k.condition = t.condition AND k.setting IS NOT DISTINCT FROM t.setting
+JOIN (SELECT DISTINCT part, run_id, condition, setting, number FROM conditions) AS c
+    ON c.run_id = t.run_id AND c.condition = t.condition AND c.setting IS NOT DISTINCT FROM t.setting
+
+-- statement: base
+SELECT k.cell, k.run, k.checkpoint_id, k.checkpoint, k.type, m.*
+FROM measured AS m
+JOIN cells AS k ON k.run_id = m.run_id AND k.kind = m.kind AND k.setting IS NOT DISTINCT FROM m.setting
 
 -- statement: paired
 -- Every case with that of the clean model and, if the run has one of the same layers and scale, of a random direction.
@@ -139,38 +150,51 @@ SELECT b.*, n.original AS none_original, n.target AS none_target, r.target AS ra
 FROM base AS b
 LEFT JOIN trials AS n ON n.run_id = b.run_id AND n.unit = b.unit
     AND n.condition IN (SELECT condition FROM conditions WHERE kind = 'clean')
-LEFT JOIN (SELECT run_id, unit, setting, avg(target::DOUBLE) AS target FROM trials
+LEFT JOIN (SELECT run_id, unit, setting, exact_double(avg(target)) AS target FROM trials
            WHERE condition IN (SELECT condition FROM conditions WHERE kind = 'random') GROUP BY ALL) AS r
     ON r.run_id = b.run_id AND r.unit = b.unit AND r.setting = b.setting AND b.kind NOT IN ('clean', 'random')
 
+-- statement: sums
+-- Sums of doubles are in a fixed order, so that they do not depend on the number of threads.
+SELECT part, number, count(*) AS cases, count(DISTINCT item) AS games, count(*) FILTER (piece IN ('k', 'K')) AS kings,
+       stddev_samp(original::DOUBLE ORDER BY original) AS original_sd,
+       stddev_samp(target::DOUBLE ORDER BY target) AS target_sd,
+       stddev_samp(future::DOUBLE ORDER BY future) AS future_sd, avg(edit_norm ORDER BY edit_norm) AS edit_norm
+FROM base GROUP BY part, number
+
+-- statement: numbered
+SELECT DISTINCT c.part, c.number, k.cell
+FROM cells AS k
+JOIN conditions AS c ON c.run_id = k.run_id AND c.kind = k.kind AND c.setting IS NOT DISTINCT FROM k.setting
+
 -- statement: table
 SELECT k.cell, k.checkpoint, k.protocol, k.type, k.probe, TRY_CAST(k.layers AS BIGINT[]) AS layers, k.scale,
-       k.scale_rule, b.* EXCLUDE (cell), k.run, k.done, k.planned, k.checkpoint_id, k.intervention_id, k.run_id
+       k.scale_rule, b.* EXCLUDE (part, number), k.run, k.done, k.planned, k.checkpoint_id, k.intervention_id, k.run_id
 FROM cells AS k
-JOIN (SELECT cell, count(*) AS cases, count(DISTINCT item) AS games, count(*) FILTER (piece IN ('k', 'K')) AS kings,
-             stddev_samp(original::DOUBLE) AS original_sd, stddev_samp(target::DOUBLE) AS target_sd,
-             stddev_samp(future::DOUBLE) AS future_sd, avg(edit_norm) AS edit_norm
-      FROM base GROUP BY cell) AS b ON b.cell = k.cell
+JOIN numbered AS n ON n.cell = k.cell
+JOIN sums AS b ON b.part = n.part AND b.number = n.number
 ORDER BY k.cell
 
 -- statement: clusters
 -- A cluster is one game.
 WITH summed AS (
-    SELECT cell, item, count(*) AS cases, sum(original)::DOUBLE AS original, sum(target)::DOUBLE AS target,
-           sum(target::DOUBLE * target::DOUBLE) AS target_squares, sum(future)::DOUBLE AS future, count(future) AS later,
-           count(*) FILTER (argmax_kept) AS kept, sum(kl) AS kl,
+    SELECT part, number, item, count(*) AS cases, sum(original)::DOUBLE AS original, sum(target)::DOUBLE AS target,
+           sum(exact_double(target::DOUBLE * target::DOUBLE))::DOUBLE AS target_squares, sum(future)::DOUBLE AS future, count(future) AS later,
+           count(*) FILTER (argmax_kept) AS kept, sum(kl ORDER BY kl) AS kl,
            CASE WHEN any_value(kind) <> 'clean' THEN count(none_target) END AS paired_cases,
            CASE WHEN any_value(kind) <> 'clean' THEN sum(none_target)::DOUBLE END AS none_target,
            CASE WHEN any_value(kind) <> 'clean' THEN sum(none_original)::DOUBLE END AS none_original,
-           CASE WHEN any_value(kind) <> 'clean' THEN sum(none_target::DOUBLE * none_target::DOUBLE) END AS none_squares,
-           CASE WHEN any_value(kind) <> 'clean' THEN sum((target - none_target)::DOUBLE) END AS difference,
-           CASE WHEN any_value(kind) <> 'clean' THEN sum((target - none_target)::DOUBLE * (target - none_target)::DOUBLE) END
+           CASE WHEN any_value(kind) <> 'clean'
+                THEN sum(exact_double(none_target::DOUBLE * none_target::DOUBLE))::DOUBLE END AS none_squares,
+           CASE WHEN any_value(kind) <> 'clean' THEN sum(target - none_target)::DOUBLE END AS difference,
+           CASE WHEN any_value(kind) <> 'clean'
+                THEN sum(exact_double((target - none_target)::DOUBLE * (target - none_target)::DOUBLE))::DOUBLE END
                AS difference_squares,
-           nullif(count(random_target), 0) AS randoms, sum(random_target) AS random_target,
+           nullif(count(random_target), 0) AS randoms, sum(random_target)::DOUBLE AS random_target,
            sum(CASE WHEN random_target IS NOT NULL THEN target END)::DOUBLE AS beside_random
-    FROM paired GROUP BY cell, item
+    FROM paired GROUP BY part, number, item
 )
-SELECT cell, cases, original, target, target_squares, future, later, kept, kl, paired_cases, none_target, none_original,
+SELECT part, number, cases, original, target, target_squares, future, later, kept, kl, paired_cases, none_target, none_original,
        none_squares, difference, difference_squares, randoms, random_target, beside_random, count(*) AS clusters
 FROM summed GROUP BY ALL ORDER BY ALL
 

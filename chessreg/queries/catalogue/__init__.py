@@ -21,6 +21,7 @@ in `markov.py` has `markov.sql` and `markov_*.sql`. A file has a header and name
     --   share = percent(ended, games)          of clusters' counts, with its interval
     --   log10_p = paired_log10_p(sum, squares, n)      of clusters' counts, a number without interval
     --   p_holm = holm(p, run)                  of columns of the table: of p, with one family per run
+    -- stored: outcomes, different         relations that are computed once for each part (chessreg.queries.parts)
     -- plot: win rate by level
     --   aliases: karvonen figure 2
     --   form: lines             or bars; dots: one row per x; board: x is a square, and each panel of a series a board
@@ -41,6 +42,16 @@ in `markov.py` has `markov.sql` and `markov_*.sql`. A file has a header and name
     -- statement: rows         the rows behind a cell; `board` is an argument for `chessreg board`
     -- statement: skipped      for an empty table: run, reason, states and hint of runs that skipped every state
     -- statement: none         for an empty table: the reason, as one text
+
+A query with `stored` relations divides its cells into parts, which share no results, and stores the numbers of each
+part in a file. It has these relations:
+
+    -- statement: numbered     part, cell, and the number of the cell in its part; without columns of result tables
+    -- statement: parts        part (text), run_id, all that stored numbers depend on except for results; likewise
+    -- statement: measured     rows of result tables, selected by `parts`, with part and number
+
+Stored relations and `clusters` have `part` and `number` instead of `cell`. They read `base`, whose place `measured`
+takes when they are computed, and otherwise only relations that are computed from `parts`.
 
 A column `warning` is also printed as a note below the table, with its row numbers.
 
@@ -71,7 +82,7 @@ from chessreg.queries.catalogue.search import COLUMN_WORD_WEIGHT, rank_descripti
 
 PARTS = (
     "title|topic|question|aliases|paper|kinds|needs|also with|made by|default|columns|statistics|plot|statements of|"
-    "statement"
+    "stored|statement"
 )
 HEADER = re.compile(rf"^-- ({PARTS}):\s*(.*)$")
 COLUMN = re.compile(r"^--   (\w+)(?: \[([^\]]*)\])?: (.+)$")
@@ -165,6 +176,7 @@ class Entry:
     text: str
     plots: tuple[Plot, ...] = ()
     shared: tuple[str, ...] = ()  # names of the statements from another file
+    stored: tuple[str, ...] = ()  # names of the relations that are computed once for each part
 
     @property
     def digest(self) -> str:
@@ -271,6 +283,7 @@ def parse_entry(text: str, path: Path) -> Entry:
             for plot in plots
         ),
         shared=tuple(shared_statements),
+        stored=_split_words(fields.get("stored", "")),
     )
 
 

@@ -65,6 +65,7 @@
 --   delta_elo = elo_difference(points, scored, base_points, base_scored)
 --   delta_random = score_difference(points, scored, random_points, random_scored)
 --   delta_shuffled = score_difference(points, scored, shuffled_points, shuffled_scored)
+-- stored: outcomes, different
 -- plot: score by intervention
 --   aliases: karvonen table 3, table 3
 --   form: bars
@@ -106,21 +107,46 @@ FROM (
     WHERE e.stands_for IS NULL
 )
 
--- statement: base
-SELECT c.cell, c.protocol, c.opening_stream, g.opening_number,
-       g.run_id, g.unit, g.match, g.attempt_id, c.run, c.checkpoint_id, c.checkpoint, c.intervention, c.color,
-       game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score,
+-- statement: numbered
+-- A part is a protocol. Its cells are numbered from 1.
+SELECT DISTINCT protocol::VARCHAR AS part, cell, dense_rank() OVER (PARTITION BY protocol ORDER BY cell) AS number FROM cells
+
+-- statement: parts
+-- All that the numbers of a part depend on, except for its games.
+SELECT n.part, n.number, c.run_id, c."match", c.color, c.policy, c.opening_stream,
+       CASE WHEN c.intervention_id IS NOT NULL THEN p.number END AS plain_number, d.control_numbers
+FROM cells AS c
+JOIN numbered AS n ON n.cell = c.cell
+LEFT JOIN (SELECT DISTINCT n.part, n.number FROM cells AS c JOIN numbered AS n ON n.cell = c.cell
+           WHERE c.intervention_id IS NULL) AS p ON p.part = n.part
+LEFT JOIN (SELECT o.cell, list({number: n.number, kind: o.kind, draw: o.draw} ORDER BY o.kind, o.draw) AS control_numbers
+           FROM controls AS o JOIN numbered AS n ON n.cell = o.control_cell GROUP BY o.cell) AS d ON d.cell = c.cell
+ORDER BY n.part, n.number, c.run_id, c."match"
+
+-- statement: measured
+SELECT p.part, p.number, p.opening_stream, g.opening_number, g.run_id, g.unit, g.match, g.attempt_id,
+       game_score($scoring, g.result, g.termination, g.adjudication_cp, p.color) AS score,
        g.plies, g.result, g.termination, g.adjudication_cp, g.turns,
-       first_tries(c.policy, g.first_try_legal) AS first_try_legal, g.seconds,
-       g.move_hash
-FROM game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
+       first_tries(p.policy, g.first_try_legal) AS first_try_legal, g.seconds, g.move_hash
+FROM game AS g JOIN parts AS p ON p.run_id = g.run_id AND p.match = g.match
+
+-- statement: base
+SELECT c.cell, c.run, c.checkpoint_id, c.checkpoint, c.intervention, c.color, m.*
+FROM measured AS m JOIN cells AS c ON c.run_id = m.run_id AND c.match = m.match
+
+-- statement: outcomes
+SELECT part, number, score, termination, result = '*' AND adjudication_cp IS NOT NULL AS adjudicated, count(*) AS n,
+       sum(first_try_legal) AS first_try_legal, sum(turns) FILTER (first_try_legal IS NOT NULL) AS turns
+FROM base
+GROUP BY ALL
+
+-- statement: different
+SELECT part, number, count(*) AS unique_games FROM (SELECT DISTINCT part, number, move_hash FROM base)
+GROUP BY part, number
 
 -- statement: table
-WITH outcomes AS (
-    SELECT cell, score, termination, result = '*' AND adjudication_cp IS NOT NULL AS adjudicated, count(*) AS n,
-           sum(first_try_legal) AS first_try_legal, sum(turns) FILTER (first_try_legal IS NOT NULL) AS turns
-    FROM base
-    GROUP BY ALL
+WITH ended_games AS (
+    SELECT n.cell, o.* FROM outcomes AS o JOIN numbered AS n ON n.part = o.part AND n.number = o.number
 ),
 played AS (
     SELECT cell, whole(sum(n)) AS n, coalesce(whole(sum(n) FILTER (score = 1)), 0) AS w,
@@ -129,22 +155,22 @@ played AS (
            coalesce(whole(sum(n) FILTER (adjudicated)), 0) AS adjudicated,
            coalesce(whole(sum(n) FILTER (termination = 'forfeit_illegal')), 0) AS forfeits,
            100.0 * sum(first_try_legal)::DOUBLE / nullif(sum(turns), 0)::DOUBLE AS first_try_legal
-    FROM outcomes
+    FROM ended_games
     GROUP BY cell
 ),
-different AS (
-    SELECT cell, count(*) AS unique_games FROM (SELECT DISTINCT cell, move_hash FROM base) GROUP BY cell
+counted AS (
+    SELECT n.cell, d.unique_games FROM different AS d JOIN numbered AS n ON n.part = d.part AND n.number = d.number
 ),
 ended AS (
     SELECT cell, string_agg(replace(termination, '_', ' ') || ' ' || round(100.0 * n / total)::BIGINT || ' %', ', '
                             ORDER BY n DESC, termination) AS ends
     FROM (SELECT cell, termination, sum(n) AS n, sum(sum(n)) OVER (PARTITION BY cell) AS total
-          FROM outcomes GROUP BY cell, termination)
+          FROM ended_games GROUP BY cell, termination)
     GROUP BY cell
 ),
 unedited AS (
     SELECT c.protocol, sum(o.score * o.n) / sum(o.n) FILTER (o.score IS NOT NULL) AS score
-    FROM outcomes AS o JOIN (SELECT DISTINCT cell, protocol FROM cells WHERE intervention_id IS NULL) AS c USING (cell)
+    FROM ended_games AS o JOIN (SELECT DISTINCT cell, protocol FROM cells WHERE intervention_id IS NULL) AS c USING (cell)
     GROUP BY c.protocol
 ),
 stops AS (
@@ -200,54 +226,54 @@ SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, 
            CASE WHEN NOT is_control AND NOT both_signs
                 THEN 'the same direction has not played with the opposite sign: repeat it with the negated scale' END), '') END), '') AS warning,
        checkpoint_id, intervention_id
-FROM arm JOIN played USING (cell) JOIN different USING (cell) JOIN ended USING (cell) JOIN told USING (cell) LEFT JOIN drawn USING (cell)
+FROM arm JOIN played USING (cell) JOIN counted USING (cell) JOIN ended USING (cell) JOIN told USING (cell) LEFT JOIN drawn USING (cell)
 LEFT JOIN unedited AS u ON u.protocol = arm.protocol LEFT JOIN stops USING (cell)
 ORDER BY cell
 
 -- statement: clusters
 -- A cluster is one opening: its points, and the points of the plain model and of each control from the same opening.
--- Openings with equal outcomes in every cell of a protocol are counted together. A game is encoded as 8 * cell + twice
--- its score, or + 3 without a score, or + 4 plus its score if it was forfeited.
+-- Openings with equal outcomes in every cell of a part are counted together. A game is encoded as 8 * its cell's number
+-- + twice its score, or + 3 without a score, or + 4 plus its score if it was forfeited.
 WITH opened AS (
-    SELECT protocol, list_sort(list(8 * cell + CASE WHEN score IS NULL THEN 3
-                                                    WHEN termination IN ('forfeit_illegal', 'opponent_forfeit')
-                                                    THEN 4 + score::BIGINT ELSE (2 * score)::BIGINT END)) AS games
+    SELECT part, list_sort(list(8 * number + CASE WHEN score IS NULL THEN 3
+                                                  WHEN termination IN ('forfeit_illegal', 'opponent_forfeit')
+                                                  THEN 4 + score::BIGINT ELSE (2 * score)::BIGINT END)) AS games
     FROM base
-    GROUP BY protocol, opening_stream, opening_number
+    GROUP BY part, opening_stream, opening_number
 ),
 alike AS (
-    SELECT row_number() OVER () AS number, games, openings
-    FROM (SELECT protocol, games, count(*) AS openings FROM opened GROUP BY ALL)
+    SELECT row_number() OVER () AS id, part, games, openings
+    FROM (SELECT part, games, count(*) AS openings FROM opened GROUP BY ALL)
 ),
 scored AS (
-    SELECT number, openings, game // 8 AS cell, count(*) AS scored,
+    SELECT id, part, openings, game // 8 AS number, count(*) AS scored,
            sum(CASE WHEN game % 8 < 3 THEN game % 8 / 2 ELSE game % 8 - 4 END) AS points,
            count(*) FILTER (game % 8 < 3) AS played,
            coalesce(sum(game % 8 / 2) FILTER (game % 8 < 3), 0) AS played_points
-    FROM (SELECT number, openings, unnest(games) AS game FROM alike)
+    FROM (SELECT id, part, openings, unnest(games) AS game FROM alike)
     WHERE game % 8 <> 3
     GROUP BY ALL
 ),
 twin AS (
-    SELECT DISTINCT e.cell, p.cell AS plain_cell
-    FROM cells AS e JOIN cells AS p ON p.protocol = e.protocol AND p.intervention_id IS NULL
-    WHERE e.intervention_id IS NOT NULL
+    SELECT DISTINCT part, number, plain_number FROM parts WHERE plain_number IS NOT NULL
 ),
 control AS (
-    SELECT o.number, o.cell, c.kind, list(s.points ORDER BY c.draw) AS points, list(s.scored ORDER BY c.draw) AS scored
-    FROM controls AS c
-    JOIN scored AS o ON o.cell = c.cell
-    LEFT JOIN scored AS s ON s.number = o.number AND s.cell = c.control_cell
+    SELECT o.id, o.number, c.control.kind AS kind, list(s.points ORDER BY c.control.draw) AS points,
+           list(s.scored ORDER BY c.control.draw) AS scored
+    FROM (SELECT part, number, unnest(control_numbers) AS control
+          FROM (SELECT DISTINCT part, number, control_numbers FROM parts)) AS c
+    JOIN scored AS o ON o.part = c.part AND o.number = c.number
+    LEFT JOIN scored AS s ON s.id = o.id AND s.number = c.control.number
     GROUP BY ALL
 )
-SELECT o.cell, o.points, o.scored, o.played_points, o.played, p.points AS base_points, p.scored AS base_scored,
-       r.points AS random_points, r.scored AS random_scored, h.points AS shuffled_points, h.scored AS shuffled_scored,
-       whole(sum(o.openings)) AS clusters
+SELECT o.part, o.number, o.points, o.scored, o.played_points, o.played, p.points AS base_points,
+       p.scored AS base_scored, r.points AS random_points, r.scored AS random_scored, h.points AS shuffled_points,
+       h.scored AS shuffled_scored, whole(sum(o.openings)) AS clusters
 FROM scored AS o
-LEFT JOIN twin AS t ON t.cell = o.cell
-LEFT JOIN scored AS p ON p.number = o.number AND p.cell = t.plain_cell
-LEFT JOIN control AS r ON r.number = o.number AND r.cell = o.cell AND r.kind = 'random'
-LEFT JOIN control AS h ON h.number = o.number AND h.cell = o.cell AND h.kind = 'shuffled'
+LEFT JOIN twin AS t ON t.part = o.part AND t.number = o.number
+LEFT JOIN scored AS p ON p.id = o.id AND p.number = t.plain_number
+LEFT JOIN control AS r ON r.id = o.id AND r.number = o.number AND r.kind = 'random'
+LEFT JOIN control AS h ON h.id = o.id AND h.number = o.number AND h.kind = 'shuffled'
 GROUP BY ALL
 ORDER BY ALL
 
