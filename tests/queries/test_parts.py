@@ -171,8 +171,8 @@ class Laboratory:
                                lambda p=path, d=data: p.write_bytes(d[: len(d) // 2])])()  # fmt: skip
 
     def scope(self):
-        run = self.drawn.choice(self.runs)
-        return self.drawn.choice([{}, {}, {"partial": True}, {"run": run.id.hex}, {"checkpoint": self.checkpoints[1].id.hex},
+        run, checkpoint = self.drawn.choice(self.runs).id.hex, self.checkpoints[1].id.hex
+        return self.drawn.choice([{}, {}, {"partial": True}, {"run": run}, {"checkpoint": checkpoint},
                                   {"where": "unit > 3"}, {"machine": "box1"}])  # fmt: skip
 
 
