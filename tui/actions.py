@@ -52,8 +52,8 @@ class Action:
 
     @property
     def shown_keys(self) -> str:
-        shown = KEY_LABELS | ARROW_LABELS if self.ascii else KEY_LABELS
-        return " ".join(shown.get(key, key) for key in self.keys.split(","))
+        labels = KEY_LABELS | ARROW_LABELS if self.ascii else KEY_LABELS
+        return " ".join(labels.get(key, key) for key in self.keys.split(","))
 
     @property
     def shown_key(self) -> str:
@@ -506,8 +506,8 @@ def can_write(cls: type, method: str) -> bool:
     if declared:
         return any(action.writes for action in declared)
     owner = next((each for each in classes if {f"action_{method}", f"_action_{method}"} & vars(each).keys()), None)
-    of_textual = owner is not None and owner.__module__.partition(".")[0] == "textual"
-    return not of_textual or (owner is App and method not in HARMLESS_APP_ACTIONS)
+    is_textual_class = owner is not None and owner.__module__.partition(".")[0] == "textual"
+    return not is_textual_class or (owner is App and method not in HARMLESS_APP_ACTIONS)
 
 
 def check_keys(actions: Iterable[Action] = ACTIONS) -> None:
@@ -527,22 +527,22 @@ def check_keys(actions: Iterable[Action] = ACTIONS) -> None:
 
 def check_shared_places(actions: Sequence[Action]) -> None:
     """Raise ValueError if a screen and a place whose keys it shares use the same key."""
-    for place, also in SHARED_PLACES:
-        here: dict[str, Action] = {}
-        for action in (action for action in actions if action.place in (place, *also)):
+    for place, other_places in SHARED_PLACES:
+        actions_by_key: dict[str, Action] = {}
+        for action in (action for action in actions if action.place in (place, *other_places)):
             for key in action.keys.split(","):
-                if (one := here.setdefault(key, action)) is not action:
+                if (one := actions_by_key.setdefault(key, action)) is not action:
                     raise ValueError(f"{key} in {place} is both {one.name} and {action.name}")
 
 
 def check_table_keys(actions: Sequence[Action], before: Sequence[Action] = ACTIONS) -> None:
     """Raise ValueError if a screen and its table use the same key and did not do so before; the table would
     receive it."""
-    shared = list_table_clashes(before)
-    places = {screen.place for screen, table in shared if screen.method != "filter" and table.method != "find"}
-    known = {(screen.name, table.name) for screen, table in shared}
+    clashes = list_table_clashes(before)
+    places = {screen.place for screen, table in clashes if screen.method != "filter" and table.method != "find"}
+    clashing_names = {(screen.name, table.name) for screen, table in clashes}
     for screen, table in list_table_clashes(actions):
-        if screen.place not in (*PLACES_WITH_OWN_KEYS, *places) and (screen.name, table.name) not in known:
+        if screen.place not in (*PLACES_WITH_OWN_KEYS, *places) and (screen.name, table.name) not in clashing_names:
             raise ValueError(f"{screen.name} and {table.name} want the same key, {screen.keys}")
 
 

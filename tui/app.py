@@ -126,8 +126,8 @@ def to_ascii(character: str) -> str:
         return character
     if "\u2800" <= character <= "\u28ff":  # dots of a chart or of an arrow
         return "*" if character > "\u2800" else " "
-    plain = ASCII_SIGNS.get(character) or unicodedata.normalize("NFKD", character)[:1]
-    return plain if plain.isascii() and plain else "?" * cell_len(character)
+    ascii_text = ASCII_SIGNS.get(character) or unicodedata.normalize("NFKD", character)[:1]
+    return ascii_text if ascii_text.isascii() and ascii_text else "?" * cell_len(character)
 
 
 ASCII_FILTER = AsciiFilter()
@@ -213,9 +213,9 @@ class ChessregApp(Host):
         """Choose the theme before the first screen exists, so that styles are computed once."""
         for theme in self.themes:
             self.register_theme(theme)
-        known = {theme.name for theme in self.themes}
-        chosen = self.remembered.get("theme", "")
-        self.theme = chosen if chosen in known else self.themes[0].name
+        theme_names = {theme.name for theme in self.themes}
+        theme_name = self.remembered.get("theme", "")
+        self.theme = theme_name if theme_name in theme_names else self.themes[0].name
 
     async def on_ready(self) -> None:
         """Load the registry's code only after the first frame, which it would delay."""
@@ -287,13 +287,13 @@ class ChessregApp(Host):
         """Show a slow call in the banner, and remove the message when the call is done."""
         if not self.is_running:
             return
-        banner, waiting = self.find_banner(), self.database.find_oldest_call()
+        banner, oldest_call = self.find_banner(), self.database.find_oldest_call()
         if banner is None or banner.has_class("-wrong"):
             return
-        if waiting and waiting.seconds > SLOW_CALL_S:
+        if oldest_call and oldest_call.seconds > SLOW_CALL_S:
             keys = f"; {show.format_count(len(self.typed.waiting), 'key')} waiting for it" if self.typed.waiting else ""
             drops = ", Esc drops them" if keys and self.typed.is_stuck else ""
-            banner.set_message(f"still {waiting.what} … {waiting.seconds:.0f} s{keys}{drops}")
+            banner.set_message(f"still {oldest_call.what} … {oldest_call.seconds:.0f} s{keys}{drops}")
         elif banner.message:
             banner.clear_message()
 
@@ -310,8 +310,8 @@ class ChessregApp(Host):
         finally:
             self._looking = False
         self.show_slow_call()
-        changed, self.version = version != self.version and self.version is not None, version
-        if self.lost or changed:
+        has_changed, self.version = version != self.version and self.version is not None, version
+        if self.lost or has_changed:
             self.reload_screens()
             self.announce_ended_jobs()
 
@@ -327,14 +327,14 @@ class ChessregApp(Host):
             return
         self._taking_in = True
         try:
-            why_not = await self.database.ask("ingesting results", look)
+            failure = await self.database.ask("ingesting results", look)
         except Exception as error:  # an unreadable registry is reported by `look`
             self.log.warning(error)
             return
         finally:
             self._taking_in = False
-        if why_not and tell:
-            self.notify(f"not up to date: {why_not}", severity="warning")
+        if failure and tell:
+            self.notify(f"not up to date: {failure}", severity="warning")
 
     @work(group="followed")
     async def announce_ended_jobs(self) -> None:
@@ -493,13 +493,13 @@ class ChessregApp(Host):
         until = time.monotonic() + QUIT_WRITE_TIMEOUT_S
         while self.writes.waits and not self.writes.blocked_writes and time.monotonic() < until:
             await asyncio.sleep(TICK_S / 20)
-        lost = []
+        lost_texts = []
         if self.writes.waits:
             number = show.format_count(len(self.writes.waits), "change")
-            lost.append(f"{number} not written yet; quitting discards them.")
+            lost_texts.append(f"{number} not written yet; quitting discards them.")
         if self.model.commands:
-            lost.append(f"Still running; quitting kills: {show.join_words(self.model.commands)}.")
-        if not lost:
+            lost_texts.append(f"Still running; quitting kills: {show.join_words(self.model.commands)}.")
+        if not lost_texts:
             self.exit()
             return
         from tui.screens.dialogs import Confirm
@@ -508,4 +508,4 @@ class ChessregApp(Host):
             if yes:
                 self.exit()
 
-        self.push_screen(Confirm(f"{' '.join(lost)} Quit?"), handle_answer)
+        self.push_screen(Confirm(f"{' '.join(lost_texts)} Quit?"), handle_answer)

@@ -94,8 +94,8 @@ def list_readable_256(white: Color, black: Color) -> tuple[Color, ...]:
 @cache
 def list_256() -> tuple[Color, ...]:
     """Return the colors of the 256-color palette that every terminal shows alike."""
-    shown = (Color(*RichColor.from_ansi(number).get_truecolor()) for number in range(16, 256))
-    return tuple(dict.fromkeys(downgrade_color(one, ColorSystem.EIGHT_BIT) for one in shown))
+    colors = (Color(*RichColor.from_ansi(number).get_truecolor()) for number in range(16, 256))
+    return tuple(dict.fromkeys(downgrade_color(one, ColorSystem.EIGHT_BIT) for one in colors))
 
 
 @cache
@@ -109,9 +109,9 @@ def downgrade_color(color: Color, system: ColorSystem) -> Color:
     """Return the color that Rich sends to a terminal of this color system instead of `color`."""
     if system is ColorSystem.TRUECOLOR:
         return color
-    sent = RichColor.from_rgb(*color.rgb).downgrade(system)
+    terminal_color = RichColor.from_rgb(*color.rgb).downgrade(system)
     return (
-        Color.parse(SIXTEEN_COLORS[sent.number])
-        if sent.number is not None and sent.number < 16
-        else Color(*sent.get_truecolor())
+        Color.parse(SIXTEEN_COLORS[terminal_color.number])
+        if terminal_color.number is not None and terminal_color.number < 16
+        else Color(*terminal_color.get_truecolor())
     )

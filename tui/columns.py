@@ -84,14 +84,14 @@ def find_foldable(
     The first column is always needed. A text that is not empty is only left out of at least FOLDED_ROWS rows, if
     `several` of them are compared.
     """
-    found = {}
+    foldable = {}
     for column in columns[1:]:
         if rows and column.foldable:
             text = column.of(rows[0])
             constant = several and len(rows) >= MIN_FOLD_ROWS and column.role not in ("key", "value")
             if (constant or not text) and all(column.of(row) == text for row in rows[1:]):
-                found[column.field] = text
-    return found
+                foldable[column.field] = text
+    return foldable
 
 
 def is_numeric_field(field: str, rows: Iterable[Mapping[str, Any]]) -> bool:
@@ -107,39 +107,42 @@ def compute_widths(columns: Sequence[TableColumn], rows: Iterable[Mapping[str, A
     their heading and `least`, names last; numbers are never cut. If that is not enough, the last columns are reached by
     scrolling, and columns of MIN_CUT_CELLS are not cut further.
     """
-    natural = [cell_len(column.heading) for column in columns]
+    heading_widths = [cell_len(column.heading) for column in columns]
     for row in rows:
         for place, column in enumerate(columns):
-            natural[place] = max(natural[place], cell_len(column.of(row)[:MAX_MEASURED_CHARS]))
-    wide = [
-        max(cell_len(column.heading), min(cells, column.widest)) for column, cells in zip(columns, natural, strict=True)
+            heading_widths[place] = max(heading_widths[place], cell_len(column.of(row)[:MAX_MEASURED_CHARS]))
+    column_widths = [
+        max(cell_len(column.heading), min(cells, column.widest))
+        for column, cells in zip(columns, heading_widths, strict=True)
     ]
     floor = [
-        wide[place] if column.right or column.whole else max(column.least, cell_len(column.heading))
+        column_widths[place] if column.right or column.whole else max(column.least, cell_len(column.heading))
         for place, column in enumerate(columns)
     ]
-    gaps = GAP_CELLS * (len(wide) - 1)
-    spare = space - sum(wide) - gaps
-    for place in sorted(range(len(wide)), key=natural.__getitem__):  # nearly complete columns first
-        given = max(0, min(spare, natural[place] - wide[place]))
-        wide[place], spare = wide[place] + given, spare - given
-    over, kept = sum(wide) + gaps - space, len(wide)
-    while over > 0 and kept > 1 and columns[kept - 1].role == "detail":
-        kept -= 1
-        over -= wide[kept] + GAP_CELLS - 2 * (kept == len(wide) - 1)  # " »" needs two cells
-    if sum(floor[:kept]) + GAP_CELLS * (kept - 1) > space:
-        floor = [min(cells, max(least, MIN_CUT_CELLS)) for cells, least in zip(wide, floor, strict=True)]
-    while over > 0 and kept > 1 and sum(floor[:kept]) + GAP_CELLS * (kept - 1) > space:
-        kept -= 1
-        over -= wide[kept] + GAP_CELLS - 2 * (kept == len(wide) - 1)
+    gaps = GAP_CELLS * (len(column_widths) - 1)
+    spare = space - sum(column_widths) - gaps
+    for place in sorted(range(len(column_widths)), key=heading_widths.__getitem__):  # nearly complete columns first
+        added_cells = max(0, min(spare, heading_widths[place] - column_widths[place]))
+        column_widths[place], spare = column_widths[place] + added_cells, spare - added_cells
+    over, kept_count = sum(column_widths) + gaps - space, len(column_widths)
+    while over > 0 and kept_count > 1 and columns[kept_count - 1].role == "detail":
+        kept_count -= 1
+        over -= (
+            column_widths[kept_count] + GAP_CELLS - 2 * (kept_count == len(column_widths) - 1)
+        )  # " »" needs two cells
+    if sum(floor[:kept_count]) + GAP_CELLS * (kept_count - 1) > space:
+        floor = [min(cells, max(least, MIN_CUT_CELLS)) for cells, least in zip(column_widths, floor, strict=True)]
+    while over > 0 and kept_count > 1 and sum(floor[:kept_count]) + GAP_CELLS * (kept_count - 1) > space:
+        kept_count -= 1
+        over -= column_widths[kept_count] + GAP_CELLS - 2 * (kept_count == len(column_widths) - 1)
     while over > 0:
-        free = [place for place in range(kept) if wide[place] > floor[place]]
+        free = [place for place in range(kept_count) if column_widths[place] > floor[place]]
         if not free:
             break
         less = [place for place in free if columns[place].role != "key"]  # names stay whole as long as possible
-        wide[max(less or free, key=wide.__getitem__)] -= 1
+        column_widths[max(less or free, key=column_widths.__getitem__)] -= 1
         over -= 1
-    return wide
+    return column_widths
 
 
 def order_by_use(columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any]], space: int) -> list[TableColumn]:
@@ -151,8 +154,8 @@ def order_by_use(columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any
     if sum(compute_widths(columns, rows, space)) + GAP_CELLS * (len(columns) - 1) <= space:
         return list(columns)
     texts = [column for column in columns if not column.right and column.role != "value"]
-    different = {column.field: len({column.of(row) for row in rows}) for column in texts}
-    most = max(different.values(), default=0)
+    distinct_counts = {column.field: len({column.of(row) for row in rows}) for column in texts}
+    max_distinct = max(distinct_counts.values(), default=0)
 
     def rank(column: TableColumn) -> int:
         if column.role == "key":
@@ -163,7 +166,7 @@ def order_by_use(columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any
             return 2
         if column.role == "detail":
             return 3
-        return 0 if 2 * different[column.field] >= most and column.heading not in BOOKKEEPING else 3
+        return 0 if 2 * distinct_counts[column.field] >= max_distinct and column.heading not in BOOKKEEPING else 3
 
     return [*columns[:1], *sorted(columns[1:], key=rank)]
 

@@ -64,9 +64,9 @@ def tui(
         options = [*([] if write else ["--read-only"]), *(["--ascii"] if letters else [])]
         serve_pages(place.reference, store_path, options, host, port)
         return
-    served = bool(os.environ.get("TEXTUAL_DRIVER"))  # a browser is at the other end
+    is_served = bool(os.environ.get("TEXTUAL_DRIVER"))  # a browser is at the other end
     streams = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
-    if not served and (other := [name for name, stream in streams.items() if not stream.isatty()]):
+    if not is_served and (other := [name for name, stream in streams.items() if not stream.isatty()]):
         raise BadInputError(
             f"the terminal UI needs a terminal: {' and '.join(other)} {'is' if len(other) == 1 else 'are'} redirected",
             "chessreg runs list prints the runs",
@@ -83,12 +83,12 @@ def tui(
 
         return open_tui_session(place, store_path, read_only, create=not home.is_named)
 
-    plain = not served and not has_unicode()
-    glyphs: Glyphs | None = "letters" if letters or plain else None
-    terminal = Terminal() if served or letters or plain else ask_terminal()
+    is_plain = not is_served and not has_unicode()
+    glyphs: Glyphs | None = "letters" if letters or is_plain else None
+    terminal = Terminal() if is_served or letters or is_plain else ask_terminal()
     app = ChessregApp(
         opener, place.masked_location, read_only=read_only, glyphs=glyphs, themes=load_themes(), keys=load_keys(),
-        plain=letters or plain,
+        plain=letters or is_plain,
         images=terminal.widget, typed=terminal.typed,
     )  # fmt: skip
     install_parser()
@@ -119,8 +119,12 @@ def has_unicode() -> bool:
     In the locale C, Python switches to UTF-8 and sets LC_CTYPE (PEP 538), so that LC_CTYPE does not describe the
     terminal.
     """
-    own = os.environ.get("LC_CTYPE", "")
-    locale = os.environ.get("LC_ALL") or ("" if own in COERCED_LOCALES else own) or os.environ.get("LANG", "")
+    locale_name = os.environ.get("LC_CTYPE", "")
+    locale = (
+        os.environ.get("LC_ALL")
+        or ("" if locale_name in COERCED_LOCALES else locale_name)
+        or os.environ.get("LANG", "")
+    )
     if locale in ("C", "POSIX") or os.environ.get("TERM") in ("linux", "dumb"):
         return False
     return (sys.stdout.encoding or "").lower().startswith("utf")

@@ -42,10 +42,10 @@ class AltKeyParser(XTermParser):
     def _sequence_to_key_events(self, sequence: str, alt: bool = False) -> Iterable[Key]:
         behind = sequence[1:] if sequence.startswith(ESC) and sequence[1:] not in SEQUENCE_INTRODUCERS else ""
         pair = len(behind) == 1 or (alt and len(sequence) == 1)
-        apart, self._apart = self._apart, self._apart and sequence == ESC
+        is_apart, self._apart = self._apart, self._apart and sequence == ESC
         for key in super()._sequence_to_key_events(sequence[-1] if pair else sequence):
             name = f"shift+{key.key.lower()}" if len(key.key) == 1 and key.key.isupper() else key.key
-            yield AltKey(f"alt+{name}", key.character, apart) if pair else key
+            yield AltKey(f"alt+{name}", key.character, is_apart) if pair else key
 
 
 def install_parser() -> None:

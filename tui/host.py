@@ -64,8 +64,8 @@ class Host(App[Exception | None]):
 
     def apply_keys_to(self, actions: Iterable[Action]) -> list[Action]:
         """Return the actions with the user's keys, in ASCII if the terminal shows only that."""
-        own = apply_keys(actions, self.keys)
-        return [replace(action, ascii=True) for action in own] if self.is_ascii_only else own
+        custom_actions = apply_keys(actions, self.keys)
+        return [replace(action, ascii=True) for action in custom_actions] if self.is_ascii_only else custom_actions
 
     @property
     def is_ascii_only(self) -> bool:
@@ -184,8 +184,8 @@ class Host(App[Exception | None]):
         if isinstance(error, RegistryError):
             self.lost = True
             screen.stale = True  # type: ignore[attr-defined]  # it is read again once the registry is there
-        again = "; retried every 2 s" if isinstance(error, RegistryError) else ""
-        full = message + (f" ({hint}{again})" if hint else again)
+        note = "; retried every 2 s" if isinstance(error, RegistryError) else ""
+        full = message + (f" ({hint}{note})" if hint else note)
         if not self.notices or self.notices[-1].message != full:
             self.notices.append(Notice(datetime.now(UTC), "", full, "error"))
         for banner in screen.query(Banner):
@@ -248,13 +248,13 @@ class Host(App[Exception | None]):
         if self.refuse_while_lost():
             return
         self.notify(shlex.join(["chessreg", *words]), title=doing)
-        status, out, err = await self.model.run_command(exact or words)
+        status, output, err = await self.model.run_command(exact or words)
         errors = [line for line in err.splitlines() if line.strip()]
         if status:
             self.notify(find_command_error(errors) or f"exit status {status}", title=f"not {done}", severity="error")
         else:
             succeeded()
-            last = errors if told else out.strip().splitlines() or errors
+            last = errors if told else output.strip().splitlines() or errors
             self.notify("\n".join(filter(None, [told, *last[-1:]])), title=done)
             if self.top_screen is not None:
                 self.top_screen.load()

@@ -55,10 +55,14 @@ def make_interval_bars(
     tone: Callable[[Mapping[str, Any]], Tone] | None = None,
 ) -> IntervalBars | None:
     """Return the bars of a column, or None if fewer than MIN_ESTIMATES rows have an estimate."""
-    estimates = [found for row in rows if (found := estimate(row)) is not None and math.isfinite(found.value)]
+    estimates = [
+        estimate_value
+        for row in rows
+        if (estimate_value := estimate(row)) is not None and math.isfinite(estimate_value.value)
+    ]
     if len(estimates) < MIN_ESTIMATES:
         return None
-    ends = [end for found in estimates for end in found if end is not None and math.isfinite(end)]
+    ends = [end for estimate_value in estimates for end in estimate_value if end is not None and math.isfinite(end)]
     ticks = choose_ticks(min(ends), max(ends))
     return IntervalBars(field, estimate, ticks[0], ticks[-1], tone)
 
@@ -85,12 +89,12 @@ def draw_interval(estimate: ShownEstimate, low: float, high: float, width: int) 
         cells[place(0.0)] = "┊"
     if estimate.low is not None or estimate.high is not None:
         first = 0 if estimate.low is None else place(estimate.low)
-        final = last if estimate.high is None else place(estimate.high)
-        cells[first : final + 1] = "─" * (final + 1 - first)
+        last_cell = last if estimate.high is None else place(estimate.high)
+        cells[first : last_cell + 1] = "─" * (last_cell + 1 - first)
         if estimate.low is not None:
             cells[first] = "├"
         if estimate.high is not None:
-            cells[final] = "┤"
+            cells[last_cell] = "┤"
     cells[place(estimate.value)] = "●"
     return "".join(cells)
 
@@ -103,8 +107,8 @@ def choose_ticks(low: float, high: float, number: int = MAX_TICKS) -> list[float
     """
     if high <= low:
         low, high = low - (abs(low) * 0.1 or 0.5), high + (abs(high) * 0.1 or 0.5)
-    rough = (high - low) / max(1, number)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * nice for nice in (1, 2, 2.5, 5, 10) if power * nice >= rough * (1 - 1e-9))
+    rough_step = (high - low) / max(1, number)
+    power = 10.0 ** math.floor(math.log10(rough_step))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough_step * (1 - 1e-9))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(n * step, 12) for n in range(first, last + 1)]

@@ -46,13 +46,13 @@ def load_keys() -> dict[str, str]:
 
     keys = {name: parse_keys(file, name, text) for name, text in flatten_settings(values).items()}
     names = {action.name for action in ACTIONS}
-    if unknown := sorted(keys.keys() - names):
-        raise BadInputError(f"{file}: action {unknown[0]!r} does not exist", "chessreg tui --keys")
+    if unknown_keys := sorted(keys.keys() - names):
+        raise BadInputError(f"{file}: action {unknown_keys[0]!r} does not exist", "chessreg tui --keys")
     try:
-        check_keys(own := apply_keys(ACTIONS, keys))
-        check_shared_places(own)
-        check_table_keys(own)
-        check_text_keys(own)
+        check_keys(custom_actions := apply_keys(ACTIONS, keys))
+        check_shared_places(custom_actions)
+        check_table_keys(custom_actions)
+        check_text_keys(custom_actions)
     except ValueError as error:
         raise BadInputError(f"{file}: {error}", "give one of them another key") from error
     return keys
@@ -63,8 +63,8 @@ def parse_keys(file: Path, name: str, text: object) -> str:
     if not isinstance(text, str) or not text.split():
         raise BadInputError(f"{file}: the key of {name} is {text!r}", f'{name} = "x", or "x ctrl+x"')
     keys = [_character_to_key(word) if len(word) == 1 else word for word in text.split()]
-    if wrong := next((key for key in keys if not KEY_PATTERN.fullmatch(key)), None):
-        raise BadInputError(f"{file}: {wrong!r} of {name} is not a key", "such as x, ctrl+x, f5, pagedown, ?")
+    if wrong_key := next((key for key in keys if not KEY_PATTERN.fullmatch(key)), None):
+        raise BadInputError(f"{file}: {wrong_key!r} of {name} is not a key", "such as x, ctrl+x, f5, pagedown, ?")
     return ",".join(keys)
 
 
@@ -75,9 +75,9 @@ def format_key_file() -> str:
     for action in ACTIONS:
         if action.place != place:
             place = action.place
-            own = (
+            custom_lines = (
                 " (they may repeat keys of everywhere)" if place in PLACES_WITH_OWN_KEYS and place != EVERYWHERE else ""
             )
-            lines += ["", f"# {place}{own}"]
+            lines += ["", f"# {place}{custom_lines}"]
         lines.append(f'#"{action.name}" = "{action.keys.replace(",", " ")}"  # {action.text}')
     return "\n".join(lines) + "\n"

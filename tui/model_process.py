@@ -91,10 +91,10 @@ class ModelProcess:
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )  # fmt: skip
-            out, err = await process.communicate()
+            output, err = await process.communicate()
         finally:
             self.commands.remove(command)
-        return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
+        return process.returncode or 0, output.decode(errors="replace"), err.decode(errors="replace")
 
     async def close(self) -> None:
         """End the process."""
@@ -113,23 +113,23 @@ class ModelProcess:
     async def _reply(self, number: int, question: LabPosition | StoredState | VectorScales) -> dict[str, Any]:
         from chessreg.lab.question import StoredState, VectorScales
 
-        of = {StoredState: "state", VectorScales: "scales"}.get(type(question), "position")
-        line = json.dumps({"id": number, of: question.model_dump(mode="json")}) + "\n"
+        noun = {StoredState: "state", VectorScales: "scales"}.get(type(question), "position")
+        line = json.dumps({"id": number, noun: question.model_dump(mode="json")}) + "\n"
         process = await self._start_if_needed()
         assert process.stdin
         assert process.stdout
         try:
             process.stdin.write(line.encode())
             await process.stdin.drain()
-            answered = await process.stdout.readline()
+            answer_line = await process.stdout.readline()
         except (ConnectionError, ValueError) as error:
             await self.close()
             raise ModelProcessError("the model's process stopped responding", "r runs it again") from error
-        if not answered:
+        if not answer_line:
             await self.close()
             raise ModelProcessError("the model's process has ended", "r starts it again")
         self.has_answered = True
-        reply: dict[str, Any] = json.loads(answered)
+        reply: dict[str, Any] = json.loads(answer_line)
         return reply
 
     async def _start_if_needed(self) -> asyncio.subprocess.Process:

@@ -196,9 +196,9 @@ def draw_sparkline(values: Sequence[float], width: int, low: float | None = None
     cells = [values[min(n + span, len(values)) - 1] for n in range(0, len(values), span)]
     if not cells:
         return ""
-    least, most = min(cells) if low is None else low, max(cells) if high is None else high
+    least, highest = min(cells) if low is None else low, max(cells) if high is None else high
     steps = len(SPARKS) - 1
-    return "".join(SPARKS[round(steps * min(1.0, max(0.0, (v - least) / ((most - least) or 1.0))))] for v in cells)
+    return "".join(SPARKS[round(steps * min(1.0, max(0.0, (v - least) / ((highest - least) or 1.0))))] for v in cells)
 
 
 def format_units_done(row: Mapping[str, Any]) -> str:

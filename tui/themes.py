@@ -115,44 +115,52 @@ def make_legible(
 
     The ANSI themes are returned unchanged, because the terminal chooses their colors.
     """
-    found = {"selection": variables["panel"], "edge": variables["foreground"], **variables}
-    background = Color.parse(found["background"])
+    theme_colors = {"selection": variables["panel"], "edge": variables["foreground"], **variables}
+    background = Color.parse(theme_colors["background"])
     if background.ansi is not None:
-        return found
+        return theme_colors
     if system is ColorSystem.STANDARD:
         sixteen = SIXTEEN_DARK if theme.dark else SIXTEEN_LIGHT
-        found, colors, background = found | sixteen, sixteen, Color.parse(sixteen["background"])
+        theme_colors, colors, background = theme_colors | sixteen, sixteen, Color.parse(sixteen["background"])
     else:
-        found |= complete_variables(found, theme, background)
-        colors = {of: getattr(theme, of, None) or found[of] for of in TEXT_VARIABLES.values()}
+        theme_colors |= complete_variables(theme_colors, theme, background)
+        colors = {
+            variable: getattr(theme, variable, None) or theme_colors[variable] for variable in TEXT_VARIABLES.values()
+        }
     if system is ColorSystem.EIGHT_BIT:
         for name in {*BACKGROUND_VARIABLES, *(ground for _, ground in ON_COLOR), "edge"}:
-            found[name] = find_nearest_256(Color.parse(found[name])).hex
-        background = Color.parse(found["background"])
-    grounds = [Color.parse(found[name]) for name in BACKGROUND_VARIABLES]
-    for name, of in TEXT_VARIABLES.items():
-        also = [Color.parse(found[ground]) for text, ground in ON_COLOR if text == name]
+            theme_colors[name] = find_nearest_256(Color.parse(theme_colors[name])).hex
+        background = Color.parse(theme_colors["background"])
+    grounds = [Color.parse(theme_colors[name]) for name in BACKGROUND_VARIABLES]
+    for name, variable in TEXT_VARIABLES.items():
+        backgrounds = [Color.parse(theme_colors[ground]) for text, ground in ON_COLOR if text == name]
         dim = DIM_SHARE if name == "foreground" else 1.0
-        found[name] = make_readable(Color.parse(colors[of]), [*grounds, *also], dim, system).hex
-    found["block-cursor-foreground"] = make_readable(background, [Color.parse(found["primary"])], system=system).hex
-    found |= {"scrollbar": found["edge"], "scrollbar-hover": found["text-muted"], "scrollbar-active": found["accent"]}
-    found |= {f"scrollbar-background{state}": found["surface"] for state in ("", "-hover", "-active")}
+        theme_colors[name] = make_readable(Color.parse(colors[variable]), [*grounds, *backgrounds], dim, system).hex
+    theme_colors["block-cursor-foreground"] = make_readable(
+        background, [Color.parse(theme_colors["primary"])], system=system
+    ).hex
+    theme_colors |= {
+        "scrollbar": theme_colors["edge"],
+        "scrollbar-hover": theme_colors["text-muted"],
+        "scrollbar-active": theme_colors["accent"],
+    }
+    theme_colors |= {f"scrollbar-background{state}": theme_colors["surface"] for state in ("", "-hover", "-active")}
     for name in ("accent", "warning"):  # backgrounds of text in the theme's background color
-        found[name] = make_readable(Color.parse(found[name]), [background], system=system).hex
-    return found
+        theme_colors[name] = make_readable(Color.parse(theme_colors[name]), [background], system=system).hex
+    return theme_colors
 
 
 def complete_variables(variables: Mapping[str, str], theme: Theme, background: Color) -> dict[str, str]:
     """Return the mixed colors of chessreg that a theme does not set itself."""
-    mixed = {
+    mixed_colors = {
         "selection": background.blend(Color.parse(variables["primary"]), 0.25).hex,
         "edge": background.blend(Color.parse(variables["foreground"]), 0.25).hex,
         "text-muted": background.blend(Color.parse(variables["foreground"]), 0.7).hex,
     }
-    found = {name: color for name, color in mixed.items() if name not in theme.variables}
+    added_colors = {name: color for name, color in mixed_colors.items() if name not in theme.variables}
     for name in ("warning", "error"):
-        found[f"{name}-muted"] = background.blend(Color.parse(variables[name]), 0.15).hex
-    return found
+        added_colors[f"{name}-muted"] = background.blend(Color.parse(variables[name]), 0.15).hex
+    return added_colors
 
 
 def find_cursor_style(app: App[Any]) -> Style | None:
@@ -176,9 +184,9 @@ def load_theme(path: Path) -> Theme:
     except (OSError, ValueError, RecursionError) as error:
         raise BadInputError(f"{path}: {error}") from error
     colors = {f.name for f in fields(Theme)} - {"name", "dark", "variables", "luminosity_spread", "text_alpha"}
-    if unknown := sorted(set(values) - colors - {"dark", "variables"}):
+    if unknown_names := sorted(set(values) - colors - {"dark", "variables"}):
         raise BadInputError(
-            f"{path}: a theme has no {unknown[0]!r}", f"it has dark, variables, {', '.join(sorted(colors))}"
+            f"{path}: a theme has no {unknown_names[0]!r}", f"it has dark, variables, {', '.join(sorted(colors))}"
         )
     variables = values.pop("variables", {})
     if not isinstance(variables, dict) or not isinstance(values.get("dark", True), bool):

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def find_annotated(sql: SqlSession, noun: str, word: str, ids: Sequence[UUID]) -> set[UUID]:
     """Return the targets among `ids` that currently have an annotation of this type."""
     now = names.CURRENT_ANNOTATIONS.c
-    wanted = now.noun == noun, now.word == tables.AnnotationWord(word).value, now.target.in_([id.hex for id in ids])
-    return {UUID(hex=target) for target in sql.scalars(select(now.target).where(*wanted))}
+    conditions = now.noun == noun, now.word == tables.AnnotationWord(word).value, now.target.in_([id.hex for id in ids])
+    return {UUID(hex=target) for target in sql.scalars(select(now.target).where(*conditions))}
 
 
 def toggle_annotation(sql: SqlSession, noun: str, ids: Sequence[UUID], word: str) -> bool:
@@ -26,8 +26,8 @@ def toggle_annotation(sql: SqlSession, noun: str, ids: Sequence[UUID], word: str
 
     Returns whether they have it now.
     """
-    have = find_annotated(sql, noun, word, ids)
-    missing = [id for id in ids if id not in have]
+    annotated_ids = find_annotated(sql, noun, word, ids)
+    missing = [id for id in ids if id not in annotated_ids]
     for id in missing:
         names.add_annotation(sql, noun, id, word)
     for id in ids if not missing else ():

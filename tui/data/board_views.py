@@ -62,9 +62,9 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
 
         views = build_dataset_frames(session.inputs, row["dataset_id"].hex, row["unit"])
         newest = find_newest_checkpoint(session)
-        called = name_checkpoint(session, newest)
+        checkpoint_name = name_checkpoint(session, newest)
         pgn = format_dataset_game(row, views[-1]) if views[-1].moves else ""
-        return Boards(dict(row), views, row["run"], "dataset", pgn=pgn, checkpoint=newest, model=called)
+        return Boards(dict(row), views, row["run"], "dataset", pgn=pgn, checkpoint=newest, model=checkpoint_name)
     run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
     with session.database.read() as sql:
         run = sql.get(tables.Run, run_id)
@@ -75,36 +75,38 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
                 tables.KindRecord.name == run.kind, tables.KindRecord.version == run.version
             )
         ).first()
-        called = name_runs(sql, {run_id})[run_id]
+        checkpoint_name = name_runs(sql, {run_id})[run_id]
     if record is None:
-        raise NotFoundError(f"kind {run.kind} of run {called} is not recorded here")
+        raise NotFoundError(f"kind {run.kind} of run {checkpoint_name} is not recorded here")
     result_tables = (
         [row["result_table"]] if row.get("result_table") else [f for f in record.result_tables if f in RESULT_TABLES]
     )
-    whole = find_row(session, row, result_tables)
-    if whole is None:
-        raise NotFoundError(f"unit {row.get('unit')} of run {called} has no stored row")
+    full_row = find_row(session, row, result_tables)
+    if full_row is None:
+        raise NotFoundError(f"unit {row.get('unit')} of run {checkpoint_name} has no stored row")
     if run.kind in KINDS_WITH_OWN_SCREEN:
-        return Boards(whole, [], called, run.kind)
+        return Boards(full_row, [], checkpoint_name, run.kind)
     kind = find_kind_of_record(record, session.store.read_only)
-    views = kind.board_views({k: v for k, v in whole.items() if k != "result_table"}, session.inputs)
+    views = kind.board_views({k: v for k, v in full_row.items() if k != "result_table"}, session.inputs)
     if not views:
         raise NotFoundError(f"{run.kind} runs have no boards", "i shows all fields of the row")
-    if whole["result_table"] == "game":
+    if full_row["result_table"] == "game":
         from chessreg.entities.game import read_stored_games
         from chessreg.games.boards.pgn import format_game
 
-        game = next(read_stored_games(session.database, [(whole["run_id"], whole["unit"])]))
+        game = next(read_stored_games(session.database, [(full_row["run_id"], full_row["unit"])]))
         model = game.match.checkpoint_id
-        unedited = "" if game.intervention is None else " without the edit"
+        suffix = "" if game.intervention is None else " without the edit"
         return Boards(
-            whole, views, called, run.kind, game.move_limit_ply, format_game(game.record()),
-            "" if model is None else model.hex, describe_game(game), model=game.model + unedited,
+            full_row, views, checkpoint_name, run.kind, game.move_limit_ply, format_game(game.record()),
+            "" if model is None else model.hex, describe_game(game), model=game.model + suffix,
         )  # fmt: skip
-    checkpoint, layers = find_run_checkpoint(session, run.spec), find_score_layers(session, whole)
+    checkpoint, layers = find_run_checkpoint(session, run.spec), find_score_layers(session, full_row)
     model_name = name_checkpoint(session, checkpoint)
-    facts = describe_cached_game(session, run.spec, whole)
-    return Boards(whole, views, called, run.kind, checkpoint=checkpoint, facts=facts, layers=layers, model=model_name)
+    facts = describe_cached_game(session, run.spec, full_row)
+    return Boards(
+        full_row, views, checkpoint_name, run.kind, checkpoint=checkpoint, facts=facts, layers=layers, model=model_name
+    )
 
 
 def format_dataset_game(row: Mapping[str, Any], last: BoardFrame) -> str:
@@ -147,9 +149,11 @@ def describe_game(game: StoredGame) -> tuple[str, ...]:
 
     row, color = game.game, game.match.color
     points = {"": "not scored", "0": "lost", "½": "drew", "1": "won"}
-    scored = points[game_points({"result": row.result, "adjudication_cp": row.adjudication_cp}, color)]
+    points_scored = points[game_points({"result": row.result, "adjudication_cp": row.adjudication_cp}, color)]
     end = row.termination.replace("_", " ")
-    lines = [f"{row.result} by {end} after {show.format_count(row.plies, 'ply', 'plies')} · {game.model} {scored}"]
+    lines = [
+        f"{row.result} by {end} after {show.format_count(row.plies, 'ply', 'plies')} · {game.model} {points_scored}"
+    ]
     edit = "unedited" if game.intervention is None else describe_intervention(game.intervention)
     lines.append(f"{game.model} as {color.title()}, {edit}")
     if row.first_try_legal is not None and game.match.policy not in MASKED_POLICIES:
@@ -166,10 +170,12 @@ def find_score_layers(session: Session, row: Mapping[str, Any]) -> dict[int, int
     if row["result_table"] != "score" or row["layer"] is None:
         return {}
     score = tables.Score
-    its = (score.run_id == row["run_id"], score.split == row["split"], score.item == row["item"])
+    conditions = (score.run_id == row["run_id"], score.split == row["split"], score.item == row["item"])
     with session.database.read() as sql:
-        found = sql.execute(select(score.layer, score.unit).where(*its, score.layer.is_not(None)).order_by(score.layer))
-        return {layer: unit for layer, unit in found if layer is not None}
+        layers = sql.execute(
+            select(score.layer, score.unit).where(*conditions, score.layer.is_not(None)).order_by(score.layer)
+        )
+        return {layer: unit for layer, unit in layers if layer is not None}
 
 
 class BoardPreview(NamedTuple):
@@ -184,16 +190,16 @@ def preview_boards(session: Session, row: Mapping[str, Any]) -> BoardPreview | N
     from chessreg.experiments.edit.three_boards import build_case_frames
 
     try:
-        drawn = load_boards(session, row)
-        views = drawn.views
-        if drawn.kind == "edit-next-token":
-            views = build_case_frames(drawn.row, session.inputs)
+        boards = load_boards(session, row)
+        views = boards.views
+        if boards.kind == "edit-next-token":
+            views = build_case_frames(boards.row, session.inputs)
         elif not views:
             views = load_state_boards(session, row).boards
     except ChessregError:
         return None
-    facts = drawn.facts
-    if drawn.kind == "dataset" and len(views) > 1:
+    facts = boards.facts
+    if boards.kind == "dataset" and len(views) > 1:
         moves = [view.caption[0] for view in views[1:] if view.caption]
         facts = (views[0].title, re.sub(r"\d+\.\.\. ", "", " ".join(moves)))
     return BoardPreview(views, facts) if views else None
@@ -214,8 +220,8 @@ def find_newest_checkpoint(session: Session) -> str:
     from chessreg.lab.question import list_checkpoint_choices
 
     with session.database.read() as sql:
-        known = list_checkpoint_choices(sql)
-    return known[0].checkpoint_id.hex if known else ""
+        choices = list_checkpoint_choices(sql)
+    return choices[0].checkpoint_id.hex if choices else ""
 
 
 def name_checkpoint(session: Session, checkpoint: str) -> str:
@@ -283,22 +289,26 @@ def load_state_boards(session: Session, row: Mapping[str, Any], condition: str =
             .where(trial.run_id == run_id, trial.unit == unit, trial.sample == -1)
             .order_by(trial.condition)
         ).all()
-        called, kind = name_runs(sql, {run_id})[run_id], sql.get_one(tables.Run, run_id).kind
+        run_name, kind = name_runs(sql, {run_id})[run_id], sql.get_one(tables.Run, run_id).kind
         sql.expunge_all()
     if not rows:
-        raise NotFoundError(f"run {called} has no state {unit}")
-    wanted = str(condition or row.get("condition") or "clean")
-    key = {"run_id": run_id, "unit": unit, "condition": wanted}
+        raise NotFoundError(f"run {run_name} has no state {unit}")
+    target_condition = str(condition or row.get("condition") or "clean")
+    key = {"run_id": run_id, "unit": unit, "condition": target_condition}
     case, boards = None, list["BoardFrame"]()
     conditions = sorted((r.condition for r in rows if r.condition not in ("clean", "skipped")), key=edit_sort_key)
     if kind == "edit-next-token":
         case = load_stored_case(session.inputs, run_id, unit)
-        drawn = "" if case.skip_reason else wanted if wanted in conditions else conditions[0]
+        shown_condition = (
+            "" if case.skip_reason else target_condition if target_condition in conditions else conditions[0]
+        )
     else:
-        boards, drawn = build_state_boards(key, session.inputs)
-    chosen = next((r for r in rows if r.condition == drawn), rows[0])
-    edit = load_stored_edit(session.inputs, run_id, chosen) if drawn else None
-    return EditedState(called, run_id, unit, boards, drawn, conditions, flatten_record(chosen), edit, case)
+        boards, shown_condition = build_state_boards(key, session.inputs)
+    shown_row = next((r for r in rows if r.condition == shown_condition), rows[0])
+    edit = load_stored_edit(session.inputs, run_id, shown_row) if shown_condition else None
+    return EditedState(
+        run_name, run_id, unit, boards, shown_condition, conditions, flatten_record(shown_row), edit, case
+    )
 
 
 def edit_sort_key(condition: str) -> tuple[bool, str, int]:
@@ -334,14 +344,14 @@ def load_sides(session: Session, row: Mapping[str, Any], chosen: int) -> Sides |
     run_id, unit = UUID(str(row["run_id"])), int(row["unit"])
     with session.database.read() as sql:
         others = find_partners(sql, run_id, unit)
-        called = name_runs(sql, {run_id, *(partner.run_id for partner in others)})
+        run_names = name_runs(sql, {run_id, *(partner.run_id for partner in others)})
     if not others:
         return None
     chosen %= len(others)
     partner = others[chosen]
     pair = read_game_pair(session.database, (run_id, unit), (partner.run_id, partner.unit))
     both = [
-        Side(called[game.game.run_id], game.game.run_id, game.game.unit, game.board_views(), game.move_limit_ply)
+        Side(run_names[game.game.run_id], game.game.run_id, game.game.unit, game.board_views(), game.move_limit_ply)
         for game in (pair.one, pair.other)
     ]
     return Sides((both[0], both[1]), others, chosen, pair.parts, pair.as_row()["moves"])

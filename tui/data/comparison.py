@@ -71,9 +71,9 @@ def load_comparison(session: Session, ids: Sequence[UUID], baseline: UUID | None
     with session.database.read() as sql:
         curves = compare.read_curves(sql, comparison.subjects)
         machines = compare.read_machines(sql, comparison.subjects)
-        pinned = comparison.subjects[0].run_id in find_annotated(sql, "run", "pin", ids)
+        is_pinned = comparison.subjects[0].run_id in find_annotated(sql, "run", "pin", ids)
     labels = [subject.label for subject in comparison.subjects]
-    differing: list[Row] = [
+    differing_rows: list[Row] = [
         {"group": group, "what": what}
         | {make_value_key(n): "—" if value is None else show.format_cell_value(value) for n, value in enumerate(values)}
         for group, rows in comparison.differing.items()
@@ -94,7 +94,7 @@ def load_comparison(session: Session, ids: Sequence[UUID], baseline: UUID | None
         for key, label in MACHINE_FACT_LABELS.items()
     ]
     charts = {name: make_metric_chart(name, labels, parts) for name, parts in curves.items()}
-    return ComparisonTables(comparison, pinned, labels, differing, metrics, sides, charts)
+    return ComparisonTables(comparison, is_pinned, labels, differing_rows, metrics, sides, charts)
 
 
 def format_machine_fact(machine: dict[str, Any], key: str) -> str:
@@ -128,8 +128,8 @@ def average_points(curve: Sequence[tuple[int, float]]) -> list[tuple[float, floa
     if size <= 1:
         return list(curve)
     parts = [curve[start : start + size] for start in range(0, len(curve), size)]
-    means = [(part[len(part) // 2][0], sum(value for _, value in part) / len(part)) for part in parts]
-    return [*means[:-1], curve[-1]]
+    point_means = [(part[len(part) // 2][0], sum(value for _, value in part) / len(part)) for part in parts]
+    return [*point_means[:-1], curve[-1]]
 
 
 def make_empty_chart() -> Chart:

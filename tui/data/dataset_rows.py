@@ -82,7 +82,7 @@ class DatasetPages:
 
     def _read(self, part: int, places: Sequence[int]) -> list[Row]:
         id, name, games = self.parts[part]
-        read = games.take(list(places), DATASET_COLUMNS[games.content]).to_pylist()
+        rows = games.take(list(places), DATASET_COLUMNS[games.content]).to_pylist()
         return [
             {
                 **row,
@@ -92,7 +92,7 @@ class DatasetPages:
                 "run": name,
                 "unit": place,
             }
-            for place, row in zip(places, map(GAME_ROW_MAKERS[games.content], read), strict=True)
+            for place, row in zip(places, map(GAME_ROW_MAKERS[games.content], rows), strict=True)
         ]
 
     def narrow(self, view: View) -> Pages:
@@ -108,8 +108,8 @@ class DatasetPages:
             column = ColumnReader(games, name)
             places.append(find_fitting_places(column, view))
             values = column(view.sort)
-            whole = values is None or len(places[-1]) == len(values)
-            keys.append(values if whole else values.take(make_arrow_indices(places[-1])))
+            are_all_rows = values is None or len(places[-1]) == len(values)
+            keys.append(values if are_all_rows else values.take(make_arrow_indices(places[-1])))
         return DatasetPages(self.parts, merged=merge_orders(places, keys, view))
 
     def _iter_matches(self, view: View) -> Iterator[Pages | None]:
@@ -123,11 +123,11 @@ class DatasetPages:
 
 def find_fitting_places(column: ColumnReader, view: View) -> np.ndarray:
     """Return the places of the matching rows: int64, ascending."""
-    brief = replace(view, columns=tuple(c for c in view.columns if c.field != "text"))
-    keep = np.ones(len(column.rows), bool)
+    view_without_text = replace(view, columns=tuple(c for c in view.columns if c.field != "text"))
+    mask = np.ones(len(column.rows), bool)
     for term in view.terms:
-        keep &= make_mask(view if term.field else brief, column, len(keep), [term])
-    return np.flatnonzero(keep)
+        mask &= make_mask(view if term.field else view_without_text, column, len(mask), [term])
+    return np.flatnonzero(mask)
 
 
 class ColumnReader:
@@ -174,8 +174,8 @@ class ColumnReader:
 
         table = self.games.table(["fen", "mover_elo", "opponent_elo"], self.some).combine_chunks()
         white = pc.match_substring(table.column("fen"), " w ")
-        mine = white if field == "white_elo" else pc.invert(white)
-        return pc.if_else(mine, table.column("mover_elo"), table.column("opponent_elo")).combine_chunks()
+        is_own_side = white if field == "white_elo" else pc.invert(white)
+        return pc.if_else(is_own_side, table.column("mover_elo"), table.column("opponent_elo")).combine_chunks()
 
 
 def merge_orders(places: Sequence[np.ndarray], keys: Sequence[Any], view: View) -> tuple[np.ndarray, np.ndarray]:
@@ -210,7 +210,7 @@ def open_dataset_games(session: Session, only: UUID | None = None) -> DatasetPag
 
     dataset = tables.Dataset
     with session.database.read() as sql:
-        called = names.read_noun_names(sql, "dataset")
+        dataset_names = names.read_noun_names(sql, "dataset")
         rows = sql.scalars(select(dataset).order_by(dataset.created_at, dataset.id)).all()
         sql.expunge_all()
     parts = []
@@ -221,7 +221,7 @@ def open_dataset_games(session: Session, only: UUID | None = None) -> DatasetPag
             parts.append(
                 (
                     row.id,
-                    called.get(row.id) or row.id.hex[-6:],
+                    dataset_names.get(row.id) or row.id.hex[-6:],
                     open_dataset_file(row, session.store.path(row.artifact)),
                 )
             )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def list_data_nouns() -> dict[str, Entity]:
     """Return the nouns of the data screen in display order."""
-    return {noun: known for noun, known in load_entities().items() if known.in_data_room}
+    return {noun: entity for noun, entity in load_entities().items() if entity.in_data_room}
 
 
 def list_entities(session: Session) -> dict[str, list[Row]]:
@@ -28,11 +28,11 @@ def list_entities(session: Session) -> dict[str, list[Row]]:
     with session.database.read() as sql:
         return {
             noun: [
-                {**row, "noun": noun, "thing": row["run_id" if known.is_made_by_runs else "id"]}
-                for row in known.overview(sql)
+                {**row, "noun": noun, "thing": row["run_id" if entity.is_made_by_runs else "id"]}
+                for row in entity.overview(sql)
                 if not row.get("archived")
             ]
-            for noun, known in list_data_nouns().items()
+            for noun, entity in list_data_nouns().items()
         }
 
 
@@ -53,8 +53,8 @@ def make_entity_column(declared: display.Column, rows: Sequence[Row], write: Cal
     """Return the table column of a declared column; `write` formats a value without a declared format."""
 
     def text(row: Row) -> str:
-        as_people_read = format_display_cell(declared, row)
-        return write(row.get(declared.field)) if as_people_read is None else as_people_read
+        display_text = format_display_cell(declared, row)
+        return write(row.get(declared.field)) if display_text is None else display_text
 
     right = declared.number or is_numeric_field(declared.field, rows)
     return TableColumn(declared.field, declared.heading, right, text, declared.widest)

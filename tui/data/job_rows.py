@@ -70,9 +70,9 @@ def list_job_pages(session: Session, text: str = "") -> Pages:
     """
     filter_words = [normalize_state_word(word) for word in words.split_words(text)]
     order = case((RUNNING, 0), (Job.state != JobState.ENDED, 1), else_=2)
-    wanted = [make_word_condition(session, word) for word in filter_words]
-    launched = func.min(Job.created_at).over(partition_by=(Job.group_id, Job.run_id))  # shards keep together
-    query = select(Job.id).where(*wanted).order_by(order, launched.desc(), Job.run_id, Job.shard, Job.id)
+    conditions = [make_word_condition(session, word) for word in filter_words]
+    launch_time = func.min(Job.created_at).over(partition_by=(Job.group_id, Job.run_id))  # shards keep together
+    query = select(Job.id).where(*conditions).order_by(order, launch_time.desc(), Job.run_id, Job.shard, Job.id)
     with session.database.read() as sql:
         ids = [id.hex for id in sql.scalars(query)]
         if states := [word for word in filter_words if is_queue_state_word(word)]:
@@ -132,30 +132,30 @@ def make_field_condition(session: Session, field: str, sign: str, value: str) ->
 
 def make_state_condition(value: str) -> ColumnElement[bool]:
     """Return the SQL condition of jobs in a state that begins with `value`, such as `run` or `cancelling`."""
-    fits = [
-        is_so
-        for word, is_so in make_end_conditions().items()
+    conditions = [
+        condition
+        for word, condition in make_end_conditions().items()
         if word == value or (word.startswith(value) and word != "ended")
     ]
     if any(state.startswith(value) for state in QUEUE_STATES):
-        fits.append(Job.state == JobState.QUEUED)
+        conditions.append(Job.state == JobState.QUEUED)
     if "waiting".startswith(value):
-        fits.append(and_(WAITS_IN_CLUSTER, not_(Job.cancel)))
+        conditions.append(and_(WAITS_IN_CLUSTER, not_(Job.cancel)))
     if "running".startswith(value):
-        fits.append(and_(RUNNING, not_(Job.cancel)))
+        conditions.append(and_(RUNNING, not_(Job.cancel)))
     if "cancelling".startswith(value):
-        fits.append(and_(Job.state == JobState.RUNNING, Job.cancel))
-    return or_(*fits) if fits else literal(1) == literal(0)
+        conditions.append(and_(Job.state == JobState.RUNNING, Job.cancel))
+    return or_(*conditions) if conditions else literal(1) == literal(0)
 
 
 def make_end_conditions() -> dict[str, ColumnElement[bool]]:
     """Return the conditions of the words that describe how a job ended. `failed` covers all failures counted on the
     home screen, `ended` covers every end."""
     causes: dict[str, ColumnElement[bool]] = {get_state_word(cause): Job.cause == cause for cause in Cause}
-    killed = causes["killed"]
-    causes |= {"cancelled": and_(killed, Job.cancel), "killed": and_(killed, not_(Job.cancel))}
+    killed_causes = causes["killed"]
+    causes |= {"cancelled": and_(killed_causes, Job.cancel), "killed": and_(killed_causes, not_(Job.cancel))}
     words = causes | {"failed": or_(*(causes[word] for word in FAILURES)), "ended": true()}
-    return {word: and_(Job.state == JobState.ENDED, is_so) for word, is_so in words.items()}
+    return {word: and_(Job.state == JobState.ENDED, condition) for word, condition in words.items()}
 
 
 def is_queue_state_word(word: str) -> bool:
@@ -168,12 +168,12 @@ def is_queue_state_word(word: str) -> bool:
 
 def filter_by_state(sql: SqlSession, ids: Sequence[str], filter_words: Sequence[str]) -> list[str]:
     """Return the jobs whose state matches the words. The state of each queued job is looked up."""
-    queued = {job.id.hex: job for job in sql.scalars(select(Job).where(Job.state == JobState.QUEUED))}
+    queued_jobs = {job.id.hex: job for job in sql.scalars(select(Job).where(Job.state == JobState.QUEUED))}
 
     def fits(id: str) -> bool:
-        if id not in queued:
+        if id not in queued_jobs:
             return True
-        state, _ = status.find_state(sql, queued[id])
+        state, _ = status.find_state(sql, queued_jobs[id])
         return all(
             state.startswith(word.removeprefix("!").removeprefix("state:").lower()) is not word.startswith("!")
             for word in filter_words
@@ -193,9 +193,13 @@ def count_jobs(session: Session) -> dict[str, int]:
     """Return the numbers of running, waiting and ended jobs. Only running jobs are read; an index counts the others."""
     with session.database.read() as sql:
         by_state = dict(sql.execute(select(Job.state, func.count()).group_by(Job.state)).all())
-        running = sql.scalar(select(func.count()).select_from(Job).where(RUNNING)) or 0
-    ended = by_state.get(JobState.ENDED, 0)
-    return {"running": running, "waiting": sum(by_state.values()) - running - ended, "ended": ended}
+        running_count = sql.scalar(select(func.count()).select_from(Job).where(RUNNING)) or 0
+    ended_count = by_state.get(JobState.ENDED, 0)
+    return {
+        "running": running_count,
+        "waiting": sum(by_state.values()) - running_count - ended_count,
+        "ended": ended_count,
+    }
 
 
 # -- one launch -------------------------------------------------------------------------------------------------------
@@ -229,20 +233,20 @@ def load_job(session: Session, job_id: UUID) -> JobView:
         shards = status.read_job_rows(sql, sql.scalars(query).all())
         log = find_log(session.store, record)
     settings = list_effective_settings(full["kind"], full["spec"]) | flatten_settings(full["execution_options"])
-    found = find_first_results(session, record.run_id)
+    results = find_first_results(session, record.run_id)
     if log is not None:
-        failed = full["state"] in status.FINAL_STATES and full["state"] not in ("complete", "cancelled")
-        reason = find_failure_reason(log, full["message"] or "") if failed else ""
-        return JobView(full, settings, shards, log, "", reason, found)
+        has_failed = full["state"] in status.FINAL_STATES and full["state"] not in ("complete", "cancelled")
+        reason = find_failure_reason(log, full["message"] or "") if has_failed else ""
+        return JobView(full, settings, shards, log, "", reason, results)
     return JobView(full, settings, shards, None, status.explain_missing_log(full))
 
 
 def read_log_end(session: Session, job_id: UUID, lines: int) -> list[str]:
     """Return the last lines of a job's log, or the reason why it has no log."""
-    seen = load_job(session, job_id)
-    if seen.log is None:
-        return [seen.why_no_log]
-    tail = LogTail(seen.log).read()
+    job_view = load_job(session, job_id)
+    if job_view.log is None:
+        return [job_view.why_no_log]
+    tail = LogTail(job_view.log).read()
     return [*tail.lines, *([tail.begun] if tail.begun else [])][-lines:]
 
 
@@ -293,8 +297,8 @@ def find_current_job(session: Session, group_id: UUID) -> UUID:
         rows = status.read_job_rows(
             sql, sql.scalars(select(Job).where(Job.group_id == group_id).order_by(Job.created_at, Job.shard)).all()
         )
-    going: list[UUID] = [row["id"] for row in rows if row["state"] not in status.FINAL_STATES]
-    return going[0] if going else rows[-1]["id"]
+    active_ids: list[UUID] = [row["id"] for row in rows if row["state"] not in status.FINAL_STATES]
+    return active_ids[0] if active_ids else rows[-1]["id"]
 
 
 # -- changes ----------------------------------------------------------------------------------------------------------
@@ -306,10 +310,10 @@ def apply_to_jobs(session: Session, do: Callable[[SqlSession, list[Job]], list[J
     from store.process import is_this_machine
 
     with session.database.write() as sql:
-        changed = do(sql, list(sql.scalars(select(Job).where(Job.id.in_(list(ids))))))
-        here = any(is_this_machine(job.host, job.system_id) for job in changed)
-        number = len(changed)
-    if here:
+        changed_jobs = do(sql, list(sql.scalars(select(Job).where(Job.id.in_(list(ids))))))
+        is_local = any(is_this_machine(job.host, job.system_id) for job in changed_jobs)
+        number = len(changed_jobs)
+    if is_local:
         Presence(session.store).start(session.database.reference)
     return number
 
@@ -360,13 +364,13 @@ class LogTail:
             self._file, self._rest = state.st_ino, b""
             self._at = self.skipped = max(0, state.st_size - INITIAL_LOG_BYTES)
         file.seek(self._at)
-        added = file.read(LOG_READ_BYTES)
+        data = file.read(LOG_READ_BYTES)
         if is_new_file and self.skipped:  # from the next whole line on
-            cut = added.find(b"\n") + 1
-            self.skipped, self._at, added = self.skipped + cut, self._at + cut, added[cut:]
-        self._at += len(added)
-        *whole, self._rest = (self._rest + added).split(b"\n")
-        return LogChunk([clean_log_line(line) for line in whole], clean_log_line(self._rest), is_new_file)
+            line_end = data.find(b"\n") + 1
+            self.skipped, self._at, data = self.skipped + line_end, self._at + line_end, data[line_end:]
+        self._at += len(data)
+        *complete_lines, self._rest = (self._rest + data).split(b"\n")
+        return LogChunk([clean_log_line(line) for line in complete_lines], clean_log_line(self._rest), is_new_file)
 
 
 def clean_log_line(line: bytes) -> str:
@@ -412,8 +416,10 @@ def load_run_answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Ro
     from chessreg.queries.intervals import add_intervals
 
     with session.database.read() as sql:
-        found = measures.compare_with_earlier(sql, run_ids)
-        return {run_id: add_intervals(sql, run_id, found[run_id]) if run_id in found else None for run_id in run_ids}
+        answers = measures.compare_with_earlier(sql, run_ids)
+        return {
+            run_id: add_intervals(sql, run_id, answers[run_id]) if run_id in answers else None for run_id in run_ids
+        }
 
 
 def list_loads(session: Session) -> list[Row]:
@@ -437,19 +443,19 @@ def add_placements(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
         (run_id, job_id): (parse_gpu_numbers(options), host) for run_id, job_id, options, host in sql.execute(query)
     }
     left = {row["run_id"].hex[-6:]: row["seconds_left"] for row in going}
-    called = {row["run_id"].hex[-6:]: row["name"] for row in going}
+    names_by_id = {row["run_id"].hex[-6:]: row["name"] for row in going}
     rows, now = list[Row](), get_utc_now()
     for row in going:
-        started = row.get("machine") if row["state"] == "running" else None
-        gpus, host = places.get((row["run_id"], row["id"]), ((), started))
-        awaited = [left.get(what.rpartition(" ")[2]) for what in row["waits_for"]]
-        after = [called.get(what.rpartition(" ")[2]) or what for what in row["waits_for"]]
-        known = [seconds for seconds in awaited if seconds is not None]
-        starts_in = max(known) if known and len(known) == len(awaited) else None
+        machine_name = row.get("machine") if row["state"] == "running" else None
+        gpus, host = places.get((row["run_id"], row["id"]), ((), machine_name))
+        waits = [left.get(what.rpartition(" ")[2]) for what in row["waits_for"]]
+        run_names = [names_by_id.get(what.rpartition(" ")[2]) or what for what in row["waits_for"]]
+        known_waits = [seconds for seconds in waits if seconds is not None]
+        starts_in = max(known_waits) if known_waits and len(known_waits) == len(waits) else None
         if starts_in is None:
             starts_in = show.measure_seconds_to_start(row)
-        ran = (now - row["started_at"]).total_seconds() if host is not None and row["started_at"] else None
-        rows.append({**row, "at": host, "gpus": gpus, "ran": ran, "starts_in": starts_in, "after": after})
+        elapsed_s = (now - row["started_at"]).total_seconds() if host is not None and row["started_at"] else None
+        rows.append({**row, "at": host, "gpus": gpus, "ran": elapsed_s, "starts_in": starts_in, "after": run_names})
     return rows
 
 
@@ -461,10 +467,10 @@ def parse_gpu_numbers(options: Row) -> tuple[int, ...]:
     >>> parse_gpu_numbers({"device": "cpu"}), parse_gpu_numbers({"device": "cuda", "devices": 2})
     ((), (0, 1))
     """
-    device, granted = str(options.get("device", "auto")), str(options.get("granted_gpu", ""))
+    device, gpu_text = str(options.get("device", "auto")), str(options.get("granted_gpu", ""))
     if device == "cpu":
         return ()
-    numbers = (granted or device.partition(":")[2]).split(",")
+    numbers = (gpu_text or device.partition(":")[2]).split(",")
     if all(number.isdecimal() for number in numbers):
         return tuple(map(int, numbers))
     return tuple(range(int(options.get("devices", 1))))  # without indexes: the first GPUs
@@ -486,22 +492,22 @@ def list_hosts(sql: SqlSession) -> list[Row]:
             newest |= {key: row[key] for key in ("load", "load_at")}
     attempt = tables.Attempt
     checked_in = exists().where(attempt.job_id == Job.id, attempt.state == tables.AttemptState.RUNNING)
-    starting = select(MACHINE, func.count()).where(RUNNING, ~checked_in, MACHINE.is_not(None)).group_by(MACHINE)
-    for host, count in sql.execute(starting):
-        unknown = dict.fromkeys(tables.Machine.__table__.columns.keys()) | {"gpus": [], "last_seen": get_utc_now()}
-        unknown |= {"host": host, "running": 0, "runs": 0, "load": None, "load_at": None}
-        hosts.setdefault(host, unknown)["running"] += count
+    starting_jobs = select(MACHINE, func.count()).where(RUNNING, ~checked_in, MACHINE.is_not(None)).group_by(MACHINE)
+    for host, count in sql.execute(starting_jobs):
+        empty_facts = dict.fromkeys(tables.Machine.__table__.columns.keys()) | {"gpus": [], "last_seen": get_utc_now()}
+        empty_facts |= {"host": host, "running": 0, "runs": 0, "load": None, "load_at": None}
+        hosts.setdefault(host, empty_facts)["running"] += count
     return sorted(hosts.values(), key=lambda row: (row["running"] > 0, row["last_seen"]), reverse=True)
 
 
 def load_home(session: Session, since: datetime) -> HomeSnapshot:
     """Read the home screen: counts, jobs, machines, curves of running jobs, and runs that ended after `since`."""
-    overall, of_jobs = count_nouns(session), count_jobs(session)
+    noun_counts, job_counts = count_nouns(session), count_jobs(session)
     with session.database.read() as sql:
         newest, foreground = list_hosts(sql), len(status.list_foreground(sql))
-        going, ended = add_placements(sql, status.list_active(sql)), status.list_ended(sql, since)
+        active_jobs, ended_jobs = add_placements(sql, status.list_active(sql)), status.list_ended(sql, since)
         curves = list[Curve]()
-        for row in {row["run_id"]: row for row in going if row["state"] == "running"}.values():
-            if len(curves) < MAX_HOME_CURVES and (found := measures.read_curve(sql, row["run_id"])) is not None:
-                curves.append(Curve(row["name"] or row["title"], found[0], found[1]))
-        return HomeSnapshot(overall, of_jobs, foreground, going, newest, ended, curves)
+        for row in {row["run_id"]: row for row in active_jobs if row["state"] == "running"}.values():
+            if len(curves) < MAX_HOME_CURVES and (curve := measures.read_curve(sql, row["run_id"])) is not None:
+                curves.append(Curve(row["name"] or row["title"], curve[0], curve[1]))
+        return HomeSnapshot(noun_counts, job_counts, foreground, active_jobs, newest, ended_jobs, curves)

@@ -110,9 +110,11 @@ class Form:
     def from_draft(cls, kind: Kind, reference: str, draft: Mapping[str, Any]) -> Form:
         """Restore a form from a draft (`typed`, `preset`). Settings that the kind no longer has are dropped."""
         form = cls(kind, reference)
-        typed = draft.get("typed")
-        if isinstance(typed, Mapping):
-            form.typed = {key: text for key, text in typed.items() if key in form.every_key and isinstance(text, str)}
+        typed_values = draft.get("typed")
+        if isinstance(typed_values, Mapping):
+            form.typed = {
+                key: text for key, text in typed_values.items() if key in form.every_key and isinstance(text, str)
+            }
         form.preset = draft["preset"] if draft.get("preset") in form.presets else ""
         return form
 
@@ -194,8 +196,8 @@ class Form:
         """Return the source of the value: `given`, `preset`, `default`, `needed`, or `changed` (given instead of the
         preset's)."""
         if key in self.typed:
-            differs = key in self.preset_values and self.typed[key].strip() != format_value(self.preset_values[key])
-            return "changed" if differs else "given"
+            has_changed = key in self.preset_values and self.typed[key].strip() != format_value(self.preset_values[key])
+            return "changed" if has_changed else "given"
         if key in self.preset_values:
             return "preset"
         return "required" if self.fields_by_key[key].is_required else "default"
@@ -210,13 +212,13 @@ class Form:
 
     def make_run_forms(self) -> list[Form]:
         """Return one form per run: a single form if no setting has several values."""
-        swept = self.swept_values
-        if not swept:
+        swept_values = self.swept_values
+        if not swept_values:
             return [self]
         forms = []
-        for values in itertools.product(*swept.values()):
-            form = self.copy_with(self.typed | dict(zip(swept, values, strict=True)))
-            form.cell = {key: form.value(key) for key in swept}
+        for values in itertools.product(*swept_values.values()):
+            form = self.copy_with(self.typed | dict(zip(swept_values, values, strict=True)))
+            form.cell = {key: form.value(key) for key in swept_values}
             forms.append(form)
         return forms
 
@@ -231,27 +233,29 @@ class Form:
 
     def check(self) -> FormCheck:
         """Validate the form, and each run of a sweep. References are looked up later, when the launch is planned."""
-        swept = self.swept_values
-        runs = math.prod(map(len, swept.values()))
+        swept_values = self.swept_values
+        runs = math.prod(map(len, swept_values.values()))
         if runs > MAX_SWEEP_RUNS:
             return FormCheck(
                 general=[f"{runs:,} runs are more than a form can launch ({MAX_SWEEP_RUNS}); use --sweep with a file"]
             )
-        for key, values in swept.items():
+        for key, values in swept_values.items():
             if len(set(values)) < len(values) or not all(values):
                 return FormCheck(errors={key: "values separated by |, each once"})
-        if not swept:
+        if not swept_values:
             return self._check()
         cells = [(form, form._check()) for form in self.make_run_forms()]
         first = cells[0][1]
-        whole = FormCheck(first.spec, first.options, first.launch, cells=cells)
+        form_check = FormCheck(first.spec, first.options, first.launch, cells=cells)
         for _, checked in cells:
-            whole.errors = {
+            form_check.errors = {
                 key: text for key, text in checked.errors.items() if key in self.fields_by_key
-            } | whole.errors
-            hidden = [f"{key}: {text}" for key, text in checked.errors.items() if key not in self.fields_by_key]
-            whole.general += [text for text in (*checked.general, *hidden) if text not in whole.general]
-        return whole
+            } | form_check.errors
+            hidden_errors = [f"{key}: {text}" for key, text in checked.errors.items() if key not in self.fields_by_key]
+            form_check.general += [
+                text for text in (*checked.general, *hidden_errors) if text not in form_check.general
+            ]
+        return form_check
 
     def _check(self) -> FormCheck:
         result = FormCheck()
@@ -295,9 +299,9 @@ class Form:
                     result.general.append(message)
         except ChessregError as error:  # a kind's own words, of one setting or of several together
             message = error.message + (f" ({error.hint})" if error.hint else "")
-            guilty = [path for path in values if self._is_valid_without(model, values, path, base or {})]
-            if len(guilty) == 1:
-                result.errors.setdefault(prefix + guilty[0], message)
+            wrong_paths = [path for path in values if self._is_valid_without(model, values, path, base or {})]
+            if len(wrong_paths) == 1:
+                result.errors.setdefault(prefix + wrong_paths[0], message)
             else:
                 result.general.append(message)
         return None
@@ -317,24 +321,24 @@ class Form:
 
     def build_arguments(self) -> list[str]:
         """Return the equivalent command, with exactly the options that were typed."""
-        arguments, swept = ["chessreg", "launch", self.reference], self.swept_values
+        arguments, swept_values = ["chessreg", "launch", self.reference], self.swept_values
         if self.preset:
             arguments += ["--preset", self.preset]
         for one in self.fields:
             if one.key not in self.typed:
                 continue
             flag, text = one.flag, self.typed[one.key].strip()
-            if one.key in swept:
-                arguments += ["--grid", f"{one.path}={'|'.join(swept[one.key])}"]
+            if one.key in swept_values:
+                arguments += ["--grid", f"{one.path}={'|'.join(swept_values[one.key])}"]
                 continue
             if one.optional and text.lower() in ("", "none"):
                 if self.preset_values.get(one.key, one.default) is not None:  # clear a preset's number, as in the form;
                     arguments += [flag, "none"]  # the command line rejects other settings
             elif one.form == "yes or no":
-                on = YES_NO_WORDS.get(text.lower(), False)
+                switch = YES_NO_WORDS.get(text.lower(), False)
                 if one.part != "launch":
-                    arguments.append(flag if on else f"--no-{flag[2:]}")
-                elif on:
+                    arguments.append(flag if switch else f"--no-{flag[2:]}")
+                elif switch:
                     arguments.append(flag)
             else:
                 arguments += [flag, text]
@@ -346,8 +350,12 @@ class Form:
     @property
     def explicit_names(self) -> tuple[str, ...]:
         """Dotted paths of the settings that were not left at their defaults, as a run records them."""
-        named = {self.fields_by_key[key].path for key in self.given_texts if self.fields_by_key[key].part != "launch"}
-        return tuple(sorted(named | flatten_settings(self.kind.preset(self.preset) if self.preset else {}).keys()))
+        explicit_paths = {
+            self.fields_by_key[key].path for key in self.given_texts if self.fields_by_key[key].part != "launch"
+        }
+        return tuple(
+            sorted(explicit_paths | flatten_settings(self.kind.preset(self.preset) if self.preset else {}).keys())
+        )
 
 
 MAX_LISTED_RUNS = 500  # newest runs that are listed
@@ -379,30 +387,30 @@ def list_candidates(
             rows = [*list_pending_candidates(sql, noun), *list_checkpoint_candidates(sql)]
         else:
             kind = noun.partition(":")[2]
-            of_model = find_runs_of_model(sql, model) if model else set[UUID]()
-            rows = [*list_pending_candidates(sql, kind), *list_run_candidates(session, sql, kind, of_model)]
+            model_runs = find_runs_of_model(sql, model) if model else set[UUID]()
+            rows = [*list_pending_candidates(sql, kind), *list_run_candidates(session, sql, kind, model_runs)]
     last = -1 if evaluates else 1
     rows.sort(key=lambda row: (-row.get("rank", 0), last * row.get("begins", 0.0)))  # stable: newest first
-    wanted = filter_text.lower().split()
-    return [row for row in rows if all(word in f"{row['value']} {row['about']}".lower() for word in wanted)]
+    words = filter_text.lower().split()
+    return [row for row in rows if all(word in f"{row['value']} {row['about']}".lower() for word in words)]
 
 
 def list_dataset_candidates(sql: SqlSession, evaluates: bool) -> list[Row]:
     """Return datasets with their number of games or positions, each after its parts."""
     from chessreg.entities.dataset import get_dataset_content
 
-    called, starred = names.read_noun_names(sql, "dataset"), find_starred(sql, "dataset")
+    dataset_names, starred_ids = names.read_noun_names(sql, "dataset"), find_starred(sql, "dataset")
     split = tables.Split
     rows: list[Row] = []
     for dataset in sql.scalars(select(tables.Dataset).order_by(tables.Dataset.created_at.desc(), tables.Dataset.id)):
-        name = called.get(dataset.id) or dataset.id.hex[-6:]
-        rank, thing = STARRED_RANK if dataset.id in starred else 0, get_dataset_content(dataset).removesuffix("s")
-        held = dataset.plies if thing == "position" else dataset.games
+        name = dataset_names.get(dataset.id) or dataset.id.hex[-6:]
+        rank, unit = STARRED_RANK if dataset.id in starred_ids else 0, get_dataset_content(dataset).removesuffix("s")
+        count = dataset.plies if unit == "position" else dataset.games
         parts = sql.scalars(select(split).where(split.dataset_id == dataset.id).order_by(split.low, split.name)).all()
         for part in reversed(parts) if evaluates else parts:
-            about = show.format_count(part.games, thing)
-            rows.append({"value": f"{name}:{part.name}", "about": about, "at": part.created_at, "rank": rank})
-        rows.append({"value": name, "about": f"{format_star(rank)}{show.format_count(held, thing)}",
+            description = show.format_count(part.games, unit)
+            rows.append({"value": f"{name}:{part.name}", "about": description, "at": part.created_at, "rank": rank})
+        rows.append({"value": name, "about": f"{format_star(rank)}{show.format_count(count, unit)}",
                      "at": dataset.created_at, "rank": rank})  # fmt: skip
     return rows
 
@@ -423,26 +431,28 @@ def format_star(rank: int) -> str:
 def find_starred(sql: SqlSession, noun: str) -> set[UUID]:
     """Return the ids of the starred things of a noun."""
     now = names.CURRENT_ANNOTATIONS.c
-    starred = select(now.target).where(now.noun == noun, now.word == tables.AnnotationWord("star").value)
-    return {UUID(hex=target) for target in sql.scalars(starred)}
+    statement = select(now.target).where(now.noun == noun, now.word == tables.AnnotationWord("star").value)
+    return {UUID(hex=target) for target in sql.scalars(statement)}
 
 
 def list_checkpoint_candidates(sql: SqlSession) -> list[Row]:
     """Return checkpoints with weights; external models cannot be evaluated."""
-    called, checkpoint = names.read_noun_names(sql, "checkpoint"), tables.Checkpoint
+    checkpoint_names, checkpoint = names.read_noun_names(sql, "checkpoint"), tables.Checkpoint
     query = select(checkpoint, tables.Artifact.created_at).join(
         tables.Artifact, tables.Artifact.digest == checkpoint.artifact
     )
-    starred, rows = find_starred(sql, "checkpoint"), list[Row]()
+    starred_ids, rows = find_starred(sql, "checkpoint"), list[Row]()
     records = sql.execute(query.order_by(tables.Artifact.created_at.desc(), checkpoint.id)).all()
     runs_called = names.read_names_of(sql, "run", {one.run_id for one, _ in records if one.run_id})
     for one, at in records:
-        about = f"{one.architecture} · {one.layers} × {one.d_model} · {one.parameters or 0:,} parameters"
+        description = f"{one.architecture} · {one.layers} × {one.d_model} · {one.parameters or 0:,} parameters"
         if one.run_id is not None:
-            about += f" · of run {runs_called.get(one.run_id) or one.run_id.hex[-6:]}"
-        rank = (STARRED_RANK if one.id in starred else 0) + (READY_RANK if one.source_format != UNTRAINED_FORMAT else 0)
-        value = called.get(one.id) or one.id.hex[-6:]
-        rows.append({"value": value, "about": format_star(rank) + about, "at": at, "rank": rank})
+            description += f" · of run {runs_called.get(one.run_id) or one.run_id.hex[-6:]}"
+        rank = (STARRED_RANK if one.id in starred_ids else 0) + (
+            READY_RANK if one.source_format != UNTRAINED_FORMAT else 0
+        )
+        value = checkpoint_names.get(one.id) or one.id.hex[-6:]
+        rows.append({"value": value, "about": format_star(rank) + description, "at": at, "rank": rank})
     return rows
 
 
@@ -452,12 +462,14 @@ def find_runs_of_model(sql: SqlSession, reference: str) -> set[UUID]:
         checkpoint = sql.get_one(tables.Checkpoint, names.resolve_id(sql, "checkpoint", reference))
     except ChessregError:
         return set()
-    read = tables.RunInput
-    found = fresh = set(sql.scalars(select(read.run_id).where(read.digest == checkpoint.artifact)))
+    run_input = tables.RunInput
+    run_ids = fresh = set(sql.scalars(select(run_input.run_id).where(run_input.digest == checkpoint.artifact)))
     while fresh:
-        fresh = {id for (id,) in select_by_keys(sql, select(read.run_id), read.source_run_id, fresh)} - found
-        found = found | fresh
-    return found
+        fresh = {
+            id for (id,) in select_by_keys(sql, select(run_input.run_id), run_input.source_run_id, fresh)
+        } - run_ids
+        run_ids = run_ids | fresh
+    return run_ids
 
 
 def list_run_candidates(session: Session, sql: SqlSession, kind: str, of_model: Collection[UUID] = ()) -> list[Row]:
@@ -467,13 +479,13 @@ def list_run_candidates(session: Session, sql: SqlSession, kind: str, of_model: 
     from tui.data.run_rows import make_run_rows
 
     run = tables.Run
-    where = [run.kind == kind, run.kind == IMPORTED_PREFIX + kind] if kind not in ("", "run") else []
+    conditions = [run.kind == kind, run.kind == IMPORTED_PREFIX + kind] if kind not in ("", "run") else []
     if kind == PROBE:
-        where.append(run.kind.like(f"%-{PROBE}"))
+        conditions.append(run.kind.like(f"%-{PROBE}"))
     records = list(
         sql.scalars(
             select(run)
-            .where(or_(*where) if where else true())
+            .where(or_(*conditions) if conditions else true())
             .order_by(run.created_at.desc(), run.id)
             .limit(MAX_LISTED_RUNS)
         )
@@ -489,15 +501,15 @@ def list_run_candidates(session: Session, sql: SqlSession, kind: str, of_model: 
             READY_RANK if row["state"] == "complete" and not control else 0
         )
         rank += OF_MODEL_RANK if row["id"] in of_model else 0
-        about = f"{format_star(rank)}{row['kind']} · {row['state']} · {row['done']:,}/{row['units']:,} units"
+        description = f"{format_star(rank)}{row['kind']} · {row['state']} · {row['done']:,}/{row['units']:,} units"
         begins = 0.0
         if kind == CACHE and isinstance(reference := row["spec"].get("dataset"), str):
-            about += f" · of {format_typed_reference(sql, reference)}"
+            description += f" · of {format_typed_reference(sql, reference)}"
             begins = find_part_begin(reference)
-        about += f" · {fitted[row['id']]}" if row["id"] in fitted else ""
-        about += " · of a random-init control" if control else ""
+        description += f" · {fitted[row['id']]}" if row["id"] in fitted else ""
+        description += " · of a random-init control" if control else ""
         value = row["name"] or row["id"].hex[-6:]
-        rows.append({"value": value, "about": about, "at": row["created_at"], "rank": rank, "begins": begins})
+        rows.append({"value": value, "about": description, "at": row["created_at"], "rank": rank, "begins": begins})
     return rows
 
 
@@ -511,8 +523,8 @@ def find_part_begin(reference: str) -> float:
     >>> find_part_begin("dataset:86f0[0,0.8,1.0]"), find_part_begin("dataset:86f0")
     (0.8, 0.0)
     """
-    found = PART_PATTERN.search(reference)
-    return float(found[1]) if found else 0.0
+    match = PART_PATTERN.search(reference)
+    return float(match[1]) if match else 0.0
 
 
 def describe_fitted_layers(sql: SqlSession, ids: Sequence[UUID]) -> dict[UUID, str]:
@@ -535,9 +547,9 @@ def describe_fitted_layers(sql: SqlSession, ids: Sequence[UUID]) -> dict[UUID, s
 
 def find_control_runs(sql: SqlSession, ids: Sequence[UUID]) -> set[UUID]:
     """Return the runs among `ids` that use an untrained model."""
-    read, checkpoint = tables.RunInput, tables.Checkpoint
-    query = select(read.run_id).join(checkpoint, checkpoint.artifact == read.digest)
-    return set(sql.scalars(query.where(checkpoint.source_format == UNTRAINED_FORMAT, read.run_id.in_(ids))))
+    run_input, checkpoint = tables.RunInput, tables.Checkpoint
+    query = select(run_input.run_id).join(checkpoint, checkpoint.artifact == run_input.digest)
+    return set(sql.scalars(query.where(checkpoint.source_format == UNTRAINED_FORMAT, run_input.run_id.in_(ids))))
 
 
 def is_run_accepted(kind: str, wanted: str) -> bool:
@@ -555,8 +567,8 @@ def list_pending_candidates(sql: SqlSession, wanted: str) -> list[Row]:
     rows: list[Row] = []
     for job in sql.scalars(query):
         model = is_checkpoint_maker(job.kind)
-        begun = sql.get(tables.Run, job.run_id)
-        if is_run_accepted(job.kind, wanted) and (begun is None or (model and begun.completed_at is None)):
+        run = sql.get(tables.Run, job.run_id)
+        if is_run_accepted(job.kind, wanted) and (run is None or (model and run.completed_at is None)):
             name = names.read_name(sql, "run", job.run_id) or job.run_id.hex[-6:]
             rows.append({"value": name, "about": f"{job.kind} · a job, {job.state.value}", "at": job.created_at})
     return rows
@@ -578,9 +590,9 @@ def find_existing_runs(session: Session, form: Form, key: str, values: Iterable[
             runs[value] = make_uuid(resolve_and_hash(form.kind, checked.spec, inputs)[1])
     with session.database.read() as sql:
         complete = select(tables.Run.id).where(tables.Run.completed_at.is_not(None))
-        found = {id for (id,) in select_by_keys(sql, complete, tables.Run.id, set(runs.values()))}
-        called = names.read_names_of(sql, "run", found)
-    return {value: called.get(id) or show.abbreviate_id(id) for value, id in runs.items() if id in found}
+        existing_ids = {id for (id,) in select_by_keys(sql, complete, tables.Run.id, set(runs.values()))}
+        run_names = names.read_names_of(sql, "run", existing_ids)
+    return {value: run_names.get(id) or show.abbreviate_id(id) for value, id in runs.items() if id in existing_ids}
 
 
 @dataclass
@@ -596,10 +608,10 @@ class FormPlan:
 def make_orders(form: Form, checked: FormCheck) -> list[Order]:
     """Return the orders of a form, one per run of its sweep, named by their swept values."""
     orders = []
-    for number, (cell, its) in enumerate(checked.cells or [(form, checked)]):
-        launch = its.launch.model_dump()
-        launch["name"] = make_cell_name(its.launch.name, cell.cell, number)
-        orders.append(Order(form.kind, its.spec, its.options, cell.explicit_names, **launch))
+    for number, (cell, cell_check) in enumerate(checked.cells or [(form, checked)]):
+        launch = cell_check.launch.model_dump()
+        launch["name"] = make_cell_name(cell_check.launch.name, cell.cell, number)
+        orders.append(Order(form.kind, cell_check.spec, cell_check.options, cell.explicit_names, **launch))
     return orders
 
 
@@ -624,8 +636,8 @@ def read_existing_run(session: Session, planned: PlannedRun) -> Row:
     """Return the name of a planned run that exists (`existing`), and its first unfinished job (`job_id`, or None)."""
     with session.database.read() as sql:
         name = names.read_name(sql, "run", planned.run_id)
-        unfinished = select(Job.id).where(Job.run_id == planned.run_id, Job.ended_at.is_(None)).order_by(Job.shard)
-        job_id = sql.scalars(unfinished).first()
+        active_jobs = select(Job.id).where(Job.run_id == planned.run_id, Job.ended_at.is_(None)).order_by(Job.shard)
+        job_id = sql.scalars(active_jobs).first()
     return {"existing": name or f"{planned.order.kind.name} {show.abbreviate_id(planned.run_id)}", "job_id": job_id}
 
 
@@ -646,15 +658,15 @@ def combine_plans(plans: Sequence[Row]) -> Row:
     for each in plans:
         for table, count in (each["rows"] or {}).items():
             counts[table] = counts.get(table, 0) + count
-    known = all(each["rows"] is not None for each in plans)
+    are_rows_known = all(each["rows"] is not None for each in plans)
     remarks = list(dict.fromkeys(remark for each in plans for remark in each["remarks"]))
-    waiting = [each["status"] for each in plans if each["status"] != "complete"]
+    statuses = [each["status"] for each in plans if each["status"] != "complete"]
     return {
         **first,
-        "status": "complete" if not waiting else "queued" if "queued" in waiting else waiting[0],
+        "status": "complete" if not statuses else "queued" if "queued" in statuses else statuses[0],
         "queued": sum(each["status"] == "queued" for each in plans),
         **{name: total(name) for name in ("units", "missing", "bytes", "seconds")},
-        "rows": counts if known else None,
+        "rows": counts if are_rows_known else None,
         "like": max(each["like"] for each in plans),
         "basis": max((each["basis"] for each in plans), key=len),
         "waits_for": list(dict.fromkeys(name for each in plans for name in each["waits_for"])),
@@ -733,18 +745,20 @@ def list_kind_rows(session: Session) -> list[Row]:
     from chessreg.runs.kind import find_kind_of_record, load_kinds
     from chessreg.runs.trust import NotTrustedError
 
-    known = {name: make_kind_row(one, name) for name, one in load_kinds().items()}
+    rows_by_kind = {name: make_kind_row(one, name) for name, one in load_kinds().items()}
     with session.database.read() as sql:
         records = list(sql.scalars(select(tables.KindRecord).order_by(tables.KindRecord.version.desc())))
     for record in records:
-        if record.name not in known and ".py:" in record.source:
+        if record.name not in rows_by_kind and ".py:" in record.source:
             try:
-                known[record.name] = make_kind_row(find_kind_of_record(record, session.store.read_only), record.source)
+                rows_by_kind[record.name] = make_kind_row(
+                    find_kind_of_record(record, session.store.read_only), record.source
+                )
             except NotTrustedError as error:
-                known[record.name] = make_untrusted_row(record, error)
+                rows_by_kind[record.name] = make_untrusted_row(record, error)
             except ChessregError:
                 continue
-    return [row for _, row in sorted(known.items())]
+    return [row for _, row in sorted(rows_by_kind.items())]
 
 
 def read_run_form(session: Session, run_id: UUID) -> Form:

@@ -41,8 +41,8 @@ class Loads:
 
 def compute_memory_share(taken: Mapping[str, Any]) -> float | None:
     """Return the used share of a memory, or None if it is unknown."""
-    used, total = taken["memory_used_bytes"], taken["memory_bytes"]
-    return used / total if used is not None and total else None
+    used_bytes, total = taken["memory_used_bytes"], taken["memory_bytes"]
+    return used_bytes / total if used_bytes is not None and total else None
 
 
 def compute_cpu_share(load: Mapping[str, Any]) -> float:
@@ -51,8 +51,8 @@ def compute_cpu_share(load: Mapping[str, Any]) -> float:
 
 
 def format_memory_gib(memory: Mapping[str, Any]) -> str:
-    used, total = memory["memory_used_bytes"], memory["memory_bytes"]
-    return "" if used is None or not total else f"{used / 2**30:.0f}/{total / 2**30:.0f} GiB"
+    used_bytes, total = memory["memory_used_bytes"], memory["memory_bytes"]
+    return "" if used_bytes is None or not total else f"{used_bytes / 2**30:.0f}/{total / 2**30:.0f} GiB"
 
 
 def label_tone(row: Row) -> Tone:
@@ -110,13 +110,16 @@ def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loa
     A machine without a GPU has a line for the CPU. `cells` is the width of the meters.
     """
     host, load = machine["host"], machine["load"] if machine["running"] else None
-    here = [row for row in going if row["at"] == host]
+    host_jobs = [row for row in going if row["at"] == host]
     if not load:
         return [
-            {**make_blank_line(host, show.format_host(host)), "job": describe_idle_machine(machine) if not here else ""}
-            | make_job_cells(here[:1])
+            {
+                **make_blank_line(host, show.format_host(host)),
+                "job": describe_idle_machine(machine) if not host_jobs else "",
+            }
+            | make_job_cells(host_jobs[:1])
         ]
-    past = history.get(host, Loads())
+    loads = history.get(host, Loads())
     total: Line = {
         "busy": compute_cpu_share(load),
         "memory": compute_memory_share(load),
@@ -128,18 +131,19 @@ def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loa
             **make_blank_line(host, show.format_host(host)),
             **total,
             "device": "cpu",
-            "past": past.draw_loads("CPU", 12),
+            "past": loads.draw_loads("CPU", 12),
         }
         others = [
-            {**make_blank_line(host, ""), "id": f"{host} {n}"} | make_job_cells([job]) for n, job in enumerate(here[1:])
+            {**make_blank_line(host, ""), "id": f"{host} {n}"} | make_job_cells([job])
+            for n, job in enumerate(host_jobs[1:])
         ]
-        return [first | make_job_cells(here[:1]), *others]
+        return [first | make_job_cells(host_jobs[:1]), *others]
     labels = [show.format_host(host)]
     if len(gpus) > 3:
         labels.append(f"{len(gpus)} × {gpus[0]['name'].removeprefix('NVIDIA ')}")
     labels += [f"CPU {format_meter(total['busy'], cells)}", f"mem {format_meter(total['memory'], cells)}"]
     by_gpu: dict[int, list[Row]] = {}  # a job on several GPUs is on the line of each
-    for row in here:
+    for row in host_jobs:
         for number in row["gpus"] or (-1,):
             by_gpu.setdefault(number, []).append(row)
     rows: list[Line] = []
@@ -152,7 +156,7 @@ def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loa
                 "busy": gpu["busy"],
                 "memory": compute_memory_share(gpu),
                 "memory_told": format_memory_gib(gpu),
-                "past": past.draw_loads(f"GPU {gpu['index']}", 12),
+                "past": loads.draw_loads(f"GPU {gpu['index']}", 12),
                 "job": "free" if not gpu["busy"] and (compute_memory_share(gpu) or 0.0) < 0.05 else "used by others",
             }
             | make_job_cells(jobs[:1])
@@ -165,15 +169,15 @@ def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loa
     ]
     rows += [make_blank_line(host, "") for _ in range(len(labels) - len(rows))]
     labels += [""] * (len(rows) - len(labels))
-    named = enumerate(zip(rows, labels, strict=True))
-    return [{**row, "label": label, "id": f"{host} {n}"} for n, (row, label) in named]
+    labelled_rows = enumerate(zip(rows, labels, strict=True))
+    return [{**row, "label": label, "id": f"{host} {n}"} for n, (row, label) in labelled_rows]
 
 
 def count_gpus(machines: Sequence[Row], going: Sequence[Row]) -> tuple[int, int]:
     """Return how many GPUs this registry's jobs use, and how many the machines with running work have."""
     loads = {row["host"]: row["load"]["gpus"] for row in machines if row["running"] and row["load"]}
-    used = {(row["at"], number) for row in going if row["at"] in loads for number in row["gpus"]}
-    return len(used), sum(map(len, loads.values()))
+    used_gpus = {(row["at"], number) for row in going if row["at"] in loads for number in row["gpus"]}
+    return len(used_gpus), sum(map(len, loads.values()))
 
 
 def make_blank_line(host: str, label: str) -> Line:
@@ -221,15 +225,15 @@ def make_machine_table(
     rows: list[Line] = []
     for machine in sort_machines(machines):
         host, load = machine["host"], machine["load"] if machine["running"] else None
-        here = [row for row in going if row["at"] == host]
+        jobs = [row for row in going if row["at"] == host]
         row = {**make_blank_line(host, show.format_host(host)), "gpus": "", "id": host}
-        names = ", ".join(f"● {job['name'] or job['title']}" for job in here)
-        row["job"], row["state"] = names or describe_idle_machine(machine), "running" if here else ""
+        names = ", ".join(f"● {job['name'] or job['title']}" for job in jobs)
+        row["job"], row["state"] = names or describe_idle_machine(machine), "running" if jobs else ""
         if load:
             row |= {"busy": compute_cpu_share(load), "memory": compute_memory_share(load)}
             gpus = load["gpus"]
             row["gpus"] = "".join(show.draw_sparkline([gpu["busy"] or 0.0], 1, 0, 1) for gpu in gpus)
-            used = len({number for job in here for number in job["gpus"]} & {gpu["index"] for gpu in gpus})
-            row["device"] = f"{used} of {len(gpus)}" if gpus else ""
+            used_count = len({number for job in jobs for number in job["gpus"]} & {gpu["index"] for gpu in gpus})
+            row["device"] = f"{used_count} of {len(gpus)}" if gpus else ""
         rows.append(row)
     return columns, rows

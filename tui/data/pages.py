@@ -77,9 +77,9 @@ class JoinedPages:
         After an error of a source, which is raised, counting ends.
         """
         with self._counting:
-            wanted, left = self.count + rows, self._left
+            target_count, left = self.count + rows, self._left
             self._left = None
-            while left is not None and self.count < wanted and pauses:
+            while left is not None and self.count < target_count and pauses:
                 try:
                     part = next(left)
                 except StopIteration:

@@ -44,5 +44,5 @@ def find_runs_by_name(session: Session, words: str) -> list[tuple[UUID, str]]:
         .limit(MAX_RUN_NAMES)
     )
     with session.database.read() as sql:
-        named = [(UUID(hex=target), name) for target, name in sql.execute(query)]
-    return sorted(named, key=lambda pair: (words not in pair[1].lower(), len(pair[1]), pair[1]))
+        run_names = [(UUID(hex=target), name) for target, name in sql.execute(query)]
+    return sorted(run_names, key=lambda pair: (words not in pair[1].lower(), len(pair[1]), pair[1]))

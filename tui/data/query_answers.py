@@ -39,9 +39,9 @@ def parse_scope(scope_text: str) -> dict[str, Any]:
     >>> parse_scope("tag:best since:7d where: layer > 3 and color = 'white'")
     {'tag': ['best'], 'since': '7d', 'where': "layer > 3 and color = 'white'"}
     """
-    named, *conditions = WHERE_PATTERN.split(scope_text, maxsplit=1)
+    names_text, *conditions = WHERE_PATTERN.split(scope_text, maxsplit=1)
     values: dict[str, Any] = {}
-    for word in named.split():
+    for word in names_text.split():
         name, colon, value = word.partition(":")
         if word == "partial":
             values["partial"] = True
@@ -71,11 +71,11 @@ def format_scope_options(scope_text: str) -> str:
     >>> format_scope_options("tag:best where: layer > 3")
     " --tag best --where 'layer > 3'"
     """
-    written = []
+    words = []
     for name, value in parse_scope(scope_text).items():
         for each in value if isinstance(value, list) else [value]:
-            written.append(f"--{name}" if each is True else f"--{name} {shlex.quote(each)}")
-    return "".join(f" {option}" for option in written)
+            words.append(f"--{name}" if each is True else f"--{name} {shlex.quote(each)}")
+    return "".join(f" {option}" for option in words)
 
 
 MAX_OFFERED_RUNS = 2000  # runs whose names are offered
@@ -90,13 +90,16 @@ def list_scope_words(session: Session) -> list[str]:
 
     with session.database.read() as sql:
         newest = sql.scalars(select(Run.id).order_by(Run.created_at.desc()).limit(MAX_OFFERED_RUNS)).all()
-        named = {"checkpoint": names.read_noun_names(sql, "checkpoint"), "run": names.read_names_of(sql, "run", newest)}
-        fitting = [f"{noun}:{name}" for noun, called in named.items() for name in called.values()]
-        tagged = Annotation.noun.in_(named), Annotation.word == AnnotationWord.TAG
-        tags = sql.scalars(select(Annotation.value).where(*tagged, *names.is_current()).distinct())
-        fitting += [f"tag:{tag}" for tag in tags]
-        fitting += [f"machine:{host}" for host in sql.scalars(select(Machine.host).distinct())]
-    return [*sorted(fitting), "partial", "since:7d", "where:"]
+        names_by_noun = {
+            "checkpoint": names.read_noun_names(sql, "checkpoint"),
+            "run": names.read_names_of(sql, "run", newest),
+        }
+        words = [f"{noun}:{name}" for noun, names_by_id in names_by_noun.items() for name in names_by_id.values()]
+        is_tag = Annotation.noun.in_(names_by_noun), Annotation.word == AnnotationWord.TAG
+        tags = sql.scalars(select(Annotation.value).where(*is_tag, *names.is_current()).distinct())
+        words += [f"tag:{tag}" for tag in tags]
+        words += [f"machine:{host}" for host in sql.scalars(select(Machine.host).distinct())]
+    return [*sorted(words), "partial", "since:7d", "where:"]
 
 
 def complete_scope(scope_text: str, known: list[str]) -> str | None:
@@ -173,27 +176,27 @@ def search_catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
     from chessreg.queries.ask import list_answerable_titles, list_trusted_kind_files
     from chessreg.queries.catalogue import list_entries
 
-    wanted, wrong = text.lower().split(), ""
+    search_words, error_text = text.lower().split(), ""
     try:
         catalogue = list_entries(list_trusted_kind_files(session.database))
     except ChessregError as error:
-        catalogue, wrong = list_entries(), error.message
-    answerable = list_answerable_titles(session.database, catalogue)
+        catalogue, error_text = list_entries(), error.message
+    answerable_titles = list_answerable_titles(session.database, catalogue)
     rows: list[Row] = [
         {
             "entry": e,
             "title": e.title,
             "question": e.question,
-            "answered": e.title in answerable,
+            "answered": e.title in answerable_titles,
             "paper": e.paper,
             "aliases": ", ".join(e.aliases),
             "made_by": e.made_by,
             "plots": ", ".join(plot.title for plot in e.plots),
         }
         for e in catalogue
-        if all(word in get_search_text(e) for word in wanted)
+        if all(word in get_search_text(e) for word in search_words)
     ]
-    return sorted(rows, key=lambda row: not row["answered"]), wrong
+    return sorted(rows, key=lambda row: not row["answered"]), error_text
 
 
 def get_search_text(entry: Entry) -> str:
@@ -242,7 +245,7 @@ def make_answer_table(title: str, result: QueryResult, wide: bool = False) -> An
     """Return a short answer as text: the columns that answer the query or, with `wide`, all columns."""
     from chessreg.queries import render
 
-    headings, cells, same, numeric = render.format_cells(result, wide)
+    headings, cells, constants, numeric = render.format_cells(result, wide)
     names = render.choose_columns(result, wide)[0]
     rows: list[Row] = [
         {**{name: value for name, value in row.items() if name not in names}, **number_cells(place, line)}
@@ -253,7 +256,7 @@ def make_answer_table(title: str, result: QueryResult, wide: bool = False) -> An
         headings,
         numeric,
         ListPages(rows),
-        render.format_caption(same),
+        render.format_caption(constants),
         result.notes,
         render.format_provenance(result),
         result,
@@ -307,13 +310,13 @@ def compute_signs(row: Row, names: Sequence[str]) -> dict[str, int]:
 
     1 if the whole interval is better, -1 if it is worse, 0 if the interval includes 0 or is missing.
     """
-    found = {}
+    signs = {}
     for n, name in enumerate(names):
         if name.startswith(DIFFERENCES):
             low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
             sign = 0 if low is None or high is None else (low > 0) - (high < 0)
-            found[f"c{n}"] = -sign if name.endswith(LESS_IS_BETTER) else sign
-    return found
+            signs[f"c{n}"] = -sign if name.endswith(LESS_IS_BETTER) else sign
+    return signs
 
 
 def align_intervals(lines: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -326,10 +329,11 @@ def align_intervals(lines: Sequence[Sequence[str]]) -> list[list[str]]:
     for cells in zip(*lines, strict=True):
         parts = [cell.partition(" [") for cell in cells]
         if any(bracket for _, bracket, _ in parts):
-            wide = max(len(value) for value, _, _ in parts)
+            value_width = max(len(value) for value, _, _ in parts)
             rest = max(len(bracket + interval) for _, bracket, interval in parts)
             cells = tuple(
-                f"{value:>{wide}}{bracket + interval:<{rest}}" if value else "" for value, bracket, interval in parts
+                f"{value:>{value_width}}{bracket + interval:<{rest}}" if value else ""
+                for value, bracket, interval in parts
             )
         columns.append(cells)
     return [list(line) for line in zip(*columns, strict=True)] if columns else [list(line) for line in lines]
@@ -406,8 +410,8 @@ class RowsBehind:
             if pa.types.is_dictionary(values.type):
                 values = values.cast(values.type.value_type)
             places = places[sort_indices(values.take(make_arrow_indices(places)), view.descending)]
-        chosen = replace(self.result, table=table.take(make_arrow_indices(places)))
-        pages = RowsBehind(chosen, self.hidden, numbers[places].tolist())
+        sorted_result = replace(self.result, table=table.take(make_arrow_indices(places)))
+        pages = RowsBehind(sorted_result, self.hidden, numbers[places].tolist())
         pages.names, pages.numeric = self.names, self.numeric  # a column that is empty now is shown still
         return pages
 
@@ -432,7 +436,8 @@ def answer_select(session: Session, text: str) -> AnswerTable:
     return replace(
         answer,
         headings=[
-            format_sql_heading(name, read) for name, read in zip(answer.pages.names, answer.headings, strict=True)
+            format_sql_heading(name, rows_read)
+            for name, rows_read in zip(answer.pages.names, answer.headings, strict=True)
         ],
     )
 
@@ -482,15 +487,15 @@ def complete_sql(before: str, whole: str, known: Names) -> list[str]:
         t.lower(): t for t in known
     }
     if dot:
-        fitting = [f"{owner}.{name}" for name in known.get(tables.get(owner.lower(), ""), ())]
+        completions = [f"{owner}.{name}" for name in known.get(tables.get(owner.lower(), ""), ())]
     else:
-        named = [table for table, _ in TABLE_PATTERN.findall(whole) if table in known]
-        columns = [name for table in named for name in known[table]]
-        after_from = bool(re.search(r"\b(?:from|join)\s+\w*$", before, re.IGNORECASE))
-        fitting = list(known) if after_from else [*columns, *known, *KEYWORDS]
-    wanted = word.lower()
-    unique = [name for name in dict.fromkeys(fitting) if name != word]
-    starts = [name for name in unique if name.lower().startswith(wanted)]
+        named_tables = [table for table, _ in TABLE_PATTERN.findall(whole) if table in known]
+        columns = [name for table in named_tables for name in known[table]]
+        is_table_position = bool(re.search(r"\b(?:from|join)\s+\w*$", before, re.IGNORECASE))
+        completions = list(known) if is_table_position else [*columns, *known, *KEYWORDS]
+    prefix = word.lower()
+    unique = [name for name in dict.fromkeys(completions) if name != word]
+    starts = [name for name in unique if name.lower().startswith(prefix)]
     return starts or [name for name in unique if start and start.lower() in name.lower()]
 
 
@@ -516,25 +521,28 @@ def make_plot_boards(result: QueryResult, plot: Plot) -> list[BoardSeries]:
         return []
     low, high = compute_heat_range(boards)
     unit = result.column(plot.y).unit
-    whole = 100.0 if unit == "%" else max(1.0, abs(low), abs(high))
+    full_scale = 100.0 if unit == "%" else max(1.0, abs(low), abs(high))
     label = (
         format_heading(result, plot.y)
-        if whole in (1.0, 100.0)
-        else f"{format_heading(result, plot.y)}, share of {whole:.4g}"
+        if full_scale in (1.0, 100.0)
+        else f"{format_heading(result, plot.y)}, share of {full_scale:.4g}"
     )
     series: dict[str, list[BoardFrame]] = {}
-    means: dict[str, list[float]] = {}
+    values_by_square: dict[str, list[float]] = {}
     for board in boards:
-        heat = {square: min(1.0, max(0.0, value / whole)) for square, value in board.values.items()}
+        heat = {square: min(1.0, max(0.0, value / full_scale)) for square, value in board.values.items()}
         mean = sum(board.values.values()) / len(board.values)
         average = format_number(mean, DECIMALS[unit]) if unit in DECIMALS else format_amount(mean)
         frame = BoardFrame(
             f"{board.panel}: mean {average}", EMPTY * 64, heat=heat, heat_label=label,
-            heat_range=(max(0.0, low / whole), min(1.0, high / whole)),
+            heat_range=(max(0.0, low / full_scale), min(1.0, high / full_scale)),
         )  # fmt: skip
         series.setdefault(board.series, []).append(frame)
-        means.setdefault(board.series, []).append(mean)
-    return [BoardSeries(one, frames, means[one].index(max(means[one]))) for one, frames in series.items()]
+        values_by_square.setdefault(board.series, []).append(mean)
+    return [
+        BoardSeries(one, frames, values_by_square[one].index(max(values_by_square[one])))
+        for one, frames in series.items()
+    ]
 
 
 def make_plot_chart(result: QueryResult, plot: Plot) -> Chart:

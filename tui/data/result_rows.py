@@ -63,8 +63,8 @@ def get_primary_key(result_table: str) -> tuple[Any, ...]:
 def flatten_record(record: Any) -> dict[str, Any]:
     """Return a result row as kinds see it: its columns, then the extra columns of its kind."""
     row = {column.key: getattr(record, column.key) for column in record.__table__.columns}
-    extra = row.pop("detail", None) or {}
-    return row | {(f"detail_{name}" if name in row else name): value for name, value in extra.items()}
+    detail = row.pop("detail", None) or {}
+    return row | {(f"detail_{name}" if name in row else name): value for name, value in detail.items()}
 
 
 def list_results(session: Session, result_table: str, run_id: UUID | None = None) -> Pages:
@@ -76,14 +76,14 @@ def list_results(session: Session, result_table: str, run_id: UUID | None = None
 
     def rows(sql: SqlSession, records: Sequence[Any]) -> list[Row]:
         ids = {record.run_id for record in records}
-        called, of_match = name_runs(sql, ids), find_matches(sql, ids) if result_table == "game" else {}
-        listed = list[Row]()
+        run_names, matches = name_runs(sql, ids), find_matches(sql, ids) if result_table == "game" else {}
+        listed_rows = list[Row]()
         for record in records:
-            row = {**flatten_record(record), "run": called[record.run_id], "result_table": result_table}
-            if (match := of_match.get((record.run_id, row.get("match", -1)))) is not None:
+            row = {**flatten_record(record), "run": run_names[record.run_id], "result_table": result_table}
+            if (match := matches.get((record.run_id, row.get("match", -1)))) is not None:
                 row |= {**match, "points": format_points(row, match["color"])}
-            listed.append(row)
-        return listed
+            listed_rows.append(row)
+        return listed_rows
 
     def field(name: str) -> Any:
         return make_sql_field(session, table, name)
@@ -95,7 +95,7 @@ def list_results(session: Session, result_table: str, run_id: UUID | None = None
         if run_id is not None:
             yield from iter_stretches(session, table, key, where=[table.run_id == run_id], fits=fits, rows=rows)
             return
-        ids, some, looked = find_runs_with_rows(session, table), 1, 0
+        ids, some, looked_rows = find_runs_with_rows(session, table), 1, 0
         while ids:  # more and more runs are counted at once, as the first rows are waited for
             counts = count_fitting_rows(session, table, ids[:some], fits)
             if counts is None and some > 1:
@@ -103,23 +103,23 @@ def list_results(session: Session, result_table: str, run_id: UUID | None = None
                 continue
             if counts is None:
                 yield from iter_stretches(session, table, key, where=[table.run_id == ids[0]], fits=fits, rows=rows)
-                looked = JoinedPages.STRETCH
+                looked_rows = JoinedPages.STRETCH
             else:
                 for id in (id for id in ids[:some] if id in counts):
-                    its = [table.run_id == id, *fits]
-                    yield KeysetPages(session, table, key, where=its, rows=rows, count=counts[id].fitting)
-                    looked += counts[id].rows
+                    conditions = [table.run_id == id, *fits]
+                    yield KeysetPages(session, table, key, where=conditions, rows=rows, count=counts[id].fitting)
+                    looked_rows += counts[id].rows
             ids, some = ids[some:], min(2 * some, MAX_COUNTED_RUNS)
-            if looked >= JoinedPages.STRETCH:
+            if looked_rows >= JoinedPages.STRETCH:
                 yield None
-                looked = 0
+                looked_rows = 0
 
     def narrowed(view: View) -> Pages:
-        fits = make_conditions(view, field, session.database.dialect)
+        filter_conditions = make_conditions(view, field, session.database.dialect)
         if view.sort:
-            where = [*([] if run_id is None else [table.run_id == run_id]), *fits]
-            return SortedPages(session, table, get_primary_key(result_table), where, field, view, rows, narrowed)
-        return fitting(fits)
+            conditions = [*([] if run_id is None else [table.run_id == run_id]), *filter_conditions]
+            return SortedPages(session, table, get_primary_key(result_table), conditions, field, view, rows, narrowed)
+        return fitting(filter_conditions)
 
     key = get_primary_key(result_table)[1:]  # of one run
     return fitting()
@@ -140,11 +140,11 @@ def count_fitting_rows(
 ) -> dict[UUID, RowCounts] | None:
     """Return the row counts of each run, or None if they have more than STRETCH rows together."""
     each = and_(true(), *fits).label("fits")
-    looked = select(table.run_id, each).where(table.run_id.in_(ids)).limit(JoinedPages.STRETCH + 1).subquery()
-    query = select(looked.c.run_id, func.count(), func.count().filter(looked.c.fits)).group_by(looked.c.run_id)
+    stretch = select(table.run_id, each).where(table.run_id.in_(ids)).limit(JoinedPages.STRETCH + 1).subquery()
+    query = select(stretch.c.run_id, func.count(), func.count().filter(stretch.c.fits)).group_by(stretch.c.run_id)
     with session.database.read() as sql:
-        found = {id: RowCounts(rows, fitting) for id, rows, fitting in sql.execute(query)}
-    return found if sum(its.rows for its in found.values()) <= JoinedPages.STRETCH else None
+        counts_by_run = {id: RowCounts(rows, fitting_rows) for id, rows, fitting_rows in sql.execute(query)}
+    return counts_by_run if sum(counts.rows for counts in counts_by_run.values()) <= JoinedPages.STRETCH else None
 
 
 def find_runs_with_rows(session: Session, table: Any) -> list[UUID]:
@@ -153,11 +153,11 @@ def find_runs_with_rows(session: Session, table: Any) -> list[UUID]:
     with session.database.read() as sql:
         lowest = select(table.run_id).order_by(table.run_id).limit(1)
         each = select(lowest.scalar_subquery().label("id")).cte("each", recursive=True)
-        following = lowest.where(table.run_id > each.c.id).correlate(each).scalar_subquery()
-        each = each.union_all(select(following).where(each.c.id.is_not(None)))
-        there = sql.scalars(select(each.c.id).where(each.c.id.is_not(None))).all()
-        made = [tuple(row) for row in select_by_keys(sql, select(run.created_at, run.id), run.id, there)]
-    return [id for _, id in sorted(made)]
+        next_run = lowest.where(table.run_id > each.c.id).correlate(each).scalar_subquery()
+        each = each.union_all(select(next_run).where(each.c.id.is_not(None)))
+        run_ids = sql.scalars(select(each.c.id).where(each.c.id.is_not(None))).all()
+        run_keys = [tuple(row) for row in select_by_keys(sql, select(run.created_at, run.id), run.id, run_ids)]
+    return [id for _, id in sorted(run_keys)]
 
 
 def make_sql_field(session: Session, table: Any, name: str) -> Any:
@@ -199,26 +199,26 @@ def make_match_field(session: Session, name: str) -> ComputedField:
     column = getattr(match, name)
 
     def holds(term: Term) -> ColumnElement[bool] | None:
-        fits = make_condition(column, term, session.database.dialect)
-        if fits is None:
+        condition = make_condition(column, term, session.database.dialect)
+        if condition is None:
             return None
         with session.database.read() as sql:
-            pairs = sql.execute(select(match.number, match.run_id).where(fits)).all()
+            pairs = sql.execute(select(match.number, match.run_id).where(condition)).all()
         by_number: dict[int, list[UUID]] = {}
         for number, run_id in pairs:
             by_number.setdefault(number, []).append(run_id)
         return or_(false(), *(and_(game.match == number, game.run_id.in_(ids)) for number, ids in by_number.items()))
 
-    its = select(column).where(match.run_id == game.run_id, match.number == game.match).correlate(game)
-    return ComputedField(holds, its.scalar_subquery())
+    statement = select(column).where(match.run_id == game.run_id, match.number == game.match).correlate(game)
+    return ComputedField(holds, statement.scalar_subquery())
 
 
 def find_runs_by_term(session: Session, table: Any, term: Term) -> list[UUID]:
     """Return the runs of a result table whose displayed name contains a word."""
     ids = find_runs_with_rows(session, table)
     with session.database.read() as sql:
-        called = name_runs(sql, set(ids))
-    return [id for id in ids if is_cell_match(RUN_COLUMN, {"run": called[id]}, term)]
+        run_names = name_runs(sql, set(ids))
+    return [id for id in ids if is_cell_match(RUN_COLUMN, {"run": run_names[id]}, term)]
 
 
 def find_matches(sql: SqlSession, ids: set[UUID]) -> dict[tuple[UUID, int], dict[str, str]]:
@@ -242,22 +242,24 @@ def format_points(row: Row, color: str) -> str:
     """
     from chessreg.games.boards.adjudication import score_game
 
-    counted = score_game("paper", color == "white", row["result"], row["adjudication_cp"])
-    return "" if counted is None else "½" if counted == 0.5 else f"{counted:g}"
+    score = score_game("paper", color == "white", row["result"], row["adjudication_cp"])
+    return "" if score is None else "½" if score == 0.5 else f"{score:g}"
 
 
 def name_runs(sql: SqlSession, ids: set[UUID]) -> dict[UUID, str]:
     """Return the name of each run, or its kind and id."""
     kinds = dict(select_by_keys(sql, select(tables.Run.id, tables.Run.kind), tables.Run.id, ids))
-    called = names.read_names_of(sql, "run", ids)
-    return {id: called.get(id) or f"{kinds.get(id, 'run')} {id.hex[-6:]}" for id in ids}
+    run_names = names.read_names_of(sql, "run", ids)
+    return {id: run_names.get(id) or f"{kinds.get(id, 'run')} {id.hex[-6:]}" for id in ids}
 
 
 def count_result_rows(session: Session, run_id: UUID, result_tables: Sequence[str]) -> dict[str, int]:
     """Return the number of rows that a run has in each result table, without empty tables."""
     with session.database.read() as sql:
-        known = [name for name in result_tables if name in RESULT_TABLES]
-        counts = {name: sql.scalar(select(func.count()).where(RESULT_TABLES[name].run_id == run_id)) for name in known}
+        known_tables = [name for name in result_tables if name in RESULT_TABLES]
+        counts = {
+            name: sql.scalar(select(func.count()).where(RESULT_TABLES[name].run_id == run_id)) for name in known_tables
+        }
     return {name: count for name, count in counts.items() if count}
 
 
@@ -273,13 +275,13 @@ def find_row(session: Session, row: Row, result_tables: Sequence[str]) -> dict[s
     The first match in key order is used.
     """
     run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
-    also = {"item": "game"}  # its name in queries
+    aliases = {"item": "game"}  # its name in queries
     with session.database.read() as sql:
         for name in result_tables:
             table = RESULT_TABLES[name]
             query = select(table).where(table.run_id == run_id)
             for column in get_primary_key(name)[1:]:
-                field = column.key if column.key in row else also.get(column.key, "")
+                field = column.key if column.key in row else aliases.get(column.key, "")
                 if field in row and row[field] is not None:
                     query = query.where(getattr(table, column.key) == row[field])
             if (record := sql.scalars(query.order_by(*get_primary_key(name)).limit(1)).first()) is not None:
@@ -429,16 +431,16 @@ HIDDEN_FIELDS = {"run_id", "attempt_id", "intervention_id", "run", "result_table
 
 def make_result_columns(result_table: str, rows: Sequence[Row], with_run: bool = False) -> list[TableColumn]:
     """Return the columns of a result table, followed by the extra columns found in the first rows."""
-    known = list(TABLE_COLUMNS.get(result_table, ()))
-    named = {column.field for column in known} | HIDDEN_FIELDS
-    named |= {"low", "high"} if result_table in TABLES_WITH_INTERVALS else set()
-    fields = dict.fromkeys(name for row in rows[:20] for name in row if name not in named)
+    columns = list(TABLE_COLUMNS.get(result_table, ()))
+    field_names = {column.field for column in columns} | HIDDEN_FIELDS
+    field_names |= {"low", "high"} if result_table in TABLES_WITH_INTERVALS else set()
+    fields = dict.fromkeys(name for row in rows[:20] for name in row if name not in field_names)
     more = [
         TableColumn(name, name.replace("_", " "), right=is_numeric_field(name, rows[:20]), widest=32)
         for name in fields
         if any(row.get(name) is not None and not isinstance(row.get(name), bytes) for row in rows[:20])
     ]
-    return [*([RUN_COLUMN] if with_run else []), *known, *more]
+    return [*([RUN_COLUMN] if with_run else []), *columns, *more]
 
 
 DATASET_GAME = "dataset_game"

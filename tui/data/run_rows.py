@@ -36,14 +36,14 @@ def list_run_pages(
         def rows(sql: SqlSession, records: Sequence[tables.Run]) -> list[Row]:
             return make_run_rows(sql, records, stale, metrics)
 
-        fits = run_filter.filter_conditions(sql, text)
+        conditions = run_filter.filter_conditions(sql, text)
         if sort != run_filter.NEWEST_FIRST:
             run_filter.make_sort_columns(sql, sort)  # raises
-            return ChosenPages(session, run, SortedIds(session, fits, sort), rows)
+            return ChosenPages(session, run, SortedIds(session, conditions, sort), rows)
     key = (run.created_at, run.id)
     if not text.split():
-        return KeysetPages(session, run, key, where=fits, descending=True, rows=rows)
-    parts = iter_stretches(session, run, key, fits=fits, rows=rows, descending=True, cut=key[:1])
+        return KeysetPages(session, run, key, where=conditions, descending=True, rows=rows)
+    parts = iter_stretches(session, run, key, fits=conditions, rows=rows, descending=True, cut=key[:1])
     return JoinedPages(parts, refuse_narrowing)
 
 
@@ -52,8 +52,8 @@ def filter_run_ids(session: Session, text: str, ids: Collection[UUID]) -> set[UU
     if not ids:
         return set()
     with session.database.read() as sql:
-        fits = run_filter.filter_conditions(sql, text)
-        return set(sql.scalars(select(tables.Run.id).where(tables.Run.id.in_(ids), *fits)))
+        conditions = run_filter.filter_conditions(sql, text)
+        return set(sql.scalars(select(tables.Run.id).where(tables.Run.id.in_(ids), *conditions)))
 
 
 class SortedIds(Sequence[str]):
@@ -76,19 +76,19 @@ class SortedIds(Sequence[str]):
             return self[place : place + 1][0]
         start, stop, _ = place.indices(self._count)
         first = start // self.CHUNK
-        read = [id for number in range(first, -(-stop // self.CHUNK)) for id in self._read_chunk(number)]
-        return read[start - first * self.CHUNK : stop - first * self.CHUNK]
+        ids = [id for number in range(first, -(-stop // self.CHUNK)) for id in self._read_chunk(number)]
+        return ids[start - first * self.CHUNK : stop - first * self.CHUNK]
 
     def _read_chunk(self, number: int) -> Sequence[str]:
         if number not in self._chunks:
             before = number * self.CHUNK
             size = min(self.CHUNK, self._count - before)
-            after = self._count - before - size
+            after_count = self._count - before - size
             with self._database.read() as sql:
-                order = run_filter.make_sort_columns(sql, self._sort, after < before)
+                order = run_filter.make_sort_columns(sql, self._sort, after_count < before)
                 query = select(run_filter.build_run_id_hex(sql)).where(*self._fits).order_by(*order)
-                ids = sql.scalars(query.limit(size).offset(min(before, after))).all()
-            self._chunks[number] = ids[::-1] if after < before else ids
+                ids = sql.scalars(query.limit(size).offset(min(before, after_count))).all()
+            self._chunks[number] = ids[::-1] if after_count < before else ids
         return self._chunks[number]
 
 
@@ -250,19 +250,19 @@ def count_nouns(session: Session) -> dict[str, int]:
         counts = {
             noun: sql.scalar(select(func.count()).select_from(table)) or 0 for noun, table in COUNTED_TABLES.items()
         }
-        unfinished = select(func.count()).select_from(tables.Run).where(tables.Run.completed_at.is_(None))
-        return counts | {"unfinished": sql.scalar(unfinished) or 0}
+        incomplete_runs = select(func.count()).select_from(tables.Run).where(tables.Run.completed_at.is_(None))
+        return counts | {"unfinished": sql.scalar(incomplete_runs) or 0}
 
 
 def describe_first_results(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, str]:
     """Return the first measure of each run as text; empty without a measure."""
-    found = {}
+    results = {}
     with session.database.read() as sql:
         for run_id in run_ids:
             first = next(iter(measures.read_measures(sql, run_id)), None)
             words = "" if first is None else show.format_measured_value({"measure": first.name, "value": first.value})
-            found[run_id] = words if first is None else f"{words} · {first.name.removesuffix(' %')}"
-    return found
+            results[run_id] = words if first is None else f"{words} · {first.name.removesuffix(' %')}"
+    return results
 
 
 class RunFacts(NamedTuple):
@@ -284,9 +284,11 @@ def load_run_facts(session: Session, run_id: UUID) -> RunFacts:
     with session.database.read() as sql:
         run = read.read_run(sql, run_id.hex)
         settings = flatten_settings(run["spec"])
-        given = {path: value for path, value in settings.items() if describe_source(path, run["explicit"]) == "given"}
+        given_values = {
+            path: value for path, value in settings.items() if describe_source(path, run["explicit"]) == "given"
+        }
         summaries, curve = summarize_run(sql, run_id), measures.read_curve(sql, run_id)
-        return RunFacts(run, name_inputs(sql, given), format_headline(sql, run_id), summaries, curve)
+        return RunFacts(run, name_inputs(sql, given_values), format_headline(sql, run_id), summaries, curve)
 
 
 def format_headline(sql: Any, run_id: UUID) -> str:

@@ -39,8 +39,8 @@ MAX_METRIC_ROWS = 20_000  # that a table of metrics has at most; of more points 
 
 def summarize_run(sql: SqlSession, run_id: UUID) -> list[Summary]:
     """Return the tables that have rows, the run's answer first."""
-    found = (summarize(sql, run_id) for summarize in (summarize_layers, summarize_conditions, summarize_matches))
-    return [summary for summary in found if summary.rows]
+    summaries = (summarize(sql, run_id) for summarize in (summarize_layers, summarize_conditions, summarize_matches))
+    return [summary for summary in summaries if summary.rows]
 
 
 def make_share_column(field: str, heading: str) -> TableColumn:
@@ -95,8 +95,8 @@ def summarize_layers(sql: SqlSession, run_id: UUID) -> Summary:
         best["chosen"] = f"best on {chosen_on}"
     accuracies = [make_share_column(split, f"{split} accuracy %") for split in splits]
     counts = [make_count_column(f"{split} n", f"{split} predictions") for split in splits]
-    chosen = TableColumn("chosen", "", text=lambda row: row.get("chosen", ""))
-    columns = [make_count_column("layer", "layer"), *accuracies, chosen, *counts]
+    chosen_column = TableColumn("chosen", "", text=lambda row: row.get("chosen", ""))
+    columns = [make_count_column("layer", "layer"), *accuracies, chosen_column, *counts]
     rows = list(layers.values())
     return Summary("by layer", columns, rows, "score", make_share_bars(rows, columns, *reversed(splits)))
 
@@ -107,11 +107,11 @@ def summarize_conditions(sql: SqlSession, run_id: UUID) -> Summary:
     from chessreg.queries.intervals import find_rate_ends
 
     trial = tables.Trial
-    sampled = trial.sample >= 0
-    texts = func.count().filter(sampled)
+    is_sampled = trial.sample >= 0
+    texts = func.count().filter(is_sampled)
     rates = {
-        "legal_original": (func.count().filter(sampled, trial.legal_original.is_(True)), texts),
-        "legal_modified": (func.count().filter(sampled, trial.legal_modified.is_(True)), texts),
+        "legal_original": (func.count().filter(is_sampled, trial.legal_original.is_(True)), texts),
+        "legal_modified": (func.count().filter(is_sampled, trial.legal_modified.is_(True)), texts),
         "mass_original": (func.sum(trial.mass_original), func.count(trial.mass_original)),
         "mass_modified": (func.sum(trial.mass_modified), func.count(trial.mass_modified)),
     }
@@ -157,7 +157,7 @@ def summarize_matches(sql: SqlSession, run_id: UUID) -> Summary:
     query = (
         select(
             match.number, match.color, match.opponent, match.policy, func.count(), func.avg(points),
-            *(func.count().filter(points == won) for won in (1.0, 0.5, 0.0)),
+            *(func.count().filter(points == points_value) for points_value in (1.0, 0.5, 0.0)),
             func.sum(game.first_try_legal), func.sum(game.turns),
         )
         .select_from(game)
@@ -167,12 +167,12 @@ def summarize_matches(sql: SqlSession, run_id: UUID) -> Summary:
         .order_by(match.number)
     )  # fmt: skip
     rows: list[Row] = []
-    for number, color, opponent, policy, games, score, won, drawn, lost, legal, turns in sql.execute(query):
+    for number, color, opponent, policy, games, score, points_value, draws, losses, legal, turns in sql.execute(query):
         has_tries = legal is not None and turns and policy not in MASKED_POLICIES
         first_tries = float(legal) / float(turns) if has_tries else None
         rows.append(
-            {"match": number, "color": color, "opponent": opponent, "games": games, "score": score, "won": won,
-             "drawn": drawn, "lost": lost, "legal": first_tries, "narrows": f"match={number}"}
+            {"match": number, "color": color, "opponent": opponent, "games": games, "score": score, "won": points_value,
+             "drawn": draws, "lost": losses, "legal": first_tries, "narrows": f"match={number}"}
         )  # fmt: skip
     columns = [
         TableColumn("opponent", "opponent", widest=40, least=12),
@@ -188,12 +188,12 @@ def summarize_matches(sql: SqlSession, run_id: UUID) -> Summary:
 def find_layers(sql: SqlSession, run_id: UUID) -> dict[int, int]:
     """Return unit → layer of a run whose units are layers: by its scores, else by its outputs `layer-N`."""
     score, output = tables.Score, tables.Output
-    scored = select(score.unit, func.min(score.layer)).where(score.run_id == run_id).group_by(score.unit)
-    found = {unit: layer for unit, layer in sql.execute(scored) if layer is not None}
-    if found:
-        return found
-    named = select(output.unit, output.name).where(output.run_id == run_id, output.name.startswith("layer-"))
-    layers = ((unit, name.removeprefix("layer-")) for unit, name in sql.execute(named))
+    layers_of_units = select(score.unit, func.min(score.layer)).where(score.run_id == run_id).group_by(score.unit)
+    known_layers = {unit: layer for unit, layer in sql.execute(layers_of_units) if layer is not None}
+    if known_layers:
+        return known_layers
+    named_outputs = select(output.unit, output.name).where(output.run_id == run_id, output.name.startswith("layer-"))
+    layers = ((unit, name.removeprefix("layer-")) for unit, name in sql.execute(named_outputs))
     return {unit: int(layer) for unit, layer in layers if layer.isdecimal()}
 
 
@@ -213,26 +213,26 @@ def tabulate_metrics(sql: SqlSession, run_id: UUID) -> Summary:
     row for each metric.
     """
     point = tables.MetricPoint
-    its = point.run_id == run_id
-    names = sql.scalars(select(point.name).where(its).distinct().order_by(point.name)).all()
-    places = select(point.unit, point.step).where(its).distinct().subquery()
+    is_of_run = point.run_id == run_id
+    names = sql.scalars(select(point.name).where(is_of_run).distinct().order_by(point.name)).all()
+    places = select(point.unit, point.step).where(is_of_run).distinct().subquery()
     if not names or (sql.scalar(select(func.count()).select_from(places)) or 0) > MAX_METRIC_ROWS:
         return Summary("metrics", [], [])
     layer_of = find_layers(sql, run_id)
     by_place: dict[tuple[int, int], dict[str, Any]] = {}
     for unit, step, name, value in sql.execute(
-        select(point.unit, point.step, point.name, point.value).where(its).order_by(point.unit, point.step)
+        select(point.unit, point.step, point.name, point.value).where(is_of_run).order_by(point.unit, point.step)
     ):
         row = by_place.setdefault((unit, step), {"unit": unit, "step": step, "layer": layer_of.get(unit)})
         row[f"metric {name}"] = value
     rows = list(by_place.values())
     if len(rows) == 1:
-        listed = [{"name": name, "value": rows[0][f"metric {name}"]} for name in names]
+        metric_rows = [{"name": name, "value": rows[0][f"metric {name}"]} for name in names]
         listed_columns = [
             TableColumn("name", "metric", widest=60, role="key"),
             TableColumn("value", "value", right=True, role="value"),
         ]
-        return Summary("metrics", listed_columns, listed)
+        return Summary("metrics", listed_columns, metric_rows)
     keys = [field for field in ("unit", "step") if len({row[field] for row in rows}) > 1]
     if len({row["layer"] for row in rows}) > 1:
         keys = ["layer", *(key for key in keys if key != "unit")]

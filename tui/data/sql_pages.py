@@ -63,11 +63,11 @@ class KeysetPages:
         """Return the statement for a page, counting rows from the start of page `begin` or from the end."""
         statement = select(self._table).where(*self._where)
         if from_end:
-            skipped = max(0, self.count - number * PAGE_ROWS - wanted)
-            return statement.order_by(*self._build_order(not self._descending)).limit(wanted).offset(skipped)
+            skipped_rows = max(0, self.count - number * PAGE_ROWS - wanted)
+            return statement.order_by(*self._build_order(not self._descending)).limit(wanted).offset(skipped_rows)
         if start := self._starts.get(begin):
-            whole, first = tuple_(*self._key), tuple_(*self._bind_start(start))
-            statement = statement.where(whole <= first if self._descending else whole >= first)
+            key_tuple, first = tuple_(*self._key), tuple_(*self._bind_start(start))
+            statement = statement.where(key_tuple <= first if self._descending else key_tuple >= first)
         ordered = statement.order_by(*self._build_order(self._descending))
         return ordered.limit(wanted).offset((number - begin) * PAGE_ROWS)
 
@@ -94,22 +94,24 @@ def iter_stretches(
     The first source scans STRETCH/16 rows; later ones scan up to 8 STRETCH rows. After every STRETCH scanned rows, None
     is yielded. `cut` is the key or a prefix of it.
     """
-    cut, size, looked = tuple(cut or key), max(1, JoinedPages.STRETCH // 16), 0
+    cut, size, looked_rows = tuple(cut or key), max(1, JoinedPages.STRETCH // 16), 0
     order = [column.desc() if descending else column.asc() for column in cut]
-    whole, begin = tuple_(*cut), list[ColumnElement[bool]]()
+    cut_tuple, begin = tuple_(*cut), list[ColumnElement[bool]]()
     while True:
         with session.database.read() as sql:
             last_one = select(*cut).where(*where, *begin).order_by(*order).limit(1).offset(size - 1)
-            last, its = sql.execute(last_one).first(), [*where, *begin]
+            last, conditions = sql.execute(last_one).first(), [*where, *begin]
             if last is not None:
                 bound = tuple_(*(literal(value, column.type) for value, column in zip(last, cut, strict=True)))
-                its.append(whole >= bound if descending else whole <= bound)
-                begin = [whole < bound if descending else whole > bound]
-            count = sql.scalar(select(func.count()).select_from(table).where(*its, *fits)) or 0
-        yield KeysetPages(session, table, key, where=[*its, *fits], descending=descending, rows=rows, count=count)
+                conditions.append(cut_tuple >= bound if descending else cut_tuple <= bound)
+                begin = [cut_tuple < bound if descending else cut_tuple > bound]
+            count = sql.scalar(select(func.count()).select_from(table).where(*conditions, *fits)) or 0
+        yield KeysetPages(
+            session, table, key, where=[*conditions, *fits], descending=descending, rows=rows, count=count
+        )
         if last is None:
             return
-        pauses, looked = divmod(looked + size, JoinedPages.STRETCH)
+        pauses, looked_rows = divmod(looked_rows + size, JoinedPages.STRETCH)
         yield from [None] * pauses
         size = min(2 * size, 8 * JoinedPages.STRETCH)
 

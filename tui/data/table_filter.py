@@ -67,17 +67,17 @@ def parse_terms(text: str) -> list[Term]:
     >>> [(term.field, term.sign, term.value, term.absent) for term in parse_terms('elo>1900 result:1-0 !draw')]
     [('elo', '>', '1900', False), ('result', ':', '1-0', False), ('', ':', 'draw', True)]
     """
-    found = []
+    terms = []
     for word in WORD_PATTERN.findall(text):
-        absent = word.startswith("!") and len(word) > 1
-        bare = word[1:] if absent else word
+        is_negated = word.startswith("!") and len(word) > 1
+        bare = word[1:] if is_negated else word
         match = TERM_PATTERN.fullmatch(bare)
         field, sign, value = match.groups() if match else ("", ":", bare)
         value = value.replace('"', "")
         if value and value != "!":
-            unequal = sign == "!="
-            found.append(Term(field.lower(), "=" if unequal else sign, value, absent is not unequal))
-    return found
+            is_unequal = sign == "!="
+            terms.append(Term(field.lower(), "=" if is_unequal else sign, value, is_negated is not is_unequal))
+    return terms
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class View:
         Raises BadInputError if there is none.
         """
         names = {column.field: list_column_names(column) for column in self.columns}
-        for fits in (name.__eq__, lambda call: name in call.split("_"), lambda call: call.startswith(name)):
-            if fields := [field for field, calls in names.items() if any(map(fits, calls))]:
+        for is_match in (name.__eq__, lambda call: name in call.split("_"), lambda call: call.startswith(name)):
+            if fields := [field for field, calls in names.items() if any(map(is_match, calls))]:
                 return fields
         raise BadInputError(
             f"column {name!r} does not exist here", f"columns are {', '.join(list_filter_names(self.columns))}"
@@ -192,8 +192,8 @@ def sort_rows(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str
         return (0, number, "") if number is not None else (1, 0.0, text.lower())
 
     empty = [row for row in rows if not column.of(row)]
-    filled = [row for row in rows if column.of(row)]
-    return [*sorted(filled, key=key, reverse=view.descending), *empty]
+    filled_rows = [row for row in rows if column.of(row)]
+    return [*sorted(filled_rows, key=key, reverse=view.descending), *empty]
 
 
 def narrow_rows(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str, Any]]:
@@ -208,16 +208,16 @@ def make_conditions(view: View, expression: Callable[[str], Any], dialect: str) 
     """Return the words as SQL conditions. `expression(field)` returns a column, or None if it is unavailable."""
     from sqlalchemy import false, not_, or_
 
-    found: list[ColumnElement[bool]] = []
+    conditions: list[ColumnElement[bool]] = []
     for term in view.terms:
         fields = view.find_fields(term.field) if term.field else [column.field for column in view.columns]
-        known = [sql for field in fields if (sql := expression(field)) is not None]
-        if term.field and not known:
+        expressions = [sql for field in fields if (sql := expression(field)) is not None]
+        if term.field and not expressions:
             raise BadInputError(f"{term.field} cannot be filtered", "it is computed for display only")
-        parts = [part for sql in known if (part := make_condition(sql, term, dialect)) is not None]
-        either = or_(*parts) if parts else false()
-        found.append(not_(either) if term.absent else either)
-    return found
+        parts = [part for sql in expressions if (part := make_condition(sql, term, dialect)) is not None]
+        any_part = or_(*parts) if parts else false()
+        conditions.append(not_(any_part) if term.absent else any_part)
+    return conditions
 
 
 @dataclass(frozen=True)
@@ -267,12 +267,12 @@ def make_text_condition(sql: Any, term: Term, dialect: str) -> ColumnElement[boo
         pattern = "%" + re.sub(r"([\\%_])", r"\\\1", term.value) + "%"
         # SQLite's LIKE knows no case already; lower() of both sides would take twice as long
         like = sql.like(pattern, escape="\\") if dialect == "sqlite" else sql.ilike(pattern, escape="\\")
-        either = like if number is None else or_(like, func.coalesce(number == term.number, False))
-        return func.coalesce(either, False)
-    compared = COMPARISONS[term.sign](func.lower(sql), term.value.lower())
+        any_match = like if number is None else or_(like, func.coalesce(number == term.number, False))
+        return func.coalesce(any_match, False)
+    comparison = COMPARISONS[term.sign](func.lower(sql), term.value.lower())
     if number is not None:
-        compared = case((number.is_not(None), COMPARISONS[term.sign](number, term.number)), else_=compared)
-    return and_(sql.is_not(None), sql != "", compared)
+        comparison = case((number.is_not(None), COMPARISONS[term.sign](number, term.number)), else_=comparison)
+    return and_(sql.is_not(None), sql != "", comparison)
 
 
 def make_number_sql(sql: Any, dialect: str) -> Any:
@@ -287,9 +287,9 @@ def make_number_sql(sql: Any, dialect: str) -> Any:
         begins: Any = func.substring(sql, r"^[-+−]?(?!\d[\d,.]*[-:])\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d{1,4})?")
         return case(half, (begins.is_not(None), cast(plain(begins), Numeric)), else_=None)
     bare = case((sql.op("GLOB")("[0-9]*"), sql), else_=func.substr(sql, 2))
-    follows = func.ltrim(bare, "0123456789,.")
+    remainder = func.ltrim(bare, "0123456789,.")
     begins = or_(sql.op("GLOB")("[0-9]*"), sql.op("GLOB")("[-+−][0-9]*"))
-    return case(half, (and_(begins, not_(follows.op("GLOB")("[-:]*"))), cast(plain(sql), Float)), else_=None)
+    return case(half, (and_(begins, not_(remainder.op("GLOB")("[-:]*"))), cast(plain(sql), Float)), else_=None)
 
 
 def make_json_field(document: Any, name: str, dialect: str) -> ComputedField:
@@ -304,17 +304,17 @@ def make_json_field(document: Any, name: str, dialect: str) -> ComputedField:
         value = func.jsonb_extract_path(document, name)
         kind, text = func.jsonb_typeof(value), func.jsonb_extract_path_text(document, name)
         number: Any = case((kind == "number", cast(text, Float)))
-        truths, numbers, true = ("boolean",), ("number",), text == "true"
+        truths, numbers, is_true = ("boolean",), ("number",), text == "true"
         order = case((kind == "string", func.to_jsonb(func.lower(text))), else_=value)
     else:
         path = f'$."{name}"'
         value, kind = func.json_extract(document, path), func.json_type(document, path)
         text, number = type_coerce(value, String), type_coerce(value, Float)
-        truths, numbers, true = ("true", "false"), ("integer", "real"), kind == "true"
+        truths, numbers, is_true = ("true", "false"), ("integer", "real"), kind == "true"
         order = case((kind == "text", func.lower(text)), else_=value)
 
     def holds(term: Term) -> ColumnElement[bool]:
-        is_truth = false() if term.truth is None else true == term.truth
+        is_truth = false() if term.truth is None else is_true == term.truth
         is_number = false() if term.number is None else COMPARISONS[term.sign](number, to_exact_number(term.number))
         return case(
             (kind.is_(None), false()), (kind.in_(truths), is_truth), (kind.in_(numbers), is_number),
@@ -332,16 +332,16 @@ def make_mask(view: View, array: Callable[[str], Any], rows: int, words: Sequenc
     import numpy as np
     import pyarrow.compute as pc
 
-    keep = np.ones(rows, bool)
+    mask = np.ones(rows, bool)
     for term in view.terms if words is None else words:
         fields = view.find_fields(term.field) if term.field else [column.field for column in view.columns]
-        either = np.zeros(rows, bool)
+        any_mask = np.zeros(rows, bool)
         for field in fields:
-            held = match_array(array(field), term)
-            if held is not None:
-                either |= np.asarray(pc.fill_null(held, False))
-        keep &= ~either if term.absent else either
-    return keep
+            matches = match_array(array(field), term)
+            if matches is not None:
+                any_mask |= np.asarray(pc.fill_null(matches, False))
+        mask &= ~any_mask if term.absent else any_mask
+    return mask
 
 
 def match_array(array: Any, term: Term) -> Any:
@@ -367,9 +367,9 @@ def match_array(array: Any, term: Term) -> Any:
         array = array.cast(pa.string())
     if term.sign == ":" and term.number is None:  # as text_holds, which takes 1.5 s for a million different texts
         return pc.match_substring(pc.utf8_lower(array), term.value.lower())
-    coded = pc.dictionary_encode(array)  # each different text is read once
-    held = [None if text is None else is_text_match(text, text, term) for text in coded.dictionary.to_pylist()]
-    return pa.array(held, pa.bool_()).take(coded.indices)
+    encoded = pc.dictionary_encode(array)  # each different text is read once
+    matches = [None if text is None else is_text_match(text, text, term) for text in encoded.dictionary.to_pylist()]
+    return pa.array(matches, pa.bool_()).take(encoded.indices)
 
 
 def sort_indices(arrays: Any, descending: bool) -> Any:
@@ -379,7 +379,7 @@ def sort_indices(arrays: Any, descending: bool) -> Any:
     import pyarrow.compute as pc
 
     if pa.types.is_string(arrays.type) or pa.types.is_large_string(arrays.type):
-        coded = pc.dictionary_encode(arrays)
-        arrays = pc.rank(pc.utf8_lower(coded.dictionary), tiebreaker="dense").cast(pa.int32()).take(coded.indices)
+        encoded = pc.dictionary_encode(arrays)
+        arrays = pc.rank(pc.utf8_lower(encoded.dictionary), tiebreaker="dense").cast(pa.int32()).take(encoded.indices)
     order = "descending" if descending else "ascending"
     return np.asarray(pc.array_sort_indices(arrays, order=order, null_placement="at_end")).view(np.int64)

@@ -48,12 +48,14 @@ class AnnotatingScreen(AppScreen):
         def format_result(now: bool) -> str:
             return TOGGLE_MESSAGES[word][not now]
 
-        chosen = self.get_selected_rows()
-        if not chosen[1] or not self.check_writable():
+        selected = self.get_selected_rows()
+        if not selected[1] or not self.check_writable():
             return
-        write = partial(self._write, chosen, word, format_result, partial(toggle_annotation, word=word))
-        if hidden := self.describe_hidden(chosen[1]):
-            question = f"{word.capitalize()} {join_chosen_labels(chosen[1])}, or undo it?\n{hidden}; u unmarks all."
+        write = partial(self._write, selected, word, format_result, partial(toggle_annotation, word=word))
+        if hidden_note := self.describe_hidden(selected[1]):
+            question = (
+                f"{word.capitalize()} {join_chosen_labels(selected[1])}, or undo it?\n{hidden_note}; u unmarks all."
+            )
             self.app.push_screen(Confirm(question), lambda yes: write() if yes else None)
         else:
             write()
@@ -102,8 +104,10 @@ class AnnotatingScreen(AppScreen):
             if text:
                 then(chosen, text, partial(self.app.drop_draft, draft, text))
 
-        hidden = self.describe_hidden(chosen[1])
-        question_text = question.format(f" {count_chosen(*chosen)}") + (f"\n{hidden}; u unmarks all." if hidden else "")
+        hidden_note = self.describe_hidden(chosen[1])
+        question_text = question.format(f" {count_chosen(*chosen)}") + (
+            f"\n{hidden_note}; u unmarks all." if hidden_note else ""
+        )
         self.app.push_screen(Prompt(question_text, draft=draft, wrong=wrong), handle_answer)
 
     def check_writable(self) -> bool:
@@ -119,13 +123,13 @@ class AnnotatingScreen(AppScreen):
         do: Callable[[SqlSession, str, list[UUID]], Any],
         written: AfterWrite = lambda: None,
     ) -> None:
-        noun, things = chosen
+        noun, ids = chosen
 
         def finish(answer: Any) -> str:
             written()
             return notice(answer)
 
-        self.app.write(join_chosen_labels(things), change, lambda sql: do(sql, noun, list(things)), finish)
+        self.app.write(join_chosen_labels(ids), change, lambda sql: do(sql, noun, list(ids)), finish)
 
 
 def find_name_error(text: str) -> str:

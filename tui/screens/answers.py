@@ -197,14 +197,14 @@ class ResultScreen(AppScreen):
         if (result := self.result) is None:
             return
         plot, command = self.result_plot, self.command()
-        written = await self.ask(
+        written_text = await self.ask(
             f"writing {path.name}", lambda session: write_answer_file(result, path, plot), once=True
         )
-        if written is None:  # let the user correct the path
+        if written_text is None:  # let the user correct the path
             self.ask_path(str(path))
         else:
-            again = f"; equivalent command: {command} --output {shlex.quote(str(path))}"
-            self.notify(f"{show.format_count(len(result), 'row')} as {written}{again}", title=str(path))
+            note = f"; equivalent command: {command} --output {shlex.quote(str(path))}"
+            self.notify(f"{show.format_count(len(result), 'row')} as {written_text}{note}", title=str(path))
 
     @work(group="copy")
     async def action_copy_as(self, format: str) -> None:
@@ -321,10 +321,10 @@ class AnswerScreen(ResultScreen, ScopedScreen):
 
     def show(self, answer: AnswerTable, rows: list[Row], question: ScreenQuestion, keep: bool = False) -> None:
         """Show the rows of an answer under a title that states the question."""
-        unfinished = ", with unfinished runs" if question.partial else ""
+        note = ", with unfinished runs" if question.partial else ""
         scoring = f", scoring {question.scoring}" if question.scoring != "paper" else ""
         title = question.title[:1].upper() + question.title[1:]
-        self.table.set_title(f"{'Published numbers: ' if question.published else ''}{title}{unfinished}{scoring}")
+        self.table.set_title(f"{'Published numbers: ' if question.published else ''}{title}{note}{scoring}")
         self.show_answer(answer, rows, keep)
 
     def can_offer(self, action: Action) -> bool:
@@ -550,9 +550,9 @@ class PlotScreen(FigureScreen):
         from chessreg.queries import plot as plots
         from tui.widgets.images import render_figure
 
-        figure, drawn = self.query_one("#figure"), self.app.pictures and bool(result.rows)
-        self.query_one(ChartView).display, figure.display = not drawn, drawn
-        if drawn:
+        figure, has_picture = self.query_one("#figure"), self.app.pictures and bool(result.rows)
+        self.query_one(ChartView).display, figure.display = not has_picture, has_picture
+        if has_picture:
             picture = await self.ask(
                 "drawing the figure", lambda session: render_figure(plots.draw_figure(result, plot))
             )

@@ -186,16 +186,16 @@ class AppScreen(Screen[None]):
     def list_actions(self) -> list[Action]:
         """Return the actions available for the focused widget and the settings of the app."""
         if isinstance(self.focused, FilterBar):
-            taken = [
+            taken_keys = [
                 replace(a, short=self.focused.leads) if a.method == "leave" else a
                 for a in list_place_actions(FILTER)
                 if a.method != "complete" or self.focused.suggester is not None
             ]
-            actions = [*taken, *(a for a in list_place_actions(EVERYWHERE) if a.method == "palette")]
+            actions = [*taken_keys, *(a for a in list_place_actions(EVERYWHERE) if a.method == "palette")]
         else:
-            own = [action for place in (self.place, *self.also) for action in list_place_actions(place)]
+            own_actions = [action for place in (self.place, *self.also) for action in list_place_actions(place)]
             actions = [
-                *own,
+                *own_actions,
                 *(list_place_actions(TABLE) if self.query(PageTable) else ()),
                 *list_place_actions(EVERYWHERE),
             ]
@@ -219,8 +219,8 @@ class AppScreen(Screen[None]):
         """Return whether an action has no effect without a row."""
         if action.method == "filter":
             return self.has_class("-empty")  # otherwise the filter may find archived rows
-        of_row = action.place == "annotate" or action.method in ROW_METHODS
-        return action.place == TABLE or (self.place in LIST_PLACES and of_row)
+        is_row_action = action.place == "annotate" or action.method in ROW_METHODS
+        return action.place == TABLE or (self.place in LIST_PLACES and is_row_action)
 
     had_no_rows = False
 
@@ -261,18 +261,20 @@ class AppScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the `/` key while text is typed."""
-        named = [a for place in (self.place, *self.also) for a in list_place_actions(place) if a.method == action]
-        return not (isinstance(self.focused, Input) and any(a.first and a.keys == "slash" for a in named))
+        named_actions = [
+            a for place in (self.place, *self.also) for a in list_place_actions(place) if a.method == action
+        ]
+        return not (isinstance(self.focused, Input) and any(a.first and a.keys == "slash" for a in named_actions))
 
     def find_node(self, action: Action) -> Widget | Host:
         """Return the widget or app that implements an action."""
         if action.place == EVERYWHERE:
             return self.app
-        focused = self.focused
+        focused_widget = self.focused
         if action.place == FILTER:
-            return focused if isinstance(focused, FilterBar) else self.query(FilterBar).first()
+            return focused_widget if isinstance(focused_widget, FilterBar) else self.query(FilterBar).first()
         if action.place == TABLE:
-            return focused if isinstance(focused, PageTable) else self.query(PageTable).first()
+            return focused_widget if isinstance(focused_widget, PageTable) else self.query(PageTable).first()
         return self
 
     def command(self) -> str:
@@ -442,19 +444,19 @@ class AppScreen(Screen[None]):
 
     async def narrow(self, event: PageTable.Narrow) -> None:
         """Read the matching rows and show them."""
-        table, whole, view, cursor = event.table, event.whole, event.table.view, event.table.cursor
+        table, all_pages, view, cursor = event.table, event.whole, event.table.view, event.table.cursor
 
         def look(session: Session) -> tuple[Pages, Any]:
-            pages = self.narrow_pages(whole, view)
+            pages = self.narrow_pages(all_pages, view)
             if event.keep:
                 count_rows_to(pages, cursor)
             return pages, pages.read_page(0)
 
-        found = await self.ask("filtering the rows", look)
-        if found is not None and table.view == view:
-            table.show_narrowed(whole, *found, event.keep)
-        elif found is None and self.refused and table.view == view:
-            table.show_narrowed(whole, ListPages([]), [], False)  # do not keep rows that match earlier words
+        found_pages = await self.ask("filtering the rows", look)
+        if found_pages is not None and table.view == view:
+            table.show_narrowed(all_pages, *found_pages, event.keep)
+        elif found_pages is None and self.refused and table.view == view:
+            table.show_narrowed(all_pages, ListPages([]), [], False)  # do not keep rows that match earlier words
 
     def on_filter_bar_left(self) -> None:
         self.leave_filter()
@@ -488,9 +490,9 @@ def collect_row_fields(table: PageTable, row: Mapping[str, Any]) -> dict[str, An
     """
     cells = {column.heading: column.of(row) for column in table.columns if column.field in row}
     values = {name: value for name, value in row.items() if not (name[0] == "c" and name[1:].isdigit())}
-    named = {name.replace("_", " ") for name in values}
-    headed = {heading: text for heading, text in cells.items() if heading not in named}
-    return headed | values if "c0" in row else values
+    names = {name.replace("_", " ") for name in values}
+    headed_cells = {heading: text for heading, text in cells.items() if heading not in names}
+    return headed_cells | values if "c0" in row else values
 
 
 class PartsScreen(AppScreen):

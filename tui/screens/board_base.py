@@ -48,9 +48,9 @@ class DrawingScreen(AppScreen):
     @property
     def board_size(self) -> int:
         """The chosen size if it fits, otherwise the largest that leaves room for the text."""
-        sizes, chosen = list_sizes(self.app.glyphs), self.chosen_size
-        if chosen is not None and chosen in sizes and self.can_draw(chosen):
-            return chosen
+        sizes, chosen_size = list_sizes(self.app.glyphs), self.chosen_size
+        if chosen_size is not None and chosen_size in sizes and self.can_draw(chosen_size):
+            return chosen_size
         return next((size for size in reversed(sizes) if self.can_draw(size, self.text_below)), sizes[0])
 
     # -- the position ---------------------------------------------------------------------------------------------
@@ -71,9 +71,9 @@ class DrawingScreen(AppScreen):
             self.notify("no position is shown yet", severity="warning")
             return
         text = self.pgn if format == "pgn" else frame.lichess if format == "lichess" else frame.whole_fen
-        unknown = format != "pgn" and not frame.position
+        is_unavailable = format != "pgn" and not frame.position
         line = text.strip().splitlines()[-1]
-        self.app.copy(text, f"{line}\nthe side to move is unknown; White is assumed" if unknown else line)
+        self.app.copy(text, f"{line}\nthe side to move is unknown; White is assumed" if is_unavailable else line)
 
     def on_squares_clicked(self, event: Squares.Clicked) -> None:
         pane = event.squares.parent
@@ -89,12 +89,12 @@ class DrawingScreen(AppScreen):
         self.draw()
 
     def action_size(self) -> None:
-        fitting = [size for size in list_sizes(self.app.glyphs) if self.can_draw(size)]
-        if len(fitting) < 2:
+        fitting_sizes = [size for size in list_sizes(self.app.glyphs) if self.can_draw(size)]
+        if len(fitting_sizes) < 2:
             self.notify("only the smallest size fits this terminal")
             return
-        place = fitting.index(self.board_size) if self.board_size in fitting else -1
-        self.chosen_size = fitting[(place + 1) % len(fitting)]
+        place = fitting_sizes.index(self.board_size) if self.board_size in fitting_sizes else -1
+        self.chosen_size = fitting_sizes[(place + 1) % len(fitting_sizes)]
         self.draw()
 
 
@@ -204,12 +204,12 @@ class FourBoardsScreen(DrawingScreen):
         if self.answer is None:
             return {"original": "original", "target": "target"}
         layer = f"L{self.answer.layers[self.layer_place]}" if self.answer.layers else ""
-        wrong = {pane: len(frame.marks) for pane, frame in self.views().items()}
+        wrong_counts = {pane: len(frame.marks) for pane, frame in self.views().items()}
         return {
             "original": "original",
             "target": "target" if self.answer.modified_fen else "edited",
-            "before": f"{layer} clean, ?{wrong.get('before', 0)}",
-            "after": f"{layer} edited, ?{wrong.get('after', 0)}",
+            "before": f"{layer} clean, ?{wrong_counts.get('before', 0)}",
+            "after": f"{layer} edited, ?{wrong_counts.get('after', 0)}",
         }
 
     def choose_part(self) -> str:
@@ -223,8 +223,10 @@ class FourBoardsScreen(DrawingScreen):
         if self.part is not None:
             return self.part
         sizes = list(reversed(list_sizes(self.app.glyphs)))
-        of_all, of_two = (next((n for n in sizes if self.choose_arrangement(n, count)), 0) for count in (len(PANES), 2))
-        return "the position" if of_all < min(LARGE_SQUARE_LINES, of_two) else "all boards"
+        size_of_all, size_of_two = (
+            next((n for n in sizes if self.choose_arrangement(n, count)), 0) for count in (len(PANES), 2)
+        )
+        return "the position" if size_of_all < min(LARGE_SQUARE_LINES, size_of_two) else "all boards"
 
     def list_shown_panes(self) -> list[str]:
         views = self.views()
@@ -235,10 +237,10 @@ class FourBoardsScreen(DrawingScreen):
 
         In a row the numbers are below the boards. Two boards with space for the numbers next to them are a square.
         """
-        wide, high = compute_board_extent(size)
+        board_cells, high = compute_board_extent(size)
         width, height = self.app.size
-        row = count * (wide + 1) <= width and high + 1 + ROW_CHROME_LINES + NUMBERS_LINES <= height
-        fits_side_by_side = 2 * (wide + 1) + NUMBERS_CELLS <= width
+        row = count * (board_cells + 1) <= width and high + 1 + ROW_CHROME_LINES + NUMBERS_LINES <= height
+        fits_side_by_side = 2 * (board_cells + 1) + NUMBERS_CELLS <= width
         square = fits_side_by_side and ((count + 1) // 2) * (high + 1) + SQUARE_CHROME_LINES <= height
         return "square" if square and (count <= 2 or not row) else "row" if row else None
 
@@ -247,15 +249,15 @@ class FourBoardsScreen(DrawingScreen):
 
     def draw(self) -> None:
         """Draw the boards, the lines above and below them, and the numbers."""
-        views, titles, size, shown = self.views(), self.make_titles(), self.board_size, self.list_shown_panes()
+        views, titles, size, panes = self.views(), self.make_titles(), self.board_size, self.list_shown_panes()
         self.set_class(not views, "-empty")
-        way = self.choose_arrangement(size, max(1, len(shown))) or "row"
+        way = self.choose_arrangement(size, max(1, len(panes))) or "row"
         self.set_class(way == "row", "-row")
         self.set_class(way == "square", "-square")
         for name in PANES:
             pane = self.query_one(f"#{name}", BoardPane)
-            pane.display = name in shown
-            if name in shown:
+            pane.display = name in panes
+            if name in panes:
                 pane.styles.width = compute_board_extent(size)[0]
                 frame = replace(views[name], title=titles[name])
                 if self.flipped:
@@ -265,7 +267,7 @@ class FourBoardsScreen(DrawingScreen):
         self.query_one("#heat-line", Static).update(
             self.describe_heat() if self.picked is None else self.describe_clicked_square()
         )
-        self.query_one("#legend", Static).update(self.make_legend_line(shown))
+        self.query_one("#legend", Static).update(self.make_legend_line(panes))
         self.call_after_refresh(self.draw_numbers)
 
     def draw_numbers(self) -> None:
@@ -287,15 +289,15 @@ class FourBoardsScreen(DrawingScreen):
 
     def make_legend_line(self, panes: Sequence[str]) -> Text:
         """Return each sign and color in use on the boards, once."""
-        line, listed = Text(), set[str]()
+        line, listed_signs = Text(), set[str]()
         for name in panes:
             for sign, meaning in self.query_one(f"#{name}", BoardPane).squares.list_signs():
-                if meaning not in listed:
-                    listed.add(meaning)
+                if meaning not in listed_signs:
+                    listed_signs.add(meaning)
                     line.append(" · " if line.plain else "").append_text(sign).append(f" {meaning}")
         if self.answer is not None and self.answer.clean.moves_modified:
-            words, wide = "=  also legal on the target", self.app.size.width - 2
-            breaks = self.has_class("-row") and line.cell_len <= wide < line.cell_len + len(words) + 3
+            words, line_cells = "=  also legal on the target", self.app.size.width - 2
+            breaks = self.has_class("-row") and line.cell_len <= line_cells < line.cell_len + len(words) + 3
             line.append(("\n" if breaks else " · ") if line.plain else "").append(words)
         return line
 
@@ -313,8 +315,8 @@ class FourBoardsScreen(DrawingScreen):
         sides = [self.answer.clean, *([self.answer.edited] if self.answer.edited is not None else [])]
         beliefs = [side.beliefs[self.layer_place, self.picked] for side in sides]
         best = [(PIECE_CLASSES[int(one.argmax())], one.max()) for one in beliefs]
-        read = [f"{'empty' if name == '.' else name} {value:.3f}" for name, value in best]
-        return f"{words} · layer {self.answer.layers[self.layer_place]} reads {' → '.join(read)}"
+        readings = [f"{'empty' if name == '.' else name} {value:.3f}" for name, value in best]
+        return f"{words} · layer {self.answer.layers[self.layer_place]} reads {' → '.join(readings)}"
 
     def make_head(self) -> str:
         """Return the lines above the boards."""
@@ -332,12 +334,13 @@ class FourBoardsScreen(DrawingScreen):
         if self.answer is None or label is None or not self.answer.layers:
             return ""
         answer, place = self.answer, self.layer_place
-        clean = answer.clean.beliefs[place, :, label]
+        clean_beliefs = answer.clean.beliefs[place, :, label]
         first = [] if answer.square is None else [answer.square]
-        best = [*first, *(int(n) for n in clean.argsort()[::-1] if int(n) not in first)][:3]
-        after = clean if answer.edited is None else answer.edited.beliefs[place, :, label]
+        best = [*first, *(int(n) for n in clean_beliefs.argsort()[::-1] if int(n) not in first)][:3]
+        edited_beliefs = clean_beliefs if answer.edited is None else answer.edited.beliefs[place, :, label]
         values = "  ".join(
-            f"{chess.square_name(n)} {clean[n]:.3f}" + ("" if answer.edited is None else f" → {after[n]:.3f}")
+            f"{chess.square_name(n)} {clean_beliefs[n]:.3f}"
+            + ("" if answer.edited is None else f" → {edited_beliefs[n]:.3f}")
             for n in best
         )
         name = "empty" if PIECE_CLASSES[label] == "." else PIECE_CLASSES[label]
@@ -393,13 +396,13 @@ def format_origin_squares(answer: LabAnswer) -> str:
     import chess
 
     before = answer.clean.squares
-    after = before if answer.edited is None else answer.edited.squares
-    highest = [max(pair) for pair in zip(before, after, strict=True)]
+    edited_squares = before if answer.edited is None else answer.edited.squares
+    highest = [max(pair) for pair in zip(before, edited_squares, strict=True)]
     order = sorted((n for n in range(len(before)) if highest[n] >= MIN_SHOWN_PROBABILITY), key=lambda n: -highest[n])[
         :4
     ]
     values = "  ".join(
-        f"{chess.square_name(n)} {before[n]:.3f}" + ("" if answer.edited is None else f" → {after[n]:.3f}")
+        f"{chess.square_name(n)} {before[n]:.3f}" + ("" if answer.edited is None else f" → {edited_squares[n]:.3f}")
         for n in order
     )
     return f"shade: the next move begins on {values}"

@@ -100,20 +100,20 @@ class BoardsScreen(BoardPreviewingScreen):
         )
 
     async def fill(self) -> None:
-        table, wanted = self.query_one(PageTable), self.result_table
-        keep = table.loaded and wanted == self._shown_table
-        number = table.cursor // PAGE_ROWS if keep else 0
-        listed = await self.ask("reading the rows", lambda session: self.read(session, wanted, number))
-        if listed is None:
+        table, result_table = self.query_one(PageTable), self.result_table
+        keep_cursor = table.loaded and result_table == self._shown_table
+        number = table.cursor // PAGE_ROWS if keep_cursor else 0
+        board_rows = await self.ask("reading the rows", lambda session: self.read(session, result_table, number))
+        if board_rows is None:
             return
-        self.result_table = self._shown_table = listed.result_table
+        self.result_table = self._shown_table = board_rows.result_table
         strip = self.query_one(PaneStrip)
-        strip.names = tuple(TABLE_TITLES[name] for name in listed.result_tables)
-        if listed.pages is not None:
-            strip.place = listed.result_tables.index(listed.result_table)
-            columns = self.make_columns(listed)
-            table.set_title(TABLE_TITLES[listed.result_table], TABLE_LEGENDS.get(listed.result_table, ""))
-            table.show(listed.pages, listed.rows, columns=columns, keep=keep, number=listed.number)
+        strip.names = tuple(TABLE_TITLES[name] for name in board_rows.result_tables)
+        if board_rows.pages is not None:
+            strip.place = board_rows.result_tables.index(board_rows.result_table)
+            columns = self.make_columns(board_rows)
+            table.set_title(TABLE_TITLES[board_rows.result_table], TABLE_LEGENDS.get(board_rows.result_table, ""))
+            table.show(board_rows.pages, board_rows.rows, columns=columns, keep=keep_cursor, number=board_rows.number)
         else:
             table.loaded = True
             table.refresh()
@@ -124,21 +124,25 @@ class BoardsScreen(BoardPreviewingScreen):
         """Return page `number` of a result table with boards, or of the first such table."""
         from tui.data.dataset_rows import open_dataset_games
 
-        there = find_tables_with_boards(session) + ([DATASET_GAME] if has_datasets(session) else [])
-        if not there:
+        table_names = find_tables_with_boards(session) + ([DATASET_GAME] if has_datasets(session) else [])
+        if not table_names:
             return BoardRows([], "", None, 0, [])
-        chosen = result_table if result_table in there else there[0]
+        table_name = result_table if result_table in table_names else table_names[0]
         return read_board_page(
-            there,
-            chosen,
-            open_dataset_games(session) if chosen == DATASET_GAME else list_results(session, chosen),
+            table_names,
+            table_name,
+            open_dataset_games(session) if table_name == DATASET_GAME else list_results(session, table_name),
             number,
         )
 
     def make_columns(self, listed: BoardRows) -> Sequence[TableColumn]:
         """Return the table columns of the listed boards."""
-        known = listed.result_table == DATASET_GAME
-        return DATASET_GAME_COLUMNS if known else make_result_columns(listed.result_table, listed.rows, with_run=True)
+        is_dataset_game = listed.result_table == DATASET_GAME
+        return (
+            DATASET_GAME_COLUMNS
+            if is_dataset_game
+            else make_result_columns(listed.result_table, listed.rows, with_run=True)
+        )
 
     def action_result_table(self, way: str) -> None:
         if (place := self.query_one(PaneStrip).step(int(way))) is not None:
@@ -282,24 +286,24 @@ class BoardScreen(DrawingScreen):
         from tui.data.board_views import KINDS_WITH_OWN_SCREEN, load_boards
 
         row = self.row
-        drawn = await self.ask("drawing the boards", lambda session: load_boards(session, row))
-        if drawn is None:
+        boards = await self.ask("drawing the boards", lambda session: load_boards(session, row))
+        if boards is None:
             if row is not self.drawn_row:
                 self.show_no_board()
             return
-        if drawn.kind in KINDS_WITH_OWN_SCREEN:
+        if boards.kind in KINDS_WITH_OWN_SCREEN:
             from tui.screens.edit import EditScreen
 
-            self.replace_with(EditScreen(self.pages, self.at, drawn.row))
+            self.replace_with(EditScreen(self.pages, self.at, boards.row))
             return
         self.drawn_row = row
-        self.boards, self.answers, self.picked, self.evaluated = drawn, {}, None, set()
-        self.evaluations, self.evaluating = [view.evaluation for view in drawn.views], self.evaluating + 1
-        self.frame = min(self.frame, len(drawn.views) - 1)
-        self.crumb = format_board_crumb({**drawn.row, "run": drawn.run})
+        self.boards, self.answers, self.picked, self.evaluated = boards, {}, None, set()
+        self.evaluations, self.evaluating = [view.evaluation for view in boards.views], self.evaluating + 1
+        self.frame = min(self.frame, len(boards.views) - 1)
+        self.crumb = format_board_crumb({**boards.row, "run": boards.run})
         self.set_class(self.is_pair, "-pair")
         self.set_class(not self.is_pair, "-single")
-        self.query_one(MoveList).views = tuple(drawn.views)
+        self.query_one(MoveList).views = tuple(boards.views)
         self.remove_class("-loading")
         self.add_class("-ready")
         self.relabel()
@@ -344,12 +348,12 @@ class BoardScreen(DrawingScreen):
         from chessreg.lab.answer import build_arrows
 
         moves: list[Arrow] = build_arrows(answer.clean.moves, MODEL_ARROWS)
-        follows = views[place + 1] if place + 1 < len(views) else None
-        if follows is not None and follows.moves[:-1] == frame.moves and follows.last_move is not None:
-            start, end = follows.last_move
-            same = next((m for m in answer.clean.moves if m.uci == follows.moves[-1]), None)
-            share, name = (0.0, "") if same is None else (min(1.0, same.probability), f"{same.san} ")
-            moves = [arrow for arrow in moves if same is None or arrow.label != same.san]
+        next_view = views[place + 1] if place + 1 < len(views) else None
+        if next_view is not None and next_view.moves[:-1] == frame.moves and next_view.last_move is not None:
+            start, end = next_view.last_move
+            same_move = next((m for m in answer.clean.moves if m.uci == next_view.moves[-1]), None)
+            share, name = (0.0, "") if same_move is None else (min(1.0, same_move.probability), f"{same_move.san} ")
+            moves = [arrow for arrow in moves if same_move is None or arrow.label != same_move.san]
             moves.append(Arrow(start, end, share, f"{name}(played)", "played"))
         best = [arrow for arrow in frame.arrows if arrow.role == "best"]
         return replace(frame, arrows=(*moves, *best))
@@ -381,10 +385,10 @@ class BoardScreen(DrawingScreen):
 
     def can_draw(self, size: int, text: int = 0) -> bool:
         board_wide, board_high = compute_board_extent(size)
-        wide = 2 * (board_wide + 3) if self.is_pair else board_wide + 3
-        wide += 2 if self.has_evaluations else 0
-        wide += 0 if self.is_pair else MIN_SIDE_CELLS
-        return wide <= self.app.size.width and board_high + text + BOARD_CHROME_LINES <= self.app.size.height
+        needed_cells = 2 * (board_wide + 3) if self.is_pair else board_wide + 3
+        needed_cells += 2 if self.has_evaluations else 0
+        needed_cells += 0 if self.is_pair else MIN_SIDE_CELLS
+        return needed_cells <= self.app.size.width and board_high + text + BOARD_CHROME_LINES <= self.app.size.height
 
     @property
     def has_evaluations(self) -> bool:
@@ -400,9 +404,9 @@ class BoardScreen(DrawingScreen):
             pane.set_class(not self.is_pair, "-bare")
             pane.squares.cursor = self.picked
             half = (self.app.size.width - 6) // 2 if self.is_pair else 0
-            pane.styles.width = wide = max(compute_board_extent(size)[0], min(half, MAX_PANE_CELLS))
+            pane.styles.width = pane_cells = max(compute_board_extent(size)[0], min(half, MAX_PANE_CELLS))
         if self.is_pair:
-            align_titles(panes, wide)
+            align_titles(panes, pane_cells)
         if not self.is_pair and self.views:
             moves = self.query_one(MoveList)
             moves.place = self.frame
@@ -411,13 +415,13 @@ class BoardScreen(DrawingScreen):
             for name, text in (("#title", self.views[0].title), ("#facts", "\n".join(self.facts))):
                 if (part := self.query_one(name, Static)).content != text:  # an update triggers a layout
                     part.update(text)
-            here = self.views[0]
-            legend = list_legend(here)
+            view = self.views[0]
+            legend = list_legend(view)
             if self.frame in self.evaluated:
                 from tui.data.board_views import EVALUATION_LIMIT, format_limit
 
                 legend[-1] += f" (Stockfish, {format_limit(EVALUATION_LIMIT)})"
-            lines = [*self.list_square_lines(), *here.caption, *self.list_model_lines(), *legend]
+            lines = [*self.list_square_lines(), *view.caption, *self.list_model_lines(), *legend]
             self.query_one("#told", Static).update("\n".join(lines))
         elif self.is_pair and self.picked is not None:
             for pane, frame in zip(panes, self.views, strict=False):
@@ -441,10 +445,10 @@ class BoardScreen(DrawingScreen):
     @property
     def strip_heading(self) -> str:
         """The meaning of the strip and its value at the current ply."""
-        here = self.views[0]
-        if here.doubts:
-            return f"correctly read squares, 0 to 64 · {here.squares_right} here"
-        value = here.evaluation
+        view = self.views[0]
+        if view.doubts:
+            return f"correctly read squares, 0 to 64 · {view.squares_right} here"
+        value = view.evaluation
         return "White's chances, 0 to 1" + ("" if value is None else f" · {compute_white_share(value):.2f} here")
 
     def list_square_lines(self) -> list[str]:
@@ -453,11 +457,13 @@ class BoardScreen(DrawingScreen):
             return []
         views = self.boards.views
         plies = list_plies(views)
-        touched = [
+        touching_plies = [
             str(ply) for ply, view in zip(plies, views, strict=True) if view.last_move and self.picked in view.last_move
         ]
-        plies_text = f"moves from or to it: plies {', '.join(touched[:12])}{' …' if len(touched) > 12 else ''}"
-        return [describe_square(self.views[0], self.picked), *([plies_text] if touched else []), ""]
+        plies_text = (
+            f"moves from or to it: plies {', '.join(touching_plies[:12])}{' …' if len(touching_plies) > 12 else ''}"
+        )
+        return [describe_square(self.views[0], self.picked), *([plies_text] if touching_plies else []), ""]
 
     def list_model_lines(self) -> list[str]:
         """Return lines about the model that is asked: that it is being loaded, or its legal move mass and why moves
@@ -465,17 +471,17 @@ class BoardScreen(DrawingScreen):
         if not self.asks_model or self.boards is None:
             return []
         if (answer := self.answers.get(self.frame)) is None:
-            doing = "running" if self.app.model.has_answered else "loading"
-            return [f"{self.boards.model}: {doing} the model…"] if self.asking else []
+            activity = "running" if self.app.model.has_answered else "loading"
+            return [f"{self.boards.model}: {activity} the model…"] if self.asking else []
         from chessreg.lab.answer import MIN_ARROW_PROBABILITY
 
         lines = [f"{self.boards.model}: legal move mass {show.format_probability(answer.clean.original)}"]
         if all(arrow.role for arrow in self.views[0].arrows):
-            played = next((arrow for arrow in self.views[0].arrows if arrow.role == "played"), None)
-            other = "other " if played is not None and played.weight >= MIN_ARROW_PROBABILITY else ""
+            played_arrow = next((arrow for arrow in self.views[0].arrows if arrow.role == "played"), None)
+            other = "other " if played_arrow is not None and played_arrow.weight >= MIN_ARROW_PROBABILITY else ""
             lines.append(f"no {other}legal move has {MIN_ARROW_PROBABILITY:.0%} or more")
-            if played is not None:
-                lines.append(f"the move played has {show.format_probability(played.weight)}")
+            if played_arrow is not None:
+                lines.append(f"the move played has {show.format_probability(played_arrow.weight)}")
         return lines
 
     def turn_board(self, frame: BoardFrame) -> BoardFrame:
@@ -496,8 +502,12 @@ class BoardScreen(DrawingScreen):
         if action.method == "layer":
             return self.boards is not None and len(self.boards.layers) > 1 and super().can_offer(action)
         if action.method in ("evaluate", "model") and self.boards is not None:
-            known = all(view.position for view in self.boards.views)
-            return known and (action.method == "evaluate" or bool(self.boards.checkpoint)) and super().can_offer(action)
+            have_positions = all(view.position for view in self.boards.views)
+            return (
+                have_positions
+                and (action.method == "evaluate" or bool(self.boards.checkpoint))
+                and super().can_offer(action)
+            )
         return super().can_offer(action)
 
     @property
@@ -511,8 +521,8 @@ class BoardScreen(DrawingScreen):
         """Show the reading of the same position by the probe of the next layer."""
         if self.boards is None or self.boards.row.get("layer") not in self.boards.layers:
             return
-        layers, here = list(self.boards.layers), self.row.get("layer")  # the layer shown, or being read
-        place = layers.index(here if here in layers else self.boards.row["layer"]) + int(way)
+        layers, layer = list(self.boards.layers), self.row.get("layer")  # the layer shown, or being read
+        place = layers.index(layer if layer in layers else self.boards.row["layer"]) + int(way)
         if 0 <= place < len(layers):
             row = self.boards.row
             self.row = {name: row[name] for name in ("run_id", "split", "item", "result_table")}
@@ -538,11 +548,11 @@ class BoardScreen(DrawingScreen):
     def action_illegal(self) -> None:
         if self.boards is None:
             return
-        wrong = find_wrong_views(self.boards.views)
-        further = [n for n in wrong if n > self.frame] or wrong
-        if further and not self.is_pair:
-            self.show_frame(further[0])
-        elif not wrong:
+        wrong_views = find_wrong_views(self.boards.views)
+        later_views = [n for n in wrong_views if n > self.frame] or wrong_views
+        if later_views and not self.is_pair:
+            self.show_frame(later_views[0])
+        elif not wrong_views:
             reading = any(view.doubts for view in self.boards.views)
             self.notify("no square is misread in this game" if reading else "no illegal attempt in this game")
 
@@ -607,9 +617,9 @@ class BoardScreen(DrawingScreen):
 
         frame = drawn.views[place]
         from_start = frame.moves or frame.position == STARTING_FEN
-        known = {"moves": " ".join(frame.moves)} if from_start else {"fen": frame.position}
+        position = {"moves": " ".join(frame.moves)} if from_start else {"fen": frame.position}
         try:
-            answer = await self.app.model.ask(LabPosition.from_settings(checkpoint=drawn.checkpoint, **known))
+            answer = await self.app.model.ask(LabPosition.from_settings(checkpoint=drawn.checkpoint, **position))
         except ChessregError as error:
             self.require_shown()
             self.asking = False
@@ -713,10 +723,10 @@ def ask_ply(screen: DrawingScreen, plies: Sequence[int], go: Callable[[int], Non
         if text.isascii() and text.isdigit() and len(text) < 10 and int(text) in plies:
             go(plies.index(int(text)))
         else:
-            screen.notify(f"{text[:40]!r} has no board: there are {there}", severity="error")
+            screen.notify(f"{text[:40]!r} has no board: there are {plies_text}", severity="error")
 
-    there = format_plies(plies)
-    screen.app.push_screen(Prompt("Go to ply", hint=f"{there}. Enter goes there, Esc cancels"), chosen)
+    plies_text = format_plies(plies)
+    screen.app.push_screen(Prompt("Go to ply", hint=f"{plies_text}. Enter goes there, Esc cancels"), chosen)
 
 
 PAIR_CHROME_LINES = 9  # bars, head, titles, legend, text under a board
@@ -760,8 +770,8 @@ class PairScreen(DrawingScreen):
     async def fill(self) -> None:
         from tui.data.board_views import load_sides
 
-        row, chosen = self.row, self.chosen
-        pair = await self.ask("reading both games", lambda session: [load_sides(session, row, chosen)])
+        row, chosen_partner = self.row, self.chosen
+        pair = await self.ask("reading both games", lambda session: [load_sides(session, row, chosen_partner)])
         if pair is None:
             return
         self.pair = pair[0]
@@ -790,8 +800,8 @@ class PairScreen(DrawingScreen):
         return MIN_LIST_LINES
 
     def can_draw(self, size: int, text: int = 0) -> bool:
-        wide, high = compute_board_extent(size)
-        return 2 * (wide + 2) <= self.app.size.width and high + text + PAIR_CHROME_LINES <= self.app.size.height
+        board_cells, high = compute_board_extent(size)
+        return 2 * (board_cells + 2) <= self.app.size.width and high + text + PAIR_CHROME_LINES <= self.app.size.height
 
     def draw(self) -> None:
         if self.pair is None:
@@ -817,11 +827,11 @@ class PairScreen(DrawingScreen):
         pair = self.pair
         alike = f"identical for {show.format_count(pair.parts or 0, 'ply', 'plies')}, then {pair.moves}"
         parts = "the games are identical" if pair.parts is None else alike
-        together = pair.parts is None or self.ply <= pair.parts
+        is_same = pair.parts is None or self.ply <= pair.parts
         ends = " and ".join(str(len(side.views) - 1) for side in pair.sides)
         more = f" · arm {pair.chosen + 1} of {len(pair.partners)}" if len(pair.partners) > 1 else ""
-        here = "the same position" if together else "diverged"
-        return f"after ply {self.ply} of {ends}, {here} · {pair.partners[pair.chosen].arm}{more}\n{parts}"
+        state_text = "the same position" if is_same else "diverged"
+        return f"after ply {self.ply} of {ends}, {state_text} · {pair.partners[pair.chosen].arm}{more}\n{parts}"
 
     def on_resize(self, event: events.Resize) -> None:
         self.draw()
@@ -865,9 +875,9 @@ class PairScreen(DrawingScreen):
     def action_illegal(self) -> None:
         if self.pair is None:
             return
-        wrong = sorted({n for side in self.pair.sides for n in find_wrong_views(side.views)})
-        if wrong:
-            self.show_ply(next((n for n in wrong if n > self.ply), wrong[0]))
+        wrong_views = sorted({n for side in self.pair.sides for n in find_wrong_views(side.views)})
+        if wrong_views:
+            self.show_ply(next((n for n in wrong_views if n > self.ply), wrong_views[0]))
         else:
             self.notify("no illegal attempt in either game")
 

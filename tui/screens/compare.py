@@ -62,45 +62,45 @@ class CompareScreen(PartsScreen):
 
     async def fill(self) -> None:
         ids, baseline = self.ids, self.baseline
-        compared = await self.ask("comparing", lambda session: comparison.load_comparison(session, ids, baseline))
-        if compared is None:
+        result = await self.ask("comparing", lambda session: comparison.load_comparison(session, ids, baseline))
+        if result is None:
             return
-        keep = self.compared is not None
-        self.compared = compared
-        self.baseline = compared.ids[0]
-        pin = "pinned: B unpins it" if compared.pinned else "b takes the next, B pins it"
-        others = show.join_words(compared.labels[1:])
-        self.query_one("#subjects", Static).update(f"baseline {compared.labels[0]} ({pin}) against {others}")
-        if self.metric not in compared.curves:
-            self.metric = max(compared.curves, key=compared.count_curves, default="")
-        self.set_class(bool(compared.curves), "-curves")
+        keep_cursor = self.compared is not None
+        self.compared = result
+        self.baseline = result.ids[0]
+        pin = "pinned: B unpins it" if result.pinned else "b takes the next, B pins it"
+        others = show.join_words(result.labels[1:])
+        self.query_one("#subjects", Static).update(f"baseline {result.labels[0]} ({pin}) against {others}")
+        if self.metric not in result.curves:
+            self.metric = max(result.curves, key=result.count_curves, default="")
+        self.set_class(bool(result.curves), "-curves")
         strip = self.query_one(PaneStrip)
         strip.names = tuple(pane.name for pane in self.panes)
         strip.place = min(strip.place, len(strip.names) - 1)
-        self.show_part(keep)
+        self.show_part(keep_cursor)
 
     @property
     def panes(self) -> list[ComparePane]:
         """The panes: differing settings, metrics, machines and curves. Empty until the comparison has been read."""
-        compared = self.compared
-        if compared is None:
+        result = self.compared
+        if result is None:
             return []
-        headings = [f"{compared.labels[0]} (baseline)", *compared.labels[1:]]
+        headings = [f"{result.labels[0]} (baseline)", *result.labels[1:]]
         values = [TableColumn(comparison.make_value_key(n), heading, widest=64) for n, heading in enumerate(headings)]
         numbers = [TableColumn(comparison.make_value_key(0), headings[0], right=True)]
-        for n, label in list(enumerate(compared.labels))[1:]:
+        for n, label in list(enumerate(result.labels))[1:]:
             numbers.append(TableColumn(comparison.make_value_key(n), label, right=True))
             numbers.append(
                 TableColumn(comparison.make_difference_key(n), f"Δ {label}", right=True, role="value", stays=True)
             )
         metric = TableColumn("metric", "metric", widest=44, least=26, ends=True)
         panes = [
-            ComparePane(f"differing {len(compared.differing)}",
-                        (TableColumn("group", "of"), TableColumn("what", "what"), *values), compared.differing),
-            ComparePane(f"metrics {len(compared.metrics)}", (metric, *numbers), compared.metrics),
-            ComparePane("machines", (TableColumn("what", "what"), *values), compared.machines),
+            ComparePane(f"differing {len(result.differing)}",
+                        (TableColumn("group", "of"), TableColumn("what", "what"), *values), result.differing),
+            ComparePane(f"metrics {len(result.metrics)}", (metric, *numbers), result.metrics),
+            ComparePane("machines", (TableColumn("what", "what"), *values), result.machines),
         ]  # fmt: skip
-        return [*panes, ComparePane(f"curves {len(compared.curves)}", (), ())]
+        return [*panes, ComparePane(f"curves {len(result.curves)}", (), ())]
 
     def show_part(self, keep: bool = False) -> None:
         panes = self.panes

@@ -59,10 +59,10 @@ class Prompt(ModalScreen[str | None]):
         self.replaced = replaced
 
     def compose(self) -> ComposeResult:
-        begun = self.drafts.get(self.draft)
+        draft_text = self.drafts.get(self.draft)
         with Vertical():
             yield Static(self.question, markup=False)
-            yield Input(begun or self.value, select_on_focus=self.replaced or begun is not None)
+            yield Input(draft_text or self.value, select_on_focus=self.replaced or draft_text is not None)
             yield Static(self.hint or PROMPT_HINT, id="hint", markup=False)
 
     @property
@@ -173,8 +173,10 @@ class PickerScreen(AppScreen):
     def fit(self, rows: Sequence[Row]) -> None:
         """Size the dialog to its content, within the screen."""
         table, screen = self.query_one(PageTable), self.app.size
-        wide = sum(compute_widths(self.columns, rows[:PAGE_ROWS], screen.width)) + GAP_CELLS * len(self.columns) + 6
-        table.styles.width = min(max(wide, 60), screen.width - 4)
+        needed_cells = (
+            sum(compute_widths(self.columns, rows[:PAGE_ROWS], screen.width)) + GAP_CELLS * len(self.columns) + 6
+        )
+        table.styles.width = min(max(needed_cells, 60), screen.width - 4)
         table.styles.height = min(max(len(rows), 2) + 3, screen.height - 7)
         self.query_one(FilterBar).styles.width = table.styles.width
 
@@ -188,11 +190,11 @@ class PickerScreen(AppScreen):
         )
         if rows is None:
             return
-        keep, self._shown_words = table.loaded, words
+        keep_cursor, self._shown_words = table.loaded, words
         table.empty = "no match; Esc clears the filter" if words else f"none yet; {self.command()} lists all"
         table.is_marked = lambda row: row["value"] in self.marked
-        self.show_rows(rows, keep)
-        if not keep and self.now:
+        self.show_rows(rows, keep_cursor)
+        if not keep_cursor and self.now:
             table.move(next((n for n, row in enumerate(rows) if row["value"] == self.now), 0))
         self.take_only_row()
         if (existing := self.existing) is not None:

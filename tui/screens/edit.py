@@ -66,14 +66,14 @@ class StateScreen(DrawingScreen):
 
     def action_condition(self, way: str) -> None:
         if self.state is not None and self.state.condition:
-            known = self.state.conditions
-            self.condition = known[(known.index(self.state.condition) + int(way)) % len(known)]
+            conditions = self.state.conditions
+            self.condition = conditions[(conditions.index(self.state.condition) + int(way)) % len(conditions)]
             self.load()
 
     @work(exclusive=True, group="row")
     async def action_row(self, way: str) -> None:
         """Show the next state of the list. Skip further trials of the current state."""
-        place, here = self.at, (self.row.get("run_id"), self.row.get("unit"))
+        place, row_key = self.at, (self.row.get("run_id"), self.row.get("unit"))
         while 0 <= (place := place + int(way)) < self.pages.count:
             number = place // PAGE_ROWS
             rows = await self.ask("reading rows", lambda session, number=number: self.pages.read_page(number))  # type: ignore[misc]
@@ -81,7 +81,7 @@ class StateScreen(DrawingScreen):
                 return
             while number * PAGE_ROWS <= place < number * PAGE_ROWS + len(rows):
                 row = rows[place % PAGE_ROWS]
-                if (row.get("run_id"), row.get("unit")) != here:
+                if (row.get("run_id"), row.get("unit")) != row_key:
                     self.at, self.row = place, row
                     self.load()
                     return
@@ -134,11 +134,11 @@ class EditScreen(FourBoardsScreen, StateScreen):
         state = await self.read()
         if state is None:
             return
-        same = self.state is not None and (self.state.run_id, self.state.unit) == (state.run_id, state.unit)
+        is_same_state = self.state is not None and (self.state.run_id, self.state.unit) == (state.run_id, state.unit)
         self.state, self.stored = state, state.boards
-        if not same:
+        if not is_same_state:
             self.answer = None
-        self.answered = self.answered if same else ""
+        self.answered = self.answered if is_same_state else ""
         self.crumb = f"{state.run} {state.unit}"
         self.relabel()
         self.draw()
@@ -165,15 +165,15 @@ class EditScreen(FourBoardsScreen, StateScreen):
             return "reading the state…"
         if not state.condition:
             return f"{state.boards[0].title}: {state.boards[0].caption[0]}"
-        where = state.boards[0].title.removeprefix("clean, ")
+        place_text = state.boards[0].title.removeprefix("clean, ")
         if self.answer is None or self.answered != state.condition:
-            shown = f"; shown: {self.answered}" if self.answer is not None else ""
-            return f"{state.condition}, {where} · running the model…{shown}"
+            shown_text = f"; shown: {self.answered}" if self.answer is not None else ""
+            return f"{state.condition}, {place_text} · running the model…{shown_text}"
         answer = self.answer
         edited = ", ".join(map(str, answer.edited_layers))
         scales = ", ".join(f"{scale:g}" for scale in dict.fromkeys(answer.scales))
         removal_text = f"{answer.piece} off {state.row['square']}"
-        return f"{state.condition}: {removal_text}, layers {edited}, scale {scales} · {where}"
+        return f"{state.condition}: {removal_text}, layers {edited}, scale {scales} · {place_text}"
 
     def can_offer(self, action: Action) -> bool:
         if action.method == "lab":
@@ -252,11 +252,12 @@ class CaseScreen(StateScreen):
     # -- drawing --------------------------------------------------------------------------------------------------
 
     def can_draw(self, size: int, text: int = 0) -> bool:
-        wide, high = compute_board_extent(size)
+        board_cells, high = compute_board_extent(size)
         boards = 3 if self.case is None else max(2, len(self.case.boards))
         room = self.app.size
         return (
-            boards * (wide + 1) + MIN_NUMBERS_CELLS <= room.width and 2 * (high + 1) + CASE_CHROME_LINES <= room.height
+            boards * (board_cells + 1) + MIN_NUMBERS_CELLS <= room.width
+            and 2 * (high + 1) + CASE_CHROME_LINES <= room.height
         )
 
     def draw(self) -> None:
@@ -288,8 +289,8 @@ class CaseScreen(StateScreen):
         self.query_one("#legend", Static).update(self.make_legend(case, state, size))
         self.query_one(TopBar).styles.height = 1 if self.app.size.height <= SHORT_SCREEN_LINES else None
         boards_width = len(case.boards) * (compute_board_extent(size)[0] + 1)
-        wide = max(MIN_NUMBERS_CELLS, self.app.size.width - boards_width) - 2
-        lines = format_case_numbers(case, state.condition, wide, self.app.size.height - CASE_CHROME_LINES)
+        numbers_cells = max(MIN_NUMBERS_CELLS, self.app.size.width - boards_width) - 2
+        lines = format_case_numbers(case, state.condition, numbers_cells, self.app.size.height - CASE_CHROME_LINES)
         self.query_one("#numbers", Static).update(Text("\n".join(lines)))
 
     def make_head(self, case: StoredCase, state: EditedState) -> str:
@@ -297,8 +298,10 @@ class CaseScreen(StateScreen):
         if case.skip_reason:
             return f"{case.location} · {case.skip_reason}"
         edit = state.edit
-        of = "" if edit is None else f"layers {', '.join(map(str, edit.layers))}, scale {edit.scale:g} {edit.rule} · "
-        return f"{state.condition}: {of}{case.location} · legal mass before → after"
+        edit_text = (
+            "" if edit is None else f"layers {', '.join(map(str, edit.layers))}, scale {edit.scale:g} {edit.rule} · "
+        )
+        return f"{state.condition}: {edit_text}{case.location} · legal mass before → after"
 
     def make_legend(self, case: StoredCase, state: EditedState, size: int) -> str:
         """Return the meaning of signs and colors.
@@ -355,9 +358,9 @@ def format_case_numbers(case: StoredCase, condition: str, wide: int, high: int) 
         boards = list(case.boards) if wide >= CONDITION_CELLS + 9 * len(case.boards) else ["target"]
         heading = fit_text("", CONDITION_CELLS) + "".join(f"{board:>9}" for board in boards)
         lines.append(heading + (f"{'first':>7}{'KL':>7}" if full else ""))
-        known, room = case.conditions, max(1, high - LIKELIEST_SQUARES - 4)
-        first = max(0, min(known.index(condition) - room // 2, len(known) - room))
-        for name in ("clean", *known[first : first + room]):
+        conditions, room = case.conditions, max(1, high - LIKELIEST_SQUARES - 4)
+        first = max(0, min(conditions.index(condition) - room // 2, len(conditions) - room))
+        for name in ("clean", *conditions[first : first + room]):
             row = case.rows[name]
             line = ("›" if name == condition else " ") + fit_text(name, CONDITION_CELLS - 1)
             line += "".join(f"{case.compute_legal_mass(name, board):>9.3f}" for board in boards)
@@ -367,9 +370,17 @@ def format_case_numbers(case: StoredCase, condition: str, wide: int, high: int) 
         return lines
     import chess
 
-    before, after = case.squares["clean"], case.squares[condition]
-    likeliest = sorted(range(64), key=lambda square: -max(before[square], after[square]))[:LIKELIEST_SQUARES]
+    before, edited_values = case.squares["clean"], case.squares[condition]
+    likeliest_squares = sorted(range(64), key=lambda square: -max(before[square], edited_values[square]))[
+        :LIKELIEST_SQUARES
+    ]
     if wide < NAMED_NUMBERS_CELLS:
-        return [*lines, *(f"{chess.square_name(s)}{100 * before[s]:>5.0f}{100 * after[s]:>5.0f}" for s in likeliest)]
+        return [
+            *lines,
+            *(
+                f"{chess.square_name(s)}{100 * before[s]:>5.0f}{100 * edited_values[s]:>5.0f}"
+                for s in likeliest_squares
+            ),
+        ]
     lines.append("begins  before  after")
-    return [*lines, *(f"{chess.square_name(s):<6}{before[s]:>8.1%}{after[s]:>7.1%}" for s in likeliest)]
+    return [*lines, *(f"{chess.square_name(s):<6}{before[s]:>8.1%}{edited_values[s]:>7.1%}" for s in likeliest_squares)]

@@ -146,9 +146,10 @@ class FilesScreen(AppScreen):
                 path = next(above for above in path.parents if os.path.isdir(above))
             self.show_folder(path)
 
-        here = os.path.join(self.folder, "")  # with a trailing slash
+        folder_prefix = os.path.join(self.folder, "")  # with a trailing slash
         self.app.push_screen(
-            Prompt("Path of a file to choose, or of a folder to open:", here, draft=draft, replaced=True), typed
+            Prompt("Path of a file to choose, or of a folder to open:", folder_prefix, draft=draft, replaced=True),
+            typed,
         )
 
     def action_take(self) -> None:

@@ -99,17 +99,17 @@ class HeatScreen(FigureScreen, DrawingScreen):
     # -- drawing --------------------------------------------------------------------------------------------------
 
     def can_draw(self, size: int, text: int = 0) -> bool:
-        wide, high = compute_board_extent(size)
+        board_cells, high = compute_board_extent(size)
         return (
-            wide + GAP_CELLS + FRAME_CELLS <= self.app.size.width
+            board_cells + GAP_CELLS + FRAME_CELLS <= self.app.size.width
             and high + text + HEAT_CHROME_LINES <= self.app.size.height
         )
 
     def compute_grid(self, size: int) -> tuple[int, int]:
         """Return how many boards of this size fit horizontally and vertically."""
-        wide, high = compute_board_extent(size)
+        board_cells, high = compute_board_extent(size)
         lines = self.app.size.height - HEAT_CHROME_LINES + BOARD_TEXT_LINES
-        return max(1, (self.app.size.width - FRAME_CELLS) // (wide + GAP_CELLS)), max(
+        return max(1, (self.app.size.width - FRAME_CELLS) // (board_cells + GAP_CELLS)), max(
             1, lines // (high + BOARD_TEXT_LINES)
         )
 
@@ -133,18 +133,18 @@ class HeatScreen(FigureScreen, DrawingScreen):
         """The title of the frame: the question and the layer with the highest value."""
         if not self.series:
             return self.question.title
-        shown = self.series[self.at]
-        best = f" · highest: {shown.boards[shown.highest].title}" if len(shown.boards) > 1 else ""
+        board_series = self.series[self.at]
+        best = f" · highest: {board_series.boards[board_series.highest].title}" if len(board_series.boards) > 1 else ""
         return f"{self.question.title[:1].upper()}{self.question.title[1:]}{best}"
 
     def draw(self) -> None:
         frames = self.frames
         count, size = min(MAX_HEAT_BOARDS, len(frames)), self.board_size
         if self.chosen_size is None and count > 1:  # the largest size at which all boards fit, or else two
-            fitting = [size for size in list_sizes(self.app.glyphs)[1:] if self.can_draw(size)]
-            least = count if any(count <= math.prod(self.compute_grid(size)) for size in fitting) else 2
+            fitting_sizes = [size for size in list_sizes(self.app.glyphs)[1:] if self.can_draw(size)]
+            least = count if any(count <= math.prod(self.compute_grid(size)) for size in fitting_sizes) else 2
             size = next(
-                (size for size in reversed(fitting) if least <= math.prod(self.compute_grid(size))), min(size, 2)
+                (size for size in reversed(fitting_sizes) if least <= math.prod(self.compute_grid(size))), min(size, 2)
             )
         columns, rows = self.compute_grid(size)
         grid, room = self.query_one("#heat-boards", Grid), columns * rows

@@ -46,15 +46,15 @@ class HelpScreen(TextScreen):
 
     def make_content(self) -> RenderableType:
         parts: list[RenderableType] = []
-        wide, longest = self.app.size.width, max((len(action.text) for action in self.offered), default=0)
+        screen_cells, longest = self.app.size.width, max((len(action.text) for action in self.offered), default=0)
         titles = [SECTION_TITLES.get(action.place, HERE_TITLE) for action in self.offered]
         for title in dict.fromkeys(titles):
             table = Table.grid(padding=(0, 2))
             table.add_column(style="bold", no_wrap=True, width=9)
-            table.add_column(width=34 if wide < 110 else 50 if wide < 150 else longest)
+            table.add_column(width=34 if screen_cells < 110 else 50 if screen_cells < 150 else longest)
             table.add_column(style="dim", overflow="fold")
-            for action, its in zip(self.offered, titles, strict=True):
-                if its == title:
+            for action, action_title in zip(self.offered, titles, strict=True):
+                if action_title == title:
                     table.add_row(Text(action.shown_keys), Text(action.text), Text(action.command))
             parts += [Text(title, style="bold underline"), table, Text()]
         return Group(*parts, Text("On the right: the equivalent command.", style="dim"))
@@ -181,9 +181,9 @@ class Palette(Provider):
 
         Actions that write are not run. Their key is shown, because the user must select a row first.
         """
-        mine = self.screen.place if isinstance(self.screen, AppScreen) else ""
+        own_place = self.screen.place if isinstance(self.screen, AppScreen) else ""
         for entry in ENTRIES:
-            for action in self.home.apply_keys_to(list_place_actions(entry.name)) if entry.name != mine else ():
+            for action in self.home.apply_keys_to(list_place_actions(entry.name)) if entry.name != own_place else ():
                 if action.short or not action.writes:
                     text = f"{entry.name}: {action.text}"
                     yield PaletteEntry(
@@ -222,7 +222,7 @@ class Palette(Provider):
 
     def make_kind_entry(self, name: str, reference: str, summary: str) -> PaletteEntry:
         """Return the entry that opens the launch form of a kind."""
-        on_page = self.screen.run_on_page if isinstance(self.screen, AppScreen) else None
+        page_run = self.screen.run_on_page if isinstance(self.screen, AppScreen) else None
 
         async def go() -> None:
             from tui.screens.launch import LaunchScreen
@@ -230,7 +230,7 @@ class Palette(Provider):
             await self.home.switch_mode("launch")
             self.home.return_to(1)
             if isinstance(self.home.top_screen, LaunchScreen):
-                self.home.top_screen.open(reference, asks=True, on_page=on_page)
+                self.home.top_screen.open(reference, asks=True, on_page=page_run)
 
         return PaletteEntry(f"launch:{name}", f"Launch {name}: {summary}", f"chessreg launch {reference}", go)
 
@@ -249,12 +249,12 @@ class Palette(Provider):
         from tui.data import palette
 
         try:
-            named = await self.home.database.ask(
+            run_names = await self.home.database.ask(
                 "looking for runs", lambda session: palette.find_runs_by_name(session, words)
             )
         except Exception:
             return []
-        return [self.make_run_entry(id, name) for id, name in named[:MAX_PALETTE_RUNS]]
+        return [self.make_run_entry(id, name) for id, name in run_names[:MAX_PALETTE_RUNS]]
 
     def make_run_entry(self, id: UUID, name: str) -> PaletteEntry:
         """Return the entry that opens a run."""
@@ -280,37 +280,37 @@ class Palette(Provider):
 
     async def discover(self) -> Hits:
         """Yield the actions of this screen, then the most used other entries, when no text is typed."""
-        here = list(self.iterate_screen_entries())
-        keys = {found.key for found in here}
+        screen_entries = list(self.iterate_screen_entries())
+        keys = {entry.key for entry in screen_entries}
         others = [
-            found
-            for found in (*self.iterate_other_entries(), *await self.list_catalogue_entries())
-            if self.count_uses(found) and found.key not in keys
+            entry
+            for entry in (*self.iterate_other_entries(), *await self.list_catalogue_entries())
+            if self.count_uses(entry) and entry.key not in keys
         ]
-        for found in [*here, *sorted(others, key=self.count_uses, reverse=True)[:MAX_PALETTE_RUNS]]:
+        for entry in [*screen_entries, *sorted(others, key=self.count_uses, reverse=True)[:MAX_PALETTE_RUNS]]:
             yield DiscoveryHit(
-                Content(found.text), self.make_counting_runner(found), text=found.text, help=disable_markup(found.help)
+                Content(entry.text), self.make_counting_runner(entry), text=entry.text, help=disable_markup(entry.help)
             )
 
     async def search(self, query: str) -> Hits:
         """Yield the entries that match, scored by match, exactness, place and earlier uses."""
         matcher = self.matcher(query)
-        here = {found.key: found._replace(weight=HERE_WEIGHT) for found in self.iterate_screen_entries()}
+        screen_entries = {entry.key: entry._replace(weight=HERE_WEIGHT) for entry in self.iterate_screen_entries()}
         others = [
             f
             for f in (*self.iterate_other_entries(), *await self.list_catalogue_entries(), *self.make_theme_entries())
-            if f.key not in here
+            if f.key not in screen_entries
         ]
-        for found in (*here.values(), *others, *await self.find_run_entries(query)):
-            score = max(matcher.match(found.text), matcher.match(found.help))
+        for entry in (*screen_entries.values(), *others, *await self.find_run_entries(query)):
+            score = max(matcher.match(entry.text), matcher.match(entry.help))
             if score > 0:
-                used = USE_WEIGHT * min(self.count_uses(found), MAX_COUNTED_USES)
+                use_weight = USE_WEIGHT * min(self.count_uses(entry), MAX_COUNTED_USES)
                 yield Hit(
-                    score + compute_exactness(query, found.text) + found.weight + used,
-                    Content(found.text) if "[" in found.text else matcher.highlight(found.text),
-                    self.make_counting_runner(found),
-                    text=found.text,
-                    help=disable_markup(found.help),
+                    score + compute_exactness(query, entry.text) + entry.weight + use_weight,
+                    Content(entry.text) if "[" in entry.text else matcher.highlight(entry.text),
+                    self.make_counting_runner(entry),
+                    text=entry.text,
+                    help=disable_markup(entry.help),
                 )
 
 
@@ -321,12 +321,12 @@ def disable_markup(help: str) -> str:
 
 def compute_exactness(words: str, text: str) -> float:
     """Return a higher score the more literally `text` contains `words`."""
-    wanted, lowered = words.lower().strip(), text.lower()
-    if lowered == wanted:
+    query, lowercase = words.lower().strip(), text.lower()
+    if lowercase == query:
         return 9.0
-    if lowered.startswith(wanted):
+    if lowercase.startswith(query):
         return 6.0
-    return 4.0 if wanted in lowered else 2.0 if all(word in lowered for word in wanted.split()) else 0.0
+    return 4.0 if query in lowercase else 2.0 if all(word in lowercase for word in query.split()) else 0.0
 
 
 def make_action_runner(action: Action, screen: AppScreen) -> Callable[[], Awaitable[None]]:

@@ -245,9 +245,9 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         for name, columns, rows in (("#going", ACTIVE_COLUMNS, state.going), ("#ended", ENDED_COLUMNS, state.ended)):
             table = self.query_one(name, PageTable)
             table.show(ListPages(rows), rows[:PAGE_ROWS], columns=columns, keep=table.loaded)
-        failed = sum(row["failed"] for row in state.ended)
-        wrong = f" · ✗ {failed} failed: ! opens its log ·" if failed else ""
-        self.query_one("#ended", PageTable).set_title(f"Ended {self.app.since_told}{wrong}")
+        failed_count = sum(row["failed"] for row in state.ended)
+        failure_text = f" · ✗ {failed_count} failed: ! opens its log ·" if failed_count else ""
+        self.query_one("#ended", PageTable).set_title(f"Ended {self.app.since_told}{failure_text}")
         self.resize_lists()
         await self.show_answers(state)
         if first_time and not state.going and state.ended:
@@ -259,13 +259,13 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         from chessreg.registry.measures import NEWEST_ENDED_RUNS
         from tui.data.job_rows import load_run_answers
 
-        wanted = {(row["run_id"], row["ended_at"]) for row in state.ended[:NEWEST_ENDED_RUNS]}
-        unknown = list({run_id for run_id, at in wanted if (run_id, at) not in self.answers})
-        if unknown:
-            found = await self.ask("reading results", lambda session: load_run_answers(session, unknown))
-            if found is None:
+        keys = {(row["run_id"], row["ended_at"]) for row in state.ended[:NEWEST_ENDED_RUNS]}
+        unread_ids = list({run_id for run_id, at in keys if (run_id, at) not in self.answers})
+        if unread_ids:
+            answers = await self.ask("reading results", lambda session: load_run_answers(session, unread_ids))
+            if answers is None:
                 return
-            self.answers |= {key: found[key[0]] for key in wanted if key[0] in found}
+            self.answers |= {key: answers[key[0]] for key in keys if key[0] in answers}
         rows = [{**row, "answer": self.answers.get((row["run_id"], row["ended_at"]))} for row in state.ended]
         self.query_one("#ended", PageTable).show(ListPages(rows), rows[:PAGE_ROWS], columns=ENDED_COLUMNS, keep=True)
         self.update_overview()
@@ -292,40 +292,40 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         self.query_one("#last").display = width == self.size.width  # the preview shows it
         self.set_class(self.size.height >= HIGH_LINES, "-high")
         self.show_machines()
-        wide = width // 2 if columns else width
-        curves = draw_curves(self.at_home.curves, 6 if self.size.height >= 40 else 2, wide - 6)
+        list_cells = width // 2 if columns else width
+        curves = draw_curves(self.at_home.curves, 6 if self.size.height >= 40 else 2, list_cells - 6)
         self.query_one("#curves", Static).update(curves)
         self.query_one("#curves", Static).border_title = "Training"
         self.query_one("#curves").display = bool(curves.plain) and self.size.height >= HIGH_LINES
-        going = self.query_one("#going", PageTable)
+        active_table = self.query_one("#going", PageTable)
         lines = max(2, len(self.at_home.going) + 1) + 2  # heading and frame
-        narrow = min(lines, self.size.height // 4 + 1)
+        min_lines = min(lines, self.size.height // 4 + 1)
         idle = not self.at_home.going and bool(self.at_home.ended)  # leave no part of the screen empty
-        going.display = not idle
+        active_table.display = not idle
         self.query_one("#left").display = not idle or bool(curves.plain)
-        going.styles.height = None if columns else narrow
+        active_table.styles.height = None if columns else min_lines
         if columns and curves.plain:
-            going.styles.height = "1fr"
+            active_table.styles.height = "1fr"
 
     def show_machines(self) -> None:
         """Show one line per GPU if they fit, otherwise one line per machine."""
         if self.at_home is None or not self.is_mounted:
             return
         table, state = self.query_one("#machines", PageTable), self.at_home
-        most = self.size.height // 2 - 6
+        max_lines = self.size.height // 2 - 6
         width = self.lists_width
         columns, rows = make_gpu_grid(state.machines, state.going, self.history, width)
-        if not self.has_class("-high") or width < WIDE_CELLS or len(rows) > most:
+        if not self.has_class("-high") or width < WIDE_CELLS or len(rows) > max_lines:
             columns, rows = make_machine_table(state.machines, state.going, width)
         columns = [column for column in columns if any(column.of(row) for row in rows)]
-        most = max(2, most) if self.has_class("-high") else 4
+        max_lines = max(2, max_lines) if self.has_class("-high") else 4
         table.show(ListPages(rows), rows[:PAGE_ROWS], columns=columns, keep=True)
-        table.styles.height = min(len(rows), most) + 3
+        table.styles.height = min(len(rows), max_lines) + 3
         table.display = bool(rows) and not self.has_class("-empty")
-        used, every = count_gpus(state.machines, state.going)
-        busy = f" · {used} of {show.format_count(every, 'GPU')} in use" if every else ""
-        hidden = len(rows) - min(len(rows), most)
-        more = f" · {len(rows) - hidden} of {len(rows)} lines" if hidden else ""
+        used_gpus, every = count_gpus(state.machines, state.going)
+        busy = f" · {used_gpus} of {show.format_count(every, 'GPU')} in use" if every else ""
+        hidden_count = len(rows) - min(len(rows), max_lines)
+        more = f" · {len(rows) - hidden_count} of {len(rows)} lines" if hidden_count else ""
         table.set_title(f"Machines{busy}{more}")
 
     def command(self) -> str:
@@ -347,8 +347,8 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         if "device" in row:
             from tui.screens.machine import format_machine_facts, read_machine
 
-            found = await self.ask("reading the machine", lambda session: read_machine(session, row["host"]))
-            return found and RowPreview(format_machine_facts(found[0]), title=show.format_host(row["host"]))
+            machine = await self.ask("reading the machine", lambda session: read_machine(session, row["host"]))
+            return machine and RowPreview(format_machine_facts(machine[0]), title=show.format_host(row["host"]))
         if row["id"] is not None and row.get("cause") != "complete":
             return await preview_job(self, row)
         from tui.screens.run_preview import read_run_preview
@@ -370,11 +370,11 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         if action.place == "home" and action.method in ("cancel", "retry"):
             if self.table.id == "machines":
                 return False
-            ended = self.table.id == "ended"
+            is_ended_list = self.table.id == "ended"
             row = self.selected_row
-            if row is None or ended is not (action.method == "retry"):
+            if row is None or is_ended_list is not (action.method == "retry"):
                 return False
-            return (not ended or row["cause"] != "complete") and super().can_offer(action)
+            return (not is_ended_list or row["cause"] != "complete") and super().can_offer(action)
         return super().can_offer(action)
 
     def action_other(self, way: str) -> None:
@@ -388,8 +388,8 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
     @property
     def failure(self) -> Row | None:
         """The run that failed last, or None."""
-        ended = self.at_home.ended if self.at_home is not None else ()
-        return next((row for row in ended if row["failed"]), None)
+        ended_rows = self.at_home.ended if self.at_home is not None else ()
+        return next((row for row in ended_rows if row["failed"]), None)
 
     def action_failure(self) -> None:
         if (row := self.failure) is not None:
@@ -432,19 +432,19 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         self.update_overview()
         self.notify(f"chessreg {self.busy}", title="started; this screen updates")
         try:
-            status, out, err = await self.app.model.run_command(command)
+            status, output, err = await self.app.model.run_command(command)
         finally:
             self.busy = ""
             self.update_overview()
-        last = next((line for line in reversed(f"{out}\n{err}".splitlines()) if line.strip()), "")
-        ended = f"{'failed' if status else 'done'}: chessreg {shlex.join(command)}"
-        self.notify(last, title=ended, severity="error" if status else "information")
+        last = next((line for line in reversed(f"{output}\n{err}".splitlines()) if line.strip()), "")
+        message = f"{'failed' if status else 'done'}: chessreg {shlex.join(command)}"
+        self.notify(last, title=message, severity="error" if status else "information")
 
     def update_overview(self) -> None:
         """Show the counts in tiles or in one line, and the command started here."""
         if self.at_home is not None and self.is_attached:
-            begun = f" · running: chessreg {self.busy}" if self.busy else ""
-            line = Text(format_home_overview(self.at_home) + begun, no_wrap=True, overflow="ellipsis")
+            note = f" · running: chessreg {self.busy}" if self.busy else ""
+            line = Text(format_home_overview(self.at_home) + note, no_wrap=True, overflow="ellipsis")
             self.query_one("#overview", Static).update(line)
             newest = next((row for row in self.query_one("#ended", PageTable).source_rows if row.get("answer")), None)
             for name, lines in build_tiles(self.at_home, newest, self.app.since_told).items():
@@ -475,14 +475,14 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
 
 def format_home_overview(state: HomeSnapshot) -> str:
     """Return the line of counts: running and pending jobs, runs that ended by cause, and all runs."""
-    ended = [row["cause"] for row in state.ended]
-    well = {how: ended.count(how) for how in ("complete", "cancelled", "interrupted")}
+    causes = [row["cause"] for row in state.ended]
+    counts_by_end = {how: causes.count(how) for how in ("complete", "cancelled", "interrupted")}
     counts = [
         f"{state.jobs['running'] + state.foreground:,} running",
         f"{state.jobs['waiting']:,} pending",
-        f"{well.pop('complete')} complete",
+        f"{counts_by_end.pop('complete')} complete",
         f"{sum(row['failed'] for row in state.ended)} failed",
-        *(f"{number} {how}" for how, number in well.items() if number),
+        *(f"{number} {how}" for how, number in counts_by_end.items() if number),
         f"{show.format_count(state.counts['run'], 'run')} in all",
     ]
     return " · ".join(counts)
@@ -493,27 +493,27 @@ TILES = ("running", "waiting", "failed", "complete", "last")
 
 def build_tiles(state: HomeSnapshot, newest: Row | None, since: str) -> dict[str, tuple[str, str, str]]:
     """Return three lines for each tile: its title, its count and a detail."""
-    running = [row for row in state.going if row["state"] in ("running", "cancelling")]
-    waiting = [row for row in state.going if row["state"] not in ("running", "cancelling")]
-    failed = [row for row in state.ended if row["failed"]]
-    hosts = {row["at"] for row in running if row["at"]}
-    soonest = min((row["starts_in"] for row in waiting if row["starts_in"] is not None), default=None)
+    running_jobs = [row for row in state.going if row["state"] in ("running", "cancelling")]
+    waiting_jobs = [row for row in state.going if row["state"] not in ("running", "cancelling")]
+    failed_jobs = [row for row in state.ended if row["failed"]]
+    hosts = {row["at"] for row in running_jobs if row["at"]}
+    soonest_start = min((row["starts_in"] for row in waiting_jobs if row["starts_in"] is not None), default=None)
     complete = sum(row["cause"] == "complete" for row in state.ended)
     last = ("last result", "", "none yet")
     if newest is not None:
-        differs = f"Δ {format_change(newest)} to {format_baseline(newest)}" if format_change(newest) else ""
+        change_text = f"Δ {format_change(newest)} to {format_baseline(newest)}" if format_change(newest) else ""
         last = (
             f"last result: {format_measure(newest)}",
             f"{get_job_name(newest)}  {show.format_measured_value(newest['answer'])}",
-            differs,
+            change_text,
         )
     return {
         "running": ("running", f"● {state.jobs['running'] + state.foreground:,}",
                     f"on {show.format_count(len(hosts), 'machine')}" if hosts
                     else "" if state.going else "^l launches"),
         "waiting": ("pending", f"○ {state.jobs['waiting']:,}",
-                    "" if soonest is None else f"next in {show.format_seconds(soonest)}"),
-        "failed": ("failed", f"✗ {len(failed):,}", "! opens the log" if failed else since),
+                    "" if soonest_start is None else f"next in {show.format_seconds(soonest_start)}"),
+        "failed": ("failed", f"✗ {len(failed_jobs):,}", "! opens the log" if failed_jobs else since),
         "complete": ("complete", f"✓ {complete:,}", f"{show.format_count(state.counts['run'], 'run')} in all"),
         "last": last,
     }  # fmt: skip
@@ -522,7 +522,7 @@ def build_tiles(state: HomeSnapshot, newest: Row | None, since: str) -> dict[str
 def draw_curves(curves: Sequence[Curve], most: int, width: int) -> Text:
     """Draw one line per running training: its name, first value, curve and last value."""
     text = Text(no_wrap=True, overflow="ellipsis")
-    wide = max((len(curve.run) for curve in curves[:most]), default=0)
+    name_cells = max((len(curve.run) for curve in curves[:most]), default=0)
     for curve in curves[:most]:
         values = [value for _, value in curve.points]
         if not values:
@@ -530,7 +530,7 @@ def draw_curves(curves: Sequence[Curve], most: int, width: int) -> Text:
         step, last = curve.points[-1]
         begin = f" {curve.metric.replace('_', ' ')} {values[0]:.4g} "
         end = f" {last:.4g} at step {step:,}"
-        cells = min(100, width - wide - len(begin) - len(end))
-        text.append("\n" if text.plain else "").append(curve.run.ljust(wide), style="bold")
+        cells = min(100, width - name_cells - len(begin) - len(end))
+        text.append("\n" if text.plain else "").append(curve.run.ljust(name_cells), style="bold")
         text.append(f"{begin}{show.draw_sparkline(values, cells) if cells > 3 else '…'}{end}")
     return text

@@ -153,15 +153,15 @@ class JobScreen(JobActionsScreen, PartsScreen):
     async def _read_log(self, tail: LogTail) -> None:
         self._reading = True
         try:
-            read = await self.ask("reading the log", lambda session: tail.read())
+            chunk = await self.ask("reading the log", lambda session: tail.read())
         finally:
             self._reading = False
-        if read is None or tail is not self.tail:
+        if chunk is None or tail is not self.tail:
             return
         log = self.query_one(LogView)
-        if read.anew and log.lines:
+        if chunk.anew and log.lines:
             log.clear("the log is empty so far")
-        log.add(read.lines, read.begun)
+        log.add(chunk.lines, chunk.begun)
         self.label_log()
 
     def label_log(self) -> None:
@@ -288,24 +288,24 @@ class JobScreen(JobActionsScreen, PartsScreen):
             with session.database.read() as sql:
                 return sql.get(Run, job["run_id"]) is not None
 
-        there = await self.ask("looking for the run", begun)
-        if there:
+        exists = await self.ask("looking for the run", begun)
+        if exists:
             self.app.open("run", job["run_id"], job["name"] or f"run {show.abbreviate_id(job['run_id'])}")
-        elif there is not None:
+        elif exists is not None:
             self.notify("its run has not started", severity="warning")
 
     def list_actions(self) -> list[Action]:
-        offered = super().list_actions()
+        all_actions = super().list_actions()
         if isinstance(self.focused, FilterBar):
-            return [a for a in offered if a.place in (FILTER, "everywhere")]
+            return [a for a in all_actions if a.place in (FILTER, "everywhere")]
         if isinstance(self.focused, LogView):
             return [
                 a
                 for a in [*list_place_actions(self.place), *list_place_actions("log")]
-                if a in offered or a.place == "log"
-            ] + [a for a in offered if a.place == "everywhere"]
+                if a in all_actions or a.place == "log"
+            ] + [a for a in all_actions if a.place == "everywhere"]
         log = self.query_one(PaneStrip).place == LOG_PANE
-        return [a for a in offered if a.method != "find" or (a.place == self.place) is log]
+        return [a for a in all_actions if a.method != "find" or (a.place == self.place) is log]
 
     def can_offer(self, action: Action) -> bool:
         if self.view is not None and action.place == "job" and action.method == "shard":
@@ -323,14 +323,14 @@ class JobScreen(JobActionsScreen, PartsScreen):
 def format_job_progress(view: JobView) -> str:
     """Return the state of a job, the progress of its run, and why it waits or failed."""
     job, every = view.job, [row for row in view.shards if row["units"]]
-    total, done = sum(row["units"] for row in every), sum(row["done"] for row in every)
+    total, done_units = sum(row["units"] for row in every), sum(row["done"] for row in every)
     parts = [job["state"].replace("_", " ")]
     if total:
-        running = [row["progress"] * row["units"] for row in every if row["progress"] is not None]
-        share = sum(running) / total
-        of = f" of {show.format_count(len(view.shards), 'job')}" if len(view.shards) > 1 else ""
+        running_units = [row["progress"] * row["units"] for row in every if row["progress"] is not None]
+        share = sum(running_units) / total
+        jobs_text = f" of {show.format_count(len(view.shards), 'job')}" if len(view.shards) > 1 else ""
         parts.append(f"{show.draw_bar(share, 20)} {show.format_percent(share)}")
-        parts.append(f"{done:,}/{total:,} units stored{of}")
+        parts.append(f"{done_units:,}/{total:,} units stored{jobs_text}")
     parts += [job["why"] if job["why"] != job["state"] else "", view.reason]
     return " · ".join(filter(None, parts))
 

@@ -57,13 +57,13 @@ class JobActionsScreen(AppScreen):
         if action.place == self.place and action.method in ("cancel", "retry", "priority"):
             if (row := self.selected_row) is None:
                 return False
-            ended = row.get("ended_at") is not None
-            whole = action.parameter == "launch"  # other jobs of the launch may still be active
+            has_ended = row.get("ended_at") is not None
+            is_whole_launch = action.parameter == "launch"  # other jobs of the launch may still be active
             if action.method == "priority" and "priority" not in row:
                 return False
-            if action.method == "retry" and not ended:
+            if action.method == "retry" and not has_ended:
                 return bool(row["state"] == "cancelling")
-            if action.method == "cancel" and ended and not whole:
+            if action.method == "cancel" and has_ended and not is_whole_launch:
                 return False
         return super().can_offer(action)
 
@@ -84,29 +84,29 @@ class JobActionsScreen(AppScreen):
 
         if yes:
             (retry,) = self.app.apply_keys_to([a for a in list_place_actions(self.place) if a.method == "retry"])
-            done = f"cancelled (complete units are kept, {retry.shown_key} retries)"
-            seen = {"state": "cancelling", "ended_at": None}
-            self.change(seen, done, "the job had already ended", queue.cancel_jobs, row, whole)
+            message = f"cancelled (complete units are kept, {retry.shown_key} retries)"
+            changes = {"state": "cancelling", "ended_at": None}
+            self.change(changes, message, "the job had already ended", queue.cancel_jobs, row, whole)
 
     def action_retry(self) -> None:
         from chessreg.scheduling import queue
 
-        nothing = "the job is complete or still active, or another launch of its run is active"
+        refusal = "the job is complete or still active, or another launch of its run is active"
         if (row := self.selected_row) is None:
             return
         if row["state"] == "complete":
-            self.notify(nothing, severity="warning")
+            self.notify(refusal, severity="warning")
         else:
-            done = "queued again" + (" once it has ended" if row["state"] == "cancelling" else "")
-            self.change({"state": "queued", "ended_at": None}, done, nothing, queue.retry_jobs, row)
+            message = "queued again" + (" once it has ended" if row["state"] == "cancelling" else "")
+            self.change({"state": "queued", "ended_at": None}, message, refusal, queue.retry_jobs, row)
 
     def action_priority(self, by: str) -> None:
         from chessreg.scheduling.queue import set_priority
 
         if (row := self.selected_row) is not None:
             do = partial(set_priority, by=int(by))
-            seen = {"priority": row["priority"] + int(by)}
-            self.change(seen, f"priority {int(by):+d}", "only the priority of queued jobs can be changed", do, row)
+            changes = {"priority": row["priority"] + int(by)}
+            self.change(changes, f"priority {int(by):+d}", "only the priority of queued jobs can be changed", do, row)
 
     def change(
         self,
@@ -175,8 +175,8 @@ def format_waiting_reason(row: Mapping[str, Any]) -> str:
     """Return in a few words why a job has not started. Empty for a job that runs or has ended."""
     if row["state"] == "waiting" and row.get("reason"):
         return f"{row['executor'].partition(':')[0].capitalize()}: {row['reason']}"
-    if waits_for := row.get("after") or row["waits_for"]:
-        return f"{'blocked by' if row['state'] == 'blocked' else 'after'} {', '.join(waits_for)}"
+    if awaited := row.get("after") or row["waits_for"]:
+        return f"{'blocked by' if row['state'] == 'blocked' else 'after'} {', '.join(awaited)}"
     if row["state"] in ("queued", "waiting", "blocked"):
         return row.get("why") or ("no free slot" if row["state"] == "queued" else row["state"])
     return ""
@@ -252,8 +252,8 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
 
     async def fill(self) -> None:
         filter_text, table = self.filter_text, self.query_one(PageTable)
-        keep = table.loaded and filter_text == self._shown_text
-        number = table.cursor // PAGE_ROWS if keep else 0
+        keep_cursor = table.loaded and filter_text == self._shown_text
+        number = table.cursor // PAGE_ROWS if keep_cursor else 0
         page = await self.ask("reading the jobs", lambda session: read_job_page(session, filter_text, number))
         if page is None:
             if self.refused:  # do not keep rows that match earlier words
@@ -264,7 +264,7 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         self.query_one("#overview", Static).update(format_jobs_overview(page))
         self.set_class(not any(page.counts.values()), "-empty")
         first = page.rows if page.number * PAGE_ROWS < max(1, page.pages.count) else None
-        table.show(page.pages, first, columns=COLUMNS, keep=keep, number=page.number)
+        table.show(page.pages, first, columns=COLUMNS, keep=keep_cursor, number=page.number)
         self.relabel()
 
     async def build_preview(self, row: Row) -> RowPreview | None:
@@ -299,13 +299,13 @@ async def preview_job(screen: AppScreen, row: Mapping[str, Any]) -> RowPreview |
     end = await screen.ask("reading the log", lambda session: read_log_end(session, id, lines))
     if end is None:
         return None
-    ended = row.get("cause")
-    known = {
-        "state": row.get("state") or ended,
-        "pace": "" if ended else show.format_job_pace(row),
+    cause = row.get("cause")
+    labels = {
+        "state": row.get("state") or cause,
+        "pace": "" if cause else show.format_job_pace(row),
         "why": row.get("why") or row["message"],
     }
-    facts = build_fields_table(known)
+    facts = build_fields_table(labels)
     log = Text("\n".join(end), no_wrap=True, overflow="ellipsis")
     return RowPreview(Group(facts, Text(""), log), title=row["title"])
 

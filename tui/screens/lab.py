@@ -36,8 +36,8 @@ PATCH = "patch"  # patches in the residual of the later board
 
 def find_next_scale(scale: float, way: int) -> float:
     """Return the next larger (`way` > 0) or smaller scale of the ladder."""
-    fitting = [value for value in SCALE_LADDER if (value - scale) * way > 1e-9]
-    return (min if way > 0 else max)(fitting, default=scale)
+    scales = [value for value in SCALE_LADDER if (value - scale) * way > 1e-9]
+    return (min if way > 0 else max)(scales, default=scale)
 
 
 class SquareBar(Static, can_focus=True):
@@ -116,25 +116,30 @@ class LabScreen(FourBoardsScreen):
     async def fill(self) -> None:
         from chessreg.lab.question import find_strongest_edit, list_checkpoint_choices
 
-        opens = not self.opened and self.pending is None
+        is_first_opening = not self.opened and self.pending is None
 
         def read(session: Session) -> tuple[list[CheckpointChoice], StoredEdit | None]:
             with session.database.read() as sql:
-                known = list_checkpoint_choices(sql)
-            return known, find_strongest_edit(session.inputs) if opens else None
+                choices = list_checkpoint_choices(sql)
+            return choices, find_strongest_edit(session.inputs) if is_first_opening else None
 
-        found = await self.ask("reading models and probes", read)
-        if found is None:
+        answer = await self.ask("reading models and probes", read)
+        if answer is None:
             return
-        known, strongest = found
-        if not known:
+        choices, strongest_edit = answer
+        if not choices:
             self.show_message("No model yet: `chessreg import checkpoint --reference` imports the bundled one, as does "
                       "M at home (1) while nothing was run.")  # fmt: skip
             return
-        self.update_choices(known)
+        self.update_choices(choices)
         self.opened = True
-        if opens and self.pending is None and strongest is not None and self.find_choice_indices(strongest) is not None:
-            self.pending = self.strongest = strongest
+        if (
+            is_first_opening
+            and self.pending is None
+            and strongest_edit is not None
+            and self.find_choice_indices(strongest_edit) is not None
+        ):
+            self.pending = self.strongest = strongest_edit
         if self.pending is not None:
             self.show_pending()
         elif self.answer is None or self.question() != self.answered:
@@ -276,13 +281,13 @@ class LabScreen(FourBoardsScreen):
             return self.format_moves()
         tool, answer = self.selected_tool, self.answer
         layers = self.edited_layers or (answer.edited_layers if answer else ())
-        where = "layers " + ", ".join(map(str, layers)) if layers else "layer chosen by validation"
+        layers_text = "layers " + ", ".join(map(str, layers)) if layers else "layer chosen by validation"
         what = self.condition if self.next_token or self.condition != EDIT else ""
         if self.taken_up is not None and self.condition == self.taken_up.condition != EDIT:
             what = f"{self.taken_up.stored_condition} of the run"
         if self.shows_strongest:
             what = "the registry's strongest edit"
-        parts = filter(None, [what, where, f"scale {self.scale:g}, {self.token_mask}"])
+        parts = filter(None, [what, layers_text, f"scale {self.scale:g}, {self.token_mask}"])
         edit = f"{tool.kind} {tool.name} · {' · '.join(parts)}" if tool else "no probe"
         busy = (" · running the model…" if self.answer else " · loading the model…") if self.asking else ""
         return f"{self.choice.name} · {edit}{busy}\n{self.format_moves()}"
@@ -321,7 +326,7 @@ class LabScreen(FourBoardsScreen):
         """Return the indices of the model and the probe of `edit`, or None if one is missing."""
         for model, choice in enumerate(self.choices):
             if choice.checkpoint_id == edit.checkpoint_id:
-                tools = (tool for tool, its in enumerate(choice.tools) if its.run_id == edit.probe_run)
+                tools = (tool for tool, tool_value in enumerate(choice.tools) if tool_value.run_id == edit.probe_run)
                 return next(((model, tool) for tool in tools), None)
         return None
 
@@ -333,8 +338,8 @@ class LabScreen(FourBoardsScreen):
         edit = self.strongest
         if edit is None or self.taken_up is not edit or self.changes != dict(parse_board_changes(edit.board)):
             return False
-        shown = (self.edited_layers, self.token_mask, self.condition, self.scale)
-        return shown == (edit.layers, edit.token_mask, edit.condition, edit.scale)
+        shown_settings = (self.edited_layers, self.token_mask, self.condition, self.scale)
+        return shown_settings == (edit.layers, edit.token_mask, edit.condition, edit.scale)
 
     def show_pending(self) -> None:
         """Show the stored edit that was passed to the lab, if its model and probe are in this registry."""
@@ -373,12 +378,12 @@ class LabScreen(FourBoardsScreen):
         if self.cursor is not None:  # show the changes before the model answers
             from chessreg.games.boards.boardframe import BoardFrame
 
-            before, aimed = make_position_frame(self.sans), self.make_target_board()
+            before, target_board = make_position_frame(self.sans), self.make_target_board()
             marks: dict[int, Mark] = {
                 square: "removed" if piece == "." else "target" for square, piece in self.changes.items()
             }
             heat = views["target"].heat if "target" in views else None
-            frame = BoardFrame.from_board(aimed.copy(stack=False), "target", marks=marks, heat=heat)
+            frame = BoardFrame.from_board(target_board.copy(stack=False), "target", marks=marks, heat=heat)
             views = {"original": views.get("original", before), "target": frame} | {
                 pane: views[pane] for pane in ("before", "after") if pane in views
             }
@@ -400,8 +405,8 @@ class LabScreen(FourBoardsScreen):
             )
             return
         if self.cursor is None:
-            taken = self.answer.square if self.answer is not None else None
-            self.pick(next(reversed(self.changes), FIRST_SQUARE if taken is None else taken))
+            taken_square = self.answer.square if self.answer is not None else None
+            self.pick(next(reversed(self.changes), FIRST_SQUARE if taken_square is None else taken_square))
 
     def pick(self, square: int) -> None:
         """Select a square of the target."""
@@ -597,29 +602,32 @@ class LabScreen(FourBoardsScreen):
         """Select the edit or one of its controls."""
         if not self.chosen_probe:
             return
-        known = self.conditions
-        place = known.index(self.condition) if self.condition in known else 0
-        self.condition = known[(place + int(way)) % len(known)]
+        conditions = self.conditions
+        place = conditions.index(self.condition) if self.condition in conditions else 0
+        self.condition = conditions[(place + int(way)) % len(conditions)]
         self.start_asking()
 
     @property
     def conditions(self) -> list[str]:
         """The edit, the other probes of a stored edit, the patch from the moves ahead, and the controls."""
-        given = dict(self.settings)
+        settings = dict(self.settings)
         others = [
-            f"other{n + 1}" for n in range(len(given["other_probes"].split(",")) if "other_probes" in given else 0)
+            f"other{n + 1}"
+            for n in range(len(settings["other_probes"].split(",")) if "other_probes" in settings else 0)
         ]
         draws = [
-            (name, int(given.get(setting, 1)))
+            (name, int(settings.get(setting, 1)))
             for name, setting in (("random", "random_controls"), ("shuffled", "shuffled_label_controls"))
         ]
         controls = [f"{name}-{draw}" for name, count in draws for draw in range(count)]
-        switched = [
-            f"{name}-0" for name in ("wrong-layer", "sham") if given.get(f"{name.replace('-', '_')}_control") == "true"
+        switch_texts = [
+            f"{name}-0"
+            for name in ("wrong-layer", "sham")
+            if settings.get(f"{name.replace('-', '_')}_control") == "true"
         ]
-        switched += ["encode-decode-0"] if "sae" in given else []
+        switch_texts += ["encode-decode-0"] if "sae" in settings else []
         patch = [PATCH] if self.next_token and self.ahead else []
-        return [EDIT, *others, *patch, *controls, *switched]
+        return [EDIT, *others, *patch, *controls, *switch_texts]
 
     def action_tool(self) -> None:
         self.tool += 1

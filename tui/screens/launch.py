@@ -85,9 +85,9 @@ class LaunchScreen(AppScreen):
         rows = await self.ask("reading the kinds of experiments", list_kind_rows)
         if rows is None:
             return
-        wanted = self.filter_text.lower().split()
-        rows = [row for row in rows if all(word in f"{row['name']} {row['summary']}".lower() for word in wanted)]
-        rows.sort(key=lambda row: rank_kind(row["name"], wanted))
+        words = self.filter_text.lower().split()
+        rows = [row for row in rows if all(word in f"{row['name']} {row['summary']}".lower() for word in words)]
+        rows.sort(key=lambda row: rank_kind(row["name"], words))
         drafts = self.app.remembered.get(DRAFTS_KEY, {})
         rows = [{**row, "draft": format_draft(drafts.get(row["reference"], {}))} for row in rows]
         table = self.query_one(PageTable)
@@ -138,10 +138,10 @@ class LaunchScreen(AppScreen):
         """
         from tui.data.launch_form import Form, find_form_kind
 
-        chosen = await self.ask("loading the kind", lambda session: find_form_kind(session, reference, typed))
-        if chosen is not None:
+        kind = await self.ask("loading the kind", lambda session: find_form_kind(session, reference, typed))
+        if kind is not None:
             draft = self.app.remembered.get(DRAFTS_KEY, {}).get(reference, {})
-            await self.app.push_screen(FormScreen(Form.from_draft(chosen, reference, draft), asks, on_page=on_page))
+            await self.app.push_screen(FormScreen(Form.from_draft(kind, reference, draft), asks, on_page=on_page))
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         self.filter_text = event.text
@@ -282,23 +282,23 @@ class FormScreen(AppScreen):
         Existing rows are kept, so that a change of variant does not move the focus.
         """
         first, self.built = not self.rows, self.form.variant
-        fields, wide = self.query_one(FieldList), min(24, max(map(len, self.form.every_key)))
-        kept = {row.field.key: row for row in self.rows}
-        await fields.remove_children([row for row in self.query(FieldRow) if row.field.key not in kept])
+        fields, name_cells = self.query_one(FieldList), min(24, max(map(len, self.form.every_key)))
+        rows_by_key = {row.field.key: row for row in self.rows}
+        await fields.remove_children([row for row in self.query(FieldRow) if row.field.key not in rows_by_key])
         for part in PART_TITLES:
             if first:
                 await fields.mount(Static(PART_TITLES[part], classes=f"title -{part}", markup=False))
             place: Widget = self.query_one(f"#fields > .-{part}")
             for field, alike in groupby(
-                self.list_part_fields(part), lambda field: field if field.key in kept else None
+                self.list_part_fields(part), lambda field: field if field.key in rows_by_key else None
             ):
                 if field is not None:
-                    row = kept[field.key]
+                    row = rows_by_key[field.key]
                     row.field = field
                     fields.move_child(row, after=place)
                     place = row
                     continue
-                rows = [FieldRow(field, wide) for field in alike]
+                rows = [FieldRow(field, name_cells) for field in alike]
                 for begin in range(0, len(rows), MOUNT_BATCH_ROWS):
                     await fields.mount(*rows[begin : begin + MOUNT_BATCH_ROWS], after=place)
                     place = rows[min(begin + MOUNT_BATCH_ROWS, len(rows)) - 1]
@@ -381,8 +381,8 @@ class FormScreen(AppScreen):
         self.call_after_delay(self.plan)
 
     def find_error(self, key: str) -> str:
-        known = self.outlook.errors if self.outlook else {}
-        return self.checked.errors.get(key) or known.get(key, "")
+        errors = self.outlook.errors if self.outlook else {}
+        return self.checked.errors.get(key) or errors.get(key, "")
 
     def show_fields(self) -> None:
         """Show the value, source and error of every field."""
@@ -501,9 +501,9 @@ class FormScreen(AppScreen):
         if row is not None and row.field.path == SCALE_PATH and norms:
             about.append(f"\n{format_equal_scales(norms)}; also try smaller and negative ones", style="bold")
         self.query_one("#about", Static).update(about)
-        wide = self.has_class("-wide")
+        is_wide = self.has_class("-wide")
         note = format_scale_note(self.checked.spec.intervention.scale, norms) if norms else ""
-        plan = format_plan(self.form, self.checked, self.outlook, wide, self.run_key, note)
+        plan = format_plan(self.form, self.checked, self.outlook, is_wide, self.run_key, note)
         if self.launching:
             plan = Text(f"{', then '.join(('launching', *self.after_launch))}…\n", style="bold").append_text(plan)
         self.query_one("#plan", Static).update(plan)
@@ -557,9 +557,9 @@ class FormScreen(AppScreen):
         """Set a field to the next choice (`way` 1) or the previous one (-1). The default choice clears the field."""
         now = self.form.text(field.key)
         place = choices.index(now) + way if now in choices else 0
-        chosen = choices[place % len(choices)]
-        typed = None if chosen == field.shown_default and field.key not in self.form.preset_values else chosen
-        self.give(field.key, typed)
+        choice = choices[place % len(choices)]
+        typed_text = None if choice == field.shown_default and field.key not in self.form.preset_values else choice
+        self.give(field.key, typed_text)
 
     @work(group="places")
     async def turn_executor(self, way: int) -> None:
@@ -579,14 +579,16 @@ class FormScreen(AppScreen):
         from tui.data.launch_form import find_existing_runs, is_evaluated_on
         from tui.screens.dialogs import PickerScreen
 
-        several = field.form == "references"
+        is_list = field.form == "references"
         now = self.form.typed.get(field.key, "")
         model = self.form.text("checkpoint") if "checkpoint" in self.form.fields_by_key else ""
         evaluates = is_evaluated_on(self.form.kind.name, field.path)
-        chosen = partial(self.set_picked, field)
-        existing = None if several else partial(find_existing_runs, form=self.form.copy_typed(), key=field.key)
+        take_value = partial(self.set_picked, field)
+        existing = None if is_list else partial(find_existing_runs, form=self.form.copy_typed(), key=field.key)
         self.app.push_screen(
-            PickerScreen(field.path, field.noun, now, several, chosen, model, evaluates, self.form.kind.name, existing)
+            PickerScreen(
+                field.path, field.noun, now, is_list, take_value, model, evaluates, self.form.kind.name, existing
+            )
         )
 
     def set_picked(self, field: Field, text: str) -> None:
@@ -651,8 +653,8 @@ class FormScreen(AppScreen):
         if not rows:
             return
         every = self.rows
-        here = every.index(self.row) if self.row in every else -1
-        row = next((row for row in rows if every.index(row) > here), rows[0])
+        row_index = every.index(self.row) if self.row in every else -1
+        row = next((row for row in rows if every.index(row) > row_index), rows[0])
         if not row.display:
             self.query_one(FilterBar).action_clear_words()
         self.set_focus(row)
@@ -690,10 +692,10 @@ class FormScreen(AppScreen):
         has them.
         """
         exact = [row for row in rows if self.is_named(row)]
-        named = [row for row in rows if all(word in row.field.path for word in self.filter_words)]
+        named_rows = [row for row in rows if all(word in row.field.path for word in self.filter_words)]
         if exact:
             return exact[0]
-        return self.row if self.row in (named or rows) and self.row is not None else (named or rows)[0]
+        return self.row if self.row in (named_rows or rows) and self.row is not None else (named_rows or rows)[0]
 
     def command(self) -> str:
         return self.form.command()
@@ -739,16 +741,16 @@ class FormScreen(AppScreen):
         from tui.data.launch_form import plan_form, queue_form
 
         form, checked = self.form.copy_typed(), self.checked
-        done = await self.change_registry("launching", lambda session: queue_form(session, form, checked))
-        if done is None:
+        result = await self.change_registry("launching", lambda session: queue_form(session, form, checked))
+        if result is None:
             return
-        group, why_not = done
+        group, refusal = result
         if group is None:
-            opens = ""
+            key_hint = ""
             if self.is_attached:
                 self.outlook = await self.ask("planning", partial(plan_form, form=form, checked=checked))
-                opens = f"; {self.run_key} opens it" if self.existing_run is not None else ""
-            self.notify(f"nothing was queued: {why_not}{opens}", severity="warning")
+                key_hint = f"; {self.run_key} opens it" if self.existing_run is not None else ""
+            self.notify(f"nothing was queued: {refusal}{key_hint}", severity="warning")
             return
         self.launched = True
         self.save_draft()

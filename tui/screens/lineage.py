@@ -75,7 +75,7 @@ class LineageScreen(AppScreen):
         )
         if trees is None:
             return
-        keep, self.trees = self.trees is not None, trees
+        keep_cursor, self.trees = self.trees is not None, trees
         up, down = (
             lineage_tree.count_distinct_descendants(trees.up),
             lineage_tree.count_distinct_descendants(trees.down),
@@ -83,7 +83,7 @@ class LineageScreen(AppScreen):
         self.query_one("#about", Static).update(
             f"{self.called}: {show.format_count(up, 'input')}, {show.format_count(down, 'descendant')}"
         )
-        self.draw(keep)
+        self.draw(keep_cursor)
 
     def narrow_pages(self, whole: Pages, view: View) -> Pages:
         """Return the matching nodes as a flat list, because guide lines need their parents."""

@@ -54,10 +54,10 @@ class MachineScreen(AppScreen):
         )
 
     async def fill(self) -> None:
-        found = await self.ask("reading the machine", lambda session: read_machine(session, self.host))
-        if found is None:
+        machine_view = await self.ask("reading the machine", lambda session: read_machine(session, self.host))
+        if machine_view is None:
             return
-        machine, rows = found
+        machine, rows = machine_view
         self.query_one("#facts", Static).update(format_machine_facts(machine))
         self.query_one("#facts", Static).border_title = self.crumb
         self.show_loads(machine)
@@ -74,12 +74,12 @@ class MachineScreen(AppScreen):
         lines = [("CPU", compute_cpu_share(load), f"{load['cpu']:.1f} of {load['cores']} cores"),
                  ("memory", compute_memory_share(load), format_memory_gib(load))]  # fmt: skip
         lines += [(f"GPU {gpu['index']}", gpu["busy"], format_memory_gib(gpu)) for gpu in load["gpus"]]
-        wide = max(10, min(60, self.size.width - 60))
-        drawn = [
-            f"{name:<8} {format_meter(part, 12):<18} {load_text:<18} {self.loads.draw_loads(name, wide)}"
+        chart_cells = max(10, min(60, self.size.width - 60))
+        load_lines = [
+            f"{name:<8} {format_meter(part, 12):<18} {load_text:<18} {self.loads.draw_loads(name, chart_cells)}"
             for name, part, load_text in lines
         ]
-        pane.update(Text("\n".join(drawn), no_wrap=True))
+        pane.update(Text("\n".join(load_lines), no_wrap=True))
         pane.border_title = "Load of the last minutes"
 
     def command(self) -> str:
@@ -100,8 +100,8 @@ def read_machine(session: Session, host: str) -> tuple[Row, list[Row]]:
 
     with session.database.read() as sql:
         machine = next(row for row in list_hosts(sql) if row["host"] == host)
-        here = [row for row in add_placements(sql, status.list_active(sql)) if row["at"] == host]
-    return machine, sorted(here, key=lambda row: (not row["gpus"], row["gpus"]))
+        jobs = [row for row in add_placements(sql, status.list_active(sql)) if row["at"] == host]
+    return machine, sorted(jobs, key=lambda row: (not row["gpus"], row["gpus"]))
 
 
 def format_devices(gpus: Sequence[int]) -> str:

@@ -47,9 +47,9 @@ def has_registry(path: Path) -> bool:
 def pick_registry(screen: AppScreen) -> None:
     """Pick another registry, then preview its merge."""
     app: Any = screen.app
-    wanted = "Another registry: a folder with registry.db or .chessreg, such a file, or a folder of fragments"
+    question = "Another registry: a folder with registry.db or .chessreg, such a file, or a folder of fragments"
     app.push_screen(
-        FilesScreen(("merge",), wanted, lambda path: app.push_screen(MergeScreen(str(path))), fits=has_registry)
+        FilesScreen(("merge",), question, lambda path: app.push_screen(MergeScreen(str(path))), fits=has_registry)
     )
 
 
@@ -77,13 +77,13 @@ class MergeScreen(PartsScreen):
 
     async def fill(self) -> None:
         """Preview the merge in a separate process, because a large registry takes minutes."""
-        status, out, err = await self.app.model.run_command([*self.words, "--dry-run", "--json"])
+        status, output, err = await self.app.model.run_command([*self.words, "--dry-run", "--json"])
         self.require_shown()
         if status:
             self.query_one("#overview", Static).update(f"not merged: {parse_command_error(err)}")
             self.query_one(PageTable).show(ListPages([]), [], columns=MERGED_RUN_COLUMNS)
             return
-        self.preview = json.loads(out)
+        self.preview = json.loads(output)
         self.query_one("#overview", Static).update(format_merge_overview(self.other, self.preview))
         strip = self.query_one(PaneStrip)
         strip.names = tuple(f"{name} {len(self.preview[name]):,}" for name in ("runs", "conflicts"))
@@ -159,9 +159,15 @@ def build_run_row(row: Mapping[str, Any]) -> Row:
 def build_conflict_row(row: Mapping[str, Any]) -> Row:
     """Return the table row of a conflict: run, key, and the differing values of both registries."""
     key = {name: value for name, value in row["key"].items() if name != "run_id"}
-    here, there = (
+    local_cells, other_cells = (
         ", ".join(f"{name} {show.format_cell_value(values[side])}" for name, values in row["differs"].items())
         for side in (0, 1)
     )
     which = ", ".join(f"{name} {value}" for name, value in key.items())
-    return {**row, "run": row["run"] or show.abbreviate_id(row["run_id"]), "which": which, "here": here, "there": there}
+    return {
+        **row,
+        "run": row["run"] or show.abbreviate_id(row["run_id"]),
+        "which": which,
+        "here": local_cells,
+        "there": other_cells,
+    }

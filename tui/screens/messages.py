@@ -56,21 +56,21 @@ class MessagesScreen(AppScreen):
 
     def draw(self) -> None:
         self._drawn = self.state
-        waits = self.app.writes.waits
+        writes = self.app.writes.waits
         rows: list[Row] = [
             {"at": write.at, "state": "not written", "title": write.what,
              "message": f"{write.change}: {write.error or 'writing …'}", "write": write}
-            for write in waits
+            for write in writes
         ]  # fmt: skip
         rows += [
             {"at": notice.at, "state": "" if notice.severity == "information" else notice.severity,
              "title": notice.title, "message": notice.message}
             for notice in reversed(self.app.notices)
         ]  # fmt: skip
-        held = f"{show.format_count(len(waits), 'change')} not written yet · " if waits else ""
+        waiting_text = f"{show.format_count(len(writes), 'change')} not written yet · " if writes else ""
         count = len(self.app.notices)
         newest = f"the newest {show.format_count(count, 'message')}" if count else "no messages yet"
-        self.query_one("#overview", Static).update(f"{held}{newest}")
+        self.query_one("#overview", Static).update(f"{waiting_text}{newest}")
         self.query_one(PageTable).show(ListPages(rows), rows, columns=COLUMNS, keep=True)
         self.relabel()
 

@@ -76,16 +76,16 @@ class Preview(VerticalScroll, can_focus=False):
             if text is self.children[0]:
                 await self.mount(BoardPane(), before=text)
             pane = self.query_one(BoardPane)
-            wide, high = self.text_width, self.app.size.height - 8
+            text_cells, high = self.text_width, self.app.size.height - 8
             glyphs = self.app.glyphs  # type: ignore[attr-defined]
             sizes = list_sizes(glyphs)
-            fits = (
+            has_space = (
                 size
                 for size in reversed(sizes)
-                if compute_board_extent(size)[0] <= wide and compute_board_extent(size)[1] <= high
+                if compute_board_extent(size)[0] <= text_cells and compute_board_extent(size)[1] <= high
             )
-            size = next(fits, sizes[0])
-            pane.styles.width = max(compute_board_extent(size)[0], wide)
+            size = next(has_space, sizes[0])
+            pane.styles.width = max(compute_board_extent(size)[0], text_cells)
             pane.show(shown.board, size, glyphs)
         self.scroll_home(animate=False)
 
@@ -118,9 +118,9 @@ class PreviewingScreen(AppScreen):
 
     def on_resize(self, event: events.Resize) -> None:
         self.query_one(Preview).styles.height = event.size.height - 2  # between the top bar and the key bar
-        wide = event.size.width >= self.min_width_cells
-        if wide != self.has_class("-wide"):
-            self.set_class(wide, "-wide")
+        is_wide = event.size.width >= self.min_width_cells
+        if is_wide != self.has_class("-wide"):
+            self.set_class(is_wide, "-wide")
             self.schedule_preview()
 
     def on_page_table_moved(self, event: PageTable.Moved) -> None:
@@ -128,9 +128,9 @@ class PreviewingScreen(AppScreen):
 
     def schedule_preview(self) -> None:
         """Preview the row under the cursor after a delay, and cancel the preview of an earlier row."""
-        there = self.has_class("-wide") and not self.has_class("-empty") and self.has_previews
-        self.query_one(Preview).display = there
-        if there:
+        has_pane = self.has_class("-wide") and not self.has_class("-empty") and self.has_previews
+        self.query_one(Preview).display = has_pane
+        if has_pane:
             self.run_exclusive(self.preview, "preview")
 
     @property
@@ -142,9 +142,9 @@ class PreviewingScreen(AppScreen):
         await asyncio.sleep(PREVIEW_DELAY_S)
         self.require_shown()
         row = self.previewed_table.current_row
-        shown = None if row is None else await self.build_preview(row)
+        row_preview = None if row is None else await self.build_preview(row)
         self.require_shown()
-        await self.query_one(Preview).show(shown)
+        await self.query_one(Preview).show(row_preview)
 
 
 class BoardPreviewingScreen(PreviewingScreen):
@@ -159,8 +159,8 @@ class BoardPreviewingScreen(PreviewingScreen):
     async def build_preview(self, row: Mapping[str, Any]) -> RowPreview | None:
         from tui.data.board_views import preview_boards
 
-        found = await self.ask("drawing the board", lambda session: [preview_boards(session, row)])
-        return build_board_preview(*found[0]) if found and found[0] else None
+        boards = await self.ask("drawing the board", lambda session: [preview_boards(session, row)])
+        return build_board_preview(*boards[0]) if boards and boards[0] else None
 
 
 def build_board_preview(views: Sequence[BoardFrame], facts: Sequence[str]) -> RowPreview:
@@ -177,8 +177,8 @@ def build_board_preview(views: Sequence[BoardFrame], facts: Sequence[str]) -> Ro
     if views[-1].doubts:
         shares = "".join(draw_column(view.squares_right / 64, 1, letters=False) for view in views)
         return RowPreview(f"squares read correctly by ply, of 64:\n{shares}", views[-1])
-    further = [f"{view.title}: {format_frame_line(view)}" if view.caption else view.title for view in views[1:]]
-    return RowPreview("\n".join(further), views[0])
+    captions = [f"{view.title}: {format_frame_line(view)}" if view.caption else view.title for view in views[1:]]
+    return RowPreview("\n".join(captions), views[0])
 
 
 def build_fields_table(rows: Mapping[str, Any] | Sequence[tuple[str, Any]], title: str = "") -> Table:

@@ -68,10 +68,10 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
             search.set_text(search_text)
         answer = await self.ask("reading the catalogue", lambda session: search_catalogue(session, search_text))
         if answer is not None:
-            rows, wrong = answer
-            if wrong and wrong != self._wrong:
-                self.notify(wrong, severity="warning", title="the queries of your kinds were left out")
-            self._wrong = wrong
+            rows, error_text = answer
+            if error_text and error_text != self._wrong:
+                self.notify(error_text, severity="warning", title="the queries of your kinds were left out")
+            self._wrong = error_text
             table = self.query_one(PageTable)
             table.show(ListPages(rows), rows, columns=COLUMNS, keep=table.loaded and search_text == self._shown)
             self._shown = search_text
@@ -84,10 +84,10 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
         """Return the question, paper, plots and columns of a query."""
         entry = row["entry"]
         columns = [(f"{c.name} [{c.unit}]" if c.unit else c.name, c.text) for c in entry.columns if not c.hidden]
-        known = {"answers": entry.question, "paper": entry.paper, "made by": entry.made_by,
+        facts = {"answers": entry.question, "paper": entry.paper, "made by": entry.made_by,
                  "plots": ", ".join(plot.title for plot in entry.plots)}  # fmt: skip
         return RowPreview(
-            Group(build_fields_table(known), Text(""), build_fields_table(columns, "columns")), title=entry.title
+            Group(build_fields_table(facts), Text(""), build_fields_table(columns, "columns")), title=entry.title
         )
 
     def command(self) -> str:
@@ -412,10 +412,12 @@ class SqlScreen(ResultScreen):
         """Show the tables and views, and the columns of unfolded ones."""
         rows = []
         for name, columns in self.query_one(SqlEditor).names.items():
-            here = name in self.unfolded
-            rows.append({"text": f"{'▾' if here else '▸'} {name}", "name": name, "table": name,
+            is_unfolded = name in self.unfolded
+            rows.append({"text": f"{'▾' if is_unfolded else '▸'} {name}", "name": name, "table": name,
                          "rows": self.counts.get(name, "")})  # fmt: skip
-            rows += [{"text": f"    {column}", "name": column, "table": "", "rows": ""} for column in columns if here]
+            rows += [
+                {"text": f"    {column}", "name": column, "table": "", "rows": ""} for column in columns if is_unfolded
+            ]
         self.query_one("#tables", PageTable).show(ListPages(rows), rows[:PAGE_ROWS], columns=TREE_COLUMNS, keep=True)
 
     def insert(self, row: Row) -> None:

@@ -124,12 +124,12 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
     def show_part(self, keep: bool = False) -> None:
         if (pane := self.pane) is not None:
             table = self.query_one(PageTable)
-            here = keep and table.cursor < max(1, len(pane.first))
+            is_cursor_valid = keep and table.cursor < max(1, len(pane.first))
             table.set_title(pane.title, TABLE_LEGENDS.get(pane.result_table, ""))
-            table.show(pane.pages, pane.first, columns=pane.columns, keep=here, bars=pane.bars)
-            chosen = next((place for place, row in enumerate(pane.first) if row.get("chosen")), 0)
-            if chosen and not here:
-                table.move(chosen)
+            table.show(pane.pages, pane.first, columns=pane.columns, keep=is_cursor_valid, bars=pane.bars)
+            chosen_place = next((place for place, row in enumerate(pane.first) if row.get("chosen")), 0)
+            if chosen_place and not is_cursor_valid:
+                table.move(chosen_place)
             self.schedule_preview()
 
     @property
@@ -197,10 +197,10 @@ def read_run_view(session: Session, run_id: UUID) -> RunView:
             )
         )
         answer = format_headline(sql, run_id)
-        small, metrics = run_summary.summarize_run(sql, run_id), run_summary.tabulate_metrics(sql, run_id)
+        summary_table, metrics = run_summary.summarize_run(sql, run_id), run_summary.tabulate_metrics(sql, run_id)
     panes = [
         RunPane(s.title, s.columns, ListPages(s.rows), s.rows[:PAGE_ROWS], behind=s.result_table, bars=s.bars)
-        for s in small
+        for s in summary_table
     ]
     alone = [pane for pane in panes if len(pane.first) == 1]  # the headline shows these single values
     panes = [pane for pane in panes if pane not in alone]

@@ -34,13 +34,13 @@ async def read_run_preview(screen: AppScreen, run_id: UUID, title: str) -> RowPr
 def build_run_preview(facts: RunFacts, width: int) -> RenderableType:
     """Return the parts of the preview, drawn in `width` cells."""
     run = facts.run
-    known = {
+    preview_facts = {
         "result": facts.answer, "kind": run["kind"], "state": run["state"], "units": format_units(run),
         "tags": " ".join(run["tags"]), "notes": "\n".join(run["notes"]), "invalid": run["invalid"],
         "outputs": ", ".join(output["name"] for output in run["outputs"][:8]),
         "last message": next((one["message"] for one in reversed(run["tries"]) if one.get("message")), None),
     }  # fmt: skip
-    parts: list[RenderableType] = [build_fields_table(known)]
+    parts: list[RenderableType] = [build_fields_table(preview_facts)]
     parts += [draw_summary(summary, width) for summary in facts.summaries]
     if facts.curve is not None and len(facts.curve[1]) > 1:
         parts.append(draw_run_curve(*facts.curve, min(width, MAX_CURVE_CELLS)))
@@ -76,21 +76,25 @@ def draw_summary(summary: Summary, width: int) -> Text:
     bars = summary.bars
     columns = [column for column in summary.columns if any(column.of(row) for row in rows)]
     main = [column for column in columns[1:] if bars is not None and column.field == bars.field]
-    kept = [*columns[:1], *main]
+    shown_columns = [*columns[:1], *main]
     reserve = MIN_BAR_CELLS + GAP_CELLS if bars is not None else 0
     for column in columns:
-        if column not in kept and measure_preview([*kept, column], rows) + reserve <= width:
-            kept.append(column)
-    kept.sort(key=columns.index)
-    spare = width - measure_preview(kept, rows) - GAP_CELLS
+        if column not in shown_columns and measure_preview([*shown_columns, column], rows) + reserve <= width:
+            shown_columns.append(column)
+    shown_columns.sort(key=columns.index)
+    spare = width - measure_preview(shown_columns, rows) - GAP_CELLS
     if bars is not None and spare >= MIN_BAR_CELLS:
-        place = next((n + 1 for n, column in enumerate(kept) if column.field == bars.field), len(kept))
-        kept.insert(place, bars.make_column(min(spare, MAX_BAR_CELLS)))
+        place = next(
+            (n + 1 for n, column in enumerate(shown_columns) if column.field == bars.field), len(shown_columns)
+        )
+        shown_columns.insert(place, bars.make_column(min(spare, MAX_BAR_CELLS)))
     text = Text(no_wrap=True, overflow="ellipsis").append(summary.title, style="bold")
-    widths = compute_widths(kept, rows, width)
-    text.append("\n").append(join_cells([column.heading for column in kept], kept, widths), style="dim")
+    widths = compute_widths(shown_columns, rows, width)
+    text.append("\n").append(
+        join_cells([column.heading for column in shown_columns], shown_columns, widths), style="dim"
+    )
     for row in rows:
-        line = join_cells([column.of(row) for column in kept], kept, widths)
+        line = join_cells([column.of(row) for column in shown_columns], shown_columns, widths)
         text.append("\n").append(line, style="bold" if row.get("chosen") else "")
     if len(summary.rows) > len(rows):
         text.append(f"\n… {len(summary.rows) - len(rows):,} more", style="dim")
@@ -103,8 +107,11 @@ def draw_summary(summary: Summary, width: int) -> Text:
 
 
 def join_cells(cells: list[str], columns: list[TableColumn], widths: list[int]) -> str:
-    fitted = (fit_text(cell, wide, column.right) for cell, column, wide in zip(cells, columns, widths, strict=True))
-    return (" " * GAP_CELLS).join(fitted).rstrip()
+    cell_texts = (
+        fit_text(cell, cell_width, column.right)
+        for cell, column, cell_width in zip(cells, columns, widths, strict=True)
+    )
+    return (" " * GAP_CELLS).join(cell_texts).rstrip()
 
 
 def measure_preview(columns: list[TableColumn], rows: Sequence[Row]) -> int:

@@ -89,36 +89,36 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def on_mount(self) -> None:
         self.query_one(PageTable).is_marked = lambda row: row["id"] in self.marked
-        kept = self.app.remembered.get(LIST_KEY, {})
-        self.filter_text, self.sort = kept.get("words", ""), kept.get("sort", NEWEST_FIRST)
-        self.columns = [key for key in kept.get("columns", ()) if run_rows.is_run_column(key)] or list(
+        saved_view = self.app.remembered.get(LIST_KEY, {})
+        self.filter_text, self.sort = saved_view.get("words", ""), saved_view.get("sort", NEWEST_FIRST)
+        self.columns = [key for key in saved_view.get("columns", ()) if run_rows.is_run_column(key)] or list(
             run_rows.DEFAULT_COLUMNS
         )
         self.query_one(FilterBar).set_text(self.filter_text)
 
     async def fill(self) -> None:
-        wanted, table = (self.filter_text, self.sort), self.query_one(PageTable)
+        request, table = (self.filter_text, self.sort), self.query_one(PageTable)
         metrics = [
             key.removeprefix(run_rows.METRIC_PREFIX) for key in self.columns if key.startswith(run_rows.METRIC_PREFIX)
         ]
-        keep = table.loaded and wanted == self._read
-        number = table.cursor // PAGE_ROWS if keep else 0
-        marked = list(self.marked)
+        keep_cursor = table.loaded and request == self._read
+        number = table.cursor // PAGE_ROWS if keep_cursor else 0
+        marked_ids = list(self.marked)
         page = await self.ask(
-            "reading the runs", lambda session: read_run_page(session, *wanted, metrics, number, marked)
+            "reading the runs", lambda session: read_run_page(session, *request, metrics, number, marked_ids)
         )
         if page is None:
             if self.refused:  # do not keep rows that match earlier words
                 self._read = None
                 table.show(ListPages([]), [], columns=self.make_headed_columns())
             return
-        self._read, self.hidden = wanted, page.hidden & self.marked.keys()
-        kept = {"words": self.filter_text, "sort": self.sort, "columns": list(self.columns)}
-        self.app.remembered.set(LIST_KEY, kept)
+        self._read, self.hidden = request, page.hidden & self.marked.keys()
+        saved_view = {"words": self.filter_text, "sort": self.sort, "columns": list(self.columns)}
+        self.app.remembered.set(LIST_KEY, saved_view)
         if page.pages.count:  # show the rows before the slower totals
             self.set_class(False, "-empty")
             first = page.rows if page.number * PAGE_ROWS < page.pages.count else None
-            table.show(page.pages, first, columns=self.make_headed_columns(), keep=keep, number=page.number)
+            table.show(page.pages, first, columns=self.make_headed_columns(), keep=keep_cursor, number=page.number)
         counts = await self.ask("counting the data", count_nouns)
         if counts is None:
             return
@@ -130,7 +130,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
                 self.query_one("#nothing", Static).update(
                     format_first_steps(counts) + ("" if self.app.read_only else HOME_HINT)
                 )
-            table.show(page.pages, page.rows, columns=self.make_headed_columns(), keep=keep)
+            table.show(page.pages, page.rows, columns=self.make_headed_columns(), keep=keep_cursor)
 
     def make_headed_columns(self) -> list[TableColumn]:
         """Return the columns, with an arrow at the column that the rows are sorted by."""
@@ -157,8 +157,8 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         """The visible runs whose results are not read yet, with their number of complete units."""
         if "result" not in self.columns:
             return {}
-        sought = {row["id"]: row["done"] for row in self.query_one(PageTable).loaded_visible_rows}
-        return {id: done for id, done in sought.items() if (id, done) not in self.results}
+        units_by_run = {row["id"]: row["done"] for row in self.query_one(PageTable).loaded_visible_rows}
+        return {id: done_units for id, done_units in units_by_run.items() if (id, done_units) not in self.results}
 
     def on_page_table_moved(self, event: PageTable.Moved) -> None:
         if self.unread_results:
@@ -168,14 +168,14 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         """Read the results of the visible runs after a delay, so that a held key reads none."""
         await asyncio.sleep(RESULTS_DELAY_S)
         self.require_shown()
-        if not (unread := self.unread_results):
+        if not (unread_results := self.unread_results):
             return
-        ids = list(unread)
-        found = await self.ask("reading results", lambda session: run_rows.describe_first_results(session, ids))
-        if found is not None:
+        ids = list(unread_results)
+        results = await self.ask("reading results", lambda session: run_rows.describe_first_results(session, ids))
+        if results is not None:
             if len(self.results) > MAX_KEPT_RESULTS:
                 self.results.clear()
-            self.results |= {(id, unread[id]): words for id, words in found.items()}
+            self.results |= {(id, unread_results[id]): words for id, words in results.items()}
             self.query_one(PageTable).reorder(self.make_headed_columns())
 
     async def build_preview(self, row: Mapping[str, Any]) -> RowPreview | None:
@@ -200,13 +200,15 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def sort_table(self, table: PageTable, way: int) -> None:
         """Sort by the next visible column, or reverse the order if `way` is 0. Sorting is done in SQL."""
-        visible = {column.field for column in table.shown_columns}
-        keys = [key for key in self.columns if is_sortable(key) and run_rows.make_run_column(key).field in visible]
-        here = self.sort.removeprefix("-")
+        visible_fields = {column.field for column in table.shown_columns}
+        keys = [
+            key for key in self.columns if is_sortable(key) and run_rows.make_run_column(key).field in visible_fields
+        ]
+        sort_field = self.sort.removeprefix("-")
         if not way:
-            self.sort_by(here if self.sort.startswith("-") else f"-{here}")
+            self.sort_by(sort_field if self.sort.startswith("-") else f"-{sort_field}")
         else:
-            self.sort_by(keys[(keys.index(here) + 1) % len(keys) if here in keys else 0])
+            self.sort_by(keys[(keys.index(sort_field) + 1) % len(keys) if sort_field in keys else 0])
 
     def on_page_table_head_clicked(self, event: PageTable.HeadClicked) -> None:
         event.prevent_default()
@@ -281,14 +283,15 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         names = show.join_words(labels[1:]) if len(labels) <= 4 else f"{len(labels) - 1:,} runs"
         status_parts = [self.overview]
         if labels:
-            hidden = f" ({len(self.hidden):,} not in this list)" if self.hidden else ""
+            hidden_text = f" ({len(self.hidden):,} not in this list)" if self.hidden else ""
             against = f" (baseline) against {names}" if names else ""
-            number = f"{len(labels):,} marked{hidden}"
-            status_parts = [f"{self.overview} · marked: {labels[0]}{against}{hidden}", f"{self.overview} · {number}",
+            number = f"{len(labels):,} marked{hidden_text}"
+            status_parts = [f"{self.overview} · marked: {labels[0]}{against}{hidden_text}",
+                    f"{self.overview} · {number}",
                     f"{number} · {self.overview}"]  # fmt: skip
-        wide = self.size.width - 2
+        line_cells = self.size.width - 2
         self.query_one("#overview", Static).update(
-            next((t for t in status_parts if cell_len(t) <= wide), status_parts[-1])
+            next((t for t in status_parts if cell_len(t) <= line_cells), status_parts[-1])
         )
         self.query_one(PageTable).refresh()
 
@@ -307,8 +310,8 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
     def action_compare(self) -> None:
         from tui.screens.compare import CompareScreen
 
-        if chosen := self.marked or self.get_selected_rows()[1]:
-            self.app.push_screen(CompareScreen(list(chosen)))
+        if selected_runs := self.marked or self.get_selected_rows()[1]:
+            self.app.push_screen(CompareScreen(list(selected_runs)))
 
     def action_launch(self) -> None:
         from tui.screens.launch import open_run_form
@@ -356,9 +359,9 @@ def format_runs_overview(counts: Mapping[str, int], pages: Pages) -> str:
         runs_text = f"{pages.count:,}… of {runs_text}"
     elif pages.count != counts["run"]:
         runs_text = f"{pages.count:,} of {runs_text}"
-    unfinished = f" ({counts['unfinished']:,} not complete)" if counts["unfinished"] else ""
+    unfinished_text = f" ({counts['unfinished']:,} not complete)" if counts["unfinished"] else ""
     return (
-        f"{runs_text}{unfinished} · {show.format_count(counts['dataset'], 'dataset')}"
+        f"{runs_text}{unfinished_text} · {show.format_count(counts['dataset'], 'dataset')}"
         f" · {show.format_count(counts['checkpoint'], 'checkpoint')}"
     )
 
@@ -429,11 +432,11 @@ class ColumnsScreen(AppScreen):
         if table.view.is_active:
             self.notify("columns are ordered in the whole list: Esc clears the words, > restores its order")
             return
-        here, there = table.cursor, table.cursor + int(way)
-        if 0 <= there < len(self.offered):
-            self.offered[here], self.offered[there] = self.offered[there], self.offered[here]
+        old_place, new_place = table.cursor, table.cursor + int(way)
+        if 0 <= new_place < len(self.offered):
+            self.offered[old_place], self.offered[new_place] = self.offered[new_place], self.offered[old_place]
             self.chosen.sort(key=self.offered.index)
-            table.move(there)
+            table.move(new_place)
             self.draw()
 
 

@@ -59,8 +59,8 @@ NOUN_KEY = "data.noun"
 
 def format_entity_name(row: Mapping[str, Any]) -> str:
     """Return the name of an entity, or the run that made it in brackets."""
-    called = row["name"] or (f"({row['made_by']})" if row.get("made_by") else "")
-    return ("★ " if row["starred"] else "") + called + (" (invalid)" if row["invalid"] else "")
+    entity_name = row["name"] or (f"({row['made_by']})" if row.get("made_by") else "")
+    return ("★ " if row["starred"] else "") + entity_name + (" (invalid)" if row["invalid"] else "")
 
 
 ID = TableColumn("thing", "id", text=lambda row: show.abbreviate_id(row["thing"]))
@@ -87,11 +87,11 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         self.noun = self.app.remembered.get(NOUN_KEY, self.noun)
 
     async def fill(self) -> None:
-        read = await self.ask(
+        answer = await self.ask(
             "reading the data", lambda session: (entity_rows.list_data_nouns(), entity_rows.list_entities(session))
         )
-        if read is not None:
-            self.entities, self.rows = read
+        if answer is not None:
+            self.entities, self.rows = answer
             if self.noun not in self.entities:  # its package is no longer installed
                 self.noun = next(iter(self.entities))
             self.draw()
@@ -112,13 +112,13 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
 
     async def build_preview(self, row: Mapping[str, Any]) -> RowPreview | None:
         """Return the fields of the row, without its report (which `i` shows)."""
-        known = collect_row_fields(self.query_one(PageTable), row)
-        shown = {
+        facts = collect_row_fields(self.query_one(PageTable), row)
+        visible_facts = {
             name: ", ".join(map(str, value)) if isinstance(value, list) else value
-            for name, value in known.items()
+            for name, value in facts.items()
             if not isinstance(value, dict) and name not in INTERNAL_FIELDS
         }
-        return RowPreview(build_fields_table(shown), title=str(row.get("name") or ""))
+        return RowPreview(build_fields_table(visible_facts), title=str(row.get("name") or ""))
 
     def command(self) -> str:
         return f"chessreg {self.noun} list"
@@ -154,30 +154,30 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
             import_picked_file(self, *IMPORT_COMMANDS[self.noun])
 
     def action_rows(self) -> None:
-        _, chosen = self.get_selected_rows()
-        if self.noun == "dataset" and chosen:
-            id, called = next(iter(chosen.items()))
-            show_dataset_rows(self, id, called)
+        _, selected = self.get_selected_rows()
+        if self.noun == "dataset" and selected:
+            id, dataset_name = next(iter(selected.items()))
+            show_dataset_rows(self, id, dataset_name)
 
     def action_split(self) -> None:
         from tui.screens.dialogs import Prompt
 
-        _, chosen = self.get_selected_rows()
-        if self.noun != "dataset" or not chosen or self.app.read_only:
+        _, selected = self.get_selected_rows()
+        if self.noun != "dataset" or not selected or self.app.read_only:
             return
-        id, called = next(iter(chosen.items()))
+        id, dataset_name = next(iter(selected.items()))
 
         draft = "split", id
 
         def answered(parts: str | None) -> None:
             if parts:
-                words = ["dataset", "split", called, "--parts", parts]
+                words = ["dataset", "split", dataset_name, "--parts", parts]
                 exact = ["dataset", "split", id.hex, "--parts", parts]
-                done = partial(self.app.drop_draft, draft, parts)
-                self.app.run_command(words, exact, "splitting", "split", f"{called}: {parts}", done)
+                drop_draft = partial(self.app.drop_draft, draft, parts)
+                self.app.run_command(words, exact, "splitting", "split", f"{dataset_name}: {parts}", drop_draft)
 
         hint = "A seeded hash of the moves selects the part. The shares add up to 1. Enter confirms, Esc cancels."
-        self.app.push_screen(Prompt(f"Split {called} into parts:", "fit=0.8,test=0.2", hint, draft), answered)
+        self.app.push_screen(Prompt(f"Split {dataset_name} into parts:", "fit=0.8,test=0.2", hint, draft), answered)
 
     def action_lineage(self) -> None:
         if (row := self.query_one(PageTable).current_row) is not None:
@@ -225,17 +225,17 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
 
     async def fill(self) -> None:
         noun, id = self.noun, self.thing_id
-        thing = await self.ask(f"reading the {noun}", lambda session: entity_rows.load_details(session, noun, id))
-        if thing is None:
+        details = await self.ask(f"reading the {noun}", lambda session: entity_rows.load_details(session, noun, id))
+        if details is None:
             return
-        keep, self.thing = self.thing is not None, thing
+        keep_cursor, self.thing = self.thing is not None, details
         self.update_summary()
-        if noun == "vector" and not keep:
+        if noun == "vector" and not keep_cursor:
             self.run_exclusive(self.measure_scales, "scales")
         strip = self.query_one(PaneStrip)
-        strip.names = tuple(part.name for part in thing.parts)
+        strip.names = tuple(part.name for part in details.parts)
         strip.place = min(strip.place, len(strip.names) - 1)
-        self.show_part(keep)
+        self.show_part(keep_cursor)
 
     scales = ""  # of a vector: the scales at which it is as long as the model's residual
 

@@ -81,8 +81,8 @@ class TopBar(Widget):
     def make_pieces(self) -> list[Piece]:
         """Return the pieces of the first line from left to right. They fill its width exactly."""
         busy = f" running: {self.at_work} " if self.at_work else ""
-        held = f" ! {self.held} not written: ^n " if self.held else busy
-        status_piece = Piece(held, "held" if self.held else "key", self.Chosen())
+        waiting_text = f" ! {self.held} not written: ^n " if self.held else busy
+        status_piece = Piece(waiting_text, "held" if self.held else "key", self.Chosen())
         home = Piece(" chessreg ", "key", self.Chosen(depth=0))
         place = Piece(f" {self.registry} ", "registry")
         rows = (
@@ -104,12 +104,12 @@ class TopBar(Widget):
             for depth, crumb in enumerate(self.crumbs[1:-1], 1)
             for piece in (Piece(crumb, "crumb", self.Chosen(depth=depth)), Piece(" › ", "crumb"))
         ]
-        here, width = self.crumbs[-1], self.size.width - 2
-        if count_cells(before) + cell_len(here) > width:
+        current_crumb, width = self.crumbs[-1], self.size.width - 2
+        if count_cells(before) + cell_len(current_crumb) > width:
             before = [Piece("… › ", "crumb", self.Chosen(depth=len(self.crumbs) - 2))]
-        if (over := count_cells(before) + cell_len(here) - width) > 0:
-            here = fit_text(here, max(0, cell_len(here) - over))
-        return [Piece(" ", "crumb"), *before, Piece(here, "here")]
+        if (over := count_cells(before) + cell_len(current_crumb) - width) > 0:
+            current_crumb = fit_text(current_crumb, max(0, cell_len(current_crumb) - over))
+        return [Piece(" ", "crumb"), *before, Piece(current_crumb, "here")]
 
     def render_line(self, y: int) -> Strip:
         style = self.get_component_rich_style
@@ -170,9 +170,9 @@ class Banner(Static):
 
     def lift_toasts(self) -> None:
         """Keep the toasts above the message and the key bar."""
-        covered = KEY_BAR_LINES + (self.outer_size.height if self.has_class("-said") else 0)
+        covered_lines = KEY_BAR_LINES + (self.outer_size.height if self.has_class("-said") else 0)
         for rack in self.screen.query(ToastRack):
-            rack.styles.margin = (0, 0, covered, 0)
+            rack.styles.margin = (0, 0, covered_lines, 0)
 
 
 class KeyBar(Widget):
@@ -190,20 +190,20 @@ class KeyBar(Widget):
     def place_actions(self) -> list[tuple[int, int, Action]]:
         """Return (first cell, last cell + 1, action) for each action that fits. If not all fit and a table can be
         exported, those of FOOTER_LAST come last."""
-        fitting = self._place(self.actions)
-        if len(fitting) == len(self.actions) or not any(action.method == "export" for action in self.actions):
-            return fitting
+        placed_actions = self._place(self.actions)
+        if len(placed_actions) == len(self.actions) or not any(action.method == "export" for action in self.actions):
+            return placed_actions
         return self._place(sorted(self.actions, key=lambda action: action.method in FOOTER_LAST))
 
     def _place(self, actions: Iterable[Action]) -> list[tuple[int, int, Action]]:
-        at, placed = 1, []
+        at, placed_actions = 1, []
         for action in actions:
-            wide = cell_len(action.shown_key) + 1 + cell_len(action.short)
-            if at + wide > self.size.width:
+            action_cells = cell_len(action.shown_key) + 1 + cell_len(action.short)
+            if at + action_cells > self.size.width:
                 break
-            placed.append((at, at + wide, action))
-            at += wide + 2
-        return placed
+            placed_actions.append((at, at + action_cells, action))
+            at += action_cells + 2
+        return placed_actions
 
     def render_line(self, y: int) -> Strip:
         key, word = self.get_component_rich_style("key-bar--key"), self.get_component_rich_style("key-bar--word")
@@ -226,12 +226,12 @@ FOOTER_LAST = ("all_columns", "partial", "explain", "history", "lineage", "meani
 def choose_footer_actions(actions: Sequence[Action]) -> tuple[Action, ...]:
     """Return the actions that have a label. Actions needed on every screen come first, so that a narrow footer shows
     them."""
-    named = [action for action in actions if action.short]
-    everywhere = [
-        action for action in named if action.place in ("everywhere", "table") and action.method in FOOTER_FIRST
+    named_actions = [action for action in actions if action.short]
+    global_actions = [
+        action for action in named_actions if action.place in ("everywhere", "table") and action.method in FOOTER_FIRST
     ]
-    first = sorted(everywhere, key=lambda action: FOOTER_FIRST.index(action.method))
-    return (*first, *(action for action in named if action not in first))
+    first = sorted(global_actions, key=lambda action: FOOTER_FIRST.index(action.method))
+    return (*first, *(action for action in named_actions if action not in first))
 
 
 class PaneStrip(Widget):
@@ -278,8 +278,8 @@ class PaneStrip(Widget):
         """The first visible cell, chosen so that the current name is fully visible next to the marks."""
         cells = self.make_labels()
         before = 1 + sum(cell_len(cell) + 1 for cell in cells[: self.place])
-        here = cell_len(cells[self.place]) + 1 if self.place < len(cells) else 0
-        return min(before - 1, max(0, before + here + len(MORE_MARK) - 1 - self.size.width))
+        mark_cell = cell_len(cells[self.place]) + 1 if self.place < len(cells) else 0
+        return min(before - 1, max(0, before + mark_cell + len(MORE_MARK) - 1 - self.size.width))
 
     def render_line(self, y: int) -> Strip:
         """Draw the names. `«` and `»` mark names that are cut or hidden at that side."""
@@ -287,13 +287,13 @@ class PaneStrip(Widget):
         for n, cell in enumerate(self.make_labels()):
             style = self.get_component_rich_style(f"pane-strip--{'here' if n == self.place else 'name'}")
             line.append(Segment(cell + " ", style))
-        whole, mark = Strip(line), self.get_component_rich_style("pane-strip--name")
-        shown = whole.crop_extend(self.first_cell, self.first_cell + width, self.rich_style)
+        whole_line, mark = Strip(line), self.get_component_rich_style("pane-strip--name")
+        shown_part = whole_line.crop_extend(self.first_cell, self.first_cell + width, self.rich_style)
         if self.first_cell:
-            shown = Strip.join([Strip([Segment("«", mark)]), shown.crop(1)])
-        if whole.cell_length - 1 > self.first_cell + width:
-            shown = Strip.join([shown.crop(0, width - len(MORE_MARK)), Strip([Segment(MORE_MARK, mark)])])
-        return shown
+            shown_part = Strip.join([Strip([Segment("«", mark)]), shown_part.crop(1)])
+        if whole_line.cell_length - 1 > self.first_cell + width:
+            shown_part = Strip.join([shown_part.crop(0, width - len(MORE_MARK)), Strip([Segment(MORE_MARK, mark)])])
+        return shown_part
 
     def on_click(self, event: events.Click) -> None:
         at = 1 - self.first_cell
@@ -406,10 +406,10 @@ class ColumnSuggester(Suggester):
 
     async def get_suggestion(self, value: str) -> str | None:
         """Return the text with its last word completed to a known one, else None. A leading `!` is kept."""
-        before, blank, last = value.rpartition(" ")
+        before, space, last = value.rpartition(" ")
         bare = last.removeprefix("!").lower()
         word = next((word for word in self.known if bare and word.startswith(bare) and word != bare), None)
-        return f"{before}{blank}{'!' if last.startswith('!') else ''}{word}" if word else None
+        return f"{before}{space}{'!' if last.startswith('!') else ''}{word}" if word else None
 
 
 class FindBar(FilterBar):

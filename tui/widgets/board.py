@@ -105,7 +105,7 @@ def draw_board_lines(
     `cursor` is the square that keys act on. If `flat` is true, light and dark squares have the same color, so dark ones
     get a dot.
     """
-    wide, signs, shades = 2 * size, sign_squares(frame, cursor), shade_squares(frame, cursor)
+    square_cells, signs, shades = 2 * size, sign_squares(frame, cursor), shade_squares(frame, cursor)
     numbers = (
         {square: number for square in range(64) if (number := format_square_number(frame, square))} if size > 1 else {}
     )
@@ -120,34 +120,34 @@ def draw_board_lines(
         signs.pop(cursor)
         shades = shade_squares(frame, None)
     lines = trace_arrows(frame, size, glyphs)
-    drawn = []
+    board_lines = []
     for row, rank in enumerate(frame.ranks()):
-        looks = []
+        row_looks = []
         for square in rank:
             mark, weight = shades.get(square, (None, 1.0))
             dark = (square // 8 + square % 8) % 2 == 0
-            looks.append(Look(square, dark, mark, frame.shade(square), "faint", weight, doubt=frame.doubts))
+            row_looks.append(Look(square, dark, mark, frame.shade(square), "faint", weight, doubt=frame.doubts))
         for line in range(size):
             label = f"{rank[0] // 8 + 1} " if line == (size - 1) // 2 else "  "
-            drawn.append([CellRun(label, LABEL_LOOK)])
-            for column, (square, look) in enumerate(zip(rank, looks, strict=True)):
+            board_lines.append([CellRun(label, LABEL_LOOK)])
+            for column, (square, look) in enumerate(zip(rank, row_looks, strict=True)):
                 letter = frame.squares[square]
                 ink: Ink = "faint" if letter == EMPTY else "white" if letter.isupper() else "black"
                 marks = dict[int, tuple[str, Ink]]()  # cell of the line → sign drawn over the piece
                 if figures:
                     text = draw_piece_lines(letter, high)[line] if letter != EMPTY and line < high else " " * high * 2
-                    text = text.center(wide)
+                    text = text.center(square_cells)
                     if line == size - 1 and square in numbers:
-                        text = " " * wide  # the number's line has no part of the piece
+                        text = " " * square_cells  # the number's line has no part of the piece
                     if line == 0 and (sign := signs.get(square)):
-                        marks[wide - 1] = sign, "sign"
+                        marks[square_cells - 1] = sign, "sign"
                     if square == cursor and line in (0, size - 1):
                         left, right = CORNERS[line == size - 1]
-                        marks |= {0: (left, "corner"), wide - 1: (right, "corner")}
+                        marks |= {0: (left, "corner"), square_cells - 1: (right, "corner")}
                     if letter == EMPTY and flat and look.dark and line == size // 2:
                         marks[size - 1] = GLYPHS[glyphs][EMPTY], "faint"
                 else:
-                    text = " " * wide
+                    text = " " * square_cells
                     if line == (size - 1) // 2:
                         before = max(0, size - 1)
                         dot = letter == EMPTY and flat and not look.dark
@@ -155,23 +155,31 @@ def draw_board_lines(
                         if square in signs:
                             marks[before + 1] = signs[square], "sign"
                 if line == size - 1 and square in numbers:
-                    number = numbers[square].center(wide)
+                    number = numbers[square].center(square_cells)
                     marks |= {x: (cell, "sign") for x, cell in enumerate(number) if cell != " " or not figures}
-                crossed = [x for x in range(wide) if (column * wide + x, row * size + line) in lines] if lines else []
-                if not marks and not crossed:
-                    drawn[-1].append(CellRun(text, look._replace(ink=ink)))
+                crossed_cells = (
+                    [x for x in range(square_cells) if (column * square_cells + x, row * size + line) in lines]
+                    if lines
+                    else []
+                )
+                if not marks and not crossed_cells:
+                    board_lines[-1].append(CellRun(text, look._replace(ink=ink)))
                     continue
-                inked = []
-                for x, blank in enumerate(text):
-                    cell, its = marks.get(x, (blank, ink if blank != " " else "faint"))
-                    path = lines.get((column * wide + x, row * size + line)) if its == "faint" else None
-                    inked.append((cell, look._replace(ink=its)) if path is None else (path.sign, path.draw_over(look)))
-                for shown, same in groupby(inked, key=lambda cell: cell[1]):
-                    drawn[-1].append(CellRun("".join(cell for cell, _ in same), shown))
+                line_cells = []
+                for x, character in enumerate(text):
+                    cell, foreground = marks.get(x, (character, ink if character != " " else "faint"))
+                    path = lines.get((column * square_cells + x, row * size + line)) if foreground == "faint" else None
+                    line_cells.append(
+                        (cell, look._replace(ink=foreground)) if path is None else (path.sign, path.draw_over(look))
+                    )
+                for run_look, run_cells in groupby(line_cells, key=lambda cell: cell[1]):
+                    board_lines[-1].append(CellRun("".join(cell for cell, _ in run_cells), run_look))
     files = "hgfedcba" if frame.flipped else "abcdefgh"
     before = size if figures else max(0, size - 1)
-    drawn.append([CellRun("  " + "".join((" " * before + name).ljust(wide) for name in files), LABEL_LOOK)])
-    return drawn
+    board_lines.append(
+        [CellRun("  " + "".join((" " * before + name).ljust(square_cells) for name in files), LABEL_LOOK)]
+    )
+    return board_lines
 
 
 CORNERS = (("▛", "▜"), ("▙", "▟"))  # of the cursor's square: top and bottom
@@ -201,9 +209,9 @@ def select_arrows(frame: BoardFrame) -> list[Arrow]:
     order = sorted(
         frame.arrows, key=lambda arrow: (-arrow.weight, arrow.role == "played", arrow.start, arrow.end, arrow.label)
     )
-    own, played = [a for a in order if a.role != "played"], [a for a in order if a.role == "played"]
-    drawn = [*own[:MAX_ARROWS], *played[:1]]
-    return [arrow for arrow in order if arrow in drawn]
+    marked_arrows, played_arrows = [a for a in order if a.role != "played"], [a for a in order if a.role == "played"]
+    drawn_arrows = [*marked_arrows[:MAX_ARROWS], *played_arrows[:1]]
+    return [arrow for arrow in order if arrow in drawn_arrows]
 
 
 def shade_squares(frame: BoardFrame, cursor: int | None) -> dict[int, tuple[Shade, float]]:
@@ -229,8 +237,8 @@ def sign_squares(frame: BoardFrame, cursor: int | None) -> dict[int, str]:
 
 def number_arrows(frame: BoardFrame) -> list[tuple[Arrow, str]]:
     """Return the drawn arrows, each with the sign at its end: a number, or the sign of the best or the played move."""
-    own = {"best": BEST_SIGN, "played": PLAYED_SIGN}
-    return [(arrow, own.get(arrow.role, str(number))) for number, arrow in enumerate(select_arrows(frame), 1)]
+    role_signs = {"best": BEST_SIGN, "played": PLAYED_SIGN}
+    return [(arrow, role_signs.get(arrow.role, str(number))) for number, arrow in enumerate(select_arrows(frame), 1)]
 
 
 class Path(NamedTuple):
@@ -253,13 +261,16 @@ def trace_arrows(frame: BoardFrame, size: int, glyphs: Glyphs) -> dict[tuple[int
     from piece to piece. Boards with one line per square show no arrows."""
     if size == 1 or not frame.arrows:
         return {}
-    wide, high = 2 * size, size
+    square_cells, high = 2 * size, size
     place = {square: (x, y) for y, rank in enumerate(frame.ranks()) for x, square in enumerate(rank)}
     bits: dict[tuple[int, int], int] = {}
     weights: dict[tuple[int, int], float] = {}
     for arrow in select_arrows(frame):
         (x0, y0), (x1, y1) = (
-            (2 * (wide * place[s][0] + wide // 2 - 1) + 1, 4 * (high * place[s][1] + (high - 1) // 2) + 2)
+            (
+                2 * (square_cells * place[s][0] + square_cells // 2 - 1) + 1,
+                4 * (high * place[s][1] + (high - 1) // 2) + 2,
+            )
             for s in (arrow.start, arrow.end)
         )
         steps = max(abs(x1 - x0), abs(y1 - y0))
@@ -283,8 +294,8 @@ def list_legend(frame: BoardFrame) -> list[str]:
     for mark, sign in MARK_SIGNS.items():
         squares = [chess.square_name(square) for square in sorted(frame.marks) if frame.marks[square] == mark]
         if squares:
-            named = " ".join(squares[:8]) + (f" and {len(squares) - 8} more" if len(squares) > 8 else "")
-            lines.append(f"{sign} {MARK_WORDS.get(mark, mark)}: {named}")
+            square_names = " ".join(squares[:8]) + (f" and {len(squares) - 8} more" if len(squares) > 8 else "")
+            lines.append(f"{sign} {MARK_WORDS.get(mark, mark)}: {square_names}")
     if frame.read:
         lines.append(f"read as: {format_readings(frame)}")
     for arrow, sign in number_arrows(frame):
@@ -299,33 +310,39 @@ def list_legend(frame: BoardFrame) -> list[str]:
 
 def list_signs(frame: BoardFrame, size: int) -> list[tuple[str, Shade | Literal["heat"], str]]:
     """Return every sign and color on the board: the sign, its shade, and its meaning."""
-    used: list[tuple[str, Shade | Literal["heat"], str]] = []
+    used_signs: list[tuple[str, Shade | Literal["heat"], str]] = []
     if frame.last_move:
-        used.append((LAST_SIGN, "last", "last move"))
-    used += [
+        used_signs.append((LAST_SIGN, "last", "last move"))
+    used_signs += [
         (sign, mark, MARK_WORDS.get(mark, mark)) for mark, sign in MARK_SIGNS.items() if mark in frame.marks.values()
     ]
     if frame.read and size > 1:
         empty = " (_ empty)" if EMPTY in {reading.name for reading in frame.read.values()} else ""
         example = format_reading(*next(iter(frame.read.values())))
-        used.append((example, "wrong", f"misread: the probe's class and its %{empty}"))
+        used_signs.append((example, "wrong", f"misread: the probe's class and its %{empty}"))
     if frame.heat is not None and any(frame.heat.values()):
         what = frame.heat_label or "heat"
         if frame.doubts:
             what += f", darker if low{'' if size == 1 else '; blank: 100 %'}"
         elif frame.heat_range != (0.0, 1.0):
             what += f", shaded {100 * frame.heat_range[0]:.0f} to {100 * frame.heat_range[1]:.0f}"
-        used.append((" " if size == 1 else "%", "heat", what))
+        used_signs.append((" " if size == 1 else "%", "heat", what))
     roles = {arrow.role for arrow in select_arrows(frame)}
-    own = [sign for arrow, sign in number_arrows(frame) if not arrow.role]
-    if own:
-        used.append((own[0] if len(own) == 1 else f"{own[0]}-{own[-1]}", "arrow", "the model's moves"))
+    arrow_signs = [sign for arrow, sign in number_arrows(frame) if not arrow.role]
+    if arrow_signs:
+        used_signs.append(
+            (
+                arrow_signs[0] if len(arrow_signs) == 1 else f"{arrow_signs[0]}-{arrow_signs[-1]}",
+                "arrow",
+                "the model's moves",
+            )
+        )
     # in a prediction or a puzzle, the move was not played in a game
     models = any(arrow.role == "played" and arrow.label.endswith("(model)") for arrow in frame.arrows)
     for sign, role, words in ROLE_SIGNS:
         if role in roles:
-            used.append((sign, role, "the model's move" if models and role == "played" else words))
-    return used
+            used_signs.append((sign, role, "the model's move" if models and role == "played" else words))
+    return used_signs
 
 
 ROLE_SIGNS: tuple[tuple[str, Literal["best", "played"], str], ...] = (
@@ -417,12 +434,12 @@ class Squares(Widget):
     def watch_frame(self) -> None:
         """Repaint the lines that differ, which for a move are the lines of two ranks."""
         before, self._drawn = self._drawn, None
-        if before is None or self.frame is None or len(after := self.draw_lines()) != len(before):
+        if before is None or self.frame is None or len(after_lines := self.draw_lines()) != len(before):
             self.refresh()
             return
-        changed = [y for y, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
-        if changed:
-            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+        changed_lines = [y for y, (one, other) in enumerate(zip(before, after_lines, strict=True)) if one != other]
+        if changed_lines:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed_lines))
 
     def watch_square_size(self) -> None:
         self._drawn = None
@@ -520,24 +537,24 @@ class Squares(Widget):
             grounds[square] = self.choose_background(Look(square, dark, mark, frame.shade(square), "faint", weight))
             numbers[square] = format_square_number(frame, square)
         arrow = self.get_component_styles("squares--arrow").background
-        shown = replace(frame, arrows=tuple(select_arrows(frame)))
-        return draw_board_image(shown, grounds, sign_squares(frame, self.cursor), numbers, arrow)
+        shown_frame = replace(frame, arrows=tuple(select_arrows(frame)))
+        return draw_board_image(shown_frame, grounds, sign_squares(frame, self.cursor), numbers, arrow)
 
     def _make_cell_style(self, look: Look) -> Style:
         if look.square is None:
             return self.get_component_rich_style("squares--label")
         color, white = self.choose_background(look), self.choose_piece_color("white")
         if look.ink == "faint":
-            ink, bold = color.blend(white, 0.4), False
+            ink, is_bold = color.blend(white, 0.4), False
         elif look.ink == "arrow":
-            ink, bold = color.blend(white, 0.35 + 0.6 * look.path), look.path >= 0.5
+            ink, is_bold = color.blend(white, 0.35 + 0.6 * look.path), look.path >= 0.5
         elif look.ink == "sign":
-            ink, bold = white, True
+            ink, is_bold = white, True
         elif look.ink == "corner":
-            ink, bold = self.get_component_styles("squares--corner").color, False
+            ink, is_bold = self.get_component_styles("squares--corner").color, False
         else:
-            ink, bold = self.choose_piece_color(look.ink), True
-        return Style(color=to_rich_color(ink), bgcolor=to_rich_color(color), bold=bold)
+            ink, is_bold = self.choose_piece_color(look.ink), True
+        return Style(color=to_rich_color(ink), bgcolor=to_rich_color(color), bold=is_bold)
 
 
 def to_rich_color(color: Color) -> RichColor:
@@ -576,12 +593,12 @@ class BoardPane(Vertical):
         """Draw this frame."""
         self.title.update(frame.title)
         self.squares.square_size, self.squares.glyphs, self.squares.frame = size, glyphs, frame
-        drawn = self.picture is not None and getattr(self.app, "pictures", False)
-        self.squares.display = not drawn
+        has_picture = self.picture is not None and getattr(self.app, "pictures", False)
+        self.squares.display = not has_picture
         if self.picture is not None:
-            self.picture.display = drawn
+            self.picture.display = has_picture
             self.picture.styles.width, self.picture.styles.height = compute_board_extent(size)
-            if drawn:
+            if has_picture:
                 self.picture.image = self.squares.draw_image()
         self.legend.update(self.squares.make_legend())
         self.caption.update("\n".join(list_captions(frame)))

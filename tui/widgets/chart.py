@@ -79,11 +79,11 @@ class ChartView(Widget):
     def _draw(self) -> None:
         scroll = self.parent
         space = scroll.scrollable_content_region.height if isinstance(scroll, Widget) else self.size.height
-        wanted = (self.size.width, max(space, MIN_PANEL_LINES))
-        if self.chart is None or not self.size.width or wanted == self._drawn_for:
+        wanted_size = (self.size.width, max(space, MIN_PANEL_LINES))
+        if self.chart is None or not self.size.width or wanted_size == self._drawn_for:
             return
-        self._drawn_for = wanted
-        self._lines = draw_chart(self.chart, *wanted)
+        self._drawn_for = wanted_size
+        self._lines = draw_chart(self.chart, *wanted_size)
         self.styles.height = max(1, len(self._lines))
         self.refresh(layout=True)
 
@@ -104,12 +104,15 @@ def draw_chart(chart: Chart, width: int, height: int) -> list[list[tuple[str, st
     legend = [] if chart.form == "bars" else draw_legend(chart.labels, width)
     if chart.form == "bars":
         return [line for panel in chart.panels for line in draw_bar_panel(chart, panel, width)]
-    across = max(1, min(len(chart.panels), width // MIN_PANEL_CELLS))
-    down = -(-len(chart.panels) // across)
-    wide, high = width // across, max(MIN_PANEL_LINES, (height - len(legend)) // down)
+    panels_per_row = max(1, min(len(chart.panels), width // MIN_PANEL_CELLS))
+    down = -(-len(chart.panels) // panels_per_row)
+    panel_cells, high = width // panels_per_row, max(MIN_PANEL_LINES, (height - len(legend)) // down)
     picture: list[list[tuple[str, str]]] = []
     for row in range(down):
-        parts = [draw_line_panel(chart, panel, wide, high) for panel in chart.panels[row * across : (row + 1) * across]]
+        parts = [
+            draw_line_panel(chart, panel, panel_cells, high)
+            for panel in chart.panels[row * panels_per_row : (row + 1) * panels_per_row]
+        ]
         picture += [[run for part in parts for run in part[y]] for y in range(high)]
     return picture + legend
 
@@ -147,12 +150,12 @@ def draw_line_panel(chart: Chart, panel: Panel, width: int, height: int) -> list
     left = max(map(cell_len, tick_texts)) + 2
     canvas = Canvas(width, height)
     low, high = marks_y[0], marks_y[-1]
-    at_x = place_values(chart)
-    first, last = min(at_x.values()), max(at_x.values())
+    x_places = place_values(chart)
+    first, last = min(x_places.values()), max(x_places.values())
 
     def column(x: float | str) -> float:
         inset = left + 2
-        return inset + (at_x[x] - first) / ((last - first) or 1.0) * (right - inset)
+        return inset + (x_places[x] - first) / ((last - first) or 1.0) * (right - inset)
 
     def row(y: float) -> float:
         return bottom - 1 - (y - low) / (high - low) * (bottom - 1 - top)
@@ -169,7 +172,7 @@ def draw_line_panel(chart: Chart, panel: Panel, width: int, height: int) -> list
             canvas.put(left - 1, y, "│", "axis")
     canvas.write_text(left - 1, bottom, "└" + "─" * (right - left + 2), "axis")
     free = left - 1
-    for x, text in zip(at_x, format_x_values(list(at_x)), strict=True):
+    for x, text in zip(x_places, format_x_values(list(x_places)), strict=True):
         begin = min(max(left - 1, round(column(x)) - cell_len(text) // 2), width - 1 - cell_len(text))
         if begin >= free:
             canvas.put(round(column(x)), bottom, "┴", "axis")
@@ -177,7 +180,7 @@ def draw_line_panel(chart: Chart, panel: Panel, width: int, height: int) -> list
             free = begin + cell_len(text) + 1
     canvas.write_text(max(left, (left + right - cell_len(chart.x)) // 2), bottom + 2, chart.x, "axis")
     order = {label: place for place, label in enumerate(chart.labels)}
-    parts = [(order[s.label], sorted(s.points, key=lambda p: at_x[p.x])) for s in panel.series]
+    parts = [(order[s.label], sorted(s.points, key=lambda p: x_places[p.x])) for s in panel.series]
     for place, points in parts:
         for a, b in pairwise(points):
             canvas.draw_line(column(a.x), row(a.y), column(b.x), row(b.y), get_series_style(place))
@@ -216,10 +219,10 @@ def draw_whisker(canvas: Canvas, x: int, row: object, point: Point, style: str) 
 
 def place_values(chart: Chart) -> dict[float | str, float]:
     """Return the position of each x: numbers by value, words at equal distances in their order."""
-    seen = dict.fromkeys(point.x for point in chart.list_points())
-    if all(isinstance(x, (int, float)) for x in seen):
-        return {x: float(x) for x in sorted(seen, key=float)}
-    return {x: float(n) for n, x in enumerate(seen)}
+    x_values = dict.fromkeys(point.x for point in chart.list_points())
+    if all(isinstance(x, (int, float)) for x in x_values):
+        return {x: float(x) for x in sorted(x_values, key=float)}
+    return {x: float(n) for n, x in enumerate(x_values)}
 
 
 def format_x_values(values: list[float | str]) -> list[str]:
@@ -231,13 +234,13 @@ def draw_bar_panel(chart: Chart, panel: Panel, width: int) -> list[list[tuple[st
     low, high = find_value_range(chart.list_points())
     low, high = min(0.0, low), max(0.0, high)
     labels = chart.labels
-    several = len(labels) > 1
+    has_several_labels = len(labels) > 1
     rows: dict[str, list[tuple[int, Point]]] = {}
     for series in panel.series:
         for point in series.points:
             rows.setdefault(format_x_values([point.x])[0], []).append((labels.index(series.label), point))
-    names = labels if several else list(rows)
-    left = min(max(map(cell_len, names)) + (3 if several else 1), int(width * MAX_LABEL_SHARE))
+    names = labels if has_several_labels else list(rows)
+    left = min(max(map(cell_len, names)) + (3 if has_several_labels else 1), int(width * MAX_LABEL_SHARE))
     right = max(cell_len(point.text) for point in chart.list_points()) + 2
     space = max(8, width - left - right - 2)
 
@@ -247,7 +250,7 @@ def draw_bar_panel(chart: Chart, panel: Panel, width: int) -> list[list[tuple[st
     title = " · ".join(filter(None, [panel.title, f"{chart.y} by {chart.x}"]))
     picture: list[list[tuple[str, str]]] = [[(line, "title")] for line in wrap(title, width)]
     for name, parts in rows.items():
-        if several:
+        if has_several_labels:
             picture.append([(fit_text(name, min(cell_len(name), width)), "")])
         for place, point in parts:
             canvas = Canvas(space, 1)
@@ -257,9 +260,9 @@ def draw_bar_panel(chart: Chart, panel: Panel, width: int) -> list[list[tuple[st
             lengths = [column(v) - column(point.y) for v in (point.low, point.high) if v is not None]
             ends = [value + round_to_cells(length) for length in lengths]
             draw_bar_interval(canvas, ends, value)
-            text = f" {get_series_mark(place)} {labels[place]}" if several else name
+            text = f" {get_series_mark(place)} {labels[place]}" if has_several_labels else name
             line = [
-                (fit_text(text, left), get_series_style(place) if several else ""),
+                (fit_text(text, left), get_series_style(place) if has_several_labels else ""),
                 ("│", "axis"),
                 *canvas.make_lines()[0],
             ]

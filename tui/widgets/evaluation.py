@@ -41,11 +41,11 @@ def draw_column(share: float | None, lines: int, letters: bool) -> str:
     >>> draw_column(0.75, 2, False), draw_column(None, 2, True), draw_column(0.0, 1, False)
     ('▄█', ' .', '▁')
     """
-    levels, unknown = (ASCII_LEVELS, ".") if letters else (LEVELS, "·")
+    levels, unknown_sign = (ASCII_LEVELS, ".") if letters else (LEVELS, "·")
     if share is None:
-        return " " * (lines - 1) + unknown
-    filled = max(1, round(8 * lines * share))
-    return "".join(levels[min(8, max(0, filled - 8 * below))] for below in reversed(range(lines)))
+        return " " * (lines - 1) + unknown_sign
+    eighths = max(1, round(8 * lines * share))
+    return "".join(levels[min(8, max(0, eighths - 8 * below))] for below in reversed(range(lines)))
 
 
 class PlyStrip(Widget):
@@ -94,22 +94,22 @@ class PlyStrip(Widget):
         return max(1, self.size.width // max(1, len(self.shares)))
 
     def render_line(self, y: int) -> Strip:
-        width, headed = self.size.width, int(self.size.height > 1)
-        if headed and y == 0:
+        width, heading_lines = self.size.width, int(self.size.height > 1)
+        if heading_lines and y == 0:
             heading = Segment(self.heading, self.get_component_rich_style("ply-strip--heading"))
             return Strip([heading]).crop_extend(0, width, self.rich_style)
-        line, lines, here = y - headed, self.size.height - headed, self.place // self.span
+        line, lines, place_column = y - heading_lines, self.size.height - heading_lines, self.place // self.span
         columns = self.columns
-        known = [share for share in columns if share is not None]
-        low, high = min(known, default=0.0), max(known, default=1.0)
+        known_shares = [share for share in columns if share is not None]
+        low, high = min(known_shares, default=0.0), max(known_shares, default=1.0)
         segments = []
         for number, share in enumerate(columns):
-            style = self.get_component_rich_style(f"ply-strip--{'here' if number == here else 'cell'}")
-            if self.heated and share is not None and number != here:
+            style = self.get_component_rich_style(f"ply-strip--{'here' if number == place_column else 'cell'}")
+            if self.heated and share is not None and number != place_column:
                 style = self.make_heat_style((share - low) / (high - low) if high > low else 1.0)
             cell = draw_column(share, lines, self.letters)[line]
-            marked = number == here and cell == " "
-            segments.append(Segment("│".center(self.column_cells) if marked else cell * self.column_cells, style))
+            is_marked = number == place_column and cell == " "
+            segments.append(Segment("│".center(self.column_cells) if is_marked else cell * self.column_cells, style))
         return Strip(segments).simplify().crop_extend(0, width, self.rich_style)
 
     def make_heat_style(self, share: float) -> Style:

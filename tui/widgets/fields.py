@@ -154,27 +154,29 @@ class FieldRow(Horizontal, can_focus=True):
 
     def render(self) -> Text:
         assert isinstance(self.parent, FieldList)
-        style, seen, wide = self.parent.get_ink, self.seen, self.value_width
-        here = self.has_focus or self.has_focus_within
-        value = style("field-row--default" if seen.source == "default" else "field-row--value")
+        style, seen_cells, value_cells = self.parent.get_ink, self.seen, self.value_width
+        has_cursor = self.has_focus or self.has_focus_within
+        value = style("field-row--default" if seen_cells.source == "default" else "field-row--value")
         text = Text(no_wrap=True, overflow="crop", end="")
-        text.append("› " if here else "  ", style("field-row--name"))
+        text.append("› " if has_cursor else "  ", style("field-row--name"))
         text.append(fit_text(self.field.path, self.name_width), style("field-row--name"))
         text.append("  ")
-        text.append(fit_text(seen.text, wide), value)
+        text.append(fit_text(seen_cells.text, value_cells), value)
         text.append("  ")
-        text.append(fit_text(seen.source, SOURCE_CELLS), style("field-row--source"))
-        cells = max(0, self.size.width - GUTTER_CELLS - self.name_width - wide - SOURCE_CELLS - 4)
-        if self.editing and (covered := self.entry_width - wide - SOURCE_CELLS) > 0:  # the input covers them
-            text.append(" " * covered)
-            cells = max(0, cells - covered)
-        if seen.error:
-            error = fit_text(f"! {seen.error}", min(cells, cell_len(seen.error) + 2))
+        text.append(fit_text(seen_cells.source, SOURCE_CELLS), style("field-row--source"))
+        cells = max(0, self.size.width - GUTTER_CELLS - self.name_width - value_cells - SOURCE_CELLS - 4)
+        if (
+            self.editing and (covered_cells := self.entry_width - value_cells - SOURCE_CELLS) > 0
+        ):  # the input covers them
+            text.append(" " * covered_cells)
+            cells = max(0, cells - covered_cells)
+        if seen_cells.error:
+            error = fit_text(f"! {seen_cells.error}", min(cells, cell_len(seen_cells.error) + 2))
             text.append(error, style("field-row--error"))
-            text.append(fit_text(f"  {seen.note}", max(0, cells - cell_len(error))), style("field-row--note"))
+            text.append(fit_text(f"  {seen_cells.note}", max(0, cells - cell_len(error))), style("field-row--note"))
         else:
-            text.append(fit_text(seen.note, cells), style("field-row--note"))
-        cursor_style = find_cursor_style(self.app) if here else None
+            text.append(fit_text(seen_cells.note, cells), style("field-row--note"))
+        cursor_style = find_cursor_style(self.app) if has_cursor else None
         return text if cursor_style is None else Text(text.plain, cursor_style, no_wrap=True, overflow="crop", end="")
 
     # -- typing ---------------------------------------------------------------------------------------------------
@@ -303,13 +305,17 @@ def format_plan(
     """
     text = Text()
     if not checked.is_valid:
-        needed = [form.fields_by_key[key].path for key in checked.errors if checked.errors[key] == "it is required"]
-        wrong = [form.fields_by_key[key].path for key in checked.errors if checked.errors[key] != "it is required"]
+        required_paths = [
+            form.fields_by_key[key].path for key in checked.errors if checked.errors[key] == "it is required"
+        ]
+        wrong_paths = [
+            form.fields_by_key[key].path for key in checked.errors if checked.errors[key] != "it is required"
+        ]
         problems = []
-        if needed:
-            problems.append(f"required: {', '.join(needed)}")
-        if wrong:
-            problems.append(f"invalid: {', '.join(wrong)}")
+        if required_paths:
+            problems.append(f"required: {', '.join(required_paths)}")
+        if wrong_paths:
+            problems.append(f"invalid: {', '.join(wrong_paths)}")
         text.append("not ready  ", style="bold")
         text.append("; ".join([*problems, *checked.general]))
     elif outlook is None:
@@ -350,7 +356,7 @@ def format_plan_facts(plan: Row, checked: FormCheck, wide: bool, run_key: str) -
     if plan["status"] == "complete":
         time = ""
     launch = checked.launch
-    where = " · ".join([launch.on, show.format_count(launch.shards, "shard"), plan["determinism"]])
+    place_text = " · ".join([launch.on, show.format_count(launch.shards, "shard"), plan["determinism"]])
     runs = plan.get("runs", 1)
     if runs > 1 and plan["seconds"] is not None:
         time = f"about {show.format_seconds(plan['seconds'])} in all{basis}"
@@ -361,14 +367,14 @@ def format_plan_facts(plan: Row, checked: FormCheck, wide: bool, run_key: str) -
         "rows": rows,
         "bytes": size,
         "time": time,
-        "on": where,
+        "on": place_text,
         "waits for": ", ".join(plan["waits_for"]),
     }
     text = Text()
     status = PLAN_STATUS.get(plan["status"], "ready")
     if plan["status"] in PLAN_STATUS and runs == 1:
-        opened = "it" if plan["status"] == "complete" else "its job"
-        status += f" as {plan['existing']}: {run_key} opens {opened}"
+        target = "it" if plan["status"] == "complete" else "its job"
+        status += f" as {plan['existing']}: {run_key} opens {target}"
     text.append(status, style="bold")
     for name, fact in facts.items():
         if fact:

@@ -61,12 +61,12 @@ def ask_terminal() -> Terminal:
         terminal_answers = read_answers(keyboard)
     finally:
         termios.tcsetattr(keyboard, termios.TCSANOW, before)
-    found = [*ANSWER_PATTERN.finditer(terminal_answers)]
-    sixel = any("4" in (one["attributes"] or "").split(";") for one in found)
-    typed, size = ANSWER_PATTERN.sub("", terminal_answers), os.get_terminal_size(keyboard)
-    if not size.columns or not (sixel or any(one["kitty"] for one in found)):
-        return Terminal(None, typed)
-    return Terminal(load_image_widget(sixel, find_cell_size(keyboard, found)), typed)
+    matches = [*ANSWER_PATTERN.finditer(terminal_answers)]
+    sixel = any("4" in (one["attributes"] or "").split(";") for one in matches)
+    typed_text, size = ANSWER_PATTERN.sub("", terminal_answers), os.get_terminal_size(keyboard)
+    if not size.columns or not (sixel or any(one["kitty"] for one in matches)):
+        return Terminal(None, typed_text)
+    return Terminal(load_image_widget(sixel, find_cell_size(keyboard, matches)), typed_text)
 
 
 def read_answers(keyboard: int) -> str:
@@ -74,18 +74,18 @@ def read_answers(keyboard: int) -> str:
     the last one. An unread answer would be mistaken for keys."""
     assert sys.__stdout__ is not None
     os.write(sys.__stdout__.fileno(), TERMINAL_QUERIES.encode())
-    received, deadline = b"", time.monotonic() + ANSWER_TIMEOUT_S
-    while not received.endswith(b"\x1b[0n") and (left := deadline - time.monotonic()) > 0:
+    answer_bytes, deadline = b"", time.monotonic() + ANSWER_TIMEOUT_S
+    while not answer_bytes.endswith(b"\x1b[0n") and (left := deadline - time.monotonic()) > 0:
         if select.select([keyboard], [], [], left)[0]:
-            received += os.read(keyboard, 1)
-    return received.decode(errors="replace")
+            answer_bytes += os.read(keyboard, 1)
+    return answer_bytes.decode(errors="replace")
 
 
 def find_cell_size(keyboard: int, found: Sequence[re.Match[str]]) -> tuple[int, int] | None:
     """Return the width and height of a cell in pixels, as reported by the system or the terminal."""
-    rows, columns, wide, high = struct.unpack("HHHH", fcntl.ioctl(keyboard, termios.TIOCGWINSZ, b"\0" * 8))
-    if wide and high:
-        return wide // columns, high // rows
+    rows, columns, pixel_width, high = struct.unpack("HHHH", fcntl.ioctl(keyboard, termios.TIOCGWINSZ, b"\0" * 8))
+    if pixel_width and high:
+        return pixel_width // columns, high // rows
     return next(((int(one["wide"]), int(one["high"])) for one in found if one["wide"]), None)
 
 

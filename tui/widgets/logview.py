@@ -83,8 +83,8 @@ class LogView(ScrollView, can_focus=True):
         return len(self.lines) + bool(self.begun)
 
     def _resize_virtual(self) -> None:
-        wide = max(map(cell_len, [*self.lines[-2000:], self.begun]), default=0)
-        self.virtual_size = Size(max(wide, self.virtual_size.width if self.lines else 0), self.height)
+        line_cells = max(map(cell_len, [*self.lines[-2000:], self.begun]), default=0)
+        self.virtual_size = Size(max(line_cells, self.virtual_size.width if self.lines else 0), self.height)
         self._scroll_to_end()
         self.call_after_refresh(self._scroll_to_end)  # after the layout has measured the new lines
         self.refresh()
@@ -115,17 +115,17 @@ class LogView(ScrollView, can_focus=True):
 
     def _highlight_terms(self, line: str, place: int) -> list[Segment]:
         """Return the line with the search terms highlighted."""
-        plain = self.get_component_rich_style("log-view--line")
+        line_style = self.get_component_rich_style("log-view--line")
         if not self._has_every_term(line):
-            return [Segment(line, plain)]
-        here = 0 <= self.hit < len(self.hits) and self.hits[self.hit] == place
-        lit = self.get_component_rich_style("log-view--here" if here else "log-view--hit")
+            return [Segment(line, line_style)]
+        is_current_hit = 0 <= self.hit < len(self.hits) and self.hits[self.hit] == place
+        hit_style = self.get_component_rich_style("log-view--here" if is_current_hit else "log-view--hit")
         segments, at, low = [], 0, line.lower()
-        while (next_at := low.find(self.search_text, at)) >= 0:
-            end = next_at + len(self.search_text)
-            segments += [Segment(line[at:next_at], plain), Segment(line[next_at:end], lit)]
+        while (next_hit := low.find(self.search_text, at)) >= 0:
+            end = next_hit + len(self.search_text)
+            segments += [Segment(line[at:next_hit], line_style), Segment(line[next_hit:end], hit_style)]
             at = end
-        return [*segments, Segment(line[at:], plain)]
+        return [*segments, Segment(line[at:], line_style)]
 
     # -- searching ------------------------------------------------------------------------------------------------
 

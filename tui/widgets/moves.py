@@ -93,8 +93,8 @@ class MoveList(Widget):
     def first_line(self) -> int:
         """The index of the top line."""
         high = self.size.height
-        here = next((n for n, line in enumerate(self.lines) if self.place in line.places), 0)
-        return max(0, min(here - high // 2, len(self.lines) - high))
+        cursor_line = next((n for n, line in enumerate(self.lines) if self.place in line.places), 0)
+        return max(0, min(cursor_line - high // 2, len(self.lines) - high))
 
     def render_line(self, y: int) -> Strip:
         number, width = self.first_line + y, self.size.width
@@ -194,18 +194,18 @@ class Rankings(Horizontal):
         from chessreg.lab.answer import compare_moves
 
         self.shown = answer, chosen
-        wide = max(20, self.size.width // 2 - 2)
+        line_cells = max(20, self.size.width // 2 - 2)
         lines = max(1, self.size.height - HEAD_LINES)
         moves = compare_moves(answer)
         at = next((n for n, move in enumerate(moves) if move.uci == chosen), None)
         first = 0 if at is None else max(0, min(at - lines // 2, len(moves) - lines))
-        seen = [(place == at, move) for place, move in enumerate(moves)][first : first + lines]
+        visible_moves = [(place == at, move) for place, move in enumerate(moves)][first : first + lines]
         for name, side in (("clean", answer.clean), ("edited", answer.edited)):
             pane = self.query_one(f"#of-{name}", Static)
             if side is None:
                 pane.update(Text(f"no edit: {answer.why_not}"))
             else:
-                pane.update(format_ranking(name, side, seen, wide, self.app.theme_variables))
+                pane.update(format_ranking(name, side, visible_moves, line_cells, self.app.theme_variables))
 
     def clear(self) -> None:
         self.shown = None
@@ -227,8 +227,10 @@ def format_ranking(
     text.append(
         fit_text(f"{writes} {side.text.strip() or 'nothing'}{'' if side.legal else ', illegal'}", wide) + "\n", ""
     )
-    for here, move in moves:
-        line = Text(format_move_line(move, name == "edited", here, wide) + "\n", "bold" if here else "not bold")
+    for is_current, move in moves:
+        line = Text(
+            format_move_line(move, name == "edited", is_current, wide) + "\n", "bold" if is_current else "not bold"
+        )
         line.highlight_regex("━+", colors["text-primary"])
         change = move.change or 0.0
         change_style = (

@@ -163,17 +163,17 @@ def rasterize_piece(letter: str, lines: int) -> list[list[bool]]:
     half = HALVES.get(letter)
     body = KNIGHT if half is None else (*half, *((-x, y) for x, y in reversed(half)))
     polygons = [body, HOLES[letter]] if letter in HOLES else [body]
-    wide, high = 4 * lines, 2 * lines
-    covered = [[0.0] * wide for _ in range(high)]
+    pixel_columns, high = 4 * lines, 2 * lines
+    coverage = [[0.0] * pixel_columns for _ in range(high)]
     for scan in range(high * SCAN_LINES):
         y = 100 * (scan + 0.5) / (high * SCAN_LINES)
-        crossed = sorted(
-            (x0 + (x1 - x0) * (y - y0) / (y1 - y0) + 50) * wide / 100
+        crossings = sorted(
+            (x0 + (x1 - x0) * (y - y0) / (y1 - y0) + 50) * pixel_columns / 100
             for polygon in polygons
             for (x0, y0), (x1, y1) in zip(polygon, polygon[1:] + polygon[:1], strict=True)
             if (y0 <= y) != (y1 <= y)
         )
-        for left, right in zip(crossed[::2], crossed[1::2], strict=True):
-            for x in range(max(0, int(left)), min(wide, int(right) + 1)):
-                covered[scan // SCAN_LINES][x] += max(0.0, min(right, x + 1) - max(left, x)) / SCAN_LINES
-    return [[share >= 0.5 for share in row] for row in covered]
+        for left, right in zip(crossings[::2], crossings[1::2], strict=True):
+            for x in range(max(0, int(left)), min(pixel_columns, int(right) + 1)):
+                coverage[scan // SCAN_LINES][x] += max(0.0, min(right, x + 1) - max(left, x)) / SCAN_LINES
+    return [[share >= 0.5 for share in row] for row in coverage]

@@ -236,11 +236,11 @@ class PageTable(ScrollView, can_focus=True):
     @property
     def shown_columns(self) -> list[TableColumn]:
         """Return the columns that are not left out, and the bars after their column."""
-        shown = [column for column in self.columns if column.field not in self._folded]
+        visible_columns = [column for column in self.columns if column.field not in self._folded]
         bar = self._bar
         if bar is None:
-            return shown
-        return [one for column in shown for one in ([column, bar] if column.field == bar.field else [column])]
+            return visible_columns
+        return [one for column in visible_columns for one in ([column, bar] if column.field == bar.field else [column])]
 
     legend = ""
 
@@ -304,8 +304,8 @@ class PageTable(ScrollView, can_focus=True):
         number: int,
         fit: bool,
     ) -> None:
-        held = self._get_id_at(self.cursor) if self._held is None else self._held
-        self._held = held if keep else None
+        held_id = self._get_id_at(self.cursor) if self._held is None else self._held
+        self._held = held_id if keep else None
         self._source, self.loaded = source, True
         self._pages.clear()
         self._longest.clear()
@@ -339,23 +339,29 @@ class PageTable(ScrollView, can_focus=True):
         if self._held is None or self._get_id_at(self.cursor) == self._held:
             self._held = None
             return
-        here = self.cursor // PAGE_ROWS
-        near = [number for number in (here, here - 1, here + 1) if 0 <= number * PAGE_ROWS < self.count]
-        places = (number * PAGE_ROWS + line for number in near for line in range(len(self._pages.get(number, ()))))
+        cursor_page = self.cursor // PAGE_ROWS
+        near_pages = [
+            number for number in (cursor_page, cursor_page - 1, cursor_page + 1) if 0 <= number * PAGE_ROWS < self.count
+        ]
+        places = (
+            number * PAGE_ROWS + line for number in near_pages for line in range(len(self._pages.get(number, ())))
+        )
         place = next((place for place in places if self._get_id_at(place) == self._held), None)
         if place is not None:
             self.cursor = place  # watch_cursor ends the search
-        elif all(number in self._pages for number in near):
+        elif all(number in self._pages for number in near_pages):
             self._held = None
         else:
-            for number in near:
+            for number in near_pages:
                 self.row(number * PAGE_ROWS)
 
     def grow(self, source: Pages, more: bool) -> None:
         """Accept additional counted rows at the end. `more`: the count is not complete yet."""
         if source is self._source:
-            whole = [n for n, rows in self._pages.items() if len(rows) == min(PAGE_ROWS, source.count - n * PAGE_ROWS)]
-            self._pages = OrderedDict((n, self._pages[n]) for n in whole)
+            full_pages = [
+                n for n, rows in self._pages.items() if len(rows) == min(PAGE_ROWS, source.count - n * PAGE_ROWS)
+            ]
+            self._pages = OrderedDict((n, self._pages[n]) for n in full_pages)
             self._resize_virtual()
             self._write_title()
             self.refresh()
@@ -453,9 +459,10 @@ class PageTable(ScrollView, can_focus=True):
             if cell_len(self._left_out_text) <= self.size.width - BORDER_CELLS:
                 break
             if self._folded.get(column.field):
-                shown = [column, *self.shown_columns]
+                possible_columns = [column, *self.shown_columns]
                 if (
-                    sum(compute_widths(shown, rows, MAX_MEASURED_CHARS * len(shown))) + GAP_CELLS * (len(shown) - 1)
+                    sum(compute_widths(possible_columns, rows, MAX_MEASURED_CHARS * len(possible_columns)))
+                    + GAP_CELLS * (len(possible_columns) - 1)
                     <= self.column_space
                 ):
                     del self._folded[column.field]
@@ -463,10 +470,10 @@ class PageTable(ScrollView, can_focus=True):
     def _has_wider_numbers(self, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Return whether numbers in these rows are wider than their columns. Numbers are never cut."""
         wider = False
-        for column, wide in zip(self.shown_columns, self._widths, strict=True):
+        for column, column_width in zip(self.shown_columns, self._widths, strict=True):
             if (column.right or column.whole) and rows:
                 longest = max(rows, key=lambda row, column=column: cell_len(column.of(row)))  # type: ignore[misc]
-                if min(column.widest, cell_len(column.of(longest))) > wide:
+                if min(column.widest, cell_len(column.of(longest))) > column_width:
                     self._longest[column.field], wider = longest, True
         return wider
 
@@ -482,8 +489,8 @@ class PageTable(ScrollView, can_focus=True):
         ]
 
     def _resize_virtual(self) -> None:
-        wide = GUTTER_CELLS + sum(self._widths) + GAP_CELLS * max(0, len(self._widths) - 1)
-        self.virtual_size = Size(wide, self.count + 1)
+        total_cells = GUTTER_CELLS + sum(self._widths) + GAP_CELLS * max(0, len(self._widths) - 1)
+        self.virtual_size = Size(total_cells, self.count + 1)
 
     def on_show(self) -> None:
         """Restore the focus that a hidden table lost, unless another widget has it."""
@@ -500,8 +507,10 @@ class PageTable(ScrollView, can_focus=True):
         if y == 0:
             head = self.get_component_rich_style("page-table--head")
             line = self._make_line(" " * GUTTER_CELLS, [[(c.heading, head)] for c in self.shown_headings], head)
-            seen = min(width, self.scrollable_content_region.width)  # without the scrollbar
-            return self._add_scroll_hints(line.crop(0, seen), seen, head).extend_cell_length(width, head)
+            visible_cells = min(width, self.scrollable_content_region.width)  # without the scrollbar
+            return self._add_scroll_hints(line.crop(0, visible_cells), visible_cells, head).extend_cell_length(
+                width, head
+            )
         place = y - 1 + self.scroll_offset.y
         if not self.count:
             empty = "no row matches the filter; Esc clears it" if self.whole is not self._source else self.empty
@@ -511,14 +520,16 @@ class PageTable(ScrollView, can_focus=True):
             return self._make_message_line(" " * GUTTER_CELLS + text)
         if place >= self.count:
             return self._make_message_line("")
-        row, here = self.row(place), place == self.cursor
-        style = self.get_component_rich_style(f"page-table--{'cursor' if here else 'odd' if place % 2 else 'even'}")
+        row, is_cursor = self.row(place), place == self.cursor
+        style = self.get_component_rich_style(
+            f"page-table--{'cursor' if is_cursor else 'odd' if place % 2 else 'even'}"
+        )
         mark = "●" if row is not None and self.is_marked(row) else " "
-        gutter = ("›" if here else " ") + mark
+        gutter = ("›" if is_cursor else " ") + mark
         if row is None:
             return self._make_line(gutter + "…", [], style)
         line = self._make_line(gutter, [self._split_cell(column, row, style) for column in self.shown_columns], style)
-        cursor_style = find_cursor_style(self.app) if here and self.has_focus else None
+        cursor_style = find_cursor_style(self.app) if is_cursor and self.has_focus else None
         return line if cursor_style is None else Strip([Segment(line.text, cursor_style)], line.cell_length)
 
     def _make_message_line(self, text: str) -> Strip:
@@ -540,19 +551,22 @@ class PageTable(ScrollView, can_focus=True):
     def _make_line(self, gutter: str, cells: Sequence[Sequence[tuple[str, Style]]], style: Style) -> Strip:
         """Return a screen line: the fixed first columns and the scrolled ones. Text cut at the right edge ends in an
         ellipsis, and numbers that do not fit are omitted."""
-        x, stays, width = self.scroll_offset.x, self.fixed_width, self.size.width
-        seen = min(width, self.scrollable_content_region.width)
-        seen -= len(MORE_MARK) if self.virtual_size.width > x + seen else 0
+        x, fixed_width, width = self.scroll_offset.x, self.fixed_width, self.size.width
+        visible_cells = min(width, self.scrollable_content_region.width)
+        visible_cells -= len(MORE_MARK) if self.virtual_size.width > x + visible_cells else 0
         line, at, begins = [Segment(gutter, style)], cell_len(gutter), GUTTER_CELLS
-        for parts, column, wide in zip(cells, self.shown_columns, self._widths, strict=False):
-            fixed = begins < stays
-            left, right = (begins, begins + wide) if fixed else (begins - x, begins + wide - x)
-            begins += wide + GAP_CELLS
-            first, last = max(left, 0 if fixed else stays), min(right, seen)
+        for parts, column, column_width in zip(cells, self.shown_columns, self._widths, strict=False):
+            is_fixed = begins < fixed_width
+            left, right = (begins, begins + column_width) if is_fixed else (begins - x, begins + column_width - x)
+            begins += column_width + GAP_CELLS
+            first, last = max(left, 0 if is_fixed else fixed_width), min(right, visible_cells)
             if last <= first:
                 continue
             if (first, last) != (left, right) and (
-                column.right or column.whole or first > left or last - first < min(column.least, wide, MIN_CUT_CELLS)
+                column.right
+                or column.whole
+                or first > left
+                or last - first < min(column.least, column_width, MIN_CUT_CELLS)
             ):
                 continue  # the heading has a mark at that edge
             line.append(Segment(" " * (first - at), style))
@@ -573,9 +587,9 @@ class PageTable(ScrollView, can_focus=True):
 
     def _add_scroll_hints(self, line: Strip, width: int, style: Any) -> Strip:
         """Return the headings with « and » at edges beyond which there are more columns."""
-        x, stays = self.scroll_offset.x, self.fixed_width
+        x, fixed_width = self.scroll_offset.x, self.fixed_width
         if x > 0:
-            line = Strip.join([line.crop(0, stays - 1), Strip([Segment("«", style)]), line.crop(stays)])
+            line = Strip.join([line.crop(0, fixed_width - 1), Strip([Segment("«", style)]), line.crop(fixed_width)])
         if self.virtual_size.width > x + self.scrollable_content_region.width:
             line = Strip.join([line.crop(0, width - len(MORE_MARK)), Strip([Segment(MORE_MARK, style)])])
         return line
@@ -610,11 +624,11 @@ class PageTable(ScrollView, can_focus=True):
 
     def scroll_to_cursor(self) -> None:
         """Scroll by as few lines as show the cursor's row."""
-        top, visible = self.scroll_offset.y, self.visible_rows
+        top, visible_lines = self.scroll_offset.y, self.visible_rows
         if self.cursor < top:
             self.scroll_to(y=self.cursor, animate=False)
-        elif self.cursor >= top + visible:
-            self.scroll_to(y=self.cursor - visible + 1, animate=False)
+        elif self.cursor >= top + visible_lines:
+            self.scroll_to(y=self.cursor - visible_lines + 1, animate=False)
 
     def action_cursor_down(self) -> None:
         self.move(self.cursor + 1)
@@ -636,15 +650,15 @@ class PageTable(ScrollView, can_focus=True):
 
     def action_scroll_columns(self, way: str) -> None:
         """Scroll to the beginning of the next column on that side."""
-        begins, at, stays = [0], GUTTER_CELLS, self.fixed_width
-        for wide in self._widths[:-1]:
-            at += wide + GAP_CELLS
-            if at > stays:
-                begins.append(at - stays)
+        begins, at, fixed_width = [0], GUTTER_CELLS, self.fixed_width
+        for column_width in self._widths[:-1]:
+            at += column_width + GAP_CELLS
+            if at > fixed_width:
+                begins.append(at - fixed_width)
         x = self.scroll_offset.x
-        further = [b for b in begins if b > x] if int(way) > 0 else [b for b in reversed(begins) if b < x]
-        if further:
-            self.scroll_to(x=further[0], animate=False)
+        further_starts = [b for b in begins if b > x] if int(way) > 0 else [b for b in reversed(begins) if b < x]
+        if further_starts:
+            self.scroll_to(x=further_starts[0], animate=False)
 
     def action_find(self) -> None:
         self.post_message(self.Act(self, "find"))
@@ -672,10 +686,10 @@ class PageTable(ScrollView, can_focus=True):
         """Return the column at this cell of a line."""
         x += self.scroll_offset.x if x >= self.fixed_width else 0
         at = GUTTER_CELLS
-        for column, wide in zip(self.shown_columns, self._widths, strict=True):
-            if at <= x < at + wide:
+        for column, column_width in zip(self.shown_columns, self._widths, strict=True):
+            if at <= x < at + column_width:
                 return column
-            at += wide + GAP_CELLS
+            at += column_width + GAP_CELLS
         return None
 
     def on_click(self, event: events.Click) -> None:
@@ -687,9 +701,9 @@ class PageTable(ScrollView, can_focus=True):
             self.post_message(self.HeadClicked(self, column))
         if offset.y < 1 or place >= self.count:
             return
-        again = place == self.cursor
+        is_cursor = place == self.cursor
         self.move(place)
-        if again:
+        if is_cursor:
             self.action_open()
 
 
@@ -703,11 +717,11 @@ def fit_segments(
         return [Segment(fit_text(text, width, right, ends), parts[0][1])]
     if room < 0:
         segments, left = [], width
-        for part, own in parts:
-            shown = fit_text(part, left) if cell_len(part) > left or part == parts[-1][0] else part
-            segments.append(Segment(shown, own))
-            left -= cell_len(shown)
+        for part, part_style in parts:
+            shown_text = fit_text(part, left) if cell_len(part) > left or part == parts[-1][0] else part
+            segments.append(Segment(shown_text, part_style))
+            left -= cell_len(shown_text)
         return segments
-    segments = [Segment(part, own) for part, own in parts if part]
+    segments = [Segment(part, part_style) for part, part_style in parts if part]
     gap = [Segment(" " * room, style)] if room else []
     return [*gap, *segments] if right else [*segments, *gap]

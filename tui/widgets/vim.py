@@ -58,9 +58,9 @@ class VimEditor(TextArea):
     async def type_command(self, key: str) -> None:
         """Run the command that `key` completes, or keep `key` as the beginning of one."""
         keys = self._begun + key
-        known = NORMAL_COMMANDS | INSERT_COMMANDS
-        self._begun = keys if keys not in known and any(name.startswith(keys) for name in known) else ""
-        if name := known.get(keys):
+        commands = NORMAL_COMMANDS | INSERT_COMMANDS
+        self._begun = keys if keys not in commands and any(name.startswith(keys) for name in commands) else ""
+        if name := commands.get(keys):
             await self.run_action(name)
             self.history.checkpoint()
         self.normal = keys not in INSERT_COMMANDS
