@@ -136,9 +136,9 @@ class Cache(Kind):
         selection."""
         items, places = select_items(spec, inputs)
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
-        written = inputs.encoding(spec.checkpoint)
-        sampled = find_longest_items(items, places) if spec.last_sites is None else sample_places(places)
-        encoded = select_cache_sites(spec, written, checkpoint.block_size, items, sampled)
+        encoding = inputs.encoding(spec.checkpoint)
+        sample_rows = find_longest_items(items, places) if spec.last_sites is None else sample_places(places)
+        encoded = select_cache_sites(spec, encoding, checkpoint.block_size, items, sample_rows)
         if spec.last_sites is not None and not encoded.fits_context.any():
             raise BadInputError(
                 f"--last-sites {spec.last_sites}: no game fits the model's context of {checkpoint.block_size} tokens",
@@ -215,12 +215,12 @@ def find_disjoint_groups(task: Task[CacheSpec, CacheOptions]) -> list[tables.Act
         groups = session.scalars(select(group).where(group.run_id == task.run_id).order_by(group.start)).all()
         wrong = describe_unit_gaps(session, group, task.run_id)
         session.expunge_all()
-    apart = [
+    separate_groups = [
         one for one in groups if not any(o.start < one.stop and one.start < o.stop for o in groups if o is not one)
     ]
-    if wrong and len(apart) < len(groups):
+    if wrong and len(separate_groups) < len(groups):
         raise ChessregError(f"cache run {task.run_id.hex[-6:]} {wrong}", "chessreg doctor --fix")
-    return apart
+    return separate_groups
 
 
 def build_group_identity(task: Task[CacheSpec, CacheOptions], checkpoint: tables.Checkpoint) -> dict[str, str]:
@@ -255,10 +255,10 @@ def find_longest_items(items: Games | Positions, places: np.ndarray) -> np.ndarr
 
 
 def select_cache_sites(
-    spec: CacheSpec, written: Encoding, block_size: int, games: Games | Positions, places: np.ndarray
+    spec: CacheSpec, encoding: Encoding, block_size: int, games: Games | Positions, places: np.ndarray
 ) -> EncodedGames:
     """Return the items at these rows of the dataset, with the token positions whose activations are stored."""
-    encoded = EncodedGames.from_items(written, block_size, games, places, spec.sites, spec.alignment)
+    encoded = EncodedGames.from_items(encoding, block_size, games, places, spec.sites, spec.alignment)
     return encoded.select_numbered(spec.skip_sites, spec.max_sites, spec.last_sites)
 
 
@@ -285,7 +285,7 @@ def write_activation_group(
     else:
         with writer:
             encoded = select_cache_sites(spec, model.encoding, model.block_size, games, places[low:high])
-            order, begun = np.argsort(np.diff(encoded.tokens.offsets), kind="stable"), 0
+            order, start = np.argsort(np.diff(encoded.tokens.offsets), kind="stable"), 0
             for items in encoded.iterate_batches(order, task.options.batch_games):
                 row, sites = encoded.find_item_sites(items)
                 if len(sites):
@@ -295,8 +295,8 @@ def write_activation_group(
                     writer.append(
                         dict(zip(points, residuals, strict=True)), *(column.astype(np.int32) for column in index)
                     )
-                begun += len(items)
-                games_done = low + (high - low) * begun // len(order)
+                start += len(items)
+                games_done = low + (high - low) * start // len(order)
                 task.progress(min((games_done - task.units[0]) / len(task.units), 1.0), f"{games_done:,} games")
             path = writer.publish()
     record_activation_group(task, path, points, checkpoint, low, high)

@@ -118,8 +118,8 @@ class Decoding(Kind):
 
     def estimate(self, spec: DecodingSpec, inputs: Inputs) -> RunEstimate:
         positions = self.units(spec, inputs)
-        written = positions * (1 + spec.samples) * TOKENS_PER_MOVE
-        operations = count_reading_operations(spec.checkpoint, inputs, positions, written)
+        written_tokens = positions * (1 + spec.samples) * TOKENS_PER_MOVE
+        operations = count_reading_operations(spec.checkpoint, inputs, positions, written_tokens)
         return RunEstimate({"prediction": (2 + min(spec.samples, 3)) * positions}, operations=operations)
 
     def check(self, spec: DecodingSpec, inputs: Inputs) -> None:
@@ -130,47 +130,47 @@ class Decoding(Kind):
         spec, model = task.spec, task.model(task.spec.checkpoint)
         model.check_answers()
         model.check_writes()
-        written = resolve_prompt_encoding(spec, model.encoding)
+        encoding = resolve_prompt_encoding(spec, model.encoding)
         positions = select_positions(spec, task.inputs)
-        prompt_columns = {"prompt": describe_prompt(written), "legal_list": has_move_list(written)}
+        prompt_columns = {"prompt": describe_prompt(encoding), "legal_list": has_move_list(encoding)}
         for start in range(0, len(task.units), task.options.forward_positions):
             units = task.units[start : start + task.options.forward_positions]
             targets = [TargetMove.from_uci(positions["fen"][unit], positions["best"][unit]) for unit in units]
-            answers = answer_positions(model, written, targets, spec.length == "answer")
-            for unit, one, own in zip(units, targets, answers, strict=True):
-                for mode, answer in own.items():
+            answers = answer_positions(model, encoding, targets, spec.length == "answer")
+            for unit, one, decoded_answers in zip(units, targets, answers, strict=True):
+                for mode, answer in decoded_answers.items():
                     extra = AnswerRow(
                         **prompt_columns,
                         game=positions["game"][unit],
-                        **(answer.columns(one, written) if answer else {}),
+                        **(answer.columns(one, encoding) if answer else {}),
                     )
                     task.emit(
                         "prediction", unit, extra, item=positions["row"][unit], name=mode,
                         text=answer.text[:32] if answer else None,
-                        value=float(answer.text == one.text(written)) if answer else None,
+                        value=float(answer.text == one.text(encoding)) if answer else None,
                     )  # fmt: skip
             if spec.samples:
-                self.sample(task, model, written, dict(zip(units, targets, strict=True)), answers)
+                self.sample(task, model, encoding, dict(zip(units, targets, strict=True)), answers)
             task.done(*units)
 
     def sample(
         self,
         task: Task[DecodingSpec, DecodingOptions],
         model: LanguageModel,
-        written: Encoding,
+        encoding: Encoding,
         targets: Mapping[int, TargetMove],
         answers: Sequence[Mapping[str, DecodedAnswer | None]],
     ) -> None:
         """Emit how many samples of each position have which distance from its greedy answer."""
         positions = select_positions(task.spec, task.inputs)
-        columns = {"prompt": describe_prompt(written), "legal_list": has_move_list(written)}
-        for (unit, target), own in zip(targets.items(), answers, strict=True):
-            greedy = own[AUTOREGRESSIVE]
+        columns = {"prompt": describe_prompt(encoding), "legal_list": has_move_list(encoding)}
+        for (unit, target), answer in zip(targets.items(), answers, strict=True):
+            greedy = answer[AUTOREGRESSIVE]
             if greedy is None:
                 continue
             extra = AnswerRow(**columns, game=positions["game"][unit])
             item = positions["row"][unit]
-            for distance, count in count_sample_distances(task.spec, model, written, target, greedy, item).items():
+            for distance, count in count_sample_distances(task.spec, model, encoding, target, greedy, item).items():
                 task.emit("prediction", unit, extra, item=item, name=f"{DISTANCE} {distance}", text=greedy.text[:32],
                           value=float(count))  # fmt: skip
 
@@ -179,11 +179,11 @@ class Decoding(Kind):
         spec = DecodingSpec(**inputs.read_spec(row))
         rows = {one.name: one for one in inputs.read_unit_rows(tables.Prediction, row)}
         positions, _ = inputs.positions(spec.dataset)
-        [known] = positions.take([rows[AUTOREGRESSIVE].item], ["fen", "best"]).to_pylist()
+        [position] = positions.take([rows[AUTOREGRESSIVE].item], ["fen", "best"]).to_pylist()
         return [
             build_decoding_frame(
-                known["fen"],
-                chess.Move.from_uci(known["best"]),
+                position["fen"],
+                chess.Move.from_uci(position["best"]),
                 rows,
                 resolve_prompt_encoding(spec, inputs.encoding(spec.checkpoint)),
             )
@@ -197,41 +197,42 @@ def select_positions(spec: DecodingSpec, inputs: Inputs) -> dict[str, list[Any]]
     return {name: [values[place] for place in places] for name, values in positions.items()}
 
 
-def resolve_prompt_encoding(spec: DecodingSpec, own: Encoding) -> Encoding:
+def resolve_prompt_encoding(spec: DecodingSpec, model_encoding: Encoding) -> Encoding:
     """Return the encoding to use: the model's own, or for prompts the one with the settings of the spec.
 
     Raises BadInputError for a model of games, and for prompt settings of a model without prompts.
     """
-    if isinstance(own, PromptEncoding):
-        settings = spec.prompt_settings(own.settings)
-        return own if settings == own.settings else own.with_settings(settings)
-    if own.content == "history":
+    if isinstance(model_encoding, PromptEncoding):
+        settings = spec.prompt_settings(model_encoding.settings)
+        return model_encoding if settings == model_encoding.settings else model_encoding.with_settings(settings)
+    if model_encoding.content == "history":
         raise BadInputError(
-            f"{own.name} writes games, but the games before these positions are unknown",
+            f"{model_encoding.name} writes games, but the games before these positions are unknown",
             "for models of games: chessreg run move-accuracy --source-games GAMES",
         )
     for name in PROMPT_SETTINGS:
         if getattr(spec, name) is not None:
             raise BadInputError(
-                f"--{name.replace('_', '-')} needs a model of prompts, and this one reads {own.name}", "leave it out"
+                f"--{name.replace('_', '-')} needs a model of prompts, and this one reads {model_encoding.name}",
+                "leave it out",
             )
-    return own
+    return model_encoding
 
 
-def describe_prompt(written: Encoding) -> str:
+def describe_prompt(encoding: Encoding) -> str:
     """Return the prompt settings as text. A custom template is named by the beginning of its digest."""
-    if not isinstance(written, PromptEncoding):
-        return written.name
-    settings = written.settings
-    called = settings.template_name if settings.template_name != "own" else f"own {settings.digest[:8]}"
+    if not isinstance(encoding, PromptEncoding):
+        return encoding.name
+    settings = encoding.settings
+    template_name = settings.template_name if settings.template_name != "own" else f"own {settings.digest[:8]}"
     changed = ["slashes"] * (settings.layout != "ruoss77") + ["counters blanked"] * (settings.counters == "blanked")
     changed += ["SAN"] * (settings.notation == "san") + ["last separator"] * settings.last_separator
-    return ", ".join([called, *changed])
+    return ", ".join([template_name, *changed])
 
 
-def has_move_list(written: Encoding) -> bool:
+def has_move_list(encoding: Encoding) -> bool:
     """Return whether the prompts of an encoding list the legal moves."""
-    return isinstance(written, PromptEncoding) and written.settings.legal_list
+    return isinstance(encoding, PromptEncoding) and encoding.settings.legal_list
 
 
 # -- answers of a model ----------------------------------------------------------------------------------------------
@@ -249,9 +250,9 @@ class TargetMove:
         """Return the target of a position (FEN) and its best move (UCI)."""
         return cls(chess.Board(fen), chess.Move.from_uci(best))
 
-    def text(self, written: Encoding) -> str:
+    def text(self, encoding: Encoding) -> str:
         """Return the best move as the model would have to write it."""
-        return written.answer_text(written.answer(self.board, self.best))
+        return encoding.answer_text(encoding.answer(self.board, self.best))
 
 
 @dataclass(frozen=True)
@@ -264,16 +265,16 @@ class DecodedAnswer:
     nats: float | None = None
     tokens: int | None = None
 
-    def columns(self, target: TargetMove, written: Encoding) -> dict[str, Any]:
+    def columns(self, target: TargetMove, encoding: Encoding) -> dict[str, Any]:
         """Return the values of `AnswerRow`."""
-        right, plain = target.text(written), [number for number in self.ids if number not in written.stop_ids]
-        move = written.parse(self.text, target.board) if self.text and self.text.split() == [self.text] else None
-        listed = next(iter(target.board.legal_moves))
+        right, plain = target.text(encoding), [number for number in self.ids if number not in encoding.stop_ids]
+        move = encoding.parse(self.text, target.board) if self.text and self.text.split() == [self.text] else None
+        first_move = next(iter(target.board.legal_moves))
         other = sum(one != two for one, two in zip(self.text, right, strict=False)) + abs(len(self.text) - len(right))
         return {
-            "valid": move is not None or has_form(written, plain),
+            "valid": move is not None or has_form(encoding, plain),
             "legal": move is not None,
-            "first": move == listed,
+            "first": move == first_move,
             "near": other < 2,
             "ended": self.ended,
             "nats": self.nats,
@@ -282,50 +283,51 @@ class DecodedAnswer:
 
 
 def answer_positions(
-    model: LanguageModel, written: Encoding, targets: Sequence[TargetMove], cut: bool
+    model: LanguageModel, encoding: Encoding, targets: Sequence[TargetMove], cut: bool
 ) -> list[dict[str, DecodedAnswer | None]]:
     """Return the answers in both modes to each position; None if prompt and answer do not fit the context or cannot be
     written.
 
     `cut` limits an autoregressive answer to the number of tokens of the correct one.
     """
-    made: list[dict[str, DecodedAnswer | None]] = [{TEACHER_FORCED: None, AUTOREGRESSIVE: None} for _ in targets]
+    answer_rows: list[dict[str, DecodedAnswer | None]] = [{TEACHER_FORCED: None, AUTOREGRESSIVE: None} for _ in targets]
     prompts = {
         number: prompt
         for number, one in enumerate(targets)
-        if (prompt := build_prompt(one, written, model)) is not None
+        if (prompt := build_prompt(one, encoding, model)) is not None
     }
     if not prompts:
-        return made
-    right = {number: written.answer(targets[number].board, targets[number].best) for number in prompts}
-    scored = answer_teacher_forced(model, list(prompts.values()), list(right.values()))
-    alone: dict[int, tuple[int, ...]] = {}
-    for number, (tokens, nats) in zip(prompts, scored, strict=True):
+        return answer_rows
+    right = {number: encoding.answer(targets[number].board, targets[number].best) for number in prompts}
+    scores = answer_teacher_forced(model, list(prompts.values()), list(right.values()))
+    autoregressive_ids: dict[int, tuple[int, ...]] = {}
+    for number, (tokens, nats) in zip(prompts, scores, strict=True):
         answer = right[number]
         ids = tuple(tokens[:-1]) if len(answer) > 1 else tuple(tokens)
-        made[number][TEACHER_FORCED] = DecodedAnswer(
-            ids, written.answer_text(ids), tokens[-1] == answer[-1], nats, len(answer)
+        answer_rows[number][TEACHER_FORCED] = DecodedAnswer(
+            ids, encoding.answer_text(ids), tokens[-1] == answer[-1], nats, len(answer)
         )
         same = next(
-            (k for k, (own, true) in enumerate(zip(tokens, answer, strict=True)) if own != true), len(answer) - 1
+            (k for k, (written_id, true) in enumerate(zip(tokens, answer, strict=True)) if written_id != true),
+            len(answer) - 1,
         )
-        alone[number] = (*answer[:same], tokens[same])  # the autoregressive answer so far
-    for number, own in continue_answers(model, written, targets, prompts, alone).items():
-        ids = own[: len(right[number]) - (len(right[number]) > 1)] if cut else own
-        made[number][AUTOREGRESSIVE] = DecodedAnswer(
-            ids, written.answer_text(ids), written.is_complete(own, targets[number].board)
+        autoregressive_ids[number] = (*answer[:same], tokens[same])  # the autoregressive answer so far
+    for number, written_id in continue_answers(model, encoding, targets, prompts, autoregressive_ids).items():
+        ids = written_id[: len(right[number]) - (len(right[number]) > 1)] if cut else written_id
+        answer_rows[number][AUTOREGRESSIVE] = DecodedAnswer(
+            ids, encoding.answer_text(ids), encoding.is_complete(written_id, targets[number].board)
         )
-    return made
+    return answer_rows
 
 
-def build_prompt(target: TargetMove, written: Encoding, model: LanguageModel) -> tuple[int, ...] | None:
+def build_prompt(target: TargetMove, encoding: Encoding, model: LanguageModel) -> tuple[int, ...] | None:
     """Return the prompt of a position; None if prompt and answer do not fit the context, or the position cannot be
     written."""
     try:
-        prompt = written.prompt(target.board)
+        prompt = encoding.prompt(target.board)
     except BadInputError:
         return None
-    return prompt if len(prompt) + written.max_move_tokens - 1 <= model.block_size else None
+    return prompt if len(prompt) + encoding.max_move_tokens - 1 <= model.block_size else None
 
 
 def answer_teacher_forced(
@@ -355,11 +357,11 @@ def answer_teacher_forced(
 
 
 def count_sample_distances(
-    spec: DecodingSpec, model: LanguageModel, written: Encoding, target: TargetMove, greedy: DecodedAnswer, item: int
+    spec: DecodingSpec, model: LanguageModel, encoding: Encoding, target: TargetMove, greedy: DecodedAnswer, item: int
 ) -> dict[int, int]:
     """Return edit distance → number of samples of one position with this distance from its greedy answer, in tokens
     without the end token."""
-    prompt = build_prompt(target, written, model)
+    prompt = build_prompt(target, encoding, model)
     assert prompt is not None
     every = range(spec.samples)
 
@@ -368,10 +370,10 @@ def count_sample_distances(
         return sample_nucleus(logprobs, spec.temperature, spec.top_p, noise)
 
     texts = continue_answers(
-        model, written, [target] * spec.samples, dict.fromkeys(every, prompt), dict.fromkeys(every, ()), pick
+        model, encoding, [target] * spec.samples, dict.fromkeys(every, prompt), dict.fromkeys(every, ()), pick
     )
-    first, *others = ([n for n in ids if n not in written.stop_ids] for ids in (greedy.ids, *texts.values()))
-    return dict(sorted(Counter(compute_edit_distance(first, other) for other in others).items()))
+    first, *sample_ids = ([n for n in ids if n not in encoding.stop_ids] for ids in (greedy.ids, *texts.values()))
+    return dict(sorted(Counter(compute_edit_distance(first, other) for other in sample_ids).items()))
 
 
 def sample_nucleus(logprobs: np.ndarray, temperature: float, top_p: float, noise: float) -> int:
@@ -399,8 +401,8 @@ def compute_edit_distance(one: Sequence[int], other: Sequence[int]) -> int:
     row = list(range(len(other) + 1))
     for place, symbol in enumerate(one, 1):
         before, row[0] = row[0], place
-        for k, own in enumerate(other, 1):
-            before, row[k] = row[k], min(row[k] + 1, row[k - 1] + 1, before + (symbol != own))
+        for k, character in enumerate(other, 1):
+            before, row[k] = row[k], min(row[k] + 1, row[k - 1] + 1, before + (symbol != character))
     return row[-1]
 
 
@@ -411,63 +413,68 @@ def pick_most_probable(number: int, place: int, logprobs: np.ndarray) -> int:
 
 def continue_answers(
     model: LanguageModel,
-    written: Encoding,
+    encoding: Encoding,
     targets: Sequence[TargetMove],
     prompts: Mapping[int, Sequence[int]],
-    begun: Mapping[int, tuple[int, ...]],
+    prefixes: Mapping[int, tuple[int, ...]],
     pick: Callable[[int, int, np.ndarray], int] = pick_most_probable,
 ) -> dict[int, tuple[int, ...]]:
-    """Return the answers of `begun`, continued until the model ends them or they are longer than any move.
+    """Return the answers of `prefixes`, continued until the model ends them or they are longer than any move.
 
     `pick` returns a token, given an answer's number, the token's place and log-probabilities [vocab].
     """
     from chessreg.models.decoding.session import open_decoding_session
 
-    texts = dict(begun)
+    texts = dict(prefixes)
 
     def open_ones() -> list[int]:
         return [
             number
             for number, ids in texts.items()
-            if len(ids) < written.max_move_tokens and not written.is_complete(ids, targets[number].board)
+            if len(ids) < encoding.max_move_tokens and not encoding.is_complete(ids, targets[number].board)
         ]
 
-    going = open_ones()
-    if not going:
+    open_places = open_ones()
+    if not open_places:
         return texts
-    session, row_of = open_decoding_session(model, len(going)), {number: row for row, number in enumerate(going)}
-    logprobs = session.sync([[*prompts[number], *texts[number]] for number in going])
-    while going:
+    session, row_of = (
+        open_decoding_session(model, len(open_places)),
+        {number: row for row, number in enumerate(open_places)},
+    )
+    logprobs = session.sync([[*prompts[number], *texts[number]] for number in open_places])
+    while open_places:
         new: list[list[int]] = [[] for _ in row_of]
-        for number in going:
+        for number in open_places:
             token = pick(number, len(texts[number]), logprobs[row_of[number]].cpu().numpy())
             texts[number] = (*texts[number], token)
             new[row_of[number]] = [token]
-        still = set(open_ones())
-        going = [number for number in going if number in still]
-        if going:
-            logprobs = session.feed([ids if number in still else [] for number, ids in zip(row_of, new, strict=True)])
+        still_open = set(open_ones())
+        open_places = [number for number in open_places if number in still_open]
+        if open_places:
+            logprobs = session.feed(
+                [ids if number in still_open else [] for number, ids in zip(row_of, new, strict=True)]
+            )
     return texts
 
 
 def build_decoding_frame(
-    fen: str, best: chess.Move, rows: Mapping[str, tables.Prediction], written: Encoding
+    fen: str, best: chess.Move, rows: Mapping[str, tables.Prediction], encoding: Encoding
 ) -> BoardFrame:
     """Return the board of one position with the answers in both modes."""
-    board, own = chess.Board(fen), rows[AUTOREGRESSIVE]
-    title, flipped = f"position {own.item}", board.turn == chess.BLACK
+    board, row = chess.Board(fen), rows[AUTOREGRESSIVE]
+    title, is_flipped = f"position {row.item}", board.turn == chess.BLACK
     arrows: list[tuple[int, int, float, str, Role]] = [
         (best.from_square, best.to_square, 0.4, f"{board.san(best)} (best)", "best")
     ]
-    if own.value is None:
+    if row.value is None:
         caption = ["prompt and answer do not fit the model"]
-        return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=flipped)
+        return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=is_flipped)
     caption = []
     for mode in (AUTOREGRESSIVE, TEACHER_FORCED):
         extra, text = rows[mode].detail or {}, rows[mode].text or ""
         state = "legal" if extra["legal"] else "valid, illegal" if extra["valid"] else "no move"
         caption.append(f"{mode}: {text!r}, {'best' if rows[mode].value else state}")
-    move = written.parse(own.text or "", board) if (own.detail or {})["legal"] else None
+    move = encoding.parse(row.text or "", board) if (row.detail or {})["legal"] else None
     if move is not None and move != best:
         arrows.insert(0, (move.from_square, move.to_square, 1.0, f"{board.san(move)} (model)", "played"))
-    return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=flipped)
+    return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=is_flipped)

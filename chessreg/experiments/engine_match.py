@@ -101,17 +101,17 @@ class EngineMatch(Kind):
         check_pairs(spec, inputs)
         if spec.book is not None:
             inputs.artifact("book", spec.book)
-        judged = spec.move_limit > 0 and spec.adjudication != "none"
-        if judged or any(parse_engine(engine).needs_process for engine in (spec.player, spec.opponent)):
+        is_judged = spec.move_limit > 0 and spec.adjudication != "none"
+        if is_judged or any(parse_engine(engine).needs_process for engine in (spec.player, spec.opponent)):
             find_stockfish()
 
     def estimate(self, spec: EngineMatchSpec, inputs: Inputs) -> RunEstimate:
         moves = min(spec.move_limit or MOVES_PER_GAME, MOVES_PER_GAME)
-        searched = moves * (estimate_search_seconds(spec.player) + estimate_search_seconds(spec.opponent))
-        judged = estimate_search_seconds(spec.adjudication) if spec.move_limit and spec.adjudication != "none" else 0.0
+        search_s = moves * (estimate_search_seconds(spec.player) + estimate_search_seconds(spec.opponent))
+        judge_s = estimate_search_seconds(spec.adjudication) if spec.move_limit and spec.adjudication != "none" else 0.0
         return RunEstimate(
             {"game": spec.games}, spec.games * BYTES_PER_GAME, describe_stopping(spec),
-            cpu_seconds=spec.games * (searched + judged),
+            cpu_seconds=spec.games * (search_s + judge_s),
         )  # fmt: skip
 
     def in_order(self, spec: EngineMatchSpec) -> bool:
@@ -149,10 +149,10 @@ class Duel:
 
     def play(self, units: list[int]) -> Iterator[PlayedGame]:
         """Yield finished games, in the order in which they end."""
-        waiting = iter(units)
+        remaining_units = iter(units)
         answers: dict[Future[Any], PlayedGame] = {}
         while True:
-            while len(answers) < self.concurrent_games and (unit := next(waiting, None)) is not None:
+            while len(answers) < self.concurrent_games and (unit := next(remaining_units, None)) is not None:
                 game = PlayedGame(unit, self.get_opening(unit), self.rules)
                 if game.end is None:
                     answers[self._ask(game)] = game
@@ -160,9 +160,9 @@ class Duel:
                     yield game
             if not answers:
                 return
-            done, _ = wait(answers, timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
+            finished_futures, _ = wait(answers, timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
             self.tick(answers.values())
-            for answer in done:
+            for answer in finished_futures:
                 game = answers.pop(answer)
                 if game.end is not None:
                     game.adjudication_cp = answer.result().score_cp
@@ -188,12 +188,15 @@ def play_duel(task: Task[EngineMatchSpec, EngineMatchOptions]) -> None:
     adjudicate = None if spec.adjudication == "none" else parse_limit(spec.adjudication)
     record_duel(task, player, opponent)
     limits = (player.limit, opponent.limit, adjudicate)
-    timed = any(limit is not None and limit.kind == "time" for limit in limits)
-    at_once = task.options.engine_processes or count_free_cores()
-    at_once = min(at_once, count_free_cores()) if timed else at_once
-    stopping = EarlyStopping(task)
+    is_timed = any(limit is not None and limit.kind == "time" for limit in limits)
+    concurrent_games = task.options.engine_processes or count_free_cores()
+    concurrent_games = min(concurrent_games, count_free_cores()) if is_timed else concurrent_games
+    early_stopping = EarlyStopping(task)
     with ExitStack() as stack:
-        pools = [stack.enter_context(EnginePool(engine, at_once, is_timed=timed)) for engine in (player, opponent)]
+        pools = [
+            stack.enter_context(EnginePool(engine, concurrent_games, is_timed=is_timed))
+            for engine in (player, opponent)
+        ]
         duel = Duel(
             pools[0],
             pools[1],
@@ -201,43 +204,45 @@ def play_duel(task: Task[EngineMatchSpec, EngineMatchOptions]) -> None:
             make_opening_source(task),
             (spec.seed, spec.replicate),
             adjudicate,
-            at_once,
+            concurrent_games,
             tick=lambda games: report_games(task, games, spec.move_limit),
         )
         for ended in duel.play(task.units):
             ended.seconds = time.monotonic() - ended.start_time
-            for game in stopping.take(ended):
-                emit_duel_game(task, game, stopping)
-            if stopping.decided:
+            for game in early_stopping.take(ended):
+                emit_duel_game(task, game, early_stopping)
+            if early_stopping.decided:
                 break
 
 
-def emit_duel_game(task: Task[EngineMatchSpec, EngineMatchOptions], game: PlayedGame, stopping: EarlyStopping) -> None:
+def emit_duel_game(
+    task: Task[EngineMatchSpec, EngineMatchOptions], game: PlayedGame, early_stopping: EarlyStopping
+) -> None:
     """Emit the rows of one finished game."""
     columns = build_game_columns(game)
     plies = range(len(game.opening.moves), game.ply)
     turns = sum((ply % 2 == 0) == game.color for ply in plies)
     columns.update(turns=turns, first_try_legal=None, tries=None)
     task.emit("game", game.unit, match=get_match_number(task.spec, game.unit), **columns)
-    stopping.mark_done(game.unit)
+    early_stopping.mark_done(game.unit)
 
 
 def record_duel(task: Task[EngineMatchSpec, EngineMatchOptions], player: EngineSpec, opponent: EngineSpec) -> None:
     """Record the rows that the games refer to. Raises BadInputError if earlier games of this run used another
     engine."""
     spec = task.spec
-    engine, own = build_engine_row(opponent), build_engine_row(player)
+    engine, player_engine = build_engine_row(opponent), build_engine_row(player)
     check_engine(task, 0, engine)
     task.record("engine", **engine)
-    if own["id"] != engine["id"]:
-        task.record("engine", **own)
+    if player_engine["id"] != engine["id"]:
+        task.record("engine", **player_engine)
     opening = record_opening(task)
-    for number, color, planned in plan_matches(spec):
+    for number, color, planned_games in plan_matches(spec):
         task.record(
             "match",
             run_id=task.run_id,
             number=number,
-            player=format_engine_name(player, own),
+            player=format_engine_name(player, player_engine),
             checkpoint_id=None,
             intervention_id=None,
             engine_id=engine["id"],
@@ -249,11 +254,11 @@ def record_duel(task: Task[EngineMatchSpec, EngineMatchOptions], player: EngineS
             opening_seed=spec.opening_seed,
             policy="engine",
             move_limit=spec.move_limit or None,
-            planned=planned,
+            planned=planned_games,
             detail={
                 "adjudication": spec.adjudication,
                 "player": player.text,
-                "player_engine_id": UUID(str(own["id"])).hex,
+                "player_engine_id": UUID(str(player_engine["id"])).hex,
                 "player_level": player.level,
                 "player_limit": player.limit.text if player.limit else None,
                 "book": spec.book,
@@ -266,5 +271,5 @@ def format_engine_name(spec: EngineSpec, row: dict[str, Any]) -> str:
     if not spec.needs_process:
         return spec.name
     limit = spec.limit.text if spec.limit else "depth=1, nodes=1"
-    diluted = f", random={spec.random_share:g}" if spec.random_share else ""
-    return f"{row['name']} {row['version']}, level {spec.level}, {limit}{diluted}"
+    random_text = f", random={spec.random_share:g}" if spec.random_share else ""
+    return f"{row['name']} {row['version']}, level {spec.level}, {limit}{random_text}"

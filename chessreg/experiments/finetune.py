@@ -106,9 +106,9 @@ class FinetuneSpec(PromptSpec):
                 "--checkpoint and --family: finetune needs exactly one model",
                 f"give --checkpoint MODEL, or --family {' or '.join(FAMILIES)}",
             )
-        for name, why in self.without_effect().items():
+        for name, reason in self.without_effect().items():
             if getattr(self, name) != type(self).model_fields[name].default:
-                raise BadInputError(f"--{name.replace('_', '-')} has no effect: {why}", "leave it out")
+                raise BadInputError(f"--{name.replace('_', '-')} has no effect: {reason}", "leave it out")
         if self.family is not None and self.tune != "whole":
             raise BadInputError(
                 f"--tune {self.tune} needs trained weights, but --family starts with initial ones", "give --tune whole"
@@ -202,8 +202,10 @@ class Finetune(Kind):
             require_peft()
         if spec.checkpoint is not None:
             row, folder = inputs.checkpoint(spec.checkpoint)
-            own = PromptEncoding.load(folder, row.tokenizer)
-            check_prompt_room(own.with_settings(spec.prompt_settings(own.settings)), int(row.block_size or 0))
+            model_encoding = PromptEncoding.load(folder, row.tokenizer)
+            check_prompt_room(
+                model_encoding.with_settings(spec.prompt_settings(model_encoding.settings)), int(row.block_size or 0)
+            )
 
     def check_options(self, spec: FinetuneSpec, options: FinetuneOptions) -> None:
         if options.fsdp and spec.tune == "qlora":
@@ -276,19 +278,19 @@ def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetune
     digest = ""
     if spec.checkpoint is None:
         tokenizer = make_tokenizer(task.folder / "tokenizer", merged=spec.tokenizer == "bpe")
-        written = PromptEncoding(tokenizer, spec.prompt_settings())
-        check_prompt_room(written, spec.block_size)
-        shape["vocab_size"] = written.size
+        encoding = PromptEncoding(tokenizer, spec.prompt_settings())
+        check_prompt_room(encoding, spec.block_size)
+        shape["vocab_size"] = encoding.size
     else:
         row, source = task.inputs.checkpoint(spec.checkpoint)
-        own = PromptEncoding.load(source, row.tokenizer)
-        written, family, digest = (
-            own.with_settings(spec.prompt_settings(own.settings)),
+        model_encoding = PromptEncoding.load(source, row.tokenizer)
+        encoding, family, digest = (
+            model_encoding.with_settings(spec.prompt_settings(model_encoding.settings)),
             row.architecture,
             str(row.artifact),
         )
-        shape = {"block_size": int(row.block_size or 0), "vocab_size": written.size}
-    shared = ("steps", "learning_rate", "warmup_steps", "final_fraction", "weight_decay", "beta1", "beta2",
+        shape = {"block_size": int(row.block_size or 0), "vocab_size": encoding.size}
+    shared_settings = ("steps", "learning_rate", "warmup_steps", "final_fraction", "weight_decay", "beta1", "beta2",
               "grad_clip", "batch_positions")  # fmt: skip
     lora: dict[str, Any] = {}
     if spec.tune == "qlora":
@@ -297,7 +299,7 @@ def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetune
         lora = {name: getattr(spec, name) for name in ("lora_rank", "lora_alpha", "lora_targets")}
         lora |= {"dropout": spec.lora_dropout, "quantized": spec.tune == "qlora"}
     config = FinetuneConfig(
-        **{name: getattr(spec, name) for name in shared},
+        **{name: getattr(spec, name) for name in shared_settings},
         **shape,
         **lora,
         family=str(family),
@@ -308,15 +310,15 @@ def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetune
     micro_tokens = options.micro_tokens or (4096 if device == "cpu" else 16_384)
     training_options = options.trainer_options(device, micro_tokens)
     fens, moves = TrainingData.from_task(task, spec.datasets).open_labelled_positions()
-    made = PromptCorpus(written, fens, moves, config.block_size, spec.loss == "all")
+    corpus = PromptCorpus(encoding, fens, moves, config.block_size, spec.loss == "all")
     heldout = None
     if spec.heldout:
         every = TrainingData.from_task(task, (spec.heldout,), "heldout").open_labelled_positions()
         task.inputs.note_shortage(spec, "heldout_positions", len(every[0]))
         places = draw_sample(len(every[0]), spec.heldout_positions, Stream.HELDOUT, spec.seed)
         sample = [[texts[place] for place in places] for texts in every]
-        heldout = PromptCorpus(written, sample[0], sample[1], config.block_size)
-    return Finetuner(config, made, task.folder, training_options, source), heldout
+        heldout = PromptCorpus(encoding, sample[0], sample[1], config.block_size)
+    return Finetuner(config, corpus, task.folder, training_options, source), heldout
 
 
 def publish_finetuned(task: Task[FinetuneSpec, FinetuneOptions], trainer: Finetuner) -> None:
@@ -324,29 +326,29 @@ def publish_finetuned(task: Task[FinetuneSpec, FinetuneOptions], trainer: Finetu
     from chessreg.entities.checkpoint import build_checkpoint_row, build_tokenizer_row
     from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint
 
-    spec, written = task.spec, trainer.corpus.encoding
+    spec, encoding = task.spec, trainer.corpus.encoding
     source: dict[str, Any] = {"format": "chessreg-finetune", "spec_hash": task.resolved.spec_hash}
     parent = None
-    known: list[str] = []
+    layout_names: list[str] = []
     if spec.checkpoint is not None:
         parent = task.inputs.read_checkpoint_row(spec.checkpoint)
-        known = list(parent.training_datasets or ())
+        layout_names = list(parent.training_datasets or ())
         source["tuned_from"] = parent.artifact
     model = trainer.copy_trained()
-    info = CheckpointInfo.from_network(model, written.name, tokens_seen=trainer.tokens_seen, source=source)
+    info = CheckpointInfo.from_network(model, encoding.name, tokens_seen=trainer.tokens_seen, source=source)
     if spec.tune != "whole":
         with task.output("adapter", 0, "adapter") as folder:
             trainer.model.save_adapter(folder)
     with task.output("checkpoint", 0, "checkpoint") as folder:
         save_checkpoint(model, folder, info)
-        written.save(Path(folder))
+        encoding.save(Path(folder))
         info = read_info(folder)
-        tokenizer = build_tokenizer_row(written.name, folder)
+        tokenizer = build_tokenizer_row(encoding.name, folder)
     task.record("tokenizer", of_unit=0, **tokenizer)
     row = build_checkpoint_row(
         info,
         task.last_output.digest,
-        training_datasets=list(dict.fromkeys([*known, *(spec.datasets if spec.steps else ())])),
+        training_datasets=list(dict.fromkeys([*layout_names, *(spec.datasets if spec.steps else ())])),
         parent_id=parent.id if parent else None,
         run_id=task.run_id,
     )

@@ -189,7 +189,7 @@ def iterate_first_tries(
     from chessreg.models.decoding.session import open_decoding_session
 
     encoding = model.encoding
-    chosen_by = policy or make_policy("free", GREEDY, resigns=False)
+    move_policy = policy or make_policy("free", GREEDY, resigns=False)
     prompts = build_turn_prompts(encoding, games, places, "black" if black else "white")
     moves = [unpack_moves(packed) for packed in games.moves(places)]
     boards = [chess.Board() for _ in places]
@@ -197,7 +197,7 @@ def iterate_first_tries(
     for ply in range(max(map(len, moves))):
         tries: list[FirstTry] = []
         if ply // STRIDE_PLIES % every == 0:
-            turns = [r for r, own in enumerate(prompts) if ply in own]
+            turns = [r for r, game_plies in enumerate(prompts) if ply in game_plies]
             rows = [r for r in turns if has_room(model, prompts[r][ply])]
             if rows:
                 session.sync([prompts[r][ply] if r in rows else session.tokens[r] for r in range(len(boards))])
@@ -208,15 +208,15 @@ def iterate_first_tries(
                     ModelTurn(r, board, (Stream.LEGALITY_TRIES, seed, int(places[r]), ply))
                     for r, board in zip(rows, at, strict=True)
                 ]
-                chosen = choose_moves(chosen_by, session, encoding, turns_to_choose)
+                choices = choose_moves(move_policy, session, encoding, turns_to_choose)
                 tries = [
                     FirstTry(r, ply, board, format_choice(choice, board), choice.move, share, form)
-                    for r, board, choice, share, form in zip(rows, at, chosen, masses, forms, strict=True)
+                    for r, board, choice, share, form in zip(rows, at, choices, masses, forms, strict=True)
                 ]
         yield tries
-        for board, played in zip(boards, moves, strict=True):
-            if ply < len(played):
-                board.push(played[ply])
+        for board, move in zip(boards, moves, strict=True):
+            if ply < len(move):
+                board.push(move[ply])
 
 
 def format_choice(choice: MoveChoice, board: chess.Board) -> str:
@@ -228,8 +228,8 @@ def format_choice(choice: MoveChoice, board: chess.Board) -> str:
 
 def has_room(model: LanguageModel, prompt: Sequence[int]) -> bool:
     """Return whether a move fits after a prompt. A history needs one or two more tokens than the move itself."""
-    needed = len(prompt) + model.encoding.max_move_tokens + (1 if model.encoding.content == "history" else -1)
-    return needed <= model.block_size
+    needed_tokens = len(prompt) + model.encoding.max_move_tokens + (1 if model.encoding.content == "history" else -1)
+    return needed_tokens <= model.block_size
 
 
 def compute_legal_masses(
@@ -239,5 +239,5 @@ def compute_legal_masses(
     board."""
     from chessreg.models.decoding.legal import score_legal_moves, sum_legal_mass
 
-    scored = score_legal_moves(session, boards, encoding, rows)
-    return [min(sum_legal_mass(row), 1.0) for row in scored]
+    scores = score_legal_moves(session, boards, encoding, rows)
+    return [min(sum_legal_mass(row), 1.0) for row in scores]

@@ -80,16 +80,16 @@ class MatchSpec(Spec):
 
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:
-        against, both = getattr(self, "against", None), getattr(self, "color", "") == "both"
-        if self.stop != "none" and against is None and not both:
+        opponent_run, has_both_colors = getattr(self, "against", None), getattr(self, "color", "") == "both"
+        if self.stop != "none" and opponent_run is None and not has_both_colors:
             raise BadInputError(
                 "--stop needs pairs of games from one opening",
                 "give --against RUN (a match with the same openings, such as one without an edit), or --color both",
             )
-        if self.stop == "none" and against is not None:
+        if self.stop == "none" and opponent_run is not None:
             raise BadInputError("--against has no effect without --stop", "give --stop sprt:-0.05,0.05")
         rule = parse_stop(self.stop)
-        if rule and against is None and not COLOR_PAIR_VALUES[0] < rule.low < rule.high < COLOR_PAIR_VALUES[-1]:
+        if rule and opponent_run is None and not COLOR_PAIR_VALUES[0] < rule.low < rule.high < COLOR_PAIR_VALUES[-1]:
             raise BadInputError(
                 f"--stop {self.stop}: the bounds must be between {COLOR_PAIR_VALUES[0]} and {COLOR_PAIR_VALUES[-1]}",
                 "give for example --stop sprt:-0.05,0.05",
@@ -293,8 +293,8 @@ class PlayedGame:
         if choice.move is not None:
             self.push(choice.move)
         else:
-            why = Termination.RESIGNATION if choice.is_resignation else Termination.FORFEIT_ILLEGAL
-            self.end = make_loss(self.color, why)
+            termination = Termination.RESIGNATION if choice.is_resignation else Termination.FORFEIT_ILLEGAL
+            self.end = make_loss(self.color, termination)
 
     def advise(self, lines: Sequence[Evaluation]) -> None:
         """Apply Stockfish's evaluation before a turn of the model: play its best move if it wins in any case."""
@@ -333,9 +333,9 @@ def report_games(task: Task[Any, Any], games: Iterable[PlayedGame], move_limit: 
     """Report the progress of the games in play by their plies, because the games of a batch end late and together."""
     games = list(games)
     longest = 2 * move_limit if move_limit else TYPICAL_PLIES
-    played = [game.ply - len(game.opening.moves) for game in games]
-    share = sum(min(plies / longest, 0.99) for plies in played)
-    text = f"{sum(played):,} plies of {len(games)} games in play" if games else ""
+    played_plies = [game.ply - len(game.opening.moves) for game in games]
+    share = sum(min(plies / longest, 0.99) for plies in played_plies)
+    text = f"{sum(played_plies):,} plies of {len(games)} games in play" if games else ""
     task.progress(min((task.units_done + share) / max(len(task.units), 1), 1.0), text)
 
 
@@ -353,11 +353,13 @@ class EarlyStopping:
         if self.rule is None:
             return
         # another process may work on these units as well; they are counted here in any case
-        own = frozenset(task.units)
+        own_units = frozenset(task.units)
         with task.inputs.database.read() as session:
-            self.points = {unit: won for unit, won in load_game_points(session, task.run_id).items() if unit not in own}
-            against = task.spec.against
-            self.base = None if against is None else load_game_points(session, task.inputs.run(against).id)
+            self.points = {
+                unit: points for unit, points in load_game_points(session, task.run_id).items() if unit not in own_units
+            }
+            opponent_run = task.spec.against
+            self.base = None if opponent_run is None else load_game_points(session, task.inputs.run(opponent_run).id)
         self.values = COLOR_PAIR_VALUES if self.base is None else DIFFERENCE_VALUES
         while self.next in self.points:  # of earlier attempts, which did not decide the match
             self._count(self.next)
@@ -383,11 +385,11 @@ class EarlyStopping:
     def _count(self, unit: int) -> None:
         """Count the pair that this unit completes. A pair with an unscored game does not count."""
         self.next = unit + 1
-        ours = self.points[unit]
+        own_points = self.points[unit]
         other = self.points.get(unit - 1) if self.base is None else self.base.get(unit)
-        if ours is None or other is None or (self.base is None and unit % 2 == 0):
+        if own_points is None or other is None or (self.base is None and unit % 2 == 0):
             return
-        self.counts[round(2 * (ours + other) if self.base is None else 2 * (ours - other) + 2)] += 1
+        self.counts[round(2 * (own_points + other) if self.base is None else 2 * (own_points - other) + 2)] += 1
 
     def mark_done(self, unit: int) -> None:
         """Mark a unit whose rows were emitted as done.
@@ -397,8 +399,8 @@ class EarlyStopping:
         task, rest = self.task, []
         if self.rule is not None and (self.decided or unit == task.spec.games - 1):
             ratio = compute_log_likelihood_ratio(self.counts, self.values, self.rule.low, self.rule.high)
-            accepted = {"low": f"accepts {self.rule.low:g}", "high": f"accepts {self.rule.high:g}"}
-            name = f"{self.rule.text} {accepted.get(self.decided, 'undecided')}"
+            result_texts = {"low": f"accepts {self.rule.low:g}", "high": f"accepts {self.rule.high:g}"}
+            name = f"{self.rule.text} {result_texts.get(self.decided, 'undecided')}"
             task.emit(
                 "statistic", unit, name=name, value=ratio, low=None, high=None, p=None, n=sum(self.counts), detail=None
             )
@@ -448,15 +450,18 @@ def check_pairs(spec: Any, inputs: Inputs) -> None:
         return
     run = inputs.run(spec.against)
     other = type(spec)(**run.spec)
-    apart = [name for name in PAIRED_SETTINGS if getattr(spec, name, None) != getattr(other, name, None)]
-    if apart:
-        named = ", ".join(f"--{name.replace('_', '-')} {getattr(other, name)}" for name in apart)
-        raise BadInputError(f"the match of --against was played with {named}: its games cannot be paired with these")
-    with inputs.database.read() as session:
-        there = len(load_game_points(session, run.id))
-    if there < spec.games:
+    differing_names = [name for name in PAIRED_SETTINGS if getattr(spec, name, None) != getattr(other, name, None)]
+    if differing_names:
+        option_list = ", ".join(f"--{name.replace('_', '-')} {getattr(other, name)}" for name in differing_names)
         raise BadInputError(
-            f"the match of --against has {there:,} games, and this one has {spec.games:,}", f"--games {there}"
+            f"the match of --against was played with {option_list}: its games cannot be paired with these"
+        )
+    with inputs.database.read() as session:
+        available_games = len(load_game_points(session, run.id))
+    if available_games < spec.games:
+        raise BadInputError(
+            f"the match of --against has {available_games:,} games, and this one has {spec.games:,}",
+            f"--games {available_games}",
         )
 
 

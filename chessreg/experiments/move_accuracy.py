@@ -163,31 +163,31 @@ class MoveAccuracy(Kind):
 
     def run(self, task: Task[MoveAccuracySpec, MoveAccuracyOptions]) -> None:
         spec, inputs = task.spec, task.inputs
-        model, selection = task.model(spec.checkpoint), select_decisions(spec, inputs, checked=True)
+        model, selection = task.model(spec.checkpoint), select_decisions(spec, inputs, has_check=True)
         intervention = interventions.load_intervention(spec.intervention, inputs.checkpoint(spec.checkpoint)[0], inputs)
         if intervention is not None:
             task.record("intervention", **intervention.row)
         edits = intervention.build_edits(str(model.device)) if intervention else ()
-        edited_by = intervention.id.hex if intervention else None
+        intervention_id = intervention.id.hex if intervention else None
         group = selection.number_games()
         order = np.argsort(group, kind="stable")
         ends = np.append(0, np.cumsum(np.bincount(group)))
         plies = selection.read_columns("ply")["ply"]
         for units in group_games_by_positions(task.units, ends, 16 * task.options.forward_positions):
             task_order = np.concatenate([order[ends[unit] : ends[unit + 1]] for unit in units])
-            some = selection.select(task_order)
+            part = selection.select(task_order)
             verdicts: dict[int, Verdict | StateVerdict] = (
-                dict(judge_states(model, some, task.options.forward_positions, edits))
-                if isinstance(some, ScoredStates)
-                else dict(judge_decisions(model, some, task.options.forward_positions, edits))
+                dict(judge_states(model, part, task.options.forward_positions, edits))
+                if isinstance(part, ScoredStates)
+                else dict(judge_decisions(model, part, task.options.forward_positions, edits))
             )
             for number, place in enumerate(task_order.tolist()):
                 columns = {"item": int(selection.places[place]), "name": MOVE_ROW_NAME, "text": None, "value": None}
-                extra = MoveRow(ply=int(plies[place]), intervention_id=edited_by)
+                extra = MoveRow(ply=int(plies[place]), intervention_id=intervention_id)
                 if (verdict := verdicts.get(number)) is not None:
                     if isinstance(verdict, Verdict):
                         columns |= {"text": verdict.text[:32], "value": verdict.nats}
-                    extra = MoveRow(ply=int(plies[place]), intervention_id=edited_by, **verdict.columns)
+                    extra = MoveRow(ply=int(plies[place]), intervention_id=intervention_id, **verdict.columns)
                 if isinstance(selection, ScoredDecisions):
                     extra.best_uci = selection.best[place]
                 task.emit("prediction", int(group[place]), extra, **columns)
@@ -198,8 +198,8 @@ class MoveAccuracy(Kind):
         spec = MoveAccuracySpec(**inputs.read_spec(row))
         items, _ = inputs.items(spec.dataset)
         rows = inputs.read_unit_rows(tables.Prediction, row, tables.Prediction.item)
-        known = items.take([one.item for one in rows], ["fen", "best"]).to_pylist()
-        return [build_accuracy_frame(one, position) for one, position in zip(rows, known, strict=True)]
+        positions = items.take([one.item for one in rows], ["fen", "best"]).to_pylist()
+        return [build_accuracy_frame(one, position) for one, position in zip(rows, positions, strict=True)]
 
 
 def build_accuracy_frame(row: tables.Prediction, position: Mapping[str, str]) -> BoardFrame:
@@ -208,57 +208,61 @@ def build_accuracy_frame(row: tables.Prediction, position: Mapping[str, str]) ->
     `position` is its row of the dataset: `fen`, and `best` in UCI.
     """
     board, extra = chess.Board(position["fen"]), row.detail or {}
-    title, flipped = f"position {row.item}", board.turn == chess.BLACK
-    known = extra.get("best_uci") or position["best"]
-    if known is None:
-        return build_value_frame(board, title, extra, flipped)
-    best = chess.Move.from_uci(known)
+    title, is_flipped = f"position {row.item}", board.turn == chess.BLACK
+    best_uci = extra.get("best_uci") or position["best"]
+    if best_uci is None:
+        return build_value_frame(board, title, extra, is_flipped)
+    best = chess.Move.from_uci(best_uci)
     arrows: list[tuple[int, int, float, str, Role]] = [
         (best.from_square, best.to_square, 0.4, f"{board.san(best)} (best)", "best")
     ]
     if extra.get("chosen") is None:
         caption = ["the model cannot read this position"]
-        return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=flipped)
-    own = chess.Move.from_uci(extra["chosen"])
-    if own != best:
-        arrows.insert(0, (own.from_square, own.to_square, 1.0, f"{board.san(own)} (model)", "played"))
+        return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=is_flipped)
+    chosen_move = chess.Move.from_uci(extra["chosen"])
+    if chosen_move != best:
+        arrows.insert(
+            0, (chosen_move.from_square, chosen_move.to_square, 1.0, f"{board.san(chosen_move)} (model)", "played")
+        )
     legal = "legal" if extra["legal"] else "illegal"
     caption = [
-        f"the model writes {row.text!r}: {legal}; its most probable legal move is {board.san(own)}",
+        f"the model writes {row.text!r}: {legal}; its most probable legal move is {board.san(chosen_move)}",
         f"best {board.san(best)}: rank {extra['rank']} of {extra['legal_moves']}, {row.value:.2f} nats",
         f"legal mass {extra['mass']:.3f}",
     ]
-    return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=flipped)
+    return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=is_flipped)
 
 
-def build_value_frame(board: chess.Board, title: str, extra: Mapping[str, Any], flipped: bool) -> BoardFrame:
+def build_value_frame(board: chess.Board, title: str, extra: Mapping[str, Any], is_flipped: bool) -> BoardFrame:
     """Return the board of a position for which only the win probability is known, with the model's move."""
-    own = chess.Move.from_uci(extra["chosen"])
+    chosen_move = chess.Move.from_uci(extra["chosen"])
     arrow: tuple[int, int, float, str, Role] = (
-        own.from_square,
-        own.to_square,
+        chosen_move.from_square,
+        chosen_move.to_square,
         1.0,
-        f"{board.san(own)} (model)",
+        f"{board.san(chosen_move)} (model)",
         "played",
     )
     caption = [f"log loss {extra['log_loss']:.2f} bits, squared error of the win probability {extra['l2']:.4f}"]
-    return BoardFrame.from_board(board, title, arrows=[arrow], caption=caption, flipped=flipped)
+    return BoardFrame.from_board(board, title, arrows=[arrow], caption=caption, flipped=is_flipped)
 
 
-def select_decisions(spec: MoveAccuracySpec, inputs: Inputs, checked: bool = False) -> Decisions:
+def select_decisions(spec: MoveAccuracySpec, inputs: Inputs, has_check: bool = False) -> Decisions:
     """Return the positions of the run, in file order.
 
-    Raises BadInputError if no position is left, and with `checked` if a position differs from its game.
+    Raises BadInputError if no position is left, and with `has_check` if a position differs from its game.
     """
-    scored = None
+    scored_decisions = None
     if not spec.source_games:
-        scored = load_scored_decisions(inputs, spec.dataset, "dataset") or load_scored_states(
+        scored_decisions = load_scored_decisions(inputs, spec.dataset, "dataset") or load_scored_states(
             inputs, spec.dataset, "dataset"
         )
-    selection = scored or load_decisions(inputs, spec.dataset, spec.source_games, "dataset", "source_games", checked)
+    selection = scored_decisions or load_decisions(
+        inputs, spec.dataset, spec.source_games, "dataset", "source_games", has_check
+    )
     if spec.unseen_of is not None:
-        own = selection.positions.position_hashes[selection.places]
-        selection = selection.select(~np.isin(own, load_seen_hashes(spec, inputs)))
+        position_hashes = selection.positions.position_hashes[selection.places]
+        selection = selection.select(~np.isin(position_hashes, load_seen_hashes(spec, inputs)))
         if not len(selection):
             raise BadInputError("--unseen-of contains every position", "give another dataset")
     inputs.note_shortage(spec, "positions", len(selection))
@@ -271,24 +275,26 @@ def load_seen_hashes(spec: MoveAccuracySpec, inputs: Inputs) -> np.ndarray:
     items, part = inputs.items(spec.unseen_of, "unseen_of")
     if items.content == "positions":
         return items.position_hashes[items.rows(part)]
-    whole = spec.dataset.partition("[")[0]  # the whole dataset, because another part may have positions of those games
-    other = load_decisions(inputs, whole, spec.unseen_of, "dataset", "unseen_of", checked=False)
+    dataset_reference = spec.dataset.partition("[")[
+        0
+    ]  # the whole dataset, because another part may have positions of those games
+    other = load_decisions(inputs, dataset_reference, spec.unseen_of, "dataset", "unseen_of", has_check=False)
     return other.positions.position_hashes[other.places]
 
 
 def group_games_by_positions(units: Sequence[int], ends: np.ndarray, most: int) -> Iterator[list[int]]:
     """Yield the units in order, grouped so that a group has at most `most` positions."""
-    some: list[int] = []
+    group_units: list[int] = []
     count = 0
     for unit in units:
-        own = int(ends[unit + 1] - ends[unit])
-        if some and count + own > most:
-            yield some
-            some, count = [], 0
-        some.append(unit)
-        count += own
-    if some:
-        yield some
+        position_count = int(ends[unit + 1] - ends[unit])
+        if group_units and count + position_count > most:
+            yield group_units
+            group_units, count = [], 0
+        group_units.append(unit)
+        count += position_count
+    if group_units:
+        yield group_units
 
 
 # -- verdicts of a model
@@ -310,14 +316,14 @@ class Verdict:
     mass: float
     rank: int
     legal_moves: int
-    chosen_move: str
+    chosen: str
     metrics: ReturnMetrics | None = None
 
     @property
     def columns(self) -> dict[str, Any]:
         """The columns of `MoveRow`."""
-        own = {name: value for name, value in vars(self).items() if name not in ("text", "nats", "metrics")}
-        return own | (self.metrics.columns if self.metrics else {})
+        fields = {name: value for name, value in vars(self).items() if name not in ("text", "nats", "metrics")}
+        return fields | (self.metrics.columns if self.metrics else {})
 
 
 @dataclass(frozen=True)
@@ -325,13 +331,13 @@ class StateVerdict:
     """A model of values on a position whose win probability alone is known: as `MoveRow`."""
 
     legal_moves: int
-    chosen_move: str
+    chosen: str
     metrics: ReturnMetrics
 
     @property
     def columns(self) -> dict[str, Any]:
         """The columns of `MoveRow` that a verdict on a win probability fills."""
-        return {"legal_moves": self.legal_moves, "chosen": self.chosen_move} | self.metrics.columns
+        return {"legal_moves": self.legal_moves, "chosen": self.chosen} | self.metrics.columns
 
 
 def judge_states(
@@ -345,9 +351,9 @@ def judge_states(
         boards = [chess.Board(fen) for fen in fens[start : start + batch]]
         for number, values in enumerate(score_moves(model, boards, edits), start):
             if values.moves:
-                chosen = values.moves[int(values.returns.argmax())].uci()
+                best_uci = values.moves[int(values.returns.argmax())].uci()
                 metrics = compute_state_metrics(values, float(selection.returns[number]))
-                yield number, StateVerdict(len(values.moves), chosen, metrics)
+                yield number, StateVerdict(len(values.moves), best_uci, metrics)
 
 
 def judge_decisions(
@@ -368,8 +374,8 @@ def judge_decisions(
     table = selection.read_columns("fen", "best")
     for rows in plan_rounds(selection, encoding, batch):
         session = open_decoding_session(model, max(map(len, rows)), edits)
-        for together in rows:
-            decision_of = {row: k for row, k in enumerate(together) if k >= 0 and prompts[k]}
+        for row_group in rows:
+            decision_of = {row: k for row, k in enumerate(row_group) if k >= 0 and prompts[k]}
             if not decision_of:
                 continue
             session.sync(
@@ -377,10 +383,10 @@ def judge_decisions(
             )
             boards = [chess.Board(table["fen"][number]) for number in decision_of.values()]
             best = [chess.Move.from_uci(table["best"][number]) for number in decision_of.values()]
-            known = selection.returns if isinstance(selection, ScoredDecisions) else None
-            returns = [known[number] if known else None for number in decision_of.values()]
-            found = build_verdicts(session, encoding, list(decision_of), boards, best, returns)
-            yield from zip(decision_of.values(), found, strict=True)
+            known_returns = selection.returns if isinstance(selection, ScoredDecisions) else None
+            returns = [known_returns[number] if known_returns else None for number in decision_of.values()]
+            verdicts = build_verdicts(session, encoding, list(decision_of), boards, best, returns)
+            yield from zip(decision_of.values(), verdicts, strict=True)
 
 
 def plan_rounds(selection: Decisions, encoding: Encoding, batch: int) -> Iterator[list[list[int]]]:
@@ -400,8 +406,8 @@ def plan_rounds(selection: Decisions, encoding: Encoding, batch: int) -> Iterato
     games.sort(key=len, reverse=True)
     size = max(1, batch // 4)  # a row of a session holds a tree of answers
     for start in range(0, len(games), size):
-        some = games[start : start + size]
-        yield [[int(game[k]) if k < len(game) else -1 for game in some] for k in range(len(some[0]))]
+        game_part = games[start : start + size]
+        yield [[int(game[k]) if k < len(game) else -1 for game in game_part] for k in range(len(game_part[0]))]
 
 
 def build_verdicts(
@@ -416,29 +422,31 @@ def build_verdicts(
     a `ScoredDecisions`."""
     from chessreg.models.decoding.legal import score_legal_moves, sum_legal_mass
 
-    scored = score_legal_moves(session, boards, encoding, rows)
+    score_rows = score_legal_moves(session, boards, encoding, rows)
     policy = make_policy(GREEDY, (0.0,), resigns=False)
     turns = [ModelTurn(row, board, (Stream.BEST_MOVE, row)) for row, board in zip(rows, boards, strict=True)]
-    made = []
+    verdicts = []
     choices = choose_moves(policy, session, encoding, turns)
-    for row, board, move, logprobs, choice, known in zip(rows, boards, best, scored, choices, returns, strict=True):
+    for row, board, move, logprobs, choice, known_return in zip(
+        rows, boards, best, score_rows, choices, returns, strict=True
+    ):
         text = format_choice(choice, board)
-        own, most = logprobs[move.uci()], max(sorted(logprobs), key=lambda uci: logprobs[uci])
-        made.append(Verdict(
+        best_nats, most = logprobs[move.uci()], max(sorted(logprobs), key=lambda uci: logprobs[uci])
+        verdicts.append(Verdict(
             text=text,
-            nats=-own,
+            nats=-best_nats,
             tokens=len(encoding.answer(board, move)),
             best=choice.move == move,
             legal_best=most == move.uci(),
             valid=choice.move is not None or has_form(encoding, choice.ids),
             legal=choice.move is not None,
             mass=min(sum_legal_mass(logprobs), 1.0),
-            rank=1 + sum(value > own for value in logprobs.values()),
+            rank=1 + sum(value > best_nats for value in logprobs.values()),
             legal_moves=len(logprobs),
-            chosen_move=most,
-            metrics=None if known is None else compute_return_metrics(session, row, logprobs, known),
+            chosen=most,
+            metrics=None if known_return is None else compute_return_metrics(session, row, logprobs, known_return),
         ))  # fmt: skip
-    return made
+    return verdicts
 
 
 def compute_return_metrics(session: Any, row: int, logprobs: Mapping[str, float], returns: np.ndarray) -> ReturnMetrics:
@@ -450,15 +458,16 @@ def compute_return_metrics(session: Any, row: int, logprobs: Mapping[str, float]
 
     if isinstance(session, ValueSession):
         return compute_value_metrics(session.values(row), returns)
-    ordered = sorted(logprobs, key=Fen77().action_ids.__getitem__)
-    return compute_move_metrics(np.array([logprobs[move] for move in ordered]), returns)
+    sorted_moves = sorted(logprobs, key=Fen77().action_ids.__getitem__)
+    return compute_move_metrics(np.array([logprobs[move] for move in sorted_moves]), returns)
 
 
 def has_form(encoding: Encoding, ids: Ids) -> bool:
     """Return whether tokens have the form of a move (`Encoding.forms`), with or without a token that ends a move."""
     ended = len(ids) > 0 and int(ids[-1]) in encoding.stop_ids | encoding.boundary_ids
-    written = ids[:-1] if ended else ids
+    answer_ids = ids[:-1] if ended else ids
     return any(
-        len(form) == len(written) and all(token in allowed for token, allowed in zip(written, form, strict=True))
+        len(form) == len(answer_ids)
+        and all(token in allowed_ids for token, allowed_ids in zip(answer_ids, form, strict=True))
         for form in encoding.forms
     )

@@ -64,12 +64,12 @@ class MoveQualitySpec(ChoosingSpec):
     @field_validator("judge_limit")
     @classmethod
     def _check_limit(cls, limit: str) -> str:
-        parsed = parse_limit(limit)
-        if parsed.kind == "time":
+        parsed_limit = parse_limit(limit)
+        if parsed_limit.kind == "time":
             raise BadInputError(
                 f"--judge-limit {limit}: under a time limit the loss depends on the machine", "nodes=10000"
             )
-        return parsed.text
+        return parsed_limit.text
 
     @model_validator(mode="after")
     def _check_source(self) -> MoveQualitySpec:
@@ -223,10 +223,12 @@ class PlayedMoves:
         self.inputs = inputs
         with inputs.database.read() as session:
             games = sqlalchemy.select(sqlalchemy.func.count()).where(tables.Game.run_id == self.run.id)
-            played = session.scalar(games) or 0
+            played_games = session.scalar(games) or 0
             match = session.get_one(tables.Match, (self.run.id, 0))
             self.checkpoint_id, self.intervention_id = match.checkpoint_id, match.intervention_id
-        self.count = min(spec.games or played, played)  # a match that stopped early has fewer games than units
+        self.count = min(
+            spec.games or played_games, played_games
+        )  # a match that stopped early has fewer games than units
 
     def color(self, unit: int) -> str:
         """Return the model's color in a game, white or black."""
@@ -245,12 +247,12 @@ class PlayedMoves:
     def games(self, task: Task[MoveQualitySpec, MoveQualityOptions]) -> Iterator[JudgedGame]:
         """Yield each game with the turns at which the model itself moved, after the opening."""
         for unit in task.units:
-            row, own = self._read_game_row(unit), self.color(unit) == "white"
+            row, is_own_side = self._read_game_row(unit), self.color(unit) == "white"
             game, board = JudgedGame(unit, unit), chess.Board()
             tries = iter(row.tries or b"" if (row.detail or {}).get("assisted") else b"")
             for ply, move in enumerate(unpack_moves(row.moves)):
                 # 0: Stockfish moved for the model
-                if ply >= row.opening_plies and board.turn == own and next(tries, 1):
+                if ply >= row.opening_plies and board.turn == is_own_side and next(tries, 1):
                     game.turns.append(JudgedTurn(ply, board.copy(), move.uci(), move))
                 board.push(move)
             yield game
@@ -266,8 +268,8 @@ class FirstTries:
     def __init__(self, spec: MoveQualitySpec, inputs: Inputs) -> None:
         assert spec.checkpoint is not None
         assert spec.dataset is not None
-        everything = GameSelection(dataset=spec.dataset, games=spec.games or 1 << 62)
-        self.dataset, self.places = select_games(everything, inputs)
+        all_games = GameSelection(dataset=spec.dataset, games=spec.games or 1 << 62)
+        self.dataset, self.places = select_games(all_games, inputs)
         self.count = len(self.places)
         inputs.note_shortage(spec, "games", self.count)
         checkpoint, self.folder = inputs.checkpoint(spec.checkpoint)
@@ -303,9 +305,9 @@ class FirstTries:
                     judged_turn = JudgedTurn(turn.ply, turn.board.copy(), turn.text, turn.move)
                     games[turn.game].turns.append(judged_turn)
                 ply = turns[0].ply if turns else 0
-                written = start + len(units) * min(ply / TYPICAL_PLIES, 0.99)
+                done_games = start + len(units) * min(ply / TYPICAL_PLIES, 0.99)
                 # writing counts as half of the work, searching as the other half
-                task.progress((task.units_done + written) / 2 / len(task.units), f"ply {ply} of {len(units)} games")
+                task.progress((task.units_done + done_games) / 2 / len(task.units), f"ply {ply} of {len(units)} games")
             yield from games
 
     def color(self, unit: int) -> str:
@@ -329,36 +331,36 @@ def judge_moves(task: Task[MoveQualitySpec, MoveQualityOptions]) -> None:
     moves, limit = open_move_source(spec, task.inputs), parse_limit(spec.judge_limit)
     engine = build_engine_row(JUDGE)
     task.record("engine", **engine)
-    searched: deque[JudgedGame] = deque()  # the engine's own move is being searched
-    compared: deque[JudgedGame] = deque()  # the model's move is searched too, if it differs
+    own_searches: deque[JudgedGame] = deque()  # the engine's own move is being searched
+    comparisons: deque[JudgedGame] = deque()  # the model's move is searched too, if it differs
     with EnginePool(JUDGE, options.engine_processes or None) as pool:
 
         def compare() -> None:
-            game = searched.popleft()
+            game = own_searches.popleft()
             for turn in game.turns:
                 if turn.best is not None and turn.best.result().move != turn.move:
                     turn.move_evaluation = pool.analyse(turn.board, limit, turn.move)
-            compared.append(game)
+            comparisons.append(game)
 
         def finish() -> None:
-            game = compared.popleft()
+            game = comparisons.popleft()
             emit_judged_game(task, moves, game, engine["id"])
 
         for game in moves.games(task):
             for turn in game.turns:
                 if turn.move is not None:
                     turn.best = pool.analyse(turn.board, limit)
-            searched.append(game)
+            own_searches.append(game)
             task.progress(task.fraction, "")
-            if len(searched) > MAX_WAITING_BATCHES * options.batch_games:
+            if len(own_searches) > MAX_WAITING_BATCHES * options.batch_games:
                 compare()
-            if len(compared) > options.batch_games:
+            if len(comparisons) > options.batch_games:
                 finish()
-        while searched:
+        while own_searches:
             compare()
-            if len(compared) > options.batch_games:
+            if len(comparisons) > options.batch_games:
                 finish()
-        while compared:
+        while comparisons:
             finish()
 
 
@@ -413,31 +415,39 @@ def build_move_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """Return one frame for each judged move of a unit."""
     games = open_move_source(MoveQualitySpec(**inputs.read_spec(row)), inputs)
     number, moves = games.moves(int(row["unit"]))
-    flipped = games.color(int(row["unit"])) == "black"
+    is_flipped = games.color(int(row["unit"])) == "black"
     rows = inputs.read_unit_rows(tables.Prediction, row, tables.Prediction.item)
-    judged = {one.item: one for one in rows if one.name == MOVE_ROW}
+    judged_rows = {one.item: one for one in rows if one.name == MOVE_ROW}
     views, board = [], chess.Board()
     for ply, move in enumerate(moves):
-        if ply in judged:
-            frame = _build_move_frame(board, judged[ply], f"game {number}, ply {ply}", flipped)
+        if ply in judged_rows:
+            frame = _build_move_frame(board, judged_rows[ply], f"game {number}, ply {ply}", is_flipped)
             views.append(replace(frame, ply=ply))
         board.push(move)
     return views
 
 
-def _build_move_frame(board: chess.Board, row: tables.Prediction, title: str, flipped: bool) -> BoardFrame:
+def _build_move_frame(board: chess.Board, row: tables.Prediction, title: str, is_flipped: bool) -> BoardFrame:
     extra = row.detail or {}
     if not extra.get("legal"):
-        return BoardFrame.from_board(board, title, caption=[f"the model writes {row.text!r}: illegal"], flipped=flipped)
-    own, best = chess.Move.from_uci(row.text or ""), chess.Move.from_uci(extra["best"])
+        return BoardFrame.from_board(
+            board, title, caption=[f"the model writes {row.text!r}: illegal"], flipped=is_flipped
+        )
+    played_move, best = chess.Move.from_uci(row.text or ""), chess.Move.from_uci(extra["best"])
     mover = 1 if board.turn == chess.WHITE else -1
     arrows: list[tuple[int, int, float, str, Role]] = [
-        (own.from_square, own.to_square, 1.0, f"{board.san(own)} (model)", "best" if own == best else "played")
+        (
+            played_move.from_square,
+            played_move.to_square,
+            1.0,
+            f"{board.san(played_move)} (model)",
+            "best" if played_move == best else "played",
+        )
     ]
-    caption = [f"{board.san(own)}: {extra['move_cp'] / 100:+.2f}, loss {row.value:.0f} centipawns"]
-    if own != best:
+    caption = [f"{board.san(played_move)}: {extra['move_cp'] / 100:+.2f}, loss {row.value:.0f} centipawns"]
+    if played_move != best:
         arrows.append((best.from_square, best.to_square, 0.4, f"{board.san(best)} (engine)", "best"))
         caption.append(f"best {board.san(best)}: {extra['best_cp'] / 100:+.2f}")
     return BoardFrame.from_board(
-        board, title, arrows=arrows, caption=caption, flipped=flipped, evaluation=mover * extra["best_cp"]
+        board, title, arrows=arrows, caption=caption, flipped=is_flipped, evaluation=mover * extra["best_cp"]
     )

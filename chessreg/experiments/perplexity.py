@@ -99,8 +99,10 @@ class Perplexity(Kind):
                 games_scored = score_games(model, games, rows, spec, task.options.batch_games)
             else:
                 games_scored = score_game_positions(model, games, rows)
-            for unit, place, own, (nll, tokens) in zip(units, rows.tolist(), plies.tolist(), games_scored, strict=True):
-                extra = PerplexityRow(tokens=tokens, plies=own + (spec.end_token == "include"))
+            for unit, place, game_plies, (nll, tokens) in zip(
+                units, rows.tolist(), plies.tolist(), games_scored, strict=True
+            ):
+                extra = PerplexityRow(tokens=tokens, plies=game_plies + (spec.end_token == "include"))
                 task.emit("prediction", unit, extra, item=place, name="nll", text=None, value=nll)
             task.done(*units)
             task.progress(task.units_done / len(task.units), f"{task.units_done:,} games")
@@ -115,24 +117,24 @@ def score_games(
 
     tokens = model.encoding.games(games, places)
     sequences = [set_end_token(model.encoding, tokens.item(item), spec.end_token) for item in range(len(tokens))]
-    fitting = [item for item, ids in enumerate(sequences) if len(ids) - 1 <= model.block_size]
-    made: list[tuple[float | None, int]] = [(None, len(ids) - 1) for ids in sequences]
+    fitting_items = [item for item, ids in enumerate(sequences) if len(ids) - 1 <= model.block_size]
+    scores: list[tuple[float | None, int]] = [(None, len(ids) - 1) for ids in sequences]
     masked = get_masked_ids(model.encoding) if spec.mask_unused else ()
-    inputs = [sequences[item][:-1] for item in fitting]
+    inputs = [sequences[item][:-1] for item in fitting_items]
     for number, logprobs in iterate_next_token_logprobs(model, inputs, batch, masked):
-        item = fitting[number]
+        item = fitting_items[number]
         targets = sequences[item][1:]
-        made[item] = -float(logprobs[np.arange(len(targets)), targets].astype(np.float64).sum()), len(targets)
-    return made
+        scores[item] = -float(logprobs[np.arange(len(targets)), targets].astype(np.float64).sum()), len(targets)
+    return scores
 
 
 def set_end_token(encoding: Encoding, ids: np.ndarray, end_token: EndToken) -> np.ndarray:
     """Return a game's ids int64 [n] with or without the token that ends it."""
     ids = ids.astype(np.int64)
-    closed = len(ids) > 1 and int(ids[-1]) in encoding.boundary_ids
+    is_closed = len(ids) > 1 and int(ids[-1]) in encoding.boundary_ids
     if end_token == "include":
-        return ids if closed else np.append(ids, ids[0])  # the token that begins a game, and so the next game
-    return ids[:-1] if closed else ids
+        return ids if is_closed else np.append(ids, ids[0])  # the token that begins a game, and so the next game
+    return ids[:-1] if is_closed else ids
 
 
 def score_game_positions(model: LanguageModel, games: Games, places: np.ndarray) -> list[tuple[float | None, int]]:
@@ -140,7 +142,7 @@ def score_game_positions(model: LanguageModel, games: Games, places: np.ndarray)
     from chessreg.models.decoding.legal import score_answers
     from chessreg.models.decoding.session import open_decoding_session
 
-    made: list[tuple[float | None, int]] = []
+    scores: list[tuple[float | None, int]] = []
     for packed in games.moves(places):
         board, prompts, answers = chess.Board(), [], []
         for move in unpack_moves(packed):
@@ -149,13 +151,13 @@ def score_game_positions(model: LanguageModel, games: Games, places: np.ndarray)
             board.push(move)
         count = sum(map(len, answers))
         if max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True)) - 1 > model.block_size:
-            made.append((None, count))
+            scores.append((None, count))
             continue
         total = 0.0
         for start in range(0, len(prompts), BATCH_BOARDS):
             session = open_decoding_session(model, len(prompts[start : start + BATCH_BOARDS]))
             session.feed(prompts[start : start + BATCH_BOARDS])
-            scored = score_answers(session, [[answer] for answer in answers[start : start + BATCH_BOARDS]])
-            total -= sum(float(one[0]) for one in scored)
-        made.append((total, count))
-    return made
+            answer_scores = score_answers(session, [[answer] for answer in answers[start : start + BATCH_BOARDS]])
+            total -= sum(float(one[0]) for one in answer_scores)
+        scores.append((total, count))
+    return scores

@@ -82,8 +82,8 @@ class ProbeApply(Kind):
         row: tables.ActivationCache = inputs.rows(tables.ActivationCache, run)[0]
         if probe.weight.shape[0] != row.d_model:
             raise BadInputError(f"the probe reads d_model {probe.weight.shape[0]}, but the cache holds {row.d_model}")
-        fitted_on = inputs.rows(tables.ProbeRecord, inputs.run(spec.probe))[0].checkpoint_id
-        if fitted_on not in (None, row.checkpoint_id):
+        fit_checkpoint = inputs.rows(tables.ProbeRecord, inputs.run(spec.probe))[0].checkpoint_id
+        if fit_checkpoint not in (None, row.checkpoint_id):
             raise BadInputError("the probe was fitted on another checkpoint than that of the cache")
         is_centring_needed(probe, load_cache(inputs, spec.cache, pattern=to_hook_pattern(probe.hook_point)))
 
@@ -97,14 +97,14 @@ class ProbeApply(Kind):
         probe = load_probe(inputs, spec.probe, layers[0])
         data = load_applied_data(spec, inputs, probe)
         fitted = load_fitted_positions(spec, inputs)
-        seen = None if fitted is None else HashSet(fitted)
+        fit_positions = None if fitted is None else HashSet(fitted)
         emit_applied_overlap(task, data)
         for unit in task.units:
             probe = load_probe(inputs, spec.probe, layers[unit])
             centre = is_centring_needed(probe, data.cache)
             probe, read = prepare_reading(inputs, spec.probe, probe, data)
             if get_label(probe.label).source == "position":
-                emit_scores(task, unit, probe, read, seen, centre, device)
+                emit_scores(task, unit, probe, read, fit_positions, centre, device)
             else:
                 emit_reads(task, unit, probe, read, centre, device)
             task.done(unit)
@@ -184,11 +184,11 @@ def emit_applied_overlap(task: Task[ApplySpec, ExecutionOptions], data: ProbeDat
     inputs, spec = task.inputs, task.spec
     evaluated_games = data.select_evaluated(data.rows)
     for name, reference in (("checkpoint", data.cache.checkpoint), ("probe", spec.probe)):
-        counted = overlap.measure_overlap(inputs, reference, evaluated_games, task.progress)
-        for what in ("games", "openings", "positions"):
-            value = getattr(counted, what)
+        measured_overlap = overlap.measure_overlap(inputs, reference, evaluated_games, task.progress)
+        for item_name in ("games", "openings", "positions"):
+            value = getattr(measured_overlap, item_name)
             if value is not None:
-                task.emit("metric_point", 0, name=f"overlap_{name}_{what}", step=0, value=float(value))
+                task.emit("metric_point", 0, name=f"overlap_{name}_{item_name}", step=0, value=float(value))
 
 
 def emit_scores(
@@ -196,7 +196,7 @@ def emit_scores(
     unit: int,
     probe: FittedProbe,
     data: ProbeData,
-    seen: Any,
+    fit_positions: Any,
     centre: bool,
     device: str,
 ) -> None:
@@ -205,7 +205,7 @@ def emit_scores(
 
     majority = np.array(probe.detail.get("majority", data.find_majority_classes(data.rows)), np.int8)
     for game_score in score_probe(probe.reader(device), data, data.rows, probe.layer, device, centre):
-        columns = build_score_columns(game_score, data, probe.layer, probe.label, majority, seen, None)
+        columns = build_score_columns(game_score, data, probe.layer, probe.label, majority, fit_positions, None)
         task.emit(
             "score", unit, columns, split="test", item=game_score.game, layer=probe.layer,
             n=game_score.n, correct=game_score.correct, counts=game_score.counts,
@@ -223,13 +223,18 @@ def emit_reads(
     for logits in iterate_game_logits(probe.reader(device), data, data.rows, probe.layer, device, centre):
         columns: dict[str, Any] = {}
         if classes:
-            named = np.bincount(logits.logits[:, 0].argmax(-1), minlength=classes)
-            vote, mean = int(named.argmax()), int(logits.logits[:, 0].mean(0, dtype=np.float64).argmax())
-            shares[0] += named
+            read_counts = np.bincount(logits.logits[:, 0].argmax(-1), minlength=classes)
+            vote, mean = int(read_counts.argmax()), int(logits.logits[:, 0].mean(0, dtype=np.float64).argmax())
+            shares[0] += read_counts
             shares[1, vote] += 1
             shares[2, mean] += 1
             value = float(vote)
-            columns = {"lowest": int(named[0]), "highest": int(named[-1]), "vote_class": vote, "mean_class": mean}
+            columns = {
+                "lowest": int(read_counts[0]),
+                "highest": int(read_counts[-1]),
+                "vote_class": vote,
+                "mean_class": mean,
+            }
         elif "std" in probe.detail:
             value = float(logits.logits.mean(dtype=np.float64)) * probe.detail["std"] + probe.detail["mean"]
         else:

@@ -138,37 +138,37 @@ def resolve_composed_layers(spec: CompositionSpec, inputs: Inputs) -> tuple[int,
             "--color-probe and --type-probe must be given together",
             "give both, or neither for the means of the joint probe",
         )
-    named = {
+    rows_by_flag = {
         "--joint-probe": (spec.joint_probe, "piece"),
         "--color-probe": (spec.color_probe, "color"),
         "--type-probe": (spec.type_probe, "type"),
     }
-    rows = {flag: read_probe_rows(inputs, probe) for flag, (probe, _) in named.items() if probe is not None}
+    rows = {flag: read_probe_rows(inputs, probe) for flag, (probe, _) in rows_by_flag.items() if probe is not None}
     joint = next(iter(rows["--joint-probe"].values()))
     for flag, by_layer in rows.items():
-        one, wanted = next(iter(by_layer.values())), named[flag][1]
-        if one.label != wanted or one.classes != len(get_label(wanted).classes):
+        one, wanted_point = next(iter(by_layer.values())), rows_by_flag[flag][1]
+        if one.label != wanted_point or one.classes != len(get_label(wanted_point).classes):
             raise BadInputError(
-                f"{flag} reads {one.label} ({one.classes} classes), not {wanted}", "chessreg probe list"
+                f"{flag} reads {one.label} ({one.classes} classes), not {wanted_point}", "chessreg probe list"
             )
-        for what, other, first in (
+        for title, other, first in (
             ("model", one.checkpoint_id, joint.checkpoint_id),
             ("model", one.detail.get("model"), joint.detail.get("model")),
             ("tokens", one.positions, joint.positions),
             ("hook point", to_hook_pattern(one.hook_point), to_hook_pattern(joint.hook_point)),
         ):
             if other != first:
-                values = "" if what == "model" else f" ({other}, not {first})"
-                raise BadInputError(f"{flag} differs from --joint-probe in its {what}{values}", "chessreg probe list")
-    there = sorted(set.intersection(*(set(by_layer) for by_layer in rows.values())))
-    if missing := sorted(set(spec.layers) - set(there)):
+                values = "" if title == "model" else f" ({other}, not {first})"
+                raise BadInputError(f"{flag} differs from --joint-probe in its {title}{values}", "chessreg probe list")
+    shared_layers = sorted(set.intersection(*(set(by_layer) for by_layer in rows.values())))
+    if missing := sorted(set(spec.layers) - set(shared_layers)):
         raise BadInputError(
             f"layer {missing[0]} is not in each of the probes",
-            f"their common layers are {', '.join(map(str, there)) or 'none'}",
+            f"their common layers are {', '.join(map(str, shared_layers)) or 'none'}",
         )
-    if not there:
+    if not shared_layers:
         raise BadInputError("the probes have no layer in common", "chessreg probe list")
-    return spec.layers or tuple(there)
+    return spec.layers or tuple(shared_layers)
 
 
 def build_composition_rows(
@@ -178,7 +178,7 @@ def build_composition_rows(
 
     Raises BadInputError for probes of different widths.
     """
-    made = compose_directions(joint, parts, direction)
+    composition = compose_directions(joint, parts, direction)
     common: dict[str, Any] = {
         "layer": joint.layer, "hook_point": joint.hook_point, "positions": positions,
         "parts": "probes" if parts else "means",
@@ -186,13 +186,18 @@ def build_composition_rows(
     rows = []
     for square in range(64):
         for number, piece in enumerate(PIECE_LETTERS):
-            values = {name: float(cosines[square, number]) for name, cosines in made.controls.items()}
-            named = get_label("piece").classes[made.nearest[square, number]]
-            row = CompositionRow(square=square, piece=piece, named=named, **common, **values)
-            rows.append((row, float(made.cosine[square, number])))
-        if made.empty is not None:
-            named = get_label("piece").classes[made.nearest_to_empty[square]]
-            rows.append((CompositionRow(square=square, piece=EMPTY, named=named, **common), float(made.empty[square])))
+            values = {name: float(cosines[square, number]) for name, cosines in composition.controls.items()}
+            nearest_class = get_label("piece").classes[composition.nearest[square, number]]
+            row = CompositionRow(square=square, piece=piece, named=nearest_class, **common, **values)
+            rows.append((row, float(composition.cosine[square, number])))
+        if composition.empty is not None:
+            nearest_class = get_label("piece").classes[composition.nearest_to_empty[square]]
+            rows.append(
+                (
+                    CompositionRow(square=square, piece=EMPTY, named=nearest_class, **common),
+                    float(composition.empty[square]),
+                )
+            )
     return rows
 
 
@@ -217,29 +222,38 @@ def compose_directions(joint: FittedProbe, parts: list[FittedProbe], direction: 
     if widths := {len(part.weight) for part in parts} - {len(joint.weight)}:
         raise BadInputError(f"the joint probe reads d_model {len(joint.weight)}, but another reads {widths.pop()}")
     classes = get_label("piece").classes
-    whole = stack_class_directions(joint, direction, classes.index(EMPTY))  # [64, class, d_model]
-    wanted = whole[:, [classes.index(piece) for piece in PIECE_LETTERS]].reshape(64, 2, 6, -1)  # color, type
+    joint_directions = stack_class_directions(joint, direction, classes.index(EMPTY))  # [64, class, d_model]
+    piece_directions = joint_directions[:, [classes.index(piece) for piece in PIECE_LETTERS]].reshape(
+        64, 2, 6, -1
+    )  # color, type
     if parts:
         by_label = {part.label: part for part in parts}
         color_all = stack_class_directions(by_label["color"], direction, get_label("color").classes.index("empty"))
         type_all = stack_class_directions(by_label["type"], direction, get_label("type").classes.index(EMPTY))
         color, kinds = color_all[:, [0, 2]], type_all[:, :6]
-        of_empty = compute_cosines((color_all[:, 1] + type_all[:, 6])[:, None], whole)  # [64, class]
-        empty, nearest_to_empty = of_empty[:, classes.index(EMPTY)], of_empty.argmax(-1)
+        empty_cosines = compute_cosines((color_all[:, 1] + type_all[:, 6])[:, None], joint_directions)  # [64, class]
+        empty, nearest_to_empty = empty_cosines[:, classes.index(EMPTY)], empty_cosines.argmax(-1)
     else:
-        color, kinds, empty, nearest_to_empty = wanted.mean(2), wanted.mean(1), None, np.empty(0, np.int64)
+        color, kinds, empty, nearest_to_empty = (
+            piece_directions.mean(2),
+            piece_directions.mean(1),
+            None,
+            np.empty(0, np.int64),
+        )
     color, kinds = color[:, :, None], kinds[:, None]  # [64, 2, 1, d], [64, 1, 6, d]
     total = color + kinds
-    nearest = compute_cosines(total.reshape(64, 12, 1, -1), whole[:, None]).argmax(-1)
-    others = [compute_cosines(color + np.roll(kinds, step, 2), wanted) for step in range(1, 6)]
+    nearest = compute_cosines(total.reshape(64, 12, 1, -1), joint_directions[:, None]).argmax(-1)
+    other_cosines = [compute_cosines(color + np.roll(kinds, step, 2), piece_directions) for step in range(1, 6)]
     controls = {
-        "wrong_color": compute_cosines(color[:, ::-1] + kinds, wanted),
-        "wrong_type": np.mean(others, 0),
-        "color_alone": compute_cosines(color, wanted),
-        "type_alone": compute_cosines(kinds, wanted),
+        "wrong_color": compute_cosines(color[:, ::-1] + kinds, piece_directions),
+        "wrong_type": np.mean(other_cosines, 0),
+        "color_alone": compute_cosines(color, piece_directions),
+        "type_alone": compute_cosines(kinds, piece_directions),
     }
     by_name = {name: values.reshape(64, 12) for name, values in controls.items()}
-    return Composition(compute_cosines(total, wanted).reshape(64, 12), nearest, by_name, empty, nearest_to_empty)
+    return Composition(
+        compute_cosines(total, piece_directions).reshape(64, 12), nearest, by_name, empty, nearest_to_empty
+    )
 
 
 def stack_class_directions(probe: FittedProbe, direction: ClassDirection, empty: int) -> np.ndarray:

@@ -137,9 +137,9 @@ class Puzzles(Kind):
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """Return a board for each move that the model chose, with its move and the solution's as arrows."""
         spec = PuzzlesSpec(**inputs.read_spec(row))
-        [found] = inputs.read_unit_rows(tables.Prediction, row)
-        [puzzle] = read_puzzles(inputs.positions(spec.dataset)[0], np.array([found.item]))
-        return build_puzzle_frames(puzzle, (found.text or "").split(), found.detail or {})
+        [row_prediction] = inputs.read_unit_rows(tables.Prediction, row)
+        [puzzle] = read_puzzles(inputs.positions(spec.dataset)[0], np.array([row_prediction.item]))
+        return build_puzzle_frames(puzzle, (row_prediction.text or "").split(), row_prediction.detail or {})
 
 
 def select_puzzles(spec: PuzzlesSpec, inputs: Inputs) -> tuple[Positions, np.ndarray]:
@@ -149,11 +149,11 @@ def select_puzzles(spec: PuzzlesSpec, inputs: Inputs) -> tuple[Positions, np.nda
     """
     positions, part = inputs.positions(spec.dataset)
     places = positions.rows(part)
-    solved = positions.take(places, ["line"])["line"].is_valid().to_numpy()
-    if not solved.any():
+    has_line = positions.take(places, ["line"])["line"].is_valid().to_numpy()
+    if not has_line.any():
         raise BadInputError("none of these positions has a solution", "chessreg dataset add lichess-puzzles.csv")
-    inputs.note_shortage(spec, "puzzles", int(solved.sum()))
-    return positions, places[solved][: spec.puzzles]
+    inputs.note_shortage(spec, "puzzles", int(has_line.sum()))
+    return positions, places[has_line][: spec.puzzles]
 
 
 @dataclass
@@ -189,16 +189,16 @@ class Puzzle:
     def take(self, move: chess.Move | None, text: str) -> None:
         """Apply a chosen move, and the opponent's reply."""
         self.played_moves.append("_".join(text.split()) if move is None else move.uci())
-        wanted = self.line[2 * self.right_moves]
+        expected_move = self.line[2 * self.right_moves]
         self.illegal = move is None
         if move is None:
             self.is_over = True
             return
         mates = is_mating_move(self.board, move)
-        if move != wanted and not mates:
+        if move != expected_move and not mates:
             self.is_over = True
             return
-        if move != wanted:  # another mate than the solution's: the puzzle ends as solved
+        if move != expected_move:  # another mate than the solution's: the puzzle ends as solved
             self.right_moves, self.is_over = self.solver_moves, True
             return
         self.right_moves += 1
@@ -258,10 +258,10 @@ def solve_puzzles(puzzles: Sequence[Puzzle], model: LanguageModel, session: Deco
             turns.append(ModelTurn(row, puzzle.board, (Stream.PUZZLES, spec.seed, puzzle.place, depth)))
         session.sync(prompts)
         if not depth:
-            for turn, known in zip(turns, compute_distributions(session, encoding, turns), strict=True):
+            for turn, distribution in zip(turns, compute_distributions(session, encoding, turns), strict=True):
                 puzzle = puzzles[turn.row]
-                puzzle.share = known.shares()[puzzle.line[0].uci()]
-                puzzle.mass = min(known.legal_mass, 1.0)
+                puzzle.share = distribution.shares()[puzzle.line[0].uci()]
+                puzzle.mass = min(distribution.legal_mass, 1.0)
         for turn, choice in zip(turns, choose_moves(policy, session, encoding, turns), strict=True):
             puzzles[turn.row].take(choice.move, choice.illegal[-1] if choice.illegal else "")
         depth += 1
@@ -277,33 +277,39 @@ def build_puzzle_prompt(puzzle: Puzzle, encoding: Encoding, block_size: int) -> 
     return tokens if len(tokens) + encoding.max_move_tokens - 1 <= block_size else None
 
 
-def build_puzzle_frames(puzzle: Puzzle, chosen: Sequence[str], detail: Mapping[str, Any]) -> list[BoardFrame]:
+def build_puzzle_frames(puzzle: Puzzle, moves: Sequence[str], detail: Mapping[str, Any]) -> list[BoardFrame]:
     """Return the boards of a puzzle's moves, from the solver's side."""
     rating = "" if puzzle.rating is None else f", rated {puzzle.rating}"
     title = f"puzzle {puzzle.place}{rating}"
-    flipped = puzzle.board.turn == chess.BLACK
-    if not chosen:
+    is_flipped = puzzle.board.turn == chess.BLACK
+    if not moves:
         caption = ["the model cannot read this position"]
-        return [BoardFrame.from_board(puzzle.board, title, caption=caption, flipped=flipped)]
+        return [BoardFrame.from_board(puzzle.board, title, caption=caption, flipped=is_flipped)]
     frames, last = [], None
-    for number, word in enumerate(chosen):
-        wanted = puzzle.line[2 * number]
-        san = puzzle.board.san(wanted)
+    for number, word in enumerate(moves):
+        expected_move = puzzle.line[2 * number]
+        san = puzzle.board.san(expected_move)
         arrows: list[tuple[int, int, float, str, Role]] = []
         try:
             move = puzzle.board.parse_uci(word)
         except ValueError:
             caption = [f"the model writes {word!r}: illegal", f"solution {san}"]
         else:
-            own = puzzle.board.san(move)
-            role: Role = "best" if move == wanted else "played"
-            arrows.append((move.from_square, move.to_square, 1.0, f"{own} (model)", role))
-            right = "right" if move == wanted else "mates" if is_mating_move(puzzle.board, move) else f"solution {san}"
-            caption = [f"the model plays {own}: {right}"]
-            if move == wanted:
-                wanted = move
-        if not arrows or word != wanted.uci():
-            arrows.append((wanted.from_square, wanted.to_square, 0.4, f"{san} (solution)", "best"))
+            move_san = puzzle.board.san(move)
+            role: Role = "best" if move == expected_move else "played"
+            arrows.append((move.from_square, move.to_square, 1.0, f"{move_san} (model)", role))
+            right = (
+                "right"
+                if move == expected_move
+                else "mates"
+                if is_mating_move(puzzle.board, move)
+                else f"solution {san}"
+            )
+            caption = [f"the model plays {move_san}: {right}"]
+            if move == expected_move:
+                expected_move = move
+        if not arrows or word != expected_move.uci():
+            arrows.append((expected_move.from_square, expected_move.to_square, 0.4, f"{san} (solution)", "best"))
         if number == 0 and detail.get("share") is not None:
             caption.append(
                 f"probability of {san} among legal moves {detail['share']:.3f}, legal mass {detail['mass']:.3f}"
@@ -311,11 +317,11 @@ def build_puzzle_frames(puzzle: Puzzle, chosen: Sequence[str], detail: Mapping[s
         frames.append(
             BoardFrame.from_board(
                 puzzle.board, f"{title}, move {number + 1} of {puzzle.solver_moves}",
-                last_move=last, arrows=arrows, caption=caption, flipped=flipped,
+                last_move=last, arrows=arrows, caption=caption, flipped=is_flipped,
             )
         )  # fmt: skip
-        if word == wanted.uci() and 2 * number + 1 < len(puzzle.line):
+        if word == expected_move.uci() and 2 * number + 1 < len(puzzle.line):
             last = puzzle.line[2 * number + 1]
-            puzzle.board.push(wanted)
+            puzzle.board.push(expected_move)
             puzzle.board.push(last)
     return frames

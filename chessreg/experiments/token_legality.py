@@ -125,10 +125,10 @@ class TokenLegality(Kind):
             places_of = find_turns(model.encoding, tokens)
             sequences = [tokens.item(item)[: model.block_size] for item in range(len(tokens))]
             for item, logprobs in iterate_next_token_logprobs(model, sequences, task.options.batch_games, masked):
-                made = predict_tokens(
+                predictions = predict_tokens(
                     model.encoding, sequences[item], places_of[item], unpack_moves(packed[item]), logprobs
                 )
-                emit_phase_scores(task, model.encoding, units[item], int(rows[item]), list(made))
+                emit_phase_scores(task, model.encoding, units[item], int(rows[item]), list(predictions))
                 task.done(units[item])
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
@@ -142,8 +142,8 @@ def select_scored_games(spec: TokenLegalitySpec, inputs: Inputs) -> tuple[Games,
     """Return the dataset, and the rows of the games to score, int64 [n]; with --shortest the shortest first."""
     if not spec.shortest:
         return select_games(spec, inputs)
-    everything = extract_selection(spec.model_dump() | {"games": EVERY_GAME})
-    games, places = select_games(everything, inputs)
+    all_games_spec = extract_selection(spec.model_dump() | {"games": EVERY_GAME})
+    games, places = select_games(all_games_spec, inputs)
     inputs.note_shortage(spec, "games", len(places))
     length = convert_column_to_numpy(games.table(["plies"]).column("plies"))[places]
     encoding = inputs.encoding(spec.checkpoint)
@@ -204,62 +204,66 @@ def predict_tokens(
     vocabulary]."""
     best = logprobs.argmax(-1)
     squares = isinstance(encoding, UciSquare)
-    board, promoted = chess.Board(), None
+    board, promotion_depth = chess.Board(), None
     for token, ply in zip(turns.token.tolist(), turns.ply.tolist(), strict=True):
         if ply >= len(moves) or token >= len(ids):
             return
         answers = encoding.answers(board)
-        own = answers[moves[ply]]
+        move_answers = answers[moves[ply]]
         fen = board.fen()
-        for depth in range(min(len(own), len(ids) - token)):
+        for depth in range(min(len(move_answers), len(ids) - token)):
             place = token + depth
-            legal = {a[depth] for a in answers.values() if len(a) > depth and a[:depth] == own[:depth]}
-            predicted = int(best[place])
+            legal = {a[depth] for a in answers.values() if len(a) > depth and a[:depth] == move_answers[:depth]}
+            predicted_id = int(best[place])
             yield TokenPrediction(
                 place=place,
                 ply=ply,
                 phase=int(turns.phase[place]),
                 board=fen,
-                written=own[:depth],
-                predicted=predicted,
-                probability=float(np.exp(logprobs[place, predicted])),
-                strict=predicted in legal,
-                loose=is_loosely_legal(answers.values(), depth, predicted) if squares else None,
+                written=move_answers[:depth],
+                predicted=predicted_id,
+                probability=float(np.exp(logprobs[place, predicted_id])),
+                strict=predicted_id in legal,
+                loose=is_loosely_legal(answers.values(), depth, predicted_id) if squares else None,
                 mass=min(float(np.exp(logprobs[place, sorted(legal)].astype(np.float64)).sum()), 1.0),
-                since_promotion=None if promoted is None else place + 1 - promoted,
+                since_promotion=None if promotion_depth is None else place + 1 - promotion_depth,
             )
         if moves[ply].promotion:
-            promoted = token + len(own)
+            promotion_depth = token + len(move_answers)
         board.push(moves[ply])
 
 
-def is_loosely_legal(answers: Collection[tuple[int, ...]], depth: int, predicted: int) -> bool:
+def is_loosely_legal(answers: Collection[tuple[int, ...]], depth: int, predicted_id: int) -> bool:
     """Return whether a token is legal by Davis's rule: the origin or destination of any legal move; any token if a
     promotion is due."""
-    return depth == 2 or any(answer[depth] == predicted for answer in answers)
+    return depth == 2 or any(answer[depth] == predicted_id for answer in answers)
 
 
 def emit_phase_scores(
-    task: Task[TokenLegalitySpec, GameBatches], encoding: Encoding, unit: int, game: int, made: list[TokenPrediction]
+    task: Task[TokenLegalitySpec, GameBatches],
+    encoding: Encoding,
+    unit: int,
+    game: int,
+    predictions: list[TokenPrediction],
 ) -> None:
     """Emit the scores of one game by phase, and a row for each illegal prediction."""
-    for number in sorted({one.phase for one in made}):
-        phase_trials = [one for one in made if one.phase == number]
-        near = [
+    for number in sorted({one.phase for one in predictions}):
+        phase_trials = [one for one in predictions if one.phase == number]
+        near_trials = [
             one
             for one in phase_trials
             if (one.since_promotion or task.spec.near_promotion + 1) <= task.spec.near_promotion
         ]
-        loose = [one.loose for one in phase_trials if one.loose is not None]
+        loose_verdicts = [one.loose for one in phase_trials if one.loose is not None]
         task.emit(
             "score",
             unit,
             PhaseScore(
                 phase=number,
-                loose=sum(loose) if loose else None,
+                loose=sum(loose_verdicts) if loose_verdicts else None,
                 mass=sum(one.mass for one in phase_trials),
-                near=len(near),
-                near_correct=sum(one.strict for one in near),
+                near=len(near_trials),
+                near_correct=sum(one.strict for one in near_trials),
             ),
             split=encoding.phases[number],
             item=game,
@@ -267,7 +271,7 @@ def emit_phase_scores(
             n=len(phase_trials),
             correct=sum(one.strict for one in phase_trials),
         )
-    for one in made:
+    for one in predictions:
         if not one.strict:
             task.emit(
                 "trial",
@@ -296,8 +300,8 @@ def build_error_frame(row: tables.Trial) -> BoardFrame:
     extra = row.detail or {}
     marks: dict[int, Mark] = {}
     arrows: list[Arrow] = []
-    written = str(extra.get("written", ""))
-    origin = chess.parse_square(written) if written in chess.SQUARE_NAMES else None
+    written_text = str(extra.get("written", ""))
+    origin = chess.parse_square(written_text) if written_text in chess.SQUARE_NAMES else None
     if origin is not None:
         marks[origin] = "from"
     if row.text in chess.SQUARE_NAMES:
@@ -306,7 +310,7 @@ def build_error_frame(row: tables.Trial) -> BoardFrame:
         if origin not in (None, square):
             arrows.append(Arrow(origin, square, 1.0, row.text))
     probability = f"probability {extra.get('probability', 0.0):.3f}, legal tokens {row.mass_original or 0.0:.3f}"
-    after = f" after {written!r}" if written else ""
+    after = f" after {written_text!r}" if written_text else ""
     return BoardFrame.from_board(
         chess.Board(row.fen),
         title=f"game {row.item}, ply {row.ply}, token {extra.get('token')}",

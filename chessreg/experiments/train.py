@@ -252,17 +252,22 @@ class Train(Kind):
         """Raise BadInputError if the games are too few to fill one row."""
         if not isinstance(spec, TextSpec) or spec.packing == "games":
             return
-        needed, there = spec.block_size + (spec.packing == "blocks"), 0
+        needed_tokens, available_tokens = spec.block_size + (spec.packing == "blocks"), 0
         for reference in spec.datasets:
             games, part = inputs.dataset(reference, "datasets")
-            if len(games.rows(part)) >= needed:
+            if len(games.rows(part)) >= needed_tokens:
                 return  # counting their tokens would take long; Trainer finds out if most of them are copies
-            there += sum(len(ids) for ids, _ in encode_games(spec, reference, inputs, "datasets"))
-        if there < needed:
+            available_tokens += sum(len(ids) for ids, _ in encode_games(spec, reference, inputs, "datasets"))
+        if available_tokens < needed_tokens:
             hint = (
-                f"give --block-size {there // 2}, --packing games, or more games" if there >= 16 else "add more games"
+                f"give --block-size {available_tokens // 2}, --packing games, or more games"
+                if available_tokens >= 16
+                else "add more games"
             )
-            raise BadInputError(f"the games have {there:,} tokens, but --packing {spec.packing} needs {needed:,}", hint)
+            raise BadInputError(
+                f"the games have {available_tokens:,} tokens, but --packing {spec.packing} needs {needed_tokens:,}",
+                hint,
+            )
 
     def check_options(self, spec: TrainSpec, options: TrainOptions) -> None:
         if options.fsdp and isinstance(spec, BranchSpec):
@@ -295,9 +300,9 @@ class Train(Kind):
         options = task.options.trainer_options(
             prepare_device(task.options.device, task.options.threads), task.options.micro_tokens
         )
-        made = build_corpus(spec, TrainingData.from_task(task, spec.datasets))
+        corpus = build_corpus(spec, TrainingData.from_task(task, spec.datasets))
         trainer_type: type[Trainer] = BranchTrainer if isinstance(spec, BranchSpec) else Trainer
-        trainer = trainer_type(spec, made, task.folder, options)  # type: ignore[arg-type]
+        trainer = trainer_type(spec, corpus, task.folder, options)  # type: ignore[arg-type]
         heldout = build_corpus(spec, TrainingData.from_task(task, (spec.heldout,), "heldout")) if spec.heldout else None
         measures_heldout_moves = isinstance(spec, MovesOfPositions) and spec.heldout_moves
         measure = make_heldout_measure(spec, task.inputs) if measures_heldout_moves else None  # type: ignore[arg-type]
@@ -305,8 +310,8 @@ class Train(Kind):
         task.resume(trainer.step / spec.steps)
 
         def on_point(point: TrainPoint) -> None:
-            what = "characters" if isinstance(spec, TextSpec) else "moves"
-            text = f"loss {point.loss:.4f}, {point.tokens_per_second:,.0f} {what}/s"
+            token_noun = "characters" if isinstance(spec, TextSpec) else "moves"
+            text = f"loss {point.loss:.4f}, {point.tokens_per_second:,.0f} {token_noun}/s"
             task.progress(point.step / spec.steps, text)
 
         with run_ranks(trainer, task.options.devices):
@@ -321,15 +326,17 @@ class Train(Kind):
 def check_training_positions(spec: SearchlessSpec, reference: str, inputs: Inputs, field: str) -> None:
     """Raise BadInputError for a dataset without positions that have the columns to predict."""
     items, part = inputs.items(reference, field)
-    needed = LABEL_COLUMNS[spec.head]
+    needed_columns = LABEL_COLUMNS[spec.head]
     if items.content == "games":
-        raise BadInputError(f"games have no {' and no '.join(needed)}", "give a dataset of positions, such as a bag")
-    places = items.rows(part)
-    if not all(items.take(places, [name])[name].null_count < len(places) for name in needed):
         raise BadInputError(
-            f"--head {spec.head} learns from positions with {' and '.join(needed)}, and no position has both"
-            if len(needed) > 1
-            else f"--head {spec.head} learns from positions with {needed[0]}, and no position has it",
+            f"games have no {' and no '.join(needed_columns)}", "give a dataset of positions, such as a bag"
+        )
+    places = items.rows(part)
+    if not all(items.take(places, [name])[name].null_count < len(places) for name in needed_columns):
+        raise BadInputError(
+            f"--head {spec.head} learns from positions with {' and '.join(needed_columns)}, and no position has both"
+            if len(needed_columns) > 1
+            else f"--head {spec.head} learns from positions with {needed_columns[0]}, and no position has it",
             "chessreg dataset show NAME",
         )
 
@@ -369,11 +376,11 @@ def build_corpus(spec: TrainSpec, data: TrainingData) -> Corpus | PositionCorpus
     if isinstance(spec, SearchlessSpec):
         return build_labelled_corpus(spec, data)
     if isinstance(spec, PositionSpec):
-        counted = data.field == "heldout" and spec.heldout_moves
-        of_decisions = get_source_games(spec, data.field) is not None or counted
-        return (build_decision_corpus if of_decisions else build_position_corpus)(spec, data)
-    made = build_game_corpus(spec, data)
-    return made.stream(spec.block_size) if spec.packing == "stream" and data.field == "datasets" else made
+        has_heldout_moves = data.field == "heldout" and spec.heldout_moves
+        has_decisions = get_source_games(spec, data.field) is not None or has_heldout_moves
+        return (build_decision_corpus if has_decisions else build_position_corpus)(spec, data)
+    corpus = build_game_corpus(spec, data)
+    return corpus.stream(spec.block_size) if spec.packing == "stream" and data.field == "datasets" else corpus
 
 
 def build_game_corpus(spec: TextSpec, data: TrainingData) -> Corpus:
@@ -406,8 +413,8 @@ def build_game_corpus(spec: TextSpec, data: TrainingData) -> Corpus:
 def encode_games(spec: TextSpec, reference: str, inputs: Inputs, field: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the token ids of the selected games of a dataset, and their lengths, some thousand games at a time."""
     for games, places in iterate_training_games(spec, reference, inputs, field):
-        written = get_encoding(spec.encoding).games(games, places)
-        yield written.ids, np.diff(written.offsets)
+        encoded_games = get_encoding(spec.encoding).games(games, places)
+        yield encoded_games.ids, np.diff(encoded_games.offsets)
 
 
 def iterate_training_games(
@@ -419,9 +426,9 @@ def iterate_training_games(
     games, part = inputs.dataset(reference, field)
     for places, table in games.iterate_rows(part, ["duplicate", "text"]):
         is_long = convert_column_to_numpy(pc.greater_equal(pc.utf8_length(table["text"]), spec.min_characters))
-        chosen = places[is_long & ~convert_column_to_numpy(table["duplicate"])]
-        if len(chosen):
-            yield games, chosen
+        selected_places = places[is_long & ~convert_column_to_numpy(table["duplicate"])]
+        if len(selected_places):
+            yield games, selected_places
 
 
 def open_position_corpus(
@@ -444,9 +451,9 @@ def open_position_corpus(
         if not writer.rows["actions"]:
             raise BadInputError(missing, "chessreg dataset show NAME")
 
-    whole = {"content": "positions", "encoding_sha256": identify_encoding(Fen77()), **description}
+    full_description = {"content": "positions", "encoding_sha256": identify_encoding(Fen77()), **description}
     columns: Columns = {"tokens": (dtype, (length,)), "actions": (np.int16, ())}
-    return PositionCorpus(**data.open_corpus(whole, columns, write_some))
+    return PositionCorpus(**data.open_corpus(full_description, columns, write_some))
 
 
 def append_positions(data: TrainingData, writer: CorpusWriter, tokens: np.ndarray, actions: Any) -> None:
@@ -465,13 +472,13 @@ def build_position_corpus(spec: PositionSpec, data: TrainingData) -> PositionCor
     fen = Fen77()
 
     def write(writer: CorpusWriter) -> None:
-        repeated = data.find_repeated_positions(writer.folder / "hashes")
+        repeated_positions = data.find_repeated_positions(writer.folder / "hashes")
         for reference in data.references:
             if data.inputs.items(reference, data.field)[0].content == "games":
                 for tokens, actions in encode_played_moves(spec, reference, data):
                     append_positions(data, writer, tokens, actions)
                 continue
-            for table in data.iterate_new_positions(reference, ["fen", spec.target], repeated):
+            for table in data.iterate_new_positions(reference, ["fen", spec.target], repeated_positions):
                 labelled = table.filter(table[spec.target].is_valid())
                 tokens = fen.boards(labelled["fen"].to_pylist()).ids.reshape(-1, fen.length)
                 moves = labelled[spec.target].to_pylist()
@@ -488,11 +495,14 @@ def encode_played_moves(
     fen = Fen77()
     for games, places in iterate_training_games(spec, reference, data.inputs, data.field):
         for start in range(0, len(places), 2_000):
-            some = places[start : start + 2_000]
-            written = fen.games(games, some)
-            played = [np.frombuffer(packed, "<u2") for packed in games.moves(some)]
-            followed = written.ply < np.array([len(codes) for codes in played])[written.source]
-            yield written.ids.reshape(-1, fen.length)[followed], fen.encode_actions(np.concatenate(played))
+            part = places[start : start + 2_000]
+            encoded_games = fen.games(games, part)
+            played_codes = [np.frombuffer(packed, "<u2") for packed in games.moves(part)]
+            has_next_move = encoded_games.ply < np.array([len(codes) for codes in played_codes])[encoded_games.source]
+            yield (
+                encoded_games.ids.reshape(-1, fen.length)[has_next_move],
+                fen.encode_actions(np.concatenate(played_codes)),
+            )
 
 
 LABEL_COLUMNS = {"action": ("best",), "action-value": ("action", "win_prob"), "state-value": ("win_prob",)}
@@ -508,31 +518,33 @@ def build_labelled_corpus(spec: SearchlessSpec, data: TrainingData) -> PositionC
     """
     from chessreg.models.decoding.values import find_buckets
 
-    fen, of_actions = Fen77(), spec.head == "action-value"
+    fen, has_actions = Fen77(), spec.head == "action-value"
 
     def write(writer: CorpusWriter) -> None:
         for reference in data.references:
             items, part = data.inputs.items(reference, data.field)
             for _, table in items.iterate_rows(part, ["fen", "best", "action", "win_prob"]):
-                known = np.logical_and.reduce(
+                has_labels = np.logical_and.reduce(
                     [convert_column_to_numpy(table[name].is_valid()) for name in LABEL_COLUMNS[spec.head]]
                 )
                 if spec.head == "state-value":
-                    known &= convert_column_to_numpy(table["action"].is_null())
-                chosen = table.take(np.flatnonzero(known))
-                tokens = fen.boards(chosen["fen"].to_pylist()).ids.reshape(-1, fen.length).astype(np.uint16)
-                if of_actions:
-                    actions = [encode_action(fen, move) for move in chosen["action"].to_pylist()]
+                    has_labels &= convert_column_to_numpy(table["action"].is_null())
+                labelled_rows = table.take(np.flatnonzero(has_labels))
+                tokens = fen.boards(labelled_rows["fen"].to_pylist()).ids.reshape(-1, fen.length).astype(np.uint16)
+                if has_actions:
+                    actions = [encode_action(fen, move) for move in labelled_rows["action"].to_pylist()]
                     tokens = np.concatenate([tokens, np.array(actions, np.uint16)[:, None]], 1)
                 if spec.head == "action":
-                    append_positions(data, writer, tokens, [encode_action(fen, m) for m in chosen["best"].to_pylist()])
+                    append_positions(
+                        data, writer, tokens, [encode_action(fen, m) for m in labelled_rows["best"].to_pylist()]
+                    )
                 else:
-                    chances = np.array(chosen["win_prob"].to_pylist(), np.float64)
+                    chances = np.array(labelled_rows["win_prob"].to_pylist(), np.float64)
                     append_positions(data, writer, tokens, find_buckets(chances, spec.buckets))
 
     missing = f"no position has the columns that --head {spec.head} learns from"
     description = {"head": spec.head, "buckets": spec.buckets}
-    return open_position_corpus(data, description, write, missing, (np.uint16, fen.length + of_actions))
+    return open_position_corpus(data, description, write, missing, (np.uint16, fen.length + has_actions))
 
 
 def get_source_games(spec: AnyTraining, field: str) -> str | None:
@@ -548,13 +560,13 @@ def get_source_field(field: str) -> str:
 
 def select_training_decisions(spec: MovesOfPositions, reference: str, inputs: Inputs, field: str) -> Decisions:
     """Return the positions of a dataset to train on, or held out. A position that occurs twice is two decisions."""
-    found = load_decisions(inputs, reference, get_source_games(spec, field), field, get_source_field(field))
+    decisions = load_decisions(inputs, reference, get_source_games(spec, field), field, get_source_field(field))
     if field == "heldout":
-        inputs.note_shortage(spec, "heldout_moves", len(found))
-    if field != "heldout" or not 0 < spec.heldout_moves < len(found):
-        return found
-    order = found.draw_order(Stream.HELDOUT) if spec.heldout_order == "drawn" else np.arange(len(found))
-    return found.select(np.sort(order[: spec.heldout_moves]))
+        inputs.note_shortage(spec, "heldout_moves", len(decisions))
+    if field != "heldout" or not 0 < spec.heldout_moves < len(decisions):
+        return decisions
+    order = decisions.draw_order(Stream.HELDOUT) if spec.heldout_order == "drawn" else np.arange(len(decisions))
+    return decisions.select(np.sort(order[: spec.heldout_moves]))
 
 
 def build_decision_corpus(spec: PositionSpec, data: TrainingData) -> PositionCorpus:
@@ -563,9 +575,11 @@ def build_decision_corpus(spec: PositionSpec, data: TrainingData) -> PositionCor
 
     def write(writer: CorpusWriter) -> None:
         for reference in data.references:
-            found = select_training_decisions(spec, reference, data.inputs, data.field)
-            for start in range(0, len(found), 10_000):
-                table = found.select(np.arange(start, min(start + 10_000, len(found)))).read_columns("fen", "best")
+            decisions = select_training_decisions(spec, reference, data.inputs, data.field)
+            for start in range(0, len(decisions), 10_000):
+                table = decisions.select(np.arange(start, min(start + 10_000, len(decisions)))).read_columns(
+                    "fen", "best"
+                )
                 tokens = fen.boards(table["fen"]).ids.reshape(-1, fen.length)
                 append_positions(data, writer, tokens, [encode_action(fen, move) for move in table["best"]])
 
@@ -580,27 +594,27 @@ def build_branch_corpus(spec: BranchSpec, data: TrainingData) -> BranchCorpus:
     from chessreg.models.branches import BranchCorpus
 
     every = [select_training_decisions(spec, reference, data.inputs, data.field) for reference in data.references]
-    written = get_encoding(spec.encoding)
-    ids, lengths, games, seen, answers, before = [], [np.zeros(1, np.int64)], [], [], [], 0
+    encoding = get_encoding(spec.encoding)
+    ids, lengths, games, prompt_lengths, answers, before = [], [np.zeros(1, np.int64)], [], [], [], 0
     for each in every:
-        own, offsets, places, item = each.encode_histories(written)
-        ids.append(own)
+        prompt_ids, offsets, places, item = each.encode_histories(encoding)
+        ids.append(prompt_ids)
         lengths.append(np.diff(offsets))
         games.append(item + before)
-        seen.append(places)
+        prompt_lengths.append(places)
         before += len(offsets) - 1
         table = each.read_columns("fen", "best")
         for text, move in zip(table["fen"], table["best"], strict=True):
-            answers.append(np.array(written.answer(chess.Board(text), chess.Move.from_uci(move)), np.uint8))
+            answers.append(np.array(encoding.answer(chess.Board(text), chess.Move.from_uci(move)), np.uint8))
     offsets = np.cumsum([0, *map(len, answers)])
-    made = BranchCorpus(
-        np.concatenate(ids), np.cumsum(np.concatenate(lengths)), np.concatenate(games), np.concatenate(seen),
-        np.concatenate(answers), offsets, written.size,
+    corpus = BranchCorpus(
+        np.concatenate(ids), np.cumsum(np.concatenate(lengths)), np.concatenate(games), np.concatenate(prompt_lengths),
+        np.concatenate(answers), offsets, encoding.size,
     )  # fmt: skip
-    if made.longest > spec.block_size:
-        hint = f"--block-size {made.longest}"
-        raise BadInputError(f"--block-size {spec.block_size:,}: a move comes after {made.longest:,} tokens", hint)
-    return made
+    if corpus.longest > spec.block_size:
+        hint = f"--block-size {corpus.longest}"
+        raise BadInputError(f"--block-size {spec.block_size:,}: a move comes after {corpus.longest:,} tokens", hint)
+    return corpus
 
 
 def make_heldout_measure(spec: BranchSpec | PositionSpec, inputs: Inputs) -> Callable[[Any], Mapping[str, float]]:
@@ -616,8 +630,10 @@ def make_heldout_measure(spec: BranchSpec | PositionSpec, inputs: Inputs) -> Cal
         model = LanguageModel(network, CheckpointInfo.from_network(network, spec.encoding))
         verdicts = [verdict for _, verdict in judge_decisions(model, held)]
         names = {"valid": "valid", "legal": "legal", "legal_best": "best_of_legal", "mass": "legal_mass"}
-        means = {metric: float(np.mean([getattr(each, name) for each in verdicts])) for name, metric in names.items()}
-        return {f"heldout_{name}": value for name, value in means.items()}
+        metric_means = {
+            metric: float(np.mean([getattr(each, name) for each in verdicts])) for name, metric in names.items()
+        }
+        return {f"heldout_{name}": value for name, value in metric_means.items()}
 
     return measure
 

@@ -78,8 +78,8 @@ class VectorApply(Kind):
         overlap.refuse_overlap(inputs, run.spec["checkpoint"], games, places, spec.allow_overlap)
         overlap.refuse_overlap(inputs, spec.vector, games, places, spec.allow_overlap, "the vector")
         row: tables.ActivationCache = inputs.rows(tables.ActivationCache, run)[0]
-        made = next(iter(read_vector_rows(inputs, spec.vector).values()))
-        if made.checkpoint_id not in (None, row.checkpoint_id):
+        vector_row = next(iter(read_vector_rows(inputs, spec.vector).values()))
+        if vector_row.checkpoint_id not in (None, row.checkpoint_id):
             raise BadInputError("the vector and the cache are of different checkpoints")
 
     def run(self, task: Task[VectorApplySpec, ExecutionOptions]) -> None:
@@ -94,10 +94,10 @@ class VectorApply(Kind):
         classed = load_skill_classes(inputs, cache.dataset, every, spec.skill, spec.seed)
         highest = int(classed.classes.max())
         classified_rows = np.flatnonzero((classed.classes == 0) | (classed.classes == highest))
-        places, strong = every[classified_rows], classed.classes[classified_rows] == highest
+        places, is_strong = every[classified_rows], classed.classes[classified_rows] == highest
         fold = np.arange(len(places)) % FOLD_COUNT
         for number in range(FOLD_COUNT):
-            if len(set(strong[fold == number].tolist())) < 2:
+            if len(set(is_strong[fold == number].tolist())) < 2:
                 raise BadInputError("all games of one half have the same class", "cache more games")
         for unit in task.units:
             layer = layers[unit]
@@ -108,13 +108,13 @@ class VectorApply(Kind):
                 )
             if not np.linalg.norm(vector) > 0:
                 raise BadInputError(f"the vector of layer {layer} is 0, so it has no direction")
-            along = (
+            projection = (
                 sum_cached_activations(cache, layer, places, rows)
                 @ (vector / np.linalg.norm(vector))
                 / positions[classified_rows]
             )
-            right = (along > compute_thresholds(along, strong, fold)) == strong
-            for game, truth, value, correct in zip(places, strong, along, right, strict=True):
+            right = (projection > compute_thresholds(projection, is_strong, fold)) == is_strong
+            for game, truth, value, correct in zip(places, is_strong, projection, right, strict=True):
                 task.emit(
                     "score",
                     unit,
@@ -128,13 +128,13 @@ class VectorApply(Kind):
             task.done(unit)
 
 
-def compute_thresholds(along: np.ndarray, strong: np.ndarray, fold: np.ndarray) -> np.ndarray:
+def compute_thresholds(projection: np.ndarray, is_strong: np.ndarray, fold: np.ndarray) -> np.ndarray:
     """Return, for each game, the midpoint between the mean projections of the two classes in the other fold.
 
     along float64 [games], strong bool [games], fold int [games]; returns float64 [games].
     """
     middle = [
-        (along[(fold != number) & strong].mean() + along[(fold != number) & ~strong].mean()) / 2
+        (projection[(fold != number) & is_strong].mean() + projection[(fold != number) & ~is_strong].mean()) / 2
         for number in range(FOLD_COUNT)
     ]
     return np.array(middle)[fold]

@@ -55,11 +55,11 @@ class EditKind(Kind):
         return 1 if spec.moves else len(selections.select_games(spec, inputs)[1]) * spec.states_per_game
 
     def estimate(self, spec: EditSettings, inputs: Inputs) -> RunEstimate:
-        tried = len(list_edit_settings(spec, inputs))
+        setting_count = len(list_edit_settings(spec, inputs))
         each = 1 + len(spec.other_directions) + sum(spec.control_draws.values())
-        remarks = (f"{tried} edits of every state: layers x scales",) if tried > 1 else ()
+        remarks = (f"{setting_count} edits of every state: layers x scales",) if setting_count > 1 else ()
         states = self.units(spec, inputs)
-        edits = states * (1 + tried * each)
+        edits = states * (1 + setting_count * each)
         return RunEstimate({"trial": edits}, 0, remarks, self.operations(spec, inputs, states, edits))
 
     def operations(self, spec: Any, inputs: Inputs, states: int, edits: int) -> float:
@@ -77,7 +77,7 @@ class EditKind(Kind):
         games, places = selections.select_games(spec, inputs)
         overlap.refuse_overlap(inputs, spec.checkpoint, games, places, spec.allow_overlap)
         for probe in spec.probes.values():
-            overlap.refuse_overlap(inputs, probe, games, places, spec.allow_overlap, what="the probe")
+            overlap.refuse_overlap(inputs, probe, games, places, spec.allow_overlap, subject="the probe")
 
 
 class BoardEdit(EditKind):
@@ -188,8 +188,10 @@ class NextTokenEdit(EditKind):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = DAVIS_PRESETS
 
     def estimate(self, spec: EditSettings, inputs: Inputs) -> RunEstimate:
-        made = super().estimate(spec, inputs)
-        return replace(made, bytes=4 * made.rows["trial"] * inputs.encoding(spec.checkpoint).answer_size)
+        run_estimate = super().estimate(spec, inputs)
+        return replace(
+            run_estimate, bytes=4 * run_estimate.rows["trial"] * inputs.encoding(spec.checkpoint).answer_size
+        )
 
     def check(self, spec: NextTokenEditSpec, inputs: Inputs) -> None:  # type: ignore[override]
         if spec.prefixes:
@@ -217,12 +219,12 @@ class NextTokenEdit(EditKind):
 def emit_edit_overlap(task: Task[Any, Any], games: Any, places: np.ndarray) -> None:
     """Emit the overlap of the edited games with the training games of the model and the probes, as metric points of
     unit 0."""
-    evaluated = EvaluatedGames.from_items(games, places)
+    evaluated_games = EvaluatedGames.from_items(games, places)
     inputs = {"checkpoint": task.spec.checkpoint, "probe": task.spec.probe, "black-probe": task.spec.black_probe}
     for name, reference in inputs.items():
         if reference is None:
             continue
-        counted = overlap.measure_overlap(task.inputs, reference, evaluated)
-        for column, value in counted.columns().items():
+        measured_overlap = overlap.measure_overlap(task.inputs, reference, evaluated_games)
+        for column, value in measured_overlap.columns().items():
             if isinstance(value, int):
                 task.emit("metric_point", 0, name=f"overlap/{name}/{column}", step=0, value=float(value))

@@ -34,22 +34,26 @@ def build_state_boards(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[Boa
     rows = inputs.read_unit_rows(tables.Trial, row, tables.Trial.condition, tables.Trial.sample)
     encoding = inputs.encoding(EditSpec(**inputs.read_spec(row)).checkpoint)
     first = next(r for r in rows if r.fen)
-    where = f"game {first.item}, ply {first.ply}" if first.item >= 0 else f"after {first.ply} plies"
+    location = f"game {first.item}, ply {first.ply}" if first.item >= 0 else f"after {first.ply} plies"
     original = chess.Board(first.fen)
     detail = first.detail or {}
     if first.condition == "skipped":
         caption = (f"skipped: the greedy text {first.text!r} is {detail['skipped']}",)
-        return [BoardFrame.from_board(original, title=where, caption=caption)], ""
+        return [BoardFrame.from_board(original, title=location, caption=caption)], ""
     square = chess.parse_square(detail["square"])
     modified = original.copy(stack=False)
     modified.remove_piece_at(square)
-    wanted = row.get("condition") or "clean"
-    condition = wanted if wanted != "clean" else next(r.condition for r in rows if r.condition.startswith("edit"))
+    condition_name = row.get("condition") or "clean"
+    condition = (
+        condition_name
+        if condition_name != "clean"
+        else next(r.condition for r in rows if r.condition.startswith("edit"))
+    )
     clean, edited = ([r for r in rows if r.condition == name] for name in ("clean", condition))
     boards = [
         BoardFrame.from_board(
             original,
-            title=f"clean, {where}",
+            title=f"clean, {location}",
             marks={square: "from"},
             arrows=move_arrows(original, [encoding.parse(r.text, original) for r in clean]),
             caption=build_caption(clean),
@@ -75,11 +79,11 @@ def add_heat(boards: list[BoardFrame], inputs: Inputs, row: Mapping[str, Any], c
     except NotFoundError:
         return boards
     label = f"probability of {PIECE_CLASSES[heat_readings.label]} in the probe of layer {heat_readings.layer}"
-    warm = []
-    for frame, which in zip(boards, MODEL_SIDES, strict=True):
-        values = np.clip(heat_readings.values(which, heat_readings.label, "probability"), 0.0, 1.0).tolist()
-        warm.append(replace(frame, heat=dict(enumerate(values)), heat_label=label))
-    return warm
+    heat_values = []
+    for frame, side_name in zip(boards, MODEL_SIDES, strict=True):
+        values = np.clip(heat_readings.values(side_name, heat_readings.label, "probability"), 0.0, 1.0).tolist()
+        heat_values.append(replace(frame, heat=dict(enumerate(values)), heat_label=label))
+    return heat_values
 
 
 def build_caption(rows: list[tables.Trial]) -> tuple[str, ...]:

@@ -67,18 +67,22 @@ def build_prefixes(
     by_game: dict[int, list[int]] = {}
     for unit in units:
         by_game.setdefault(unit // per_game, []).append(unit)
-    made_of_all: list[GamePrefix] = []
-    for number, own in by_game.items():
+    all_prefixes: list[GamePrefix] = []
+    for number, game_units in by_game.items():
         turns = GameTurns.from_game(encoding, games, int(places[number]))
         if spec.prefixes:
-            chosen = [(unit, spec.prefixes[unit % per_game]) for unit in own]
-            made = [
-                State(u, turns.item, ply, turns.prompts[ply], turns.boards[ply]) for u, ply in chosen if turns.has(ply)
+            unit_plies = [(unit, spec.prefixes[unit % per_game]) for unit in game_units]
+            prefixes = [
+                State(u, turns.item, ply, turns.prompts[ply], turns.boards[ply])
+                for u, ply in unit_plies
+                if turns.has(ply)
             ]
         else:
-            made = build_states(spec, encoding, games, places, own)
-        made_of_all += [GamePrefix(state, *turns.continue_from(state, spec.future, spec.future_unit)) for state in made]
-    return made_of_all
+            prefixes = build_states(spec, encoding, games, places, game_units)
+        all_prefixes += [
+            GamePrefix(state, *turns.continue_from(state, spec.future, spec.future_unit)) for state in prefixes
+        ]
+    return all_prefixes
 
 
 @dataclass(frozen=True)
@@ -135,11 +139,11 @@ def iterate_board_copies(moves: Sequence[chess.Move]) -> Iterator[chess.Board]:
 def build_single_prefix(spec: NextTokenEditSpec, encoding: Encoding) -> GamePrefix:
     """Return the position of a run with --moves, and with --later also the later board."""
     state = build_state_after(spec.sans, encoding)
-    alone = State(state.unit, state.item, state.ply, state.prompt, state.board.copy(stack=False))
+    single_state = State(state.unit, state.item, state.ply, state.prompt, state.board.copy(stack=False))
     if not spec.later:
-        return GamePrefix(alone)
+        return GamePrefix(single_state)
     later = build_state_after((*spec.sans, *spec.later.split()), encoding)
-    return GamePrefix(alone, later.board.copy(stack=False), later.prompt)
+    return GamePrefix(single_state, later.board.copy(stack=False), later.prompt)
 
 
 def remove_favourite(prefix: GamePrefix, square: int) -> Case:

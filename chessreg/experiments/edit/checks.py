@@ -49,9 +49,9 @@ def check_edit_spec(spec: EditSettings, inputs: Inputs) -> None:
             )
         if option != EMBEDDING_PROBE:
             fitted.append({row.layer for row in probes})
-    known = set.intersection(*fitted)
+    fitted_layers = set.intersection(*fitted)
     if EMBEDDING_PROBE in spec.probes and len(fitted) == 1:
-        known.add(EMBEDDINGS)
+        fitted_layers.add(EMBEDDINGS)
     if isinstance(spec, NextTokenEditSpec):
         check_next_token(spec, inputs, encoding, checkpoint)
         if rule.target is not None:
@@ -59,7 +59,7 @@ def check_edit_spec(spec: EditSettings, inputs: Inputs) -> None:
                 f"--scale-rule {spec.scale_rule} is not available for edits that read the next token",
                 "--scale-rule ln-final, ln-next, residual-norm or single_scale",
             )
-    check_edit_layers(spec, inputs, known, checkpoint)
+    check_edit_layers(spec, inputs, fitted_layers, checkpoint)
     if isinstance(spec, EditSpec) and spec.sae is not None:
         layers = {layer for setting in list_edit_settings(spec, inputs) for layer in setting.layers}
         check_saes(inputs, spec.sae, spec.expansion, layers, checkpoint)
@@ -95,17 +95,19 @@ def check_edit_probe(name: str, probe: tables.ProbeRecord, checkpoint: tables.Ch
         )
 
 
-def check_edit_layers(spec: EditSettings, inputs: Inputs, known: set[int], checkpoint: tables.Checkpoint) -> None:
-    """Raise BadInputError for an edited layer that the model or the probes do not have. `known` are the probes'
+def check_edit_layers(
+    spec: EditSettings, inputs: Inputs, fitted_layers: set[int], checkpoint: tables.Checkpoint
+) -> None:
+    """Raise BadInputError for an edited layer that the model or the probes do not have. `fitted_layers` are the probes'
     layers."""
     shift = spec.find_probed_layer(0)
     for setting in list_edit_settings(spec, inputs):
-        if missing := [layer for layer in setting.layers if layer + shift not in known]:
-            shifted = f" for layer {missing[0]}: --probe-shift is {shift}" if shift else ""
+        if missing := [layer for layer in setting.layers if layer + shift not in fitted_layers]:
+            shift_text = f" for layer {missing[0]}: --probe-shift is {shift}" if shift else ""
             raise BadInputError(
-                f"no probe reads layer {missing[0] + shift}{shifted}",
-                f"the probes share layers {', '.join(map(str, sorted(known)))}"
-                if known
+                f"no probe reads layer {missing[0] + shift}{shift_text}",
+                f"the probes share layers {', '.join(map(str, sorted(fitted_layers)))}"
+                if fitted_layers
                 else "the probes have no layer in common",
             )
         if missing := [layer for layer in setting.layers if not 0 <= layer < checkpoint.layers]:
@@ -128,11 +130,11 @@ def check_saes(
     rows = select_sae_rows(inputs, reference, expansion)
     if any(row.checkpoint_id != checkpoint.id for row in rows):
         raise BadInputError("--sae was trained on another checkpoint than --checkpoint", "chessreg sae list")
-    there = {row.hook_point for row in rows}
-    if missing := [layer for layer in sorted(layers) if format_hook_point(layer) not in there]:
+    hook_points = {row.hook_point for row in rows}
+    if missing := [layer for layer in sorted(layers) if format_hook_point(layer) not in hook_points]:
         raise BadInputError(
             f"--sae has no SAE of the edited hook point {format_hook_point(missing[0])}",
-            f"its SAEs are of {', '.join(sorted(there))}",
+            f"its SAEs are of {', '.join(sorted(hook_points))}",
         )
 
 
@@ -193,18 +195,23 @@ def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encodi
         references = {"--probe": (spec.probe,), "--other-probes": spec.other_probes}
     prompt = encoding.prompt(make_knight_moves(min(ply, 4 + ply % 2)))  # these plies cover every phase of a turn
     tokens = Tokens.from_items([prompt])
-    fitted = [(option, reference) for option, own in references.items() for reference in own if reference is not None]
+    fitted = [
+        (option, reference)
+        for option, reference_list in references.items()
+        for reference in reference_list
+        if reference is not None
+    ]
     for option, reference in fitted:
         probe = inputs.rows(tables.ProbeRecord, inputs.run(reference, "probe"))[0]
         site = resolve_site_name(probe.positions, encoding)
-        known = site in encoding.site_names
-        if known and len(prompt) - 1 in encoding.sites(site, tokens).token:
+        is_known_site = site in encoding.site_names
+        if is_known_site and len(prompt) - 1 in encoding.sites(site, tokens).token:
             continue
-        where = f"at {site}" if known else "at unnamed tokens"
+        location = f"at {site}" if is_known_site else "at unnamed tokens"
         hint = "give --probe-tokens any, or a probe fitted at these tokens"
         if side == "Black" and not black:
             hint += ", as --black-probe"
-        raise ProbeMismatchError(f"{option} was fitted {where}, and {side} is to move after {ply} plies", hint)
+        raise ProbeMismatchError(f"{option} was fitted {location}, and {side} is to move after {ply} plies", hint)
 
 
 def make_knight_moves(plies: int) -> tuple[str, ...]:

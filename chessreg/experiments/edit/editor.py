@@ -52,10 +52,10 @@ class Editor:
         for state, prompt in zip(states, prompts, strict=True):
             if len(prompt) > room:
                 self.emit_skipped(state, None, None, "too long")
-        fitting = [i for i, prompt in enumerate(prompts) if len(prompt) <= room]
-        if not fitting:
+        fitting_rows = [i for i, prompt in enumerate(prompts) if len(prompt) <= room]
+        if not fitting_rows:
             return
-        states, prompts = [states[i] for i in fitting], [prompts[i] for i in fitting]
+        states, prompts = [states[i] for i in fitting_rows], [prompts[i] for i in fitting_rows]
         session = open_decoding_session(self.model, len(states))
         session.feed(prompts)
         trees = TokenTree(session)
@@ -63,22 +63,22 @@ class Editor:
         # of a set of token ids is deterministic; another order of nodes would change the last bits.
         boards = [state.board for state in states]
         canonical = [frozenset(self.encoding.answers(board).values()) for board in boards]
-        trees.grow([[ids[:-1] for ids in own] for own in canonical])
+        trees.grow([[ids[:-1] for ids in move_ids] for move_ids in canonical])
         greedy = self.write(trees, boards, [[(0,)]] * len(states), [0.0])
         removals, rows = [], []
-        for row, (state, [sampled]) in enumerate(zip(states, greedy, strict=True)):
-            move = self.encoding.parse(sampled.tokens, state.board)
+        for row, (state, [greedy_text]) in enumerate(zip(states, greedy, strict=True)):
+            move = self.encoding.parse(greedy_text.tokens, state.board)
             reason = explain_skip(self.spec, state.board, move)
             if move is None or reason:
-                self.emit_skipped(state, sampled, move, reason or "illegal")
-            elif not self.removals.has_directions(removed := remove_moving_piece(state, move)):
-                self.emit_skipped(state, sampled, move, "no direction")
+                self.emit_skipped(state, greedy_text, move, reason or "illegal")
+            elif not self.removals.has_directions(removal := remove_moving_piece(state, move)):
+                self.emit_skipped(state, greedy_text, move, "no direction")
             else:
-                removals.append(removed)
+                removals.append(removal)
                 rows.append(row)
         if not removals:
             return
-        answers = [self.list_removal_answers(removed) for removed in removals]
+        answers = [self.list_removal_answers(removal) for removal in removals]
         session.select(rows)
         clean = self.emit_condition(CLEAN, trees.take(rows), removals, answers)
         edited_prompts = [prompts[row] for row in rows]
@@ -91,13 +91,13 @@ class Editor:
             branch = TokenTree(session.branch(edits))
             self.emit_condition(condition.name, branch, removals, answers, clean, edits, condition.setting.number)
 
-    def list_removal_answers(self, removed: Removal) -> RemovalAnswers:
+    def list_removal_answers(self, removal: Removal) -> RemovalAnswers:
         """Return the texts of the legal moves on both boards of a removal, for scoring."""
-        original, modified = (self.encoding.answers(board) for board in removed.boards)
-        shared = tuple(tuple(sorted({original[move], modified[move]})) for move in original if move in modified)
-        accepted = [self.encoding.accepted_ids(board) for board in removed.boards] if self.spec.spellings else []
+        original, modified = (self.encoding.answers(board) for board in removal.boards)
+        shared_texts = tuple(tuple(sorted({original[move], modified[move]})) for move in original if move in modified)
+        accepted_ids = [self.encoding.accepted_ids(board) for board in removal.boards] if self.spec.spellings else []
         canonical = frozenset(original.values()), frozenset(modified.values())
-        return RemovalAnswers(canonical, shared, Trie.from_sets(accepted))
+        return RemovalAnswers(canonical, shared_texts, Trie.from_sets(accepted_ids))
 
     def write(
         self,
@@ -126,52 +126,54 @@ class Editor:
         `clean`, the readings of the clean model, they also have the side effects of the edit.
         """
         spec = self.spec
-        probabilities = score_canonical_answers(trees, [own.canonical for own in answers])
+        probabilities = score_canonical_answers(trees, [state_answers.canonical for state_answers in answers])
         masses = [
-            (sum_mass(p, own.canonical[0]), sum_mass(p, own.canonical[1]))
-            for p, own in zip(probabilities, answers, strict=True)
+            (sum_mass(p, state_answers.canonical[0]), sum_mass(p, state_answers.canonical[1]))
+            for p, state_answers in zip(probabilities, answers, strict=True)
         ]
         every: list[list[Mass]] = [[]] * len(removals)
         if spec.spellings:
-            tries = [own.accepted_texts for own in answers]
+            tries = [state_answers.accepted_texts for state_answers in answers]
             every = compute_accepted_masses(trees, tries, self.encoding, spec.max_tokens, sets=2)
         keys = [
-            [(0,), *((spec.seed, "edit", removed.state.unit, sample) for sample in range(spec.samples))]
-            for removed in removals
+            [(0,), *((spec.seed, "edit", removal.state.unit, sample) for sample in range(spec.samples))]
+            for removal in removals
         ]
-        boards = [removed.state.board for removed in removals]
+        boards = [removal.state.board for removal in removals]
         texts = self.write(trees, boards, keys, [0.0, *[spec.temperature] * spec.samples])
         # This is read last: it computes the last tokens of the prompts again. Without edits it uses a branch, because
         # the session itself continues.
         session = trees.session if edits else trees.session.branch(())
-        logits = self.removals.read(session, [removed.state.prompt for removed in removals], edits)
-        seen = [StateReading.from_logits(*each) for each in zip(logits, probabilities, answers, removals, strict=True)]
-        for row, removed in enumerate(removals):
+        logits = self.removals.read(session, [removal.state.prompt for removal in removals], edits)
+        readings = [
+            StateReading.from_logits(*each) for each in zip(logits, probabilities, answers, removals, strict=True)
+        ]
+        for row, removal in enumerate(removals):
             detail = EditRow(
-                piece=removed.piece.symbol(),
-                square=chess.square_name(removed.square),
-                move=removed.move.uci(),
-                position=removed.state.position,
-                half=assign_half(spec, removed.state.item),
+                piece=removal.piece.symbol(),
+                square=chess.square_name(removal.square),
+                move=removal.move.uci(),
+                position=removal.state.position,
+                half=assign_half(spec, removal.state.item),
                 setting=setting,
                 scales=[get_edit_scale(edit, row) for edit in edits if edit.token_mask != BLACK_SEGMENTS] or None,
             )
-            detail = detail.model_copy(update=seen[row].build_columns(clean[row] if clean else None))
+            detail = detail.model_copy(update=readings[row].build_columns(clean[row] if clean else None))
             if every[row]:
                 original, modified = every[row]
                 detail.spelled_original, detail.spelled_modified = original.probability, modified.probability
                 detail.spelled_missed = max(original.unexplored, modified.unexplored)
-            self.emit(name, removed, GREEDY_SAMPLE, texts[row][0], masses[row], detail)
-            for sample, sampled in enumerate(texts[row][1:]):
-                self.emit(name, removed, sample, sampled)
-        return seen
+            self.emit(name, removal, GREEDY_SAMPLE, texts[row][0], masses[row], detail)
+            for sample, sampled_text in enumerate(texts[row][1:]):
+                self.emit(name, removal, sample, sampled_text)
+        return readings
 
     def emit(
         self,
         name: str,
-        removed: Removal,
+        removal: Removal,
         sample: int,
-        written: SampledText,
+        sampled_text: SampledText,
         mass: tuple[float, float] | tuple[None, None] = (None, None),
         detail: EditRow | None = None,
     ) -> None:
@@ -180,7 +182,7 @@ class Editor:
 
         `mass` is the legal move mass on the original and the modified board, each None if not measured.
         """
-        state = removed.state
+        state = removal.state
         self.task.emit(
             "trial",
             state.unit,
@@ -191,15 +193,17 @@ class Editor:
             item=state.item,
             ply=state.ply,
             fen=state.board.fen() if name == CLEAN and sample == GREEDY_SAMPLE else None,
-            text=written.text,
-            legal_original=self.encoding.parse(written.tokens, state.board) is not None,
-            legal_modified=self.encoding.parse(written.tokens, removed.modified) is not None,
+            text=sampled_text.text,
+            legal_original=self.encoding.parse(sampled_text.tokens, state.board) is not None,
+            legal_modified=self.encoding.parse(sampled_text.tokens, removal.modified) is not None,
             mass_original=mass[0],
             mass_modified=mass[1],
         )
 
-    def emit_skipped(self, state: State, written: SampledText | None, move: chess.Move | None, reason: str) -> None:
-        text = written.text if written else ""
+    def emit_skipped(
+        self, state: State, sampled_text: SampledText | None, move: chess.Move | None, reason: str
+    ) -> None:
+        text = sampled_text.text if sampled_text else ""
         row = EditRow(skipped=reason, move=move.uci() if move else None)
         emit_skipped(self.task, state, row, text, legal=move is not None)
 
@@ -233,12 +237,17 @@ class StateReading:
 
     @classmethod
     def from_logits(
-        cls, logits: np.ndarray, probabilities: Mapping[Prefix, float], answers: RemovalAnswers, removed: Removal
+        cls, logits: np.ndarray, probabilities: Mapping[Prefix, float], answers: RemovalAnswers, removal: Removal
     ) -> StateReading:
         """Return the readings, given the probe's logits float32 [64, 13] and the probability of every answer."""
-        shared = [sum(probabilities[ids] for ids in ways) for ways in answers.shared_texts]
-        there = np.exp(logits[removed.square].astype(np.float64) - logits[removed.square].max())
-        return cls(removed.square, float(there[EMPTY] / there.sum()), logits.argmax(1), np.array(shared, np.float64))
+        shared_probabilities = [sum(probabilities[ids] for ids in texts) for texts in answers.shared_texts]
+        exponentials = np.exp(logits[removal.square].astype(np.float64) - logits[removal.square].max())
+        return cls(
+            removal.square,
+            float(exponentials[EMPTY] / exponentials.sum()),
+            logits.argmax(1),
+            np.array(shared_probabilities, np.float64),
+        )
 
     def build_columns(self, clean: StateReading | None) -> dict[str, float | None]:
         """Return the columns of EditRow with these readings. Without `clean`, comparisons with the clean model are left
@@ -266,8 +275,8 @@ def compute_divergences(clean: np.ndarray, edited: np.ndarray) -> tuple[float, f
     (0.0, 0.0)
     """
     p, q = clean / clean.sum(), edited / edited.sum()
-    known = p > 0
-    kl = float((p[known] * (np.log(p[known]) - np.log(np.maximum(q[known], MIN_PROBABILITY)))).sum())
+    is_positive = p > 0
+    kl = float((p[is_positive] * (np.log(p[is_positive]) - np.log(np.maximum(q[is_positive], MIN_PROBABILITY)))).sum())
     return float(np.abs(p - q).sum() / 2), max(kl, 0.0)
 
 
@@ -276,8 +285,8 @@ def score_canonical_answers(
 ) -> list[dict[Prefix, float]]:
     """Return for each row the exact probability of every answer of any of its boards."""
     rows = [sorted(frozenset[Prefix]().union(*answers)) for answers in boards]
-    scored = score_sequences(trees, rows)
-    return [dict(zip(row, np.exp(values).tolist(), strict=True)) for row, values in zip(rows, scored, strict=True)]
+    log_scores = score_sequences(trees, rows)
+    return [dict(zip(row, np.exp(values).tolist(), strict=True)) for row, values in zip(rows, log_scores, strict=True)]
 
 
 def sum_mass(probabilities: Mapping[Prefix, float], answers: frozenset[Prefix]) -> float:

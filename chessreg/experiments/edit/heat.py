@@ -49,10 +49,10 @@ class ProbeReadings:
     square: int
     label: int  # class of the removed piece
 
-    def values(self, which: Literal["clean", "edited"], label: int, measure: Measure = "logprob") -> np.ndarray:
+    def values(self, side_name: Literal["clean", "edited"], label: int, measure: Measure = "logprob") -> np.ndarray:
         """Return the values of one class on every square, float64 [64]: its logit, or its log-softmax or softmax over
         the classes."""
-        logits = (self.clean if which == "clean" else self.edited).astype(np.float64)
+        logits = (self.clean if side_name == "clean" else self.edited).astype(np.float64)
         if measure == "logit":
             return logits[:, label]
         logits = logits - logits.max(1, keepdims=True)
@@ -89,22 +89,26 @@ def load_edited_state(inputs: Inputs, run_id: UUID, unit: int, condition: str | 
         run = session.get_one(tables.Run, run_id)
         settings, kind = run.spec, run.kind
         row = session.get(tables.Trial, (run_id, unit, CLEAN, -1))
-        skipped = session.get(tables.Trial, (run_id, unit, "skipped", -1))
+        skipped_trial = session.get(tables.Trial, (run_id, unit, "skipped", -1))
     if kind != "edit":
         raise BadInputError(
             f"run {shorten_id(run_id)} is of kind {kind}, but probe readings are compared in runs of kind edit",
             f"chessreg board {shorten_id(run_id)}:{unit}",
         )
     if row is None:
-        if skipped is None:
+        if skipped_trial is None:
             raise NotFoundError(f"run {shorten_id(run_id)} has no state {unit}", "chessreg runs show RUN")
-        raise BadInputError(f"state {unit} was skipped: {(skipped.detail or {}).get('skipped')}", "choose another unit")
+        raise BadInputError(
+            f"state {unit} was skipped: {(skipped_trial.detail or {}).get('skipped')}", "choose another unit"
+        )
     spec = EditSpec(**settings)
     edited = _load_removals(spec, inputs)
-    chosen = edited.find_condition(condition)
+    edit_condition = edited.find_condition(condition)
     state = load_state(spec, edited.encoding, inputs, unit)
-    removed = remove_moving_piece(state, chess.Move.from_uci((row.detail or {})["move"]))
-    return LoadedState(spec, edited, chosen, state, removed, edited.build_edits(chosen, [state.prompt], [removed]))
+    removal = remove_moving_piece(state, chess.Move.from_uci((row.detail or {})["move"]))
+    return LoadedState(
+        spec, edited, edit_condition, state, removal, edited.build_edits(edit_condition, [state.prompt], [removal])
+    )
 
 
 def load_readings(
@@ -116,13 +120,13 @@ def load_readings(
     errors of `load_edited_state`.
     """
     place = load_edited_state(inputs, run_id, unit, condition)
-    removed, setting = place.removal, place.condition.setting
+    removal, setting = place.removal, place.condition.setting
     at = max(setting.layers) if layer is None else layer
     probe = load_probe(inputs, place.spec.probe, at)
     model, prompt = place.removals.model, place.state.prompt
     clean, after = (compute_probe_logits(model, prompt, [probe], active)[0] for active in ([], place.edits))
     name, board = place.condition.name, place.state.board
-    return ProbeReadings(clean, after, at, name, board, removed.modified, removed.square, removed.label)
+    return ProbeReadings(clean, after, at, name, board, removal.modified, removal.square, removal.label)
 
 
 def compute_probe_logits(
@@ -138,17 +142,17 @@ def compute_probe_logits(
 
 def build_edit_panels(readings: ProbeReadings, label: int, measure: Measure, clip: float | None) -> list[HeatPanel]:
     """Return the panels of Figure 5: the class before and after the edit, and below it the empty square."""
-    made = []
+    panels = []
     for row in dict.fromkeys((label, EMPTY)):
         name = "empty" if row == EMPTY else PIECE_CLASSES[row]
-        values = {which: readings.values(which, row, measure) for which in MODEL_SIDES}
+        values = {side_name: readings.values(side_name, row, measure) for side_name in MODEL_SIDES}
         low, high = choose_color_range(list(values.values()), measure, clip)
-        for which in MODEL_SIDES:
-            board = readings.original if which == "clean" else readings.modified
-            title = f"{name}, {'original' if which == 'clean' else 'edited'} model, {measure}"
-            clipped = np.clip(values[which], low, high)
-            made.append(HeatPanel(title, clipped, low, high, get_board_letters(board), (readings.square,)))
-    return made
+        for side_name in MODEL_SIDES:
+            board = readings.original if side_name == "clean" else readings.modified
+            title = f"{name}, {'original' if side_name == 'clean' else 'edited'} model, {measure}"
+            clipped_values = np.clip(values[side_name], low, high)
+            panels.append(HeatPanel(title, clipped_values, low, high, get_board_letters(board), (readings.square,)))
+    return panels
 
 
 def build_reading_panels(readings: ProbeReadings, label: int, measure: Measure, clip: float) -> list[HeatPanel]:
@@ -158,11 +162,11 @@ def build_reading_panels(readings: ProbeReadings, label: int, measure: Measure, 
     letters = get_board_letters(readings.original)
     truth = np.array([float(letter == name) for letter in letters])
     low, high = choose_color_range([values], measure, clip)
-    whole = choose_color_range([values], measure, None)
+    color_range = choose_color_range([values], measure, None)
     return [
         HeatPanel(f"{name} on the board", truth, 0.0, 1.0, letters),
         HeatPanel(f"{measure}, clipped at {clip:g}", np.clip(values, low, high), low, high),
-        HeatPanel(measure, values, *whole),
+        HeatPanel(measure, values, *color_range),
     ]
 
 

@@ -83,13 +83,14 @@ class EditedModel(Generic[S]):
     def find_condition(self, name: str | None) -> EditCondition:
         """Return the condition of this name; without a name the first edit. Raises NotFoundError for an unknown
         name."""
-        known = {condition.name: condition for condition in self.list_conditions()}
-        wanted = name or next(iter(known))
-        if wanted not in known:
+        conditions = {condition.name: condition for condition in self.list_conditions()}
+        condition_name = name or next(iter(conditions))
+        if condition_name not in conditions:
             raise NotFoundError(
-                f"this edit has no condition {clip_text(wanted)!r}", f"its conditions are {', '.join(known)}"
+                f"this edit has no condition {clip_text(condition_name)!r}",
+                f"its conditions are {', '.join(conditions)}",
             )
-        return known[wanted]
+        return conditions[condition_name]
 
     def find_edited_layers(self, condition: EditCondition) -> tuple[int, ...]:
         """Return the layers that a condition edits, ascending."""
@@ -142,9 +143,9 @@ class EditedModel(Generic[S]):
         spec, source, layers = self.spec, condition.source, condition.setting.layers
         black = [] if spec.black_probe is None else [spec.black_probe]
         if source in (RANDOM, SHUFFLED) and not (source == SHUFFLED and spec.shuffled_probe):
-            drawn = [f"seed:{spec.seed}/{condition.draw}"]
-            drawn += [spec.probe] if source == SHUFFLED or self.rule.target is not None else []
-            return source, drawn + (black if source == SHUFFLED else [])
+            origin_texts = [f"seed:{spec.seed}/{condition.draw}"]
+            origin_texts += [spec.probe] if source == SHUFFLED or self.rule.target is not None else []
+            return source, origin_texts + (black if source == SHUFFLED else [])
         if source == SHUFFLED:
             return source, [f"{spec.shuffled_probe}/layer-{layer}" for layer in layers]
         references = ["{}/layer-{}".format(*spec.probe_at(spec.probe, layer)) for layer in layers]
@@ -177,19 +178,19 @@ class PieceRemovals(EditedModel[EditSpec]):
             return condition.source, [f"{self.spec.sae}/{name}" for name in names]
         return super().describe_origin(condition)
 
-    def has_directions(self, removed: Removal) -> bool:
+    def has_directions(self, removal: Removal) -> bool:
         """Return whether every probe has the directions that the edit of this state needs.
 
         Each probe needs one for the piece on its square. With permuted labels it also needs one for another piece.
         """
-        spec, square = self.spec, removed.square
-        own = [probe.weight for probe in (*self.probes.values(), *self.black.values())]
-        permuted = [probe.weight for probe in self.shuffled.values()]
-        drawn = own if spec.shuffled_label_controls and not permuted else []
-        if any(set(find_known_pieces(weight, square)) <= {removed.label} for weight in drawn):
+        spec, square = self.spec, removal.square
+        probe_weights = [probe.weight for probe in (*self.probes.values(), *self.black.values())]
+        shuffled_weights = [probe.weight for probe in self.shuffled.values()]
+        drawn_weights = probe_weights if spec.shuffled_label_controls and not shuffled_weights else []
+        if any(set(find_known_pieces(weight, square)) <= {removal.label} for weight in drawn_weights):
             return False
-        labels = [label for label, share in ((removed.label, spec.piece), (EMPTY, spec.blank)) if share]
-        return all(weight[:, square, label].any() for weight in (*own, *permuted) for label in labels)
+        labels = [label for label, share in ((removal.label, spec.piece), (EMPTY, spec.blank)) if share]
+        return all(weight[:, square, label].any() for weight in (*probe_weights, *shuffled_weights) for label in labels)
 
     def build_edits(
         self,
@@ -209,20 +210,20 @@ class PieceRemovals(EditedModel[EditSpec]):
             real = self.build_edits(replace(condition, source="edit"), prompts, removals)
         if real is None:
             masks = (WHITE_SEGMENTS, BLACK_SEGMENTS) if self.black else (self.spec.token_mask,)
-            made = [self.edit(condition, layer, removals, mask) for layer in setting.layers for mask in masks]
+            edits = [self.edit(condition, layer, removals, mask) for layer in setting.layers for mask in masks]
             readings = [
                 self.read_rule_inputs(layer, removals) if self.rule.target else None for layer in setting.layers
             ]
-            return apply_scale_rule(self.model, prompts, made, readings, self.rule, setting.value)
+            return apply_scale_rule(self.model, prompts, edits, readings, self.rule, setting.value)
         if source == SHAM:
             return [replace(edit, scale=0.0) for edit in real]
         if source == ENCODE_DECODE:
             return [replace(edit, scale=0.0, instead=self.saes[edit.layer].reconstruction) for edit in real]
         if source == WRONG_LAYER:
-            moved = [(edit, self.find_wrong_layer(edit.layer)) for edit in real]
-            return [replace(edit, layer=layer, reference=self.get_norm_reference(layer)) for edit, layer in moved]
-        drawn = [self.edit(condition, edit.layer, removals, edit.token_mask) for edit in real]
-        return [replace(own, scale=edit.scale) for own, edit in zip(drawn, real, strict=True)]
+            moved_edits = [(edit, self.find_wrong_layer(edit.layer)) for edit in real]
+            return [replace(edit, layer=layer, reference=self.get_norm_reference(layer)) for edit, layer in moved_edits]
+        random_edits = [self.edit(condition, edit.layer, removals, edit.token_mask) for edit in real]
+        return [replace(random_edit, scale=edit.scale) for random_edit, edit in zip(random_edits, real, strict=True)]
 
     def edit(self, condition: EditCondition, layer: int, removals: Sequence[Removal], token_mask: str) -> ResidualEdit:
         """Return the unscaled edit of a layer with a condition's directions at these tokens."""
@@ -237,21 +238,21 @@ class PieceRemovals(EditedModel[EditSpec]):
         spec, draw = self.spec, condition.draw
         weight = self.probe(layer, token_mask).weight
         if condition.source == RANDOM:
-            units = [removed.state.unit for removed in removals]
+            units = [removal.state.unit for removal in removals]
             return controls.draw_random_directions(spec.seed, draw, layer, units, len(weight))
-        labels = [removed.label for removed in removals]
+        labels = [removal.label for removal in removals]
         if condition.source == SHUFFLED and self.shuffled:
             weight = self.shuffled[layer].weight
         elif condition.source == SHUFFLED:
-            labels = [self.choose_shuffled_label(weight, removed, draw) for removed in removals]
-        squares = [removed.square for removed in removals]
+            labels = [self.choose_shuffled_label(weight, removal, draw) for removal in removals]
+        squares = [removal.square for removal in removals]
         return compute_piece_directions(weight, squares, labels, spec.piece, spec.blank)
 
-    def choose_shuffled_label(self, weight: np.ndarray, removed: Removal, draw: int) -> int:
+    def choose_shuffled_label(self, weight: np.ndarray, removal: Removal, draw: int) -> int:
         """Return another piece for which the probe has a direction on the square, drawn for the state."""
-        changes = [(removed.square, removed.label, EMPTY)]
+        changes = [(removal.square, removal.label, EMPTY)]
         [(_, label, _)] = controls.shuffle_pieces(
-            self.spec.seed, draw, removed.state.unit, changes, lambda square: find_known_pieces(weight, square)
+            self.spec.seed, draw, removal.state.unit, changes, lambda square: find_known_pieces(weight, square)
         )
         return label
 
@@ -266,8 +267,8 @@ class PieceRemovals(EditedModel[EditSpec]):
         rows = [torch.tensor([row]) for row in range(len(prompts))]
         logits = []
         for row, (prompt, at) in enumerate(zip(prompts, rows, strict=True)):
-            own = [edit.take(at) for edit in edits]
-            logits.append(compute_square_logits(residuals[:, row], self.model, prompt, [self.reader], own))
+            row_edits = [edit.take(at) for edit in edits]
+            logits.append(compute_square_logits(residuals[:, row], self.model, prompt, [self.reader], row_edits))
         return np.concatenate(logits)
 
     def probe(self, layer: int, token_mask: str) -> FittedProbe:
@@ -277,14 +278,14 @@ class PieceRemovals(EditedModel[EditSpec]):
     def read_rule_inputs(self, layer: int, removals: Sequence[Removal]) -> RuleReading:
         """Return the inputs of a target rule at a layer for these states."""
         probe = self.probes[layer]
-        own, average = [], []
-        for removed in removals:
-            board = np.array([classify_piece(removed.state.board.piece_at(square)) for square in chess.SQUARES])
-            of_class = probe.weight[:, :, removed.label]
-            own.append(of_class[:, removed.square])
-            average.append(of_class[:, board != removed.label].mean(1))
+        own_rows, average = [], []
+        for removal in removals:
+            board = np.array([classify_piece(removal.state.board.piece_at(square)) for square in chess.SQUARES])
+            class_weights = probe.weight[:, :, removal.label]
+            own_rows.append(class_weights[:, removal.square])
+            average.append(class_weights[:, board != removal.label].mean(1))
         centred = probe.centred and self.model.residual == "raw"
-        return RuleReading(torch.from_numpy(np.stack(own)), torch.from_numpy(np.stack(average)), centred)
+        return RuleReading(torch.from_numpy(np.stack(own_rows)), torch.from_numpy(np.stack(average)), centred)
 
 
 def check_finite(probe: FittedProbe) -> FittedProbe:
@@ -307,13 +308,13 @@ def compute_square_logits(
     themselves add is not removed, as in TransformerLens.
     """
     tokens = np.array(prompt)
-    here = [e for e in edits if get_token_mask(e.token_mask).compute(tokens, model.encoding)[-1]]
+    site_edits = [e for e in edits if get_token_mask(e.token_mask).compute(tokens, model.encoding)[-1]]
     logits = []
     for probe, residual in zip(probes, residuals.float().cpu(), strict=True):
         if probe.centred and model.residual == "raw":
-            own = [edit for edit in here if edit.layer <= probe.layer and edit.instead is None]
-            added = sum(float(edit.delta(residual)[0, 0].mean()) for edit in own)
-            residual = residual - (residual.mean() - added)
+            earlier_edits = [edit for edit in site_edits if edit.layer <= probe.layer and edit.instead is None]
+            edit_shift = sum(float(edit.delta(residual)[0, 0].mean()) for edit in earlier_edits)
+            residual = residual - (residual.mean() - edit_shift)
         logits.append(probe.reader()(residual[None])[0].numpy())
     return np.stack(logits)
 

@@ -153,18 +153,18 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
         key = source, condition.draw, layer
         if key in cached:
             return cached[key]
-        made: np.ndarray
+        directions: np.ndarray
         if source == RANDOM:
-            made = self.draw_random(cases, condition.draw, layer)
+            directions = self.draw_random(cases, condition.draw, layer)
         elif source == PATCH:
             assert tokens is not None
             at = torch.from_numpy(later[sites]).to(self.model.device)
-            made = tokens.residual(layer)[at].float().cpu().numpy()
-            made = normalize_rows(made) if self.spec.patch == "unit" else made
+            directions = tokens.residual(layer)[at].float().cpu().numpy()
+            directions = normalize_rows(directions) if self.spec.patch == "unit" else directions
         else:
-            made = self.compute_probe_directions(cases, condition, layer)
-        cached[key] = made
-        return made
+            directions = self.compute_probe_directions(cases, condition, layer)
+        cached[key] = directions
+        return directions
 
     def draw_random(self, cases: Sequence[Case], draw: int, layer: int) -> np.ndarray:
         """Return random directions float32 [cases, d_model]."""
@@ -178,28 +178,34 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
         """Return a probe's directions for the changes of each board float32 [cases, d_model], by the side to move."""
         spec, draw = self.spec, condition.draw
         if condition.source == WRONG_LAYER:
-            layer = next(own for own in condition.setting.layers if self.find_wrong_layer(own) == layer)
+            layer = next(
+                layer_number
+                for layer_number in condition.setting.layers
+                if self.find_wrong_layer(layer_number) == layer
+            )
         white, black = self.probes, self.black
         if condition.source == OTHER:
             white, black = self.other_probes[draw]
         elif condition.source == SHUFFLED and self.shuffled:
             white, black = self.shuffled, {}
-        permuted = condition.source == SHUFFLED and not self.shuffled
-        made = np.zeros((len(cases), self.model.d_model), np.float32)
+        is_permuted = condition.source == SHUFFLED and not self.shuffled
+        directions = np.zeros((len(cases), self.model.d_model), np.float32)
         for turn, probes in ((chess.WHITE, white), (chess.BLACK, black or white)):
             rows = [row for row, case in enumerate(cases) if case.state.board.turn == turn]
             if not rows:
                 continue
             changes: list[Sequence[Change]] = [cases[row].changes for row in rows]
-            if permuted:
+            if is_permuted:
                 units = [cases[row].state.unit for row in rows]
                 changes = [
-                    controls.shuffle_pieces(spec.seed, draw, unit, own, lambda square: PIECES)
-                    for unit, own in zip(units, changes, strict=True)
+                    controls.shuffle_pieces(spec.seed, draw, unit, layer_number, lambda square: PIECES)
+                    for unit, layer_number in zip(units, changes, strict=True)
                 ]
             weight = probes[layer].weight
-            made[rows] = compute_change_directions(weight, changes, spec.piece, spec.blank, spec.class_mean == "remove")
-        return made
+            directions[rows] = compute_change_directions(
+                weight, changes, spec.piece, spec.blank, spec.class_mean == "remove"
+            )
+        return directions
 
 
 class SiteEditor(CaseEdits):
@@ -232,10 +238,10 @@ class SiteEditor(CaseEdits):
             for begin in range(0, len(group), task.options.batch_states):
                 batch = group[begin : begin + task.options.batch_states]
                 if games is None or places is None:
-                    prepared = [build_single_prefix(spec, self.encoding)]
+                    prefixes = [build_single_prefix(spec, self.encoding)]
                 else:
-                    prepared = build_prefixes(spec, self.encoding, games, places, batch)
-                stored = self.emit_prefixes(prepared, len(units))
+                    prefixes = build_prefixes(spec, self.encoding, games, places, batch)
+                stored = self.emit_prefixes(prefixes, len(units))
                 units += [case.state.unit for case in stored.cases]
                 probabilities.append(stored.probabilities)
                 task.progress((start + begin + len(batch)) / max(len(task.units), 1), f"{len(units):,} cases")
@@ -246,21 +252,21 @@ class SiteEditor(CaseEdits):
                 write_probabilities(task, group[0], units, names, np.concatenate(probabilities))
             task.done(*group)
 
-    def emit_prefixes(self, prepared: Sequence[GamePrefix], row: int) -> StoredBatch:
+    def emit_prefixes(self, prefixes: Sequence[GamePrefix], row: int) -> StoredBatch:
         """Emit the rows of these prefixes. `row` is the index of the first one in the stored probabilities of the
         group."""
-        room, patched = self.model.block_size, self.spec.patch != "none"
-        fitting: list[GamePrefix] = []
-        for prefix in prepared:
-            if len(prefix.state.prompt) > room or (patched and len(prefix.later_prompt) > room):
+        room, is_patched = self.model.block_size, self.spec.patch != "none"
+        fitting_prefixes: list[GamePrefix] = []
+        for prefix in prefixes:
+            if len(prefix.state.prompt) > room or (is_patched and len(prefix.later_prompt) > room):
                 self.emit_skipped(prefix, None, "too long")
             else:
-                fitting.append(prefix)
-        if not fitting:
+                fitting_prefixes.append(prefix)
+        if not fitting_prefixes:
             return StoredBatch([], np.zeros((0, 1 + len(self.all_conditions), self.model.outputs), np.float32))
-        tokens, later = self.compute_clean(fitting, patched)
+        tokens, later = self.compute_clean(fitting_prefixes, is_patched)
         logprobs = self.mask_unused_outputs(tokens.logprobs)
-        cases, sites = self.select_cases(fitting, logprobs)
+        cases, sites = self.select_cases(fitting_prefixes, logprobs)
         if not cases:
             return StoredBatch([], np.zeros((0, 1 + len(self.all_conditions), self.model.outputs), np.float32))
         outcomes = [Outcome(CLEAN, None, None, logprobs[sites])]
@@ -270,19 +276,20 @@ class SiteEditor(CaseEdits):
             self.emit_condition_rows(outcome, outcomes[0], cases, legal, row)
         return StoredBatch(cases, np.exp(np.stack([o.logprobs for o in outcomes], 1)).astype(np.float32))
 
-    def compute_clean(self, fitting: Sequence[GamePrefix], patched: bool) -> tuple[NextTokens, np.ndarray]:
+    def compute_clean(self, fitting_prefixes: Sequence[GamePrefix], is_patched: bool) -> tuple[NextTokens, np.ndarray]:
         """Return the clean model's next-token distribution after each prefix, and the sites of the later boards.
 
-        The sites are int64 [prefixes]. Later boards are read only if `patched`; otherwise their sites have no meaning.
+        The sites are int64 [prefixes]. Later boards are read only if `is_patched`; otherwise their sites have no
+        meaning.
         """
         rows: list[tuple[int, ...]] = []
         places: dict[int, int] = {}
         sites: list[tuple[int, int]] = []
         later: list[tuple[int, int]] = []
         history = self.encoding.content == "history"
-        for prefix in fitting:
+        for prefix in fitting_prefixes:
             item = prefix.state.item
-            for site_list, prompt in ((sites, prefix.state.prompt), (later, prefix.later_prompt if patched else ())):
+            for site_list, prompt in ((sites, prefix.state.prompt), (later, prefix.later_prompt if is_patched else ())):
                 if not prompt:
                     continue
                 if history and item in places:  # one row per game, because its prefixes begin alike
@@ -293,18 +300,22 @@ class SiteEditor(CaseEdits):
                     rows.append(prompt)
                 site_list.append((place, len(prompt) - 1))
         # a prefix without a later board is skipped, so its site does not matter
-        behind = iter(range(len(sites), len(sites) + len(later)))
-        later_sites = np.array([next(behind) if patched and prefix.later_prompt else 0 for prefix in fitting], np.int64)
+        later_rows = iter(range(len(sites), len(sites) + len(later)))
+        later_sites = np.array(
+            [next(later_rows) if is_patched and prefix.later_prompt else 0 for prefix in fitting_prefixes], np.int64
+        )
         return NextTokens(self.model, rows, [*sites, *later], self.edited_layers), later_sites
 
-    def select_cases(self, fitting: Sequence[GamePrefix], logprobs: np.ndarray) -> tuple[list[Case], np.ndarray]:
+    def select_cases(
+        self, fitting_prefixes: Sequence[GamePrefix], logprobs: np.ndarray
+    ) -> tuple[list[Case], np.ndarray]:
         """Return the prefixes to edit as cases, and their numbers. Emit a row with the reason for each other prefix."""
         cases, sites = [], []
-        for number, prefix in enumerate(fitting):
-            favourite = int(logprobs[number].argmax())
-            square = None if self.origins[favourite] < 0 else int(self.origins[favourite])
+        for number, prefix in enumerate(fitting_prefixes):
+            best_id = int(logprobs[number].argmax())
+            square = None if self.origins[best_id] < 0 else int(self.origins[best_id])
             if reason := explain_case_skip(self.spec, prefix, square):
-                self.emit_skipped(prefix, favourite, reason)
+                self.emit_skipped(prefix, best_id, reason)
                 continue
             if self.spec.board:
                 cases.append(apply_board_changes(prefix, self.spec.board))
@@ -324,24 +335,29 @@ class SiteEditor(CaseEdits):
             return [
                 self.edit_several_tokens(tokens, cases, sites, later, condition) for condition in self.all_conditions
             ]
-        together: dict[tuple[int, ...], list[EditCondition]] = {}
+        conditions_by_layers: dict[tuple[int, ...], list[EditCondition]] = {}
         for condition in self.all_conditions:
-            together.setdefault(self.find_edited_layers(condition), []).append(condition)
-        made: dict[str, Outcome] = {}
+            conditions_by_layers.setdefault(self.find_edited_layers(condition), []).append(condition)
+        outcomes: dict[str, Outcome] = {}
         cached: dict[tuple[str, int, int], np.ndarray] = {}  # a direction is the same at every scale
-        for layers, conditions in together.items():
+        for layers, conditions in conditions_by_layers.items():
             vectors = {
-                layer: [self.compute_vectors(tokens, cases, sites, later, own, layer, cached) for own in conditions]
+                layer: [
+                    self.compute_vectors(tokens, cases, sites, later, layer_conditions, layer, cached)
+                    for layer_conditions in conditions
+                ]
                 for layer in layers
             }
-            scales = np.concatenate([self.compute_scales(own, cases) for own in conditions])
+            scales = np.concatenate([self.compute_scales(layer_conditions, cases) for layer_conditions in conditions])
             edits = [self.edit(layer, np.concatenate(vectors[layer]), scales) for layer in layers]
             logprobs = self.mask_unused_outputs(tokens.predict_edited(np.tile(sites, len(conditions)), edits))
-            for number, own in enumerate(conditions):
+            for number, layer_conditions in enumerate(conditions):
                 part = slice(number * len(cases), (number + 1) * len(cases))
                 lengths = self.compute_norms(tokens, sites, layers[0], vectors[layers[0]][number], scales[part])
-                made[own.name] = Outcome(own.name, own.setting.number, scales[part], logprobs[part], *lengths)
-        return [made[condition.name] for condition in self.all_conditions]
+                outcomes[layer_conditions.name] = Outcome(
+                    layer_conditions.name, layer_conditions.setting.number, scales[part], logprobs[part], *lengths
+                )
+        return [outcomes[condition.name] for condition in self.all_conditions]
 
     def edit_several_tokens(
         self, tokens: NextTokens, cases: Sequence[Case], sites: np.ndarray, later: np.ndarray, condition: EditCondition
@@ -360,9 +376,9 @@ class SiteEditor(CaseEdits):
         """Return log-probabilities [n, outputs] as float64; with `mask_unused` only tokens that games are written with
         have probability."""
         values: np.ndarray = logprobs.cpu().numpy().astype(np.float64)
-        unused = sorted(get_masked_ids(self.encoding)) if self.spec.mask_unused else []
-        if unused:
-            values[:, unused] = -np.inf
+        unused_ids = sorted(get_masked_ids(self.encoding)) if self.spec.mask_unused else []
+        if unused_ids:
+            values[:, unused_ids] = -np.inf
             values -= np.logaddexp.reduce(values, axis=1, keepdims=True)
         return values
 
@@ -384,11 +400,11 @@ class SiteEditor(CaseEdits):
 
     def find_legal_ids(self, case: Case) -> np.ndarray:
         """Return which ids begin a legal move on the original, the target and the later board, bool [3, outputs]."""
-        begins = np.zeros((3, self.model.outputs), bool)
+        starting_ids = np.zeros((3, self.model.outputs), bool)
         for number, board in enumerate(case.boards):
             if board is not None:
-                begins[number, sorted({ids[0] for ids in self.encoding.answers(board).values()})] = True
-        return begins
+                starting_ids[number, sorted({ids[0] for ids in self.encoding.answers(board).values()})] = True
+        return starting_ids
 
     def emit_condition_rows(
         self, outcome: Outcome, clean: Outcome, cases: Sequence[Case], legal: np.ndarray, row: int
@@ -400,10 +416,10 @@ class SiteEditor(CaseEdits):
         """
         probabilities = np.exp(outcome.logprobs)
         masses = np.minimum(np.einsum("ckv,cv->ck", legal.astype(np.float64), probabilities), 1.0)
-        favourite, before = outcome.logprobs.argmax(1), clean.logprobs.argmax(1)
+        best_ids, before = outcome.logprobs.argmax(1), clean.logprobs.argmax(1)
         kl = compute_divergence(clean.logprobs, outcome.logprobs)
         for place, case in enumerate(cases):
-            token, first = int(favourite[place]), outcome is clean
+            token, first = int(best_ids[place]), outcome is clean
             if outcome.vector_norm is not None and outcome.vector_norm[place] == 0:
                 continue  # the probe has no direction for this case
             later = case.prefix.later
@@ -427,7 +443,7 @@ class SiteEditor(CaseEdits):
                 target_status=int(case.target.status()) if first else None,
                 later=later.fen() if first and later is not None else None,
                 mass_future=None if later is None else float(masses[place, LATER]),
-                argmax_kept=bool(favourite[place] == before[place]),
+                argmax_kept=bool(best_ids[place] == before[place]),
                 p_argmax=float(probabilities[place, token]),
                 p_square=None if square is None else float(probabilities[place, self.origins == square].sum()),
                 kl=float(kl[place]),
@@ -457,17 +473,17 @@ class SiteEditor(CaseEdits):
             return self.encoding.vocabulary[token]
         return self.encoding.answer_text([token])
 
-    def emit_skipped(self, prefix: GamePrefix, favourite: int | None, reason: str) -> None:
+    def emit_skipped(self, prefix: GamePrefix, best_id: int | None, reason: str) -> None:
         """Emit the row of a skipped prefix, with the reason."""
         state: State = prefix.state
-        square = None if favourite is None or self.origins[favourite] < 0 else int(self.origins[favourite])
+        square = None if best_id is None or self.origins[best_id] < 0 else int(self.origins[best_id])
         piece = None if square is None else state.board.piece_at(square)
         row = NextTokenEditRow(
             skipped=reason,
             piece=piece.symbol() if piece else None,
             square=None if square is None else chess.square_name(square),
         )
-        emit_skipped(self.task, state, row, "" if favourite is None else self.decode_token(favourite))
+        emit_skipped(self.task, state, row, "" if best_id is None else self.decode_token(best_id))
 
 
 @dataclass(frozen=True)
@@ -485,6 +501,6 @@ def compute_divergence(clean: np.ndarray, edited: np.ndarray) -> np.ndarray:
     >>> compute_divergence(np.log([[0.5, 0.5]]), np.log([[0.5, 0.5]])).tolist()
     [0.0]
     """
-    least = math.log(np.finfo(np.float64).tiny)
-    difference = np.where(clean > least, clean - np.maximum(edited, least), 0.0)
+    min_logprob = math.log(np.finfo(np.float64).tiny)
+    difference = np.where(clean > min_logprob, clean - np.maximum(edited, min_logprob), 0.0)
     return np.maximum((np.exp(clean) * difference).sum(1), 0.0)

@@ -194,8 +194,8 @@ class EditSettings(GameSelection):
     @property
     def control_draws(self) -> dict[str, int]:
         """The number of draws of each control, by control."""
-        drawn = {RANDOM: self.random_controls, SHUFFLED: self.shuffled_label_controls}
-        return drawn | {WRONG_LAYER: int(self.wrong_layer_control), SHAM: int(self.sham_control)}
+        draw_counts = {RANDOM: self.random_controls, SHUFFLED: self.shuffled_label_controls}
+        return draw_counts | {WRONG_LAYER: int(self.wrong_layer_control), SHAM: int(self.sham_control)}
 
     @property
     def other_directions(self) -> dict[str, tuple[str, int]]:
@@ -376,31 +376,31 @@ class NextTokenEditSpec(EditSettings):
 
     @property
     def probes(self) -> dict[str, str]:
-        several = {"--other-probes": self.other_probes, "--other-black-probes": self.other_black_probes}
-        of_embeddings = {} if self.embedding_probe is None else {EMBEDDING_PROBE: self.embedding_probe}
+        probe_options = {"--other-probes": self.other_probes, "--other-black-probes": self.other_black_probes}
+        embedding_probes = {} if self.embedding_probe is None else {EMBEDDING_PROBE: self.embedding_probe}
         return (
             super().probes
-            | of_embeddings
+            | embedding_probes
             | {
                 f"{option} ({place})": reference
-                for option, references in several.items()
+                for option, references in probe_options.items()
                 for place, reference in enumerate(references, 1)
             }
         )
 
     @property
     def other_directions(self) -> dict[str, tuple[str, int]]:
-        others = {f"{OTHER}{number + 1}": (OTHER, number) for number in range(len(self.other_probes))}
-        return others if self.patch == "none" else others | {PATCH: (PATCH, 0)}
+        other_names = {f"{OTHER}{number + 1}": (OTHER, number) for number in range(len(self.other_probes))}
+        return other_names if self.patch == "none" else other_names | {PATCH: (PATCH, 0)}
 
     def find_probed_layer(self, layer: int) -> int:
         return layer + self.probe_shift
 
     def probe_at(self, reference: str, layer: int) -> tuple[str, int]:
-        wanted = self.find_probed_layer(layer)
-        if wanted == EMBEDDINGS and reference == self.probe and self.embedding_probe is not None:
+        probed_layer = self.find_probed_layer(layer)
+        if probed_layer == EMBEDDINGS and reference == self.probe and self.embedding_probe is not None:
             return self.embedding_probe, 0
-        return reference, wanted
+        return reference, probed_layer
 
     @property
     def protocol(self) -> str:
@@ -517,10 +517,10 @@ def list_probed_layers(reference: str, inputs: Inputs) -> list[int]:
 
 def list_editable_layers(spec: EditSettings, inputs: Inputs) -> list[int]:
     """Return the model's layers for which a probe exists."""
-    layers, probed = inputs.checkpoint(spec.checkpoint)[0].layers, list_probed_layers(spec.probe, inputs)
+    layers, probed_layers = inputs.checkpoint(spec.checkpoint)[0].layers, list_probed_layers(spec.probe, inputs)
     if isinstance(spec, NextTokenEditSpec) and spec.embedding_probe is not None:
-        probed = [EMBEDDINGS, *probed]
-    return [layer for layer in range(layers) if spec.find_probed_layer(layer) in probed]
+        probed_layers = [EMBEDDINGS, *probed_layers]
+    return [layer for layer in range(layers) if spec.find_probed_layer(layer) in probed_layers]
 
 
 def choose_layers(spec: EditSettings, inputs: Inputs) -> tuple[int, ...]:

@@ -85,10 +85,10 @@ def build_states(
             if spec.per_game < spec.last_move
             else None
         )
-        chosen = np.sort(order[: spec.per_game]) if order is not None else np.arange(count)
-        if unit % spec.per_game >= len(chosen):
+        indices = np.sort(order[: spec.per_game]) if order is not None else np.arange(count)
+        if unit % spec.per_game >= len(indices):
             continue
-        ply, board = plies[int(chosen[unit % spec.per_game])], chess.Board()
+        ply, board = plies[int(indices[unit % spec.per_game])], chess.Board()
         for move in unpack_moves(games.moves([item])[0])[:ply]:
             board.push(move)
         states.append(State(unit, item, ply, prompts[ply], board))

@@ -114,15 +114,15 @@ def load_stored_case(inputs: Inputs, run_id: UUID, unit: int) -> StoredCase:
     if not rows:
         raise NotFoundError(f"the run has no state {unit}", "chessreg runs show RUN")
     first = next(row for row in rows if row.fen)
-    where = f"game {first.item}, ply {first.ply}" if first.item >= 0 else f"after {first.ply} plies"
+    location = f"game {first.item}, ply {first.ply}" if first.item >= 0 else f"after {first.ply} plies"
     boards, detail = {"original": chess.Board(first.fen)}, first.detail or {}
     by_condition = {row.condition: row for row in sorted(rows, key=lambda row: row.condition != CLEAN)}
     if first.condition == "skipped":
-        return StoredCase(spec, where, boards, by_condition, {})
+        return StoredCase(spec, location, boards, by_condition, {})
     for name in ("target", "later"):
         if detail.get(name):
             boards[name] = chess.Board(detail[name])
-    return StoredCase(spec, where, boards, by_condition, load_square_probabilities(inputs, spec, run_id, unit))
+    return StoredCase(spec, location, boards, by_condition, load_square_probabilities(inputs, spec, run_id, unit))
 
 
 def build_case_frames(row: Mapping[str, Any], inputs: Inputs) -> list[BoardFrame]:
@@ -133,12 +133,12 @@ def build_case_frames(row: Mapping[str, Any], inputs: Inputs) -> list[BoardFrame
     case = load_stored_case(inputs, UUID(str(row["run_id"])), int(row["unit"]))
     if case.skip_reason:
         return [BoardFrame.from_board(case.boards["original"], title=case.location, caption=(case.skip_reason,))]
-    wanted = row.get("condition") or CLEAN
-    if wanted == CLEAN:
-        wanted = next(name for name in case.conditions if name.startswith("edit"))
-    aims = {"original": "the original board", "target": "the target board", "later": "the game's later board"}
+    condition = row.get("condition") or CLEAN
+    if condition == CLEAN:
+        condition = next(name for name in case.conditions if name.startswith("edit"))
+    board_names = {"original": "the original board", "target": "the target board", "later": "the game's later board"}
     frames = [case.draw_frame("original", CLEAN, f"clean, {case.location}")]
-    return frames + [case.draw_frame(name, wanted, f"{wanted}, {aims[name]}") for name in case.boards]
+    return frames + [case.draw_frame(name, condition, f"{condition}, {board_names[name]}") for name in case.boards]
 
 
 def load_square_probabilities(
@@ -214,8 +214,8 @@ def read_case_probabilities(path: Path, unit: int) -> dict[str, np.ndarray] | No
         with safe_open(path, "np") as file:
             conditions, units = json.loads(file.metadata()["conditions"]), file.get_tensor("unit")
             values = file.get_slice(ARTIFACT_KIND)
-            cases, named, _ = values.get_shape()
-            if (units.shape, len(conditions), values.get_dtype()) != ((cases,), named, "F32"):
+            cases, condition_count, _ = values.get_shape()
+            if (units.shape, len(conditions), values.get_dtype()) != ((cases,), condition_count, "F32"):
                 raise ValueError("its arrays and conditions do not match")
             [places] = np.nonzero(units == unit)
             return dict(zip(conditions, values[int(places[0])], strict=True)) if len(places) else None

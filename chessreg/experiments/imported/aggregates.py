@@ -82,12 +82,12 @@ class ImportedAggregates(ImportedFile):
         rename = players.parse_renames(task.spec.rename)
         record_imported_file(task, task.spec.file, "results")
         for name in dict.fromkeys(row.model for row in rows):
-            called = players.rename_player(rename, name)
-            task.record("checkpoint", **players.build_external_row(called, players.parse_layer_count(name)))
+            player_name = players.rename_player(rename, name)
+            task.record("checkpoint", **players.build_external_row(player_name, players.parse_layer_count(name)))
         for unit in task.units:
             row = rows[unit]
-            called = players.rename_player(rename, row.model)
-            checkpoint_id = players.derive_external_id(called)
+            player_name = players.rename_player(rename, row.model)
+            checkpoint_id = players.derive_external_id(player_name)
             intervention = build_aggregate_intervention(row, checkpoint_id) if row.source else None
             if intervention is not None:
                 task.record("intervention", **intervention)
@@ -96,7 +96,7 @@ class ImportedAggregates(ImportedFile):
                 of_unit=unit,
                 run_id=task.run_id,
                 number=unit,
-                player=called,
+                player=player_name,
                 checkpoint_id=checkpoint_id,
                 intervention_id=intervention["id"] if intervention else None,
                 opponent=OPPONENT,

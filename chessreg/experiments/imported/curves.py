@@ -87,9 +87,9 @@ def read_log(spec: ImportedCurvesSpec, inputs: Inputs) -> tuple[TrainingLog, Pat
 
 def summarize_log(log: TrainingLog) -> dict[str, Any]:
     """Return the number of lines and values of an import, and the repeated or non-finite values (`oddities`)."""
-    again = sorted({point.line for point in log.points if point.repeat})
+    repeated_lines = sorted({point.line for point in log.points if point.repeat})
     odd = (
-        ("told again", again, "another value of the same step; both are kept"),
+        ("told again", repeated_lines, "another value of the same step; both are kept"),
         ("no finite number", list(log.nonfinite_lines), "nan or inf: left out"),
     )
     return {

@@ -83,8 +83,8 @@ class ImportedProbe(_ImportedDirections):
             file = files[unit]
             extra = build_imported_detail(spec, file.origin, resolve_layer(spec, unit, file.origin), spec.hook_point)
             label = spec.label or file.origin.label
-            described = {**describe_tokens(spec, file.origin), **file.origin.detail}
-            meta = {**extra, "label": label, "file": spec.files[unit], **described}
+            token_detail = {**describe_tokens(spec, file.origin), **file.origin.detail}
+            meta = {**extra, "label": label, "file": spec.files[unit], **token_detail}
             record_imported_file(task, spec.files[unit], "probe-file")
             games, each = file.train_games, file.origin.positions_per_game
             columns = {
@@ -134,21 +134,21 @@ class ImportedVector(_ImportedDirections):
         for unit in task.units:
             file = files[unit]
             direction = Direction(file.vector, file.high, file.low)
-            how = resolve_source(spec, file)
-            label = spec.label or file.origin.label or ("vector" if how == "user" else "unknown")
+            source_name = resolve_source(spec, file)
+            label = spec.label or file.origin.label or ("vector" if source_name == "user" else "unknown")
             rating = {"WhiteEloBinIndex": "white_elo", "BlackEloBinIndex": "black_elo"}.get(
                 str(file.origin.metadata.get("column_name")), label
             )
-            source = f"{how}:{rating if how in ('contrastive', 'cascade') else label}"[:64]
+            source = f"{source_name}:{rating if source_name in ('contrastive', 'cascade') else label}"[:64]
             source = file.origin.columns.get("source") or source
             extra = build_imported_detail(spec, file.origin, resolve_layer(spec, unit, file.origin), spec.hook_point)
-            summed = how in ("contrastive", "cascade")
+            is_summed = source_name in ("contrastive", "cascade")
             meta = {
                 **extra,
                 "source": source,
                 "file": spec.files[unit],
-                "positions": "summed" if summed else "averaged",
-                "positions_summed": file.origin.positions_per_game if summed else 1,
+                "positions": "summed" if is_summed else "averaged",
+                "positions_summed": file.origin.positions_per_game if is_summed else 1,
                 **count_games_by_side(file.origin),
                 **direction.compute_side_norms(),
                 **file.origin.detail,
@@ -161,7 +161,7 @@ class ImportedVector(_ImportedDirections):
                 meta,
                 checkpoint_id=None if checkpoint is None else checkpoint.id,
                 source=source,
-                positions=(file.origin.positions or ("given by the user" if how == "user" else "unknown"))[:32],
+                positions=(file.origin.positions or ("given by the user" if source_name == "user" else "unknown"))[:32],
                 norm=direction.norm,
             )
             sides = (
@@ -207,32 +207,34 @@ def build_import_spec(
     registry exists yet; `checkpoint` is not looked up then. All checks happen here, so a refused file leaves nothing in
     the store. Raises BadInputError, and NotFoundError for a missing file.
     """
-    named, bare = read_direction_files(kind, paths)
+    named_files, unnamed_files = read_direction_files(kind, paths)
     settings: dict[str, Any] = {}
-    if kind is ImportedProbe and any(file.origin.residual_index is not None for file in named):
-        settings = parse_path_settings(named, paths, inputs, options)
-    settings |= get_stated_hook_point(named, options)
+    if kind is ImportedProbe and any(file.origin.residual_index is not None for file in named_files):
+        settings = parse_path_settings(named_files, paths, inputs, options)
+    settings |= get_stated_hook_point(named_files, options)
     for setting in ("layer", "model", "label"):
-        values = [getattr(file.origin, setting) for file in named]
-        if any(getattr(file.origin, setting) is None for file in bare) and None not in values:
+        values = [getattr(file.origin, setting) for file in named_files]
+        if any(getattr(file.origin, setting) is None for file in unnamed_files) and None not in values:
             settings[{"layer": "layers"}.get(setting, setting)] = tuple(values) if setting == "layer" else values[0]
-    if kind is ImportedVector and any(file.source == "cascade" for file in named):
+    if kind is ImportedVector and any(file.source == "cascade" for file in named_files):
         settings["source"] = "cascade"
-    if any(isinstance(file, VectorFile) and file.source == "user" and not file.origin.residual for file in bare):
+    if any(
+        isinstance(file, VectorFile) and file.source == "user" and not file.origin.residual for file in unnamed_files
+    ):
         settings |= get_residual_setting(inputs, options.get("checkpoint"))
         settings |= {"label": name} if name else {}
     in_files = {
-        "layers": tuple(f.origin.layer for f in bare),
-        "model": bare[0].origin.model,
-        "label": bare[0].origin.label,
+        "layers": tuple(f.origin.layer for f in unnamed_files),
+        "model": unnamed_files[0].origin.model,
+        "label": unnamed_files[0].origin.label,
     }
     options = {
         name: value for name, value in options.items() if value not in (None, "", ()) and value != in_files.get(name)
     }  # an option that repeats the files' metadata leaves the spec unchanged
     spec = kind.spec(files=tuple(map(str, paths)), **{**settings, **options})
-    check_files_together(spec, inputs, bare)
+    check_files_together(spec, inputs, unnamed_files)
     fits: Callable[..., None] = check_imported_probes if kind is ImportedProbe else check_imported_vectors
-    fits(spec, bare)
+    fits(spec, unnamed_files)
     return spec
 
 
@@ -241,16 +243,16 @@ def get_stated_hook_point(files: Sequence[ProbeFile | VectorFile], options: dict
 
     Raises BadInputError for files of different hook points, and for an option that differs from theirs.
     """
-    stated = sorted({file.origin.hook_point for file in files if file.origin.hook_point})
-    if len(stated) > 1:
+    hook_points = sorted({file.origin.hook_point for file in files if file.origin.hook_point})
+    if len(hook_points) > 1:
         raise BadInputError(
-            f"these files have different hook points: {', '.join(stated)}", "import each one separately"
+            f"these files have different hook points: {', '.join(hook_points)}", "import each one separately"
         )
-    if stated and options.get("hook_point") not in (None, "", stated[0]):
+    if hook_points and options.get("hook_point") not in (None, "", hook_points[0]):
         raise BadInputError(
-            f"the files have the hook point {stated[0]}, not {options['hook_point']}", "leave out --hook-point"
+            f"the files have the hook point {hook_points[0]}, not {options['hook_point']}", "leave out --hook-point"
         )
-    return {"hook_point": stated[0]} if stated else {}
+    return {"hook_point": hook_points[0]} if hook_points else {}
 
 
 def get_residual_setting(inputs: Inputs | None, checkpoint: str | None) -> dict[str, str]:
@@ -270,9 +272,9 @@ def read_direction_files(
     for path in paths:
         if not path.is_file():
             raise NotFoundError(f"{path} is a folder, not a file" if path.is_dir() else f"{path} does not exist")
-    named = [read(path) for path in paths]
-    bare = [(path, read(path, "")) for path in paths]
-    return named, [replace(file, origin=replace(file.origin, file=str(path))) for path, file in bare]
+    named_files = [read(path) for path in paths]
+    unnamed_files = [(path, read(path, "")) for path in paths]
+    return named_files, [replace(file, origin=replace(file.origin, file=str(path))) for path, file in unnamed_files]
 
 
 def emit_measured(task: Task[Any, Any], unit: int, measured: dict[str, Any]) -> None:

@@ -92,19 +92,19 @@ def refuse_reimport(database: Database, kind: str, run_id: UUID | None, spec: An
         same = [run for run in runs if run.spec.get("file") == spec.file and run.id != run_id]
         if not same:
             return
-        imported = select(names.CURRENT_ANNOTATIONS.c.target).where(
+        imported_runs = select(names.CURRENT_ANNOTATIONS.c.target).where(
             names.CURRENT_ANNOTATIONS.c.noun == "run",
             names.CURRENT_ANNOTATIONS.c.word.in_(
                 [tables.AnnotationWord.ARCHIVE.value, tables.AnnotationWord.INVALID.value]
             ),
         )
-        aside = set(session.scalars(imported))
-        counted = [run for run in same if run.id.hex not in aside]
-        if counted:
-            called = names.read_name(session, "run", counted[0].id) or counted[0].id.hex[-6:]
+        excluded_ids = set(session.scalars(imported_runs))
+        counted_runs = [run for run in same if run.id.hex not in excluded_ids]
+        if counted_runs:
+            run_name = names.read_name(session, "run", counted_runs[0].id) or counted_runs[0].id.hex[-6:]
             raise BadInputError(
-                f"these bytes are already in run {called}, imported with other settings; they would count twice",
-                f"chessreg runs archive {called}",
+                f"these bytes are already in run {run_name}, imported with other settings; they would count twice",
+                f"chessreg runs archive {run_name}",
             )
 
 

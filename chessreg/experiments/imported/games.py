@@ -75,10 +75,10 @@ class ImportedGames(ImportedFile):
     def check(self, spec: ImportedGamesSpec, inputs: Inputs) -> None:
         super().check(spec, inputs)
         file = read_imported_games(spec, inputs)[0]
-        known = {name for game in file.games for name in (game.white.name, game.black.name)}
-        if missing := [name for name in spec.players if name not in known]:
-            listed = ", ".join(sorted(known)[:8])
-            raise BadInputError(f"player {missing[0]!r} is not in the file", f"its players are {listed}")
+        player_names = {name for game in file.games for name in (game.white.name, game.black.name)}
+        if missing := [name for name in spec.players if name not in player_names]:
+            name_list = ", ".join(sorted(player_names)[:8])
+            raise BadInputError(f"player {missing[0]!r} is not in the file", f"its players are {name_list}")
         if spec.checkpoint:
             resolve_own_checkpoint(inputs, file, spec)
         if spec.adjudication != "none":
@@ -97,7 +97,9 @@ class ImportedGames(ImportedFile):
         record_imported_file(task, task.spec.file, "results")
         record_arms(task, file, arms)
         games = {game.row: game for game in file.games}
-        stopped = evaluate_stopped_games([games[unit] for unit in task.units if unit in games], task.spec.adjudication)
+        evaluations = evaluate_stopped_games(
+            [games[unit] for unit in task.units if unit in games], task.spec.adjudication
+        )
         for unit in task.units:
             if unit in games:
                 game, arm = games[unit], arms.arm_by_row[unit]
@@ -108,7 +110,7 @@ class ImportedGames(ImportedFile):
                     oddities=[f"{odd.code}: {odd.text}" for odd in game.oddities],
                     **game.source_columns,
                 )
-                columns = build_imported_columns(game, arm, task.spec) | {"adjudication_cp": stopped.get(unit)}
+                columns = build_imported_columns(game, arm, task.spec) | {"adjudication_cp": evaluations.get(unit)}
                 task.emit("game", unit, extra, match=arm.number, **columns)
                 for ply, number, text in game.illegal:
                     if (ply % 2 == 0) == arm.color:
@@ -143,8 +145,8 @@ def build_imported_columns(game: ForeignGame, arm: Arm, spec: ImportedGamesSpec)
         turns -= before
         if tries is not None:
             tries = tries[before:]
-            gave_up = game.loser_by_forfeit == arm.color
-            first = sum(1 for tried in (tries[:-1] if gave_up else tries) if tried == 1)
+            is_forfeit = game.loser_by_forfeit == arm.color
+            first = sum(1 for try_count in (tries[:-1] if is_forfeit else tries) if try_count == 1)
         elif first is not None and first > turns:
             first = None
     termination = game.termination
@@ -170,13 +172,13 @@ def evaluate_stopped_games(games: Iterable[ForeignGame], limit: str) -> dict[int
 
     The evaluated position is the one after White's last move, as in the notebooks of chess_gpt_eval.
     """
-    stopped = [game for game in games if game.result == "*" and game.termination in ADJUDICATED]
-    if limit == "none" or not stopped:
+    stopped_games = [game for game in games if game.result == "*" and game.termination in ADJUDICATED]
+    if limit == "none" or not stopped_games:
         return {}
-    wanted = parse_limit(limit)
-    with EnginePool(EngineSpec("random"), is_timed=wanted.kind == "time") as pool:
-        waiting = {game.row: pool.analyse(build_judged_board(game), wanted) for game in stopped}
-        return {row: future.result().score_cp for row, future in waiting.items()}
+    judge_limit = parse_limit(limit)
+    with EnginePool(EngineSpec("random"), is_timed=judge_limit.kind == "time") as pool:
+        pending = {game.row: pool.analyse(build_judged_board(game), judge_limit) for game in stopped_games}
+        return {row: future.result().score_cp for row, future in pending.items()}
 
 
 def build_judged_board(game: ForeignGame) -> chess.Board:

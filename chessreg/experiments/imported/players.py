@@ -84,11 +84,11 @@ def simplify_name(player: str) -> str | None:
 def name_externals(database: Database, run_id: UUID) -> None:
     """Name the external models of an import that have no name yet, each by its player's name if that is free."""
     with database.read() as session:
-        used = session.scalars(select_external_checkpoints(run_id)).all()
-        called = names.read_noun_names(session, "checkpoint")
-        nameless = {row.id: str(row.detail["player"]) for row in used if row.id not in called}
-    used_names = set(called.values())
-    for id, player in nameless.items():
+        checkpoints = session.scalars(select_external_checkpoints(run_id)).all()
+        checkpoint_names = names.read_noun_names(session, "checkpoint")
+        unnamed_players = {row.id: str(row.detail["player"]) for row in checkpoints if row.id not in checkpoint_names}
+    used_names = set(checkpoint_names.values())
+    for id, player in unnamed_players.items():
         name = simplify_name(player)
         if name is None or name in used_names or names.LOOKS_LIKE_ID.fullmatch(name.lower()):
             continue
@@ -178,14 +178,14 @@ class Arms:
 def record_arms(task: Task[ImportedGamesSpec, Any], file: ForeignFile, arms: Arms) -> None:
     """Record the rows that the games refer to: engines, external models, matches."""
     spec = task.spec
-    own = resolve_own_checkpoint(task.inputs, file, spec) if spec.checkpoint else None
+    own_checkpoint = resolve_own_checkpoint(task.inputs, file, spec) if spec.checkpoint else None
     ids: dict[str, UUID] = {}
     for arm in arms.arms.values():
         for player in (arm.player, arm.opponent):
             if player.is_engine:
                 task.record("engine", **build_foreign_engine_row(player, spec.engine_version))
-            elif own is not None and player.name == own[0]:
-                ids[player.name] = own[1]
+            elif own_checkpoint is not None and player.name == own_checkpoint[0]:
+                ids[player.name] = own_checkpoint[1]
             elif arms.is_model(player, spec.format) and player.name not in ids:
                 row = build_external_row(player.name)
                 ids[player.name] = row["id"]
@@ -196,7 +196,7 @@ def record_arms(task: Task[ImportedGamesSpec, Any], file: ForeignFile, arms: Arm
 
 
 def build_match_columns(
-    arm: Arm, spec: ImportedGamesSpec, file: ForeignFile, ids: Mapping[str, UUID], planned: int
+    arm: Arm, spec: ImportedGamesSpec, file: ForeignFile, ids: Mapping[str, UUID], game_count: int
 ) -> dict[str, Any]:
     """Return the columns of an arm's row in `match`. `ids` has the checkpoint of each model by name."""
     engine = build_foreign_engine_row(arm.opponent, spec.engine_version) if arm.opponent.is_engine else None
@@ -215,7 +215,7 @@ def build_match_columns(
         "opening_seed": 0,
         "policy": spec.policy or file.policy,
         "move_limit": spec.move_limit or file.move_limit,
-        "planned": planned,
+        "planned": game_count,
         "detail": {
             "format": spec.format,
             "player_given": arm.player.name,
@@ -235,9 +235,10 @@ def resolve_own_checkpoint(inputs: Inputs, file: ForeignFile, spec: ImportedGame
     row, _ = inputs.checkpoint(spec.checkpoint)
     players = list(spec.players) or list_model_names(file.games)
     if len(players) != 1:
-        listed = ", ".join(players[:5]) or "none"
+        player_list = ", ".join(players[:5]) or "none"
         raise BadInputError(
-            f"checkpoint {row.id.hex[-6:]} can be only one player, but the file has {len(players)} models: {listed}",
+            f"checkpoint {row.id.hex[-6:]} can be only one player, but the file has {len(players)} models: "
+            f"{player_list}",
             "name it with --players NAME",
         )
     return rename_player(parse_renames(spec.rename), players[0]), row.id

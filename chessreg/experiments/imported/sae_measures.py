@@ -81,8 +81,8 @@ def measure_imported_saes(
         return {}
     origin = replace(origin, held_places=places[:count])
     try:
-        means = compute_mean_residuals(model, origin)
-        return measure_saes(model, origin, saes, means, 0, BATCH_GAMES, task.spec.seed)
+        mean_residuals = compute_mean_residuals(model, origin)
+        return measure_saes(model, origin, saes, mean_residuals, 0, BATCH_GAMES, task.spec.seed)
     except DivergedError:
         return {}
 
@@ -95,13 +95,13 @@ def compute_mean_residuals(model: LanguageModel, origin: SaeOrigin) -> dict[str,
 
     encoded = origin.encode_items(model.encoding, origin.held_items, origin.held_places)
     sums = {point: torch.zeros(model.d_model, dtype=torch.float64) for point in origin.points}
-    seen: dict[str, torch.Tensor] = {}
+    residuals: dict[str, torch.Tensor] = {}
     for items in iterate_measured_batches(encoded, BATCH_GAMES, model.block_size):
         lengths = np.minimum(np.diff(encoded.tokens.offsets)[items], model.block_size)
         tokens = torch.from_numpy(encoded.pad_tokens(items, int(lengths.max())))
         row, sites = encoded.find_item_sites(items)
-        with torch.inference_mode(), model.watch_hook_points(set(origin.points), seen.__setitem__):
+        with torch.inference_mode(), model.watch_hook_points(set(origin.points), residuals.__setitem__):
             model.logits(tokens)
-        for point, residual in seen.items():
+        for point, residual in residuals.items():
             sums[point] += residual[torch.from_numpy(row), torch.from_numpy(encoded.sites.token[sites])].double().sum(0)
     return {point: (total / len(encoded.sites)).float() for point, total in sums.items()}

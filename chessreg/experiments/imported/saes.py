@@ -87,8 +87,8 @@ class ImportedSae(Kind):
         spec, row = task.spec, task.inputs.read_checkpoint_row(task.spec.checkpoint)
         paths = [task.inputs.artifact("folders", reference).path for reference in spec.folders]
         files = read_imported_saes(spec, paths, row)
-        wanted = {unit: (files[unit][1], files[unit][0].sae) for unit in task.units}
-        measured = measure_imported_saes(task, spec.checkpoint, row, wanted)
+        file_saes = {unit: (files[unit][1], files[unit][0].sae) for unit in task.units}
+        measured = measure_imported_saes(task, spec.checkpoint, row, file_saes)
         for unit in task.units:
             file, point = files[unit]
             sae, layer = file.sae, get_hook_layer(point, row.layers)
@@ -143,7 +143,7 @@ def read_imported_saes(
             f"{len(paths)} folders, but {len(spec.hook_points)} hook points",
             "give one for each folder",
         )
-    found, named = [], dict[str, str]()
+    file_saes, hook_points = [], dict[str, str]()
     for unit, path in enumerate(paths):
         name = f"folder {unit + 1}" if spec.folders[unit].startswith("sha256:") else path.name
         file = read_sae_folder(path, name)
@@ -151,11 +151,11 @@ def read_imported_saes(
         check_place(file, point, name, checkpoint)
         assert point is not None
         output = build_output_name(point, file.sae.features, file.sae.d_model)
-        if output in named:
-            raise BadInputError(f"{named[output]} and {name} are both {output}", "import one of them separately")
-        named[output] = name
-        found.append((file, point))
-    return found
+        if output in hook_points:
+            raise BadInputError(f"{hook_points[output]} and {name} are both {output}", "import one of them separately")
+        hook_points[output] = name
+        file_saes.append((file, point))
+    return file_saes
 
 
 def check_place(file: SaeFile, point: str | None, name: str, checkpoint: tables.Checkpoint | None) -> None:

@@ -42,10 +42,10 @@ def read_imported_vector_file(path: Path, name: str | None = None) -> VectorFile
     """Return the vector of a file: chessreg's own, Karvonen's, or a tensor of another program. Raises BadInputError."""
     from chessreg.models.importers import direction_files, directions, source
 
-    own = None
+    own_checkpoint = None
     if source.is_safetensors(path):
-        own = direction_files.read_own_vector(path, path.name if name is None else name)
-    return own or directions.read_karvonen_vector(path, name)
+        own_checkpoint = direction_files.read_own_vector(path, path.name if name is None else name)
+    return own_checkpoint or directions.read_karvonen_vector(path, name)
 
 
 def check_imported_probes(spec: ImportedProbeSpec, files: Sequence[ProbeFile]) -> None:
@@ -106,13 +106,13 @@ def parse_path_settings(
         if file.origin.residual_index is None:
             raise BadInputError(f"{path} does not state its layer", "put layer-NN in its path, or give --layers")
         places.append(get_hook_point(file.origin.residual_index, blocks))
-    for what, values in (
+    for title, values in (
         ("hook points", {pattern for pattern, _ in places}),
         ("phases", {file.origin.phase for file in files}),
     ):
         if len(values) > 1:
-            listed = ", ".join(sorted(map(str, values)))
-            raise BadInputError(f"these probes have different {what}: {listed}", "import each one separately")
+            value_list = ", ".join(sorted(map(str, values)))
+            raise BadInputError(f"these probes have different {title}: {value_list}", "import each one separately")
     settings = {
         "layers": tuple(layer for _, layer in places),
         "hook_point": places[0][0],

@@ -102,7 +102,7 @@ class ImportedSweep(ImportedFile):
     def run(self, task: Task[ImportedSweepSpec, ImportOptions]) -> None:
         counts, _ = read_counts(task.spec, task.inputs)
         record_imported_file(task, task.spec.file, "results")
-        called, checkpoint_id = record_sweep_model(task)
+        model_name, checkpoint_id = record_sweep_model(task)
         for unit in task.units:
             count, spec = counts[unit], task.spec
             opponent = make_engine_player(
@@ -115,7 +115,7 @@ class ImportedSweep(ImportedFile):
                 of_unit=unit,
                 run_id=task.run_id,
                 number=unit,
-                player=called[:255],
+                player=model_name[:255],
                 checkpoint_id=checkpoint_id,
                 intervention_id=None,
                 engine_id=engine["id"],
@@ -159,12 +159,12 @@ def record_sweep_model(task: Task[ImportedSweepSpec, ImportOptions]) -> tuple[st
 def summarize_sweep(counts: list[LevelCount]) -> dict[str, Any]:
     """Return the number of games and results of an import, and its repeated or shorter levels (`oddities`)."""
     levels = [count.level for count in counts]
-    again = [count for place, count in enumerate(counts) if count.level in levels[:place]]
-    oddities = [("level told twice", again, "both lines count")] if again else []
+    repeated_counts = [count for place, count in enumerate(counts) if count.level in levels[:place]]
+    oddities = [("level told twice", repeated_counts, "both lines count")] if repeated_counts else []
     if len({count.games for count in counts}) > 1:
         most = max(count.games for count in counts)
-        fewer = [count for count in counts if count.games < most]
-        oddities.append(("fewer games", fewer, f"{fewer[0].games} games, elsewhere up to {most}"))
+        short_counts = [count for count in counts if count.games < most]
+        oddities.append(("fewer games", short_counts, f"{short_counts[0].games} games, elsewhere up to {most}"))
     return {
         "rows": len(counts),
         "games": sum(count.games for count in counts),

@@ -127,19 +127,21 @@ class Markov(Kind):
     def estimate(self, spec: MarkovSpec, inputs: Inputs) -> RunEstimate:
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         points, (_, classes) = resolve_hook_points(spec, inputs), find_classes(spec, inputs)
-        needed, members = len(classes.list_needed_prefixes(0, len(classes))), len(classes.member)
+        prefix_count, members = len(classes.list_needed_prefixes(0, len(classes))), len(classes.member)
         rows = {
             "prediction": len(classes) * (1 + len(points)),
             "statistic": len(points) * len(COSINES),
             "metric_point": len(points) * len(COSINES) * spec.resamples,
         }
-        reached = (
+        candidates_text = (
             f"{classes.candidate_count:,} positions are reached by at least {spec.min_members} move orders, "
             f"{classes.orders:,} orders in all; the run takes {len(classes):,} of them with {members:,} orders"
         )
-        states = f"{needed:,} states at {len(points)} hook points, including the partners of the controls"
-        operations = count_reading_operations(spec.checkpoint, inputs, needed)
-        return RunEstimate(rows, needed * len(points) * checkpoint.d_model * 4, (reached, states), operations)
+        states = f"{prefix_count:,} states at {len(points)} hook points, including the partners of the controls"
+        operations = count_reading_operations(spec.checkpoint, inputs, prefix_count)
+        return RunEstimate(
+            rows, prefix_count * len(points) * checkpoint.d_model * 4, (candidates_text, states), operations
+        )
 
     def run(self, task: Task[MarkovSpec, MarkovOptions]) -> None:
 
@@ -163,12 +165,12 @@ class Markov(Kind):
         points = resolve_hook_points(task.spec, task.inputs)
         stored = StoredStates(task, classes)
         for number, point in enumerate(points):
-            states, tests_of = stored.read_hook_point(point), {}
+            states, tests_by_name = stored.read_hook_point(point), {}
             for place, cosine in enumerate(COSINES):
                 share = (number + place / len(COSINES)) / len(points)
                 task.progress(share, f"{point}, {cosine} cosines")
-                tests_of[cosine] = compare_hook_point(task.spec, classes, states, cosine == "centred")
-            emit_tests(task, classes, point, get_hook_layer(point, checkpoint.layers), tests_of)
+                tests_by_name[cosine] = compare_hook_point(task.spec, classes, states, cosine == "centred")
+            emit_tests(task, classes, point, get_hook_layer(point, checkpoint.layers), tests_by_name)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         return build_order_frames(row, inputs)
@@ -182,11 +184,11 @@ def list_class_games(classes: Classes) -> np.ndarray:
 def emit_markov_overlap(task: Task[MarkovSpec, MarkovOptions], games: Games, classes: Classes) -> None:
     """Emit the overlap of the members' games and positions with the model's training games."""
     member_prefixes = classes.prefixes.take(classes.member)
-    evaluated = overlap.EvaluatedGames.from_items(
+    evaluated_games = overlap.EvaluatedGames.from_items(
         games, list_class_games(classes), member_prefixes.game, member_prefixes.ply
     )
-    counted = overlap.measure_overlap(task.inputs, task.spec.checkpoint, evaluated)
-    for name, value in counted.columns().items():
+    measured_overlap = overlap.measure_overlap(task.inputs, task.spec.checkpoint, evaluated_games)
+    for name, value in measured_overlap.columns().items():
         if isinstance(value, int):
             task.emit(
                 "metric_point", task.resolved.units - 1, name=f"overlap/checkpoint/{name}", step=0, value=float(value)
@@ -221,15 +223,15 @@ def compare_hook_point(
     from chessreg.experiments.markov import similarity
 
     layout = similarity.Layout(classes.number, classes.prefixes.phase[classes.member])
-    others = {name: other for name, other in states.items() if name != "member"}
-    units, *moved = similarity.normalize_states(states["member"], centre, layout, list(others.values()))
-    units_of = dict(zip(others, moved, strict=True))
+    other_states = {name: other for name, other in states.items() if name != "member"}
+    units, *other_units = similarity.normalize_states(states["member"], centre, layout, list(other_states.values()))
+    units_of = dict(zip(other_states, other_units, strict=True))
     controls = {"apart": similarity.measure_differing_pairs(units, layout, classes.prefixes.move[classes.member])}
     for name in PARTNER_NAMES:
         controls[name] = similarity.measure_partners(units, units_of[name], layout)
     members = similarity.measure_population(units, layout)
-    whole = similarity.measure_population(units_of["reference"], layout) if "reference" in units_of else members
-    test = similarity.run_similarity_test(units, layout, whole, spec.resamples, spec.seed, spec.replacement)
+    population = similarity.measure_population(units_of["reference"], layout) if "reference" in units_of else members
+    test = similarity.run_similarity_test(units, layout, population, spec.resamples, spec.seed, spec.replacement)
     return test, controls, members
 
 
@@ -238,11 +240,11 @@ def emit_tests(
     classes: Classes,
     point: str,
     layer: int,
-    tests_of: Mapping[str, tuple[SimilarityTest, dict[str, np.ndarray], Population]],
+    tests_by_name: Mapping[str, tuple[SimilarityTest, dict[str, np.ndarray], Population]],
 ) -> None:
     """Emit the rows of a hook point: one for each class, one for each test, and T of every random grouping."""
     unit = task.resolved.units - 1
-    for cosine, (test, _, members) in tests_of.items():
+    for cosine, (test, _, members) in tests_by_name.items():
         low, high = np.quantile(test.null, [0.025, 0.975])
         task.emit(
             "statistic",
@@ -273,13 +275,13 @@ def emit_tests(
         )
         for resample, value in enumerate(test.null.tolist()):
             task.emit("metric_point", unit, name=f"{point} {cosine}", step=resample, value=value)
-    (raw, plain, _), (centred, moved, _) = tests_of["raw"], tests_of["centred"]
+    (raw, plain, _), (centred, centred_columns, _) = tests_by_name["raw"], tests_by_name["centred"]
     columns = {"excess": raw.class_similarities - raw.population.mean, **plain, "centred": centred.class_similarities,
                "centred_excess": centred.class_similarities - centred.population.mean,
-               **{f"centred_{name}": values for name, values in moved.items()}}  # fmt: skip
+               **{f"centred_{name}": values for name, values in centred_columns.items()}}  # fmt: skip
     for number in range(len(classes)):
-        own = {name: float(values[number]) for name, values in columns.items() if np.isfinite(values[number])}
-        extra = MarkovClass(layer=layer, **own)
+        class_values = {name: float(values[number]) for name, values in columns.items() if np.isfinite(values[number])}
+        extra = MarkovClass(layer=layer, **class_values)
         task.emit(
             "prediction", unit, extra, item=number, name=point, text=None, value=float(raw.class_similarities[number])
         )

@@ -59,9 +59,9 @@ class Prefixes:
     def __len__(self) -> int:
         return len(self.game)
 
-    def take(self, keep: np.ndarray) -> Prefixes:
+    def take(self, mask: np.ndarray) -> Prefixes:
         """Return the prefixes that a mask bool [n] or an index array selects."""
-        return Prefixes(*(getattr(self, field.name)[keep] for field in fields(self)))
+        return Prefixes(*(getattr(self, field.name)[mask] for field in fields(self)))
 
     @classmethod
     def concatenate(cls, parts: Sequence[Prefixes]) -> Prefixes:
@@ -100,8 +100,8 @@ class Classes:
     @property
     def compared_prefixes(self) -> dict[str, np.ndarray]:
         """The prefixes that the members are compared with, by control: int64 [m] each, -1 without one."""
-        others = {"same_last": self.same_last, "nearest": self.nearest}
-        return others if self.reference is None else {**others, "reference": self.reference}
+        prefixes_by_name = {"same_last": self.same_last, "nearest": self.nearest}
+        return prefixes_by_name if self.reference is None else {**prefixes_by_name, "reference": self.reference}
 
     def list_needed_prefixes(self, low: int, high: int) -> np.ndarray:
         """Return the prefixes that classes low to high (exclusive) need, including the controls' prefixes, ascending,
@@ -117,23 +117,23 @@ def find_classes(spec: MarkovSpec, inputs: Inputs) -> tuple[Games, Classes]:
     """Return the dataset and the classes of a spec. Raises BadInputError if there are none, or if the model reads
     positions."""
     checkpoint, _ = inputs.checkpoint(spec.checkpoint)
-    written = inputs.encoding(spec.checkpoint)
-    if written.content == "position":
+    encoding = inputs.encoding(spec.checkpoint)
+    if encoding.content == "position":
         raise BadInputError(
-            f"{written.name} encodes positions, not games, so its states cannot depend on the order of moves",
+            f"{encoding.name} encodes positions, not games, so its states cannot depend on the order of moves",
             "give a model that reads games",
         )
     games, places = select_games(spec, inputs)
-    classes = _find_classes(spec, games.folder, tuple(places.tolist()), written.name, checkpoint.block_size)
+    classes = _find_classes(spec, games.folder, tuple(places.tolist()), encoding.name, checkpoint.block_size)
     inputs.note_shortage(spec, "classes", len(classes))
     return games, classes
 
 
 @lru_cache(maxsize=2)
-def _find_classes(spec: MarkovSpec, folder: Path, places: tuple[int, ...], written: str, block_size: int) -> Classes:
+def _find_classes(spec: MarkovSpec, folder: Path, places: tuple[int, ...], encoding: str, block_size: int) -> Classes:
     """Return the classes; cached by the arguments, because a dataset's folder never changes."""
     games = Games(folder)
-    prefixes = collect_prefixes(spec, get_encoding(written), block_size, games, np.array(places, np.int64))
+    prefixes = collect_prefixes(spec, get_encoding(encoding), block_size, games, np.array(places, np.int64))
     classes = choose_classes(spec, prefixes)
     if spec.reference_population != "members":
         classes = replace(classes, reference=draw_prefixes(spec, prefixes, classes.member))
@@ -147,21 +147,21 @@ def _find_classes(spec: MarkovSpec, folder: Path, places: tuple[int, ...], writt
 
 
 def collect_prefixes(
-    spec: MarkovSpec, written: Encoding, block_size: int, games: Games, places: np.ndarray
+    spec: MarkovSpec, encoding: Encoding, block_size: int, games: Games, places: np.ndarray
 ) -> Prefixes:
     """Return the prefixes of the games at these rows that fit a context of `block_size` tokens, every move list
     once."""
     parts = []
     for start in range(0, len(places), GAMES_AT_ONCE):
-        parts.append(_read_prefixes(spec, written, block_size, games, places[start : start + GAMES_AT_ONCE]))
+        parts.append(_read_prefixes(spec, encoding, block_size, games, places[start : start + GAMES_AT_ONCE]))
     every = Prefixes.concatenate(parts)
     _, first = np.unique(every.hash, return_index=True)
     return every.take(np.sort(first))
 
 
-def _read_prefixes(spec: MarkovSpec, written: Encoding, block_size: int, games: Games, places: np.ndarray) -> Prefixes:
+def _read_prefixes(spec: MarkovSpec, encoding: Encoding, block_size: int, games: Games, places: np.ndarray) -> Prefixes:
     """Return the prefixes of the games at these rows, including repeated move lists."""
-    encoded = EncodedGames.from_items(written, block_size, games, places, READ_SITES)
+    encoded = EncodedGames.from_items(encoding, block_size, games, places, READ_SITES)
     encoded = encoded.take((encoded.sites.ply >= spec.first_ply) & (encoded.sites.ply <= spec.last_ply))
     game, ply, phase = encoded.game, encoded.sites.ply, encoded.sites.phase.astype(np.int64)
     packed = [moves[: 2 * spec.last_ply] for moves in games.moves(places)]
@@ -187,20 +187,20 @@ def choose_classes(spec: MarkovSpec, prefixes: Prefixes) -> Classes:
     Raises BadInputError if there is no class, or if no phase has two: random sets would equal the classes.
     """
     _, group, sizes = np.unique(prefixes.key, return_inverse=True, return_counts=True)
-    reached = sizes >= spec.min_members
-    if not reached.any():
+    is_large = sizes >= spec.min_members
+    if not is_large.any():
         raise BadInputError(
             f"no position is reached by {spec.min_members} move orders within plies {spec.first_ply} to "
             f"{spec.last_ply}, of {len(prefixes):,} move lists",
             "more --games, a wider range of --first-ply to --last-ply, or --equal placement",
         )
-    inside = np.flatnonzero(reached[group])
-    drawn = hash_to_unit_interval(spec.seed, prefixes.hash[inside])
+    inside = np.flatnonzero(is_large[group])
+    hash_draws = hash_to_unit_interval(spec.seed, prefixes.hash[inside])
     rank = np.full(len(sizes), np.inf)  # the rank of a class is the smallest number drawn for its members
-    np.minimum.at(rank, group[inside], drawn)
-    order = inside[np.lexsort((drawn, rank[group[inside]]))]
-    begins = np.flatnonzero(np.diff(group[order], prepend=-1))
-    rows = [row[: spec.max_members] for row in np.split(order, begins[1:])]
+    np.minimum.at(rank, group[inside], hash_draws)
+    order = inside[np.lexsort((hash_draws, rank[group[inside]]))]
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    rows = [row[: spec.max_members] for row in np.split(order, starts[1:])]
     if spec.distinct_games:
         rows = _drop_common_games(rows, prefixes.game, spec.classes)
     rows = rows[: spec.classes]
@@ -212,19 +212,19 @@ def choose_classes(spec: MarkovSpec, prefixes: Prefixes) -> Classes:
     member = np.concatenate(rows)
     number = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     none = np.full(len(member), -1)
-    return Classes(prefixes, member, number, none, none, None, int(reached.sum()), len(inside))
+    return Classes(prefixes, member, number, none, none, None, int(is_large.sum()), len(inside))
 
 
 def _drop_common_games(rows: Sequence[np.ndarray], game: np.ndarray, most: int) -> list[np.ndarray]:
     """Return at most `most` classes in order, except classes that share a game with an earlier one."""
-    seen: set[int] = set()
-    kept: list[np.ndarray] = []
+    seen_games: set[int] = set()
+    kept_classes: list[np.ndarray] = []
     for row in rows:
-        own = set(game[row].tolist())
-        if not own & seen and len(kept) < most:
-            kept.append(row)
-            seen |= own
-    return kept
+        class_games = set(game[row].tolist())
+        if not class_games & seen_games and len(kept_classes) < most:
+            kept_classes.append(row)
+            seen_games |= class_games
+    return kept_classes
 
 
 def draw_prefixes(spec: MarkovSpec, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:
@@ -234,11 +234,11 @@ def draw_prefixes(spec: MarkovSpec, prefixes: Prefixes, member: np.ndarray) -> n
     """
     random = generator(spec.seed, Stream.MARKOV_REFERENCE)
     group = prefixes.phase if spec.reference_population == "prefixes" else prefixes.ply * 8 + prefixes.phase
-    drawn = np.empty(len(member), np.int64)
+    partners = np.empty(len(member), np.int64)
     for number in np.unique(group[member]):
         group_members = np.flatnonzero(group[member] == number)
-        drawn[group_members] = random.choice(np.flatnonzero(group == number), len(group_members), replace=False)
-    return drawn
+        partners[group_members] = random.choice(np.flatnonzero(group == number), len(group_members), replace=False)
+    return partners
 
 
 def find_same_last_partners(seed: int, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:
@@ -246,9 +246,9 @@ def find_same_last_partners(seed: int, prefixes: Prefixes, member: np.ndarray) -
 
     Drawn by seed; -1 if none of the first `MAX_PARTNER_TRIES` candidates has another placement.
     """
-    alike = (prefixes.ply * 8 + prefixes.phase) << 16 | prefixes.move
-    order = np.lexsort((prefixes.hash, alike))
-    starts, stops = (np.searchsorted(alike[order], alike[member], side) for side in ("left", "right"))
+    partner_keys = (prefixes.ply * 8 + prefixes.phase) << 16 | prefixes.move
+    order = np.lexsort((prefixes.hash, partner_keys))
+    starts, stops = (np.searchsorted(partner_keys[order], partner_keys[member], side) for side in ("left", "right"))
     sizes = stops - starts
     place = (hash_to_unit_interval(seed, prefixes.hash[member]) * sizes).astype(np.int64)
     partners = np.full(len(member), -1)
@@ -265,28 +265,30 @@ def find_nearest_partners(seed: int, games: Games, prefixes: Prefixes, member: n
     Two boards differ in one piece if they are equal after one piece is removed from one or both. Drawn by seed; -1
     without a candidate.
     """
-    own = [(keys, member[rows], rows) for keys, rows in _hash_with_piece_off(build_boards(games, prefixes, member))]
-    keys = np.concatenate([_key_boards(keys, prefixes, at) for keys, at, _ in own])
-    owner = np.concatenate([rows for _, _, rows in own])
+    member_keys = [
+        (keys, member[rows], rows) for keys, rows in _hash_with_piece_off(build_boards(games, prefixes, member))
+    ]
+    keys = np.concatenate([_key_boards(keys, prefixes, at) for keys, at, _ in member_keys])
+    owner = np.concatenate([rows for _, _, rows in member_keys])
     order = np.argsort(keys, kind="stable")
-    keys, owner, wanted = keys[order], owner[order], HashSet(keys)
-    partners, least = np.full(len(member), -1), np.full(len(member), np.inf)
+    keys, owner, key_set = keys[order], owner[order], HashSet(keys)
+    partners, distances = np.full(len(member), -1), np.full(len(member), np.inf)
     for start in range(0, len(prefixes), BOARDS_AT_ONCE):
         part = np.arange(start, min(start + BOARDS_AT_ONCE, len(prefixes)))
         for hashes, rows in _hash_with_piece_off(build_boards(games, prefixes, part)):
             board_keys = _key_boards(hashes, prefixes, part[rows])
-            hit = wanted.contains(board_keys)
+            hit = key_set.contains(board_keys)
             first, last = (np.searchsorted(keys, board_keys[hit], side) for side in ("left", "right"))
             other = np.repeat(part[rows[hit]], last - first)
-            asks = owner[np.repeat(first, last - first) + _count_up(last - first)]
-            apart = prefixes.placement[other] != prefixes.placement[member[asks]]
-            other, asks = other[apart], asks[apart]
-            drawn = hash_to_unit_interval(seed, prefixes.hash[other] ^ prefixes.hash[member[asks]])
-            order = np.lexsort((other, drawn, asks))
-            asks, other, drawn = asks[order], other[order], drawn[order]
-            best = np.flatnonzero(np.diff(asks, prepend=-1))
-            best = best[drawn[best] < least[asks[best]]]
-            partners[asks[best]], least[asks[best]] = other[best], drawn[best]
+            askers = owner[np.repeat(first, last - first) + _count_up(last - first)]
+            is_different = prefixes.placement[other] != prefixes.placement[member[askers]]
+            other, askers = other[is_different], askers[is_different]
+            hash_draws = hash_to_unit_interval(seed, prefixes.hash[other] ^ prefixes.hash[member[askers]])
+            order = np.lexsort((other, hash_draws, askers))
+            askers, other, hash_draws = askers[order], other[order], hash_draws[order]
+            best = np.flatnonzero(np.diff(askers, prepend=-1))
+            best = best[hash_draws[best] < distances[askers[best]]]
+            partners[askers[best]], distances[askers[best]] = other[best], hash_draws[best]
     return partners
 
 
@@ -297,9 +299,9 @@ def _hash_with_piece_off(boards: np.ndarray) -> Iterator[tuple[np.ndarray, np.nd
     for square in range(64):
         rows = np.flatnonzero(boards[:, square])
         if len(rows):
-            bare = boards[rows]
-            bare[:, square] = 0
-            yield hash_positions(bare, np.zeros(len(rows), np.int64)), rows
+            changed_boards = boards[rows]
+            changed_boards[:, square] = 0
+            yield hash_positions(changed_boards, np.zeros(len(rows), np.int64)), rows
 
 
 def _key_boards(hashes: np.ndarray, prefixes: Prefixes, rows: np.ndarray) -> np.ndarray:
@@ -320,11 +322,11 @@ def _count_up(counts: np.ndarray) -> np.ndarray:
 def build_boards(games: Games, prefixes: Prefixes, rows: np.ndarray) -> np.ndarray:
     """Return the boards after the prefixes at these rows, int8 [n, 64]."""
     boards = np.empty((len(rows), 64), np.int8)
-    places, which = np.unique(prefixes.game[rows], return_inverse=True)
+    places, place_indices = np.unique(prefixes.game[rows], return_inverse=True)
     for start in range(0, len(places), GAMES_AT_ONCE):
-        chunk_rows = np.flatnonzero((which >= start) & (which < start + GAMES_AT_ONCE))
+        chunk_rows = np.flatnonzero((place_indices >= start) & (place_indices < start + GAMES_AT_ONCE))
         longest = int(prefixes.ply[rows[chunk_rows]].max())
         packed = [moves[: 2 * longest] for moves in games.moves(places[start : start + GAMES_AT_ONCE])]
         every, offsets = compute_boards_after(packed)
-        boards[chunk_rows] = every[offsets[which[chunk_rows] - start] + prefixes.ply[rows[chunk_rows]]]
+        boards[chunk_rows] = every[offsets[place_indices[chunk_rows] - start] + prefixes.ply[rows[chunk_rows]]]
     return boards

@@ -78,45 +78,49 @@ class SimilarityTest:
 
 
 def normalize_states(
-    states: np.ndarray, centre: bool, layout: Layout, others: Sequence[np.ndarray] = ()
+    states: np.ndarray, centre: bool, layout: Layout, other_states: Sequence[np.ndarray] = ()
 ) -> list[torch.Tensor]:
     """Return states float [n, d] as unit vectors float32; with `centre` after the mean of their phase is subtracted.
 
-    `others` float [n, d] are the partners of `states`, row by row (NaN: no partner). They get the same treatment, with
-    the mean of `states`. Returns one tensor for `states` and one for each of `others`.
+    `other_states` float [n, d] are the partners of `states`, row by row (NaN: no partner). They get the same treatment,
+    with the mean of `states`. Returns one tensor for `states` and one for each of `other_states`.
     """
-    moved = [np.array(one, np.float32) for one in (states, *others)]
+    normalized = [np.array(one, np.float32) for one in (states, *other_states)]
     if centre:
         for rows in layout.phases:
             mean = states[rows].mean(axis=0, dtype=np.float64).astype(np.float32)
-            for one in moved:
+            for one in normalized:
                 one[rows] -= mean
     units = []
-    for one in moved:
+    for one in normalized:
         norms = np.sqrt(np.einsum("nd,nd->n", one, one, dtype=np.float64))
         units.append(torch.from_numpy(one / np.where(norms > 0, norms, 1)[:, None].astype(np.float32)))
     return units
 
 
-def compute_pair_means(units: torch.Tensor, squares: np.ndarray, drawn: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def compute_pair_means(
+    units: torch.Tensor, squares: np.ndarray, sampled_rows: np.ndarray, sizes: np.ndarray
+) -> np.ndarray:
     """Return the mean cosine over the pairs of each set, float64 [sets]; NaN for a set of one.
 
     units float32 [n, d] have length 1 or 0; squares float64 [n] are these lengths squared; drawn int64: the members of
     the sets, set by set; sizes int64 [sets].
     """
     starts = np.cumsum(sizes) - sizes
-    bags = torch.nn.functional.embedding_bag(torch.from_numpy(drawn), units, torch.from_numpy(starts), mode="sum")
+    bags = torch.nn.functional.embedding_bag(
+        torch.from_numpy(sampled_rows), units, torch.from_numpy(starts), mode="sum"
+    )
     sums = bags.numpy()
-    own = np.add.reduceat(squares[drawn], starts)
+    square_sums = np.add.reduceat(squares[sampled_rows], starts)
     with np.errstate(invalid="ignore", divide="ignore"):
-        means: np.ndarray = (np.einsum("nd,nd->n", sums, sums) - own) / (sizes * (sizes - 1))
-    return means
+        pair_means: np.ndarray = (np.einsum("nd,nd->n", sums, sums) - square_sums) / (sizes * (sizes - 1))
+    return pair_means
 
 
 def compute_squared_lengths(units: torch.Tensor) -> np.ndarray:
     """Return the squared lengths of vectors float32 [n, d], float64 [n]."""
-    squared: np.ndarray = torch.linalg.vector_norm(units, dim=1, dtype=torch.float64).square().numpy()
-    return squared
+    squared_lengths: np.ndarray = torch.linalg.vector_norm(units, dim=1, dtype=torch.float64).square().numpy()
+    return squared_lengths
 
 
 def measure_population(units: torch.Tensor, layout: Layout) -> Population:
@@ -128,12 +132,12 @@ def measure_population(units: torch.Tensor, layout: Layout) -> Population:
     for rows in layout.phases:
         if len(rows) < 2:
             continue
-        mine = units[torch.from_numpy(rows)].double()
+        phase_units = units[torch.from_numpy(rows)].double()
         pairs = len(rows) * (len(rows) - 1)
-        own = mine.square().sum(dim=1)
+        square_sums = phase_units.square().sum(dim=1)
         classes = len(np.unique(layout.number[rows]))
-        first += classes * float((mine.sum(dim=0).square().sum() - own.sum()) / pairs)
-        second += classes * float(((mine.T @ mine).square().sum() - own.square().sum()) / pairs)
+        first += classes * float((phase_units.sum(dim=0).square().sum() - square_sums.sum()) / pairs)
+        second += classes * float(((phase_units.T @ phase_units).square().sum() - square_sums.square().sum()) / pairs)
         weight += classes
     mean = first / weight
     variance = second / weight - mean * mean
@@ -146,36 +150,36 @@ def deal_random_sets(layout: Layout, seed: int, resample: int, replacement: bool
     Without `replacement` each state occurs once: the states of a phase are permuted among its classes.
     """
     random = generator(seed, Stream.MARKOV_NULL, resample)
-    drawn = np.empty(len(layout.number), np.int64)
+    positions = np.empty(len(layout.number), np.int64)
     for rows in layout.phases:
-        drawn[rows] = random.choice(rows, len(rows)) if replacement else random.permutation(rows)
-    return drawn
+        positions[rows] = random.choice(rows, len(rows)) if replacement else random.permutation(rows)
+    return positions
 
 
 def run_similarity_test(
     units: torch.Tensor,
     layout: Layout,
-    whole: Population,
+    population: Population,
     resamples: int,
     seed: int,
     replacement: bool,
 ) -> SimilarityTest:
-    """Return the test of unit vectors float32 [n, d] against the reference population `whole`.
+    """Return the test of unit vectors float32 [n, d] against the reference population `population`.
 
     `layout` assigns vectors to classes. The null distribution has `resamples` random sets of these vectors, drawn with
     or without `replacement`, so p does not depend on the reference population.
     """
     sizes, every = layout.sizes, np.arange(len(layout.number))
     squares = compute_squared_lengths(units)
-    within = compute_pair_means(units, squares, every, sizes)
+    class_means = compute_pair_means(units, squares, every, sizes)
     null = np.empty(resamples)
     step = max(1, ROWS_AT_ONCE // len(every))
     for low in range(0, resamples, step):
         part = range(low, min(low + step, resamples))
-        drawn = np.concatenate([deal_random_sets(layout, seed, number, replacement) for number in part])
-        means = compute_pair_means(units, squares, drawn, np.tile(sizes, len(part))).reshape(len(part), -1)
-        null[part.start : part.stop] = means.mean(axis=1) - whole.mean
-    return SimilarityTest(within, whole, null)
+        random_rows = np.concatenate([deal_random_sets(layout, seed, number, replacement) for number in part])
+        random_means = compute_pair_means(units, squares, random_rows, np.tile(sizes, len(part))).reshape(len(part), -1)
+        null[part.start : part.stop] = random_means.mean(axis=1) - population.mean
+    return SimilarityTest(class_means, population, null)
 
 
 def measure_differing_pairs(units: torch.Tensor, layout: Layout, kind: np.ndarray) -> np.ndarray:
@@ -189,25 +193,25 @@ def measure_differing_pairs(units: torch.Tensor, layout: Layout, kind: np.ndarra
     squares = compute_squared_lengths(units)
     total = compute_pair_means(units, squares, np.arange(len(layout.number)), sizes) * pairs
     order = np.lexsort((kind, layout.number))
-    begins = np.flatnonzero((np.diff(layout.number[order], prepend=-1) != 0) | (np.diff(kind[order], prepend=-1) != 0))
-    alike = np.diff(begins, append=len(order))
-    inside = np.nan_to_num(compute_pair_means(units, squares, order, alike)) * alike * (alike - 1)
-    whose = layout.number[order][begins]
-    rest = pairs - np.bincount(whose, alike * (alike - 1), len(sizes))
+    starts = np.flatnonzero((np.diff(layout.number[order], prepend=-1) != 0) | (np.diff(kind[order], prepend=-1) != 0))
+    group_sizes = np.diff(starts, append=len(order))
+    inside = np.nan_to_num(compute_pair_means(units, squares, order, group_sizes)) * group_sizes * (group_sizes - 1)
+    class_numbers = layout.number[order][starts]
+    rest = pairs - np.bincount(class_numbers, group_sizes * (group_sizes - 1), len(sizes))
     with np.errstate(invalid="ignore", divide="ignore"):
-        cosine: np.ndarray = np.where(rest > 0, (total - np.bincount(whose, inside, len(sizes))) / rest, np.nan)
+        cosine: np.ndarray = np.where(rest > 0, (total - np.bincount(class_numbers, inside, len(sizes))) / rest, np.nan)
     return cosine
 
 
-def measure_partners(units: torch.Tensor, others: torch.Tensor, layout: Layout) -> np.ndarray:
+def measure_partners(units: torch.Tensor, partner_units: torch.Tensor, layout: Layout) -> np.ndarray:
     """Return the mean cosine of each class's members with their partners, float64 [classes].
 
-    A row of `others` that is NaN is no partner; a class without partners has NaN.
+    A row of `partner_units` that is NaN is no partner; a class without partners has NaN.
     """
-    cosines = (units.double() * others.double()).sum(dim=1).numpy()
-    there = np.isfinite(cosines)
+    cosines = (units.double() * partner_units.double()).sum(dim=1).numpy()
+    has_partner = np.isfinite(cosines)
     classes = len(layout.sizes)
-    counts = np.bincount(layout.number[there], minlength=classes)
+    counts = np.bincount(layout.number[has_partner], minlength=classes)
     with np.errstate(invalid="ignore"):
-        cosine: np.ndarray = np.bincount(layout.number[there], cosines[there], classes) / counts
+        cosine: np.ndarray = np.bincount(layout.number[has_partner], cosines[has_partner], classes) / counts
     return cosine

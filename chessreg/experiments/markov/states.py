@@ -41,20 +41,20 @@ def store_states(
     from safetensors.numpy import save_file
 
     prefixes = classes.prefixes.take(classes.list_needed_prefixes(low, high))
-    places, which = np.unique(prefixes.game, return_inverse=True)
+    places, place_indices = np.unique(prefixes.game, return_inverse=True)
     encoded = EncodedGames.from_items(model.encoding, model.block_size, games, places, READ_SITES)
     stride = int(encoded.sites.ply.max()) + 1
-    encoded = encoded.take(np.isin(encoded.game * stride + encoded.sites.ply, which * stride + prefixes.ply))
+    encoded = encoded.take(np.isin(encoded.game * stride + encoded.sites.ply, place_indices * stride + prefixes.ply))
     states = {point: np.empty((len(encoded.sites), model.d_model), np.float32) for point in points}
     width = encoded.widths
-    done = 0
+    done_count = 0
     for items in encoded.iterate_batches(np.argsort(width, kind="stable"), task.options.batch_games):
         row, sites = encoded.find_item_sites(items)
         values = compute_activations(model, points, encoded, items, row, sites, "float32")
         for point, value in zip(points, values, strict=True):
             states[point][sites] = value
-        done += len(items)
-        part = low + (high - low) * done / len(width)
+        done_count += len(items)
+        part = low + (high - low) * done_count / len(width)
         task.progress(min((part - task.units[0]) / len(task.units), 1.0), f"{len(encoded.sites):,} states")
     index = {"game": places[encoded.game].astype(np.int64), "ply": encoded.sites.ply.astype(np.int64)}
     with task.output(f"states-{low}-{high}", low, "states") as folder:
@@ -82,12 +82,12 @@ class StoredStates:
         every = np.concatenate(keys) if keys else np.zeros(0, np.int64)
         order = np.argsort(every, kind="stable")
         self._rows: dict[str, np.ndarray] = {}
-        for name, wanted in {"member": classes.member, **classes.compared_prefixes}.items():
-            key = prefixes.game[wanted] * stride + prefixes.ply[wanted]
+        for name, prefix_numbers in {"member": classes.member, **classes.compared_prefixes}.items():
+            key = prefixes.game[prefix_numbers] * stride + prefixes.ply[prefix_numbers]
             place = np.minimum(np.searchsorted(every[order], key), max(len(every) - 1, 0))
-            if not len(every) or (every[order][place] != key)[wanted >= 0].any():
+            if not len(every) or (every[order][place] != key)[prefix_numbers >= 0].any():
                 raise ChessregError("the store lacks states of some positions", "chessreg doctor --digests")
-            self._rows[name] = np.where(wanted >= 0, order[place], -1)
+            self._rows[name] = np.where(prefix_numbers >= 0, order[place], -1)
 
     @staticmethod
     def _read(name: str, path: Path) -> np.ndarray:

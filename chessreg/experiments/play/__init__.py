@@ -210,7 +210,7 @@ class PlaySpec(MatchSpec):
         if not texts or not all(isinstance(text, str) for text in texts):
             return values
         rungs = tuple(rung.text for rung in parse_ladder(texts))
-        if (given := values.get("opponent")) is not None and given != rungs[0]:
+        if (opponent := values.get("opponent")) is not None and opponent != rungs[0]:
             raise BadInputError("--opponent and --ladder both set the model's opponent", "give one of them")
         return {**values, "ladder": rungs, "opponent": rungs[0]}
 
@@ -367,11 +367,11 @@ class Play(Kind):
         if len(spec.opponents) > 1:
             remarks = (f"{spec.games} games with each of {len(spec.opponents)} opponents", *remarks)
         turns = games * min(spec.move_limit, MOVES_PER_GAME)
-        thought = sum(estimate_search_seconds(opponent.text) for opponent in spec.opponents) / len(spec.opponents)
-        judged = estimate_search_seconds(spec.adjudication) if spec.adjudication != "none" else 0.0
+        search_s = sum(estimate_search_seconds(opponent.text) for opponent in spec.opponents) / len(spec.opponents)
+        judge_s = estimate_search_seconds(spec.adjudication) if spec.adjudication != "none" else 0.0
         return RunEstimate(
             {"game": games}, games * BYTES_PER_GAME, (*remarks, *describe_stopping(spec)),
-            count_choosing_operations(spec.checkpoint, inputs, games, turns), turns * thought + games * judged,
+            count_choosing_operations(spec.checkpoint, inputs, games, turns), turns * search_s + games * judge_s,
         )  # fmt: skip
 
     def in_order(self, spec: PlaySpec) -> bool:
@@ -411,10 +411,10 @@ def play_match(task: Task[PlaySpec, PlayOptions]) -> None:
     training = TrainingGames.from_inputs(inputs, spec.checkpoint)
     record_play_match(task, checkpoint, intervention)
     limits = (*(rung.limit for rung in rungs), adjudicate, judge_draws)
-    timed = any(limit is not None and limit.kind == "time" for limit in limits)
-    cores = Cores(options, device, timed, hardest.needs_process or spec.assist != "none", task.threads)
+    is_timed = any(limit is not None and limit.kind == "time" for limit in limits)
+    cores = Cores(options, device, is_timed, hardest.needs_process or spec.assist != "none", task.threads)
     with EnginePool(
-        hardest, options.engine_processes or None, is_timed=timed, reserved_cores=cores.reserved_cores
+        hardest, options.engine_processes or None, is_timed=is_timed, reserved_cores=cores.reserved_cores
     ) as pool:
         policy = make_policy(spec.policy, spec.temperatures, spec.resignation == "counts", spec.move_tokens)
         arena = Arena(
@@ -429,11 +429,11 @@ def play_match(task: Task[PlaySpec, PlayOptions]) -> None:
             engines_slow=cores.share,
             tick=lambda games: report_games(task, games, spec.move_limit),
         )
-        stopping = EarlyStopping(task)
+        early_stopping = EarlyStopping(task)
         for game in arena.play(task.units):
-            for counted in stopping.take(game):
-                emit_played_game(task, counted, training, stopping)
-            if stopping.decided:
+            for counted_game in early_stopping.take(game):
+                emit_played_game(task, counted_game, training, early_stopping)
+            if early_stopping.decided:
                 break
 
 
@@ -441,11 +441,20 @@ class Cores:
     """Divides the cores between model and engines.
 
     Under a time limit the model's threads and the engines never share a core, because an engine that waits for a core
-    searches less. Otherwise one core is left to the engines. `used` collects the numbers of threads of the model.
+    searches less. Otherwise one core is left to the engines. `used_threads` collects the numbers of threads of the
+    model.
     """
 
-    def __init__(self, options: PlayOptions, device: str, is_timed: bool, engines: bool, used: set[int]) -> None:
-        self.options, self.is_timed, self.engines, self.used, self.reserved_cores = options, is_timed, engines, used, 0
+    def __init__(
+        self, options: PlayOptions, device: str, is_timed: bool, engines: bool, used_threads: set[int]
+    ) -> None:
+        self.options, self.is_timed, self.engines, self.used, self.reserved_cores = (
+            options,
+            is_timed,
+            engines,
+            used_threads,
+            0,
+        )
         if is_timed and device == "cpu" and count_free_cores() > 1:
             self.reserved_cores = min(options.threads or 1, count_free_cores() - 1)
         self.share(False)
@@ -455,31 +464,31 @@ class Cores:
         need."""
         from chessreg.models.devices import count_usable_cores, prepare_device
 
-        usual = max(1, count_usable_cores() - self.engines)
-        threads = self.options.threads or (1 if engines_slow or self.is_timed else usual)
+        free_threads = max(1, count_usable_cores() - self.engines)
+        threads = self.options.threads or (1 if engines_slow or self.is_timed else free_threads)
         self.used.add(threads)
         prepare_device("cpu", threads)
 
 
 def emit_played_game(
-    task: Task[PlaySpec, PlayOptions], game: PlayedGame, training: TrainingGames | None, stopping: EarlyStopping
+    task: Task[PlaySpec, PlayOptions], game: PlayedGame, training: TrainingGames | None, early_stopping: EarlyStopping
 ) -> None:
     """Emit the rows of one finished game."""
     columns = build_game_columns(game)
     mass = round(sum(game.legal_mass) / len(game.legal_mass), 4) if game.legal_mass else None
     openings, games = training.count_equal_games(columns["moves"]) if training else (None, None)
-    drawn = None if game.draw_cp is None else game.draw_cp if game.color else -game.draw_cp
+    draw_cp = None if game.draw_cp is None else game.draw_cp if game.color else -game.draw_cp
     extra = GameDetail(
         legal_mass=mass,
         assisted=None if task.spec.assist == "none" else len(game.assisted_plies),
-        draw_cp=drawn,
+        draw_cp=draw_cp,
         training_openings=openings,
         training_games=games,
     )
     task.emit("game", game.unit, extra, match=get_match_number(task.spec, game.unit), **columns)
     for ply, number, text in game.illegal:
         task.emit("illegal_attempt", game.unit, ply=ply, number=number, text=text)
-    stopping.mark_done(game.unit)
+    early_stopping.mark_done(game.unit)
 
 
 def record_play_match(
@@ -510,7 +519,7 @@ def record_play_match(
     for rung, engine in engines.items():
         check_engine(task, first, engine)
         task.record("engine", **engine)
-        for number, color, planned in plan_matches(spec):
+        for number, color, planned_games in plan_matches(spec):
             task.record(
                 "match",
                 run_id=task.run_id,
@@ -527,7 +536,7 @@ def record_play_match(
                 opening_seed=spec.opening_seed,
                 policy=spec.policy,
                 move_limit=spec.move_limit,
-                planned=planned,
+                planned=planned_games,
                 detail={**extra, "temperatures": list(spec.temperatures), "book": spec.book},
             )
         first += len(plan_matches(spec))
@@ -549,17 +558,17 @@ class TrainingGames:
     def from_inputs(cls, inputs: Inputs, checkpoint: str) -> TrainingGames | None:
         """Return the training games of a checkpoint (an input reference); None if they are unknown or not in the
         store."""
-        training, why = load_training_items(inputs, checkpoint)
-        if training is None or why is not None or not all(isinstance(games, Games) for games, _ in training):
+        training, reason = load_training_items(inputs, checkpoint)
+        if training is None or reason is not None or not all(isinstance(games, Games) for games, _ in training):
             return None
-        openings, whole = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
+        openings, game_hashes = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
         for games, places in training:
             assert isinstance(games, Games)
-            whole.append(games.hashes[places])
+            game_hashes.append(games.hashes[places])
             for start in range(0, len(places), 100_000):
                 packed = games.moves(places[start : start + 100_000])
                 openings.append(hash_move_lists(moves[: BYTES_PER_PLY * OPENING_PLIES] for moves in packed))
-        return cls(np.concatenate(openings), np.concatenate(whole))
+        return cls(np.concatenate(openings), np.concatenate(game_hashes))
 
     def count_equal_games(self, moves: bytes) -> tuple[int, int]:
         """Return the number of training games with the same first 20 plies as these packed moves, and with the same
@@ -568,7 +577,7 @@ class TrainingGames:
         return _count_hashes(self.openings, start), _count_hashes(self.games, hash_moves(moves))
 
 
-def _count_hashes(hashes: np.ndarray, wanted: int) -> int:
-    """Return the number of entries of sorted `hashes` that equal `wanted`."""
-    low, high = (np.searchsorted(hashes, np.uint64(wanted), side) for side in ("left", "right"))
+def _count_hashes(hashes: np.ndarray, count: int) -> int:
+    """Return the number of entries of sorted `hashes` that equal `count`."""
+    low, high = (np.searchsorted(hashes, np.uint64(count), side) for side in ("left", "right"))
     return int(high - low)

@@ -133,30 +133,30 @@ class Arena:
                 game.push(answer.move)
         self._turn_over()
         self._compact()
-        busy = self.drafts.keys() | self.pending_answers.keys()
-        ready = [r for r, game in enumerate(self.games) if game and game.is_model_to_move and r not in busy]
-        if not self.drafts and ADMIT_RATIO * len(ready) < len(ready) + len(self.pending_answers):
+        busy_rows = self.drafts.keys() | self.pending_answers.keys()
+        ready_rows = [r for r, game in enumerate(self.games) if game and game.is_model_to_move and r not in busy_rows]
+        if not self.drafts and ADMIT_RATIO * len(ready_rows) < len(ready_rows) + len(self.pending_answers):
             self._wait_for_engines()
             return
-        began = time.perf_counter()
-        few = ADMIT_RATIO * len(ready) < sum(game is not None for game in self.games)
-        if ready and not (self.slow and self.drafts and few):
-            self._admit(ready)
+        start = time.perf_counter()
+        is_few = ADMIT_RATIO * len(ready_rows) < sum(game is not None for game in self.games)
+        if ready_rows and not (self.slow and self.drafts and is_few):
+            self._admit(ready_rows)
         drafts = list(self.drafts.items())
         choices = self.policy.advance(self.session, self.encoding, [draft for _, draft in drafts])
         for (row, _), choice in zip(drafts, choices, strict=True):
             if choice is not None:
                 del self.drafts[row]
                 self._get_game(row).take(choice)
-        self.work_s += time.perf_counter() - began
+        self.work_s += time.perf_counter() - start
         self._turn_over()
         self.tick(filter(None, self.games))
 
     def _wait_for_engines(self) -> None:
         """Wait up to `TICK_SECONDS` for an engine's answer."""
-        began = time.perf_counter()
+        start = time.perf_counter()
         wait(self.pending_answers.values(), timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
-        self.wait_s += time.perf_counter() - began
+        self.wait_s += time.perf_counter() - start
         self.tick(filter(None, self.games))
 
     def _turn_over(self) -> None:
@@ -179,22 +179,22 @@ class Arena:
         assert game is not None
         return game
 
-    def _admit(self, ready: list[int]) -> None:
+    def _admit(self, ready_rows: list[int]) -> None:
         """Read the prompts of these games, keep the rows of the others, and start a draft for each of their moves."""
         self._update_engine_speed()
-        wanted: list[Any] = list(self.session.tokens)
+        row_tokens: list[Any] = list(self.session.tokens)
         turns = []
-        for row in ready:
+        for row in ready_rows:
             game = self._get_game(row)
             tokens = self._encode_context(game)
             if tokens is None:
                 continue
             long = len(tokens) > self.room
             if not long:
-                wanted[row] = tokens
+                row_tokens[row] = tokens
             key = (Stream.PLAY, *self.noise, game.unit, game.ply)
             turns.append(ModelTurn(row, game.board, key, tuple(tokens) if long else None))
-        self.session.set_rows(wanted)
+        self.session.set_rows(row_tokens)
         self.drafts.update((draft.row, draft) for draft in begin_drafts(self.session, turns))
 
     def _update_engine_speed(self) -> None:
@@ -227,13 +227,13 @@ class Arena:
             if game is None or game.end is None:
                 continue
             self.games[row] = None
-            drawn = game.find_last_choice() if self.roles.judge_draws and game.end.result == "1/2-1/2" else None
+            last_choice = game.find_last_choice() if self.roles.judge_draws and game.end.result == "1/2-1/2" else None
             if game.is_adjudicated and self.roles.adjudicate is not None:
                 self.pending_evaluations.append(
                     (game, self.pool.analyse(game.find_judged_board(), self.roles.adjudicate))
                 )
-            elif drawn is not None and self.roles.judge_draws is not None:
-                self.pending_evaluations.append((game, self.pool.analyse(drawn, self.roles.judge_draws)))
+            elif last_choice is not None and self.roles.judge_draws is not None:
+                self.pending_evaluations.append((game, self.pool.analyse(last_choice, self.roles.judge_draws)))
             else:
                 self.finished.append(game)
 

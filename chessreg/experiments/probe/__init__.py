@@ -75,24 +75,24 @@ class Probe(Kind):
         return len(resolve_probe_layers(spec, inputs))
 
     def estimate(self, spec: ProbeSpec, inputs: Inputs) -> RunEstimate:
-        wanted, layers = get_label(spec.label), resolve_probe_layers(spec, inputs)
+        label, layers = get_label(spec.label), resolve_probe_layers(spec, inputs)
         run = inputs.run(spec.cache, "cache")
-        tested, remarks = run.units * spec.validation, []
+        test_share, remarks = run.units * spec.validation, []
         if spec.test_cache:
-            tested += inputs.run(spec.test_cache, "cache").units
-        if wanted.source != "position":
+            test_share += inputs.run(spec.test_cache, "cache").units
+        if label.source != "position":
             remarks = describe_skill(spec, inputs)
         rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
-        size = rows[0].d_model * wanted.squares * max(len(wanted.classes), 1) * 4
-        table = "prediction" if wanted.source == "rating" else "score"
+        size = rows[0].d_model * label.squares * max(len(label.classes), 1) * 4
+        table = "prediction" if label.source == "rating" else "score"
         positions = sum(row.rows for row in rows) * spec.epochs * len(layers)
-        operations = count_probe_operations(positions, wanted.squares * max(len(wanted.classes), 1), rows[0].d_model)
-        return RunEstimate({table: int(tested * len(layers))}, size * len(layers), tuple(remarks), operations)
+        operations = count_probe_operations(positions, label.squares * max(len(label.classes), 1), rows[0].d_model)
+        return RunEstimate({table: int(test_share * len(layers))}, size * len(layers), tuple(remarks), operations)
 
     def check(self, spec: ProbeSpec, inputs: Inputs) -> None:
         """Raise an error if evaluated games are training games of the model, or test games are among the fitted
         games."""
-        fitted, *tested = [select_cached_items(inputs, cache) for cache in list_probe_caches(spec)]
+        fitted, *test_items = [select_cached_items(inputs, cache) for cache in list_probe_caches(spec)]
         checkpoints = [
             inputs.rows(tables.ActivationCache, inputs.run(c, "cache"))[0].checkpoint_id
             for c in list_probe_caches(spec)
@@ -100,9 +100,9 @@ class Probe(Kind):
         if len(set(checkpoints)) > 1:
             raise BadInputError("--cache and --test-cache hold activations of different checkpoints")
         checkpoint = str(inputs.run(spec.cache, "cache").spec["checkpoint"])
-        for games, places in (fitted, *tested):
+        for games, places in (fitted, *test_items):
             overlap.refuse_overlap(inputs, checkpoint, games, places, spec.allow_overlap)
-        for games, places in tested:
+        for games, places in test_items:
             overlap.refuse_game_overlap([fitted], games.hashes[places], spec.allow_overlap, "the probe")
         if spec.source != "residual" or spec.sae is not None or spec.expansion is not None:
             from chessreg.experiments.sae.probes import check_source
@@ -149,14 +149,14 @@ def check_row_selection(spec: ProbeSpec, inputs: Inputs) -> None:
     selection = RowSelection.from_spec(spec)
     for field, reference in zip(("cache", "test_cache"), list_probe_caches(spec), strict=False):
         cache = load_cache(inputs, reference, field, spec.hook_point)
-        usable, _, _ = select_rows(inputs, cache, selection)
-        if not usable.any():
+        is_usable, _, _ = select_rows(inputs, cache, selection)
+        if not is_usable.any():
             raise build_empty_selection_error(inputs, cache, field, selection)
         if field == "cache":
-            positions, games = int(usable.sum()), inputs.run(reference, "cache").units
+            positions, games = int(is_usable.sum()), inputs.run(reference, "cache").units
             share = 1 - spec.validation
-            written = inputs.encoding(cache.checkpoint)
-            check_position_count(written, selection.phase, cache, round(positions * share), games, spec.min_positions)
+            encoding = inputs.encoding(cache.checkpoint)
+            check_position_count(encoding, selection.phase, cache, round(positions * share), games, spec.min_positions)
 
 
 def list_probe_caches(spec: ProbeSpec) -> list[str]:

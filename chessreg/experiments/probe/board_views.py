@@ -27,18 +27,18 @@ def build_score_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         run = session.get_one(tables.Run, UUID(str(row["run_id"])))
         spec = get_shared_settings(run.spec)
         reference = f"run:{run.spec_hash}"
-    tested = bool(row["split"] == "test" and spec.test_cache)
+    is_test_cache = bool(row["split"] == "test" and spec.test_cache)
     probe = load_probe(inputs, reference, int(row["layer"]))
     data = ProbeData.load(
         inputs,
-        spec.test_cache if tested and spec.test_cache else spec.cache,
+        spec.test_cache if is_test_cache and spec.test_cache else spec.cache,
         Labelling(
             spec.label,
             spec.skill,
             spec.seed,
             skill_report=SkillReport(**probe.detail["skill"]) if "skill" in probe.detail else None,
         ),
-        "test_cache" if tested else "cache",
+        "test_cache" if is_test_cache else "cache",
         selection=RowSelection.from_spec(spec),
         game=int(row["item"]),
         pattern=spec.hook_point,
@@ -51,8 +51,8 @@ def build_reading_frames(
 ) -> list[BoardFrame]:
     """Return a probe's readings of the positions of one game of a cache, compared with the truth if it is known."""
     label = resolve_label(probe.label, probe.weight.shape[-1])
-    known = label.source == "position" or data.skill is not None
-    named, thing = name_tokens(inputs, data, game), data.items.content.removesuffix("s")
+    has_known_labels = label.source == "position" or data.skill is not None
+    token_names, item_noun = name_tokens(inputs, data, game), data.items.content.removesuffix("s")
     views = []
     for reading in iterate_game_logits(
         probe.reader(), data, data.rows & (data.item == game), probe.layer, centre=centre
@@ -62,14 +62,14 @@ def build_reading_frames(
         for logits, at, board, ply in zip(reading.logits, reading.rows, positions.boards, plies.tolist(), strict=True):
             squares, title = (
                 format_board_letters(board),
-                f"{thing} {game}, {named.get(int(at), '')}ply {ply}: layer {probe.layer} reads",
+                f"{item_noun} {game}, {token_names.get(int(at), '')}ply {ply}: layer {probe.layer} reads",
             )
             if label.source == "rating":
                 elo = float(logits[0, 0]) * probe.detail["std"] + probe.detail["mean"]
-                truth = f", true value {data.labels[at, 0]:.0f}" if known else ""
+                truth = f", true value {data.labels[at, 0]:.0f}" if has_known_labels else ""
                 view = BoardFrame(f"{title} {elo:.0f} Elo{truth}", squares)
             else:
-                truths = data.labels[at] if known else None
+                truths = data.labels[at] if has_known_labels else None
                 view = build_probe_frame(title, squares, label, softmax_logits(logits), truths)
             views.append(replace(view, ply=ply))
     return views
@@ -80,16 +80,16 @@ def name_tokens(inputs: Inputs, data: ProbeData, game: int) -> dict[int, str]:
 
     It is empty if the phases only name the side to move.
     """
-    written = inputs.encoding(data.cache.checkpoint)
-    if len(written.phases) <= 2 or data.items.content == "positions":
+    encoding = inputs.encoding(data.cache.checkpoint)
+    if len(encoding.phases) <= 2 or data.items.content == "positions":
         return {}
     phase = data.phase
     if phase is None:
-        phase = encode_cached_sites(inputs, written, data.cache, None, game).phase
-    tokens = written.games(data.items, np.array([game])).item(0)
+        phase = encode_cached_sites(inputs, encoding, data.cache, None, game).phase
+    tokens = encoding.games(data.items, np.array([game])).item(0)
     rows = np.flatnonzero(data.item == game)
     return {
-        row: f"token {token} {written.vocabulary[tokens[token]]} ({written.phases[phase[row]]}), "
+        row: f"token {token} {encoding.vocabulary[tokens[token]]} ({encoding.phases[phase[row]]}), "
         for row, token in zip(rows.tolist(), data.cache.array.token[rows].tolist(), strict=True)
     }
 
@@ -101,9 +101,9 @@ def build_probe_frame(
     or None if unknown."""
     read = probability.argmax(-1)
     if truth is None or len(truth) == 1:
-        name, sure = label.classes[read[0]], probability[0, read[0]]
+        name, confidence = label.classes[read[0]], probability[0, read[0]]
         true_value_text = "" if truth is None else f", true value {label.classes[truth[0]]}"
-        return BoardFrame(f"{title} {label.name} {name} ({sure:.0%}){true_value_text}", squares)
+        return BoardFrame(f"{title} {label.name} {name} ({confidence:.0%}){true_value_text}", squares)
     wrong: dict[int, Mark] = {int(s): "wrong" for s in np.flatnonzero(read != truth)}
     return BoardFrame(
         title=f"{title} {64 - len(wrong)} of 64 squares",
@@ -118,8 +118,8 @@ def build_probe_frame(
 
 def softmax_logits(logits: np.ndarray) -> np.ndarray:
     """Return the softmax over the last axis."""
-    shifted = np.exp(logits - logits.max(-1, keepdims=True))
-    return shifted / shifted.sum(-1, keepdims=True)
+    exponentials = np.exp(logits - logits.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
 
 
 def format_board_letters(values: np.ndarray) -> str:

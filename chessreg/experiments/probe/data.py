@@ -128,18 +128,18 @@ class ProbeData:
         left.
         """
         cache = load_cache(inputs, reference, field, pattern)
-        wanted = labels.get_label(labelling.name)
+        label = labels.get_label(labelling.name)
         items, _ = inputs.items(cache.dataset)
-        if wanted.source != "position" and items.content == "positions":
+        if label.source != "position" and items.content == "positions":
             raise BadInputError(
                 f"{labelling.name} is a label of games, but the cache is of positions",
                 "choose a label of positions, such as --label piece",
             )
         item = cache.array.game
-        usable, ply, phase = select_rows(inputs, cache, selection, game)
+        is_usable, ply, phase = select_rows(inputs, cache, selection, game)
         places = np.unique(item).astype(np.int64)
-        game_classes, classes = None, len(wanted.classes)
-        if wanted.source != "position" and labelling.truth:
+        game_classes, classes = None, len(label.classes)
+        if label.source != "position" and labelling.truth:
             game_classes = load_skill_classes(
                 inputs,
                 cache.dataset,
@@ -148,32 +148,32 @@ class ProbeData:
                 labelling.seed,
                 labelling.skill_report,
             )
-            classes = len(game_classes.report.games) if wanted.source == "skill" else 0
-        shape = (len(item), wanted.squares)
-        values = allocate(shape, np.float32 if wanted.source == "rating" else np.int8)
-        if wanted.compute is None:
+            classes = len(game_classes.report.games) if label.source == "skill" else 0
+        shape = (len(item), label.squares)
+        values = allocate(shape, np.float32 if label.source == "rating" else np.int8)
+        if label.compute is None:
             values[:] = 0
         hashes = allocate((len(item),), np.uint64)
         selected_rows = np.arange(len(item)) if game is None else np.flatnonzero(item == game)
         for rows, positions in labels.iterate_positions(items, item[selected_rows], ply[selected_rows]):
             hashes[selected_rows[rows]] = positions.hashes
-            if wanted.compute is not None:
-                values[selected_rows[rows]] = wanted.compute(positions)
+            if label.compute is not None:
+                values[selected_rows[rows]] = label.compute(positions)
         if game_classes is not None:
-            of_game = game_classes.classes if wanted.source == "skill" else game_classes.rating
-            values[:, 0] = of_game[np.searchsorted(places, item)]
+            game_labels = game_classes.classes if label.source == "skill" else game_classes.rating
+            values[:, 0] = game_labels[np.searchsorted(places, item)]
         if game_classes is not None:
-            usable &= np.isfinite(values[:, 0]) if wanted.source == "rating" else values[:, 0] >= 0
-        if not usable.any():
+            is_usable &= np.isfinite(values[:, 0]) if label.source == "rating" else values[:, 0] >= 0
+        if not is_usable.any():
             raise build_empty_selection_error(inputs, cache, field, selection)
-        return cls(cache, items, item, values, classes, hashes, usable, game_classes, places, ply, phase)
+        return cls(cache, items, item, values, classes, hashes, is_usable, game_classes, places, ply, phase)
 
     @property
     def rows(self) -> np.ndarray:
         """bool [rows]: the rows to use."""
         return np.ones(len(self.item), bool) if self.usable is None else self.usable
 
-    def draw_held_out(self, share: float, seed: int, by: Literal["game", "row"] = "game") -> np.ndarray:
+    def draw_held_out(self, share: float, seed: int, unit: Literal["game", "row"] = "game") -> np.ndarray:
         """Return which usable rows are held out of fitting, bool [rows], drawn by the seed.
 
         Either whole games are held out, or single rows as in Davis's code, where rows of one game may be on both sides
@@ -183,25 +183,25 @@ class ProbeData:
         def count(number: int) -> int:
             return max(1, min(round(share * number), number - 1))
 
-        if by == "row":
+        if unit == "row":
             rows = np.flatnonzero(self.rows)
             rows = rows[np.lexsort((self.cache.array.token[rows], self.cache.array.ply[rows], self.item[rows]))]
-            drawn = generator(seed, Stream.VALIDATION_ROWS).permutation(len(rows))[: count(len(rows))]
+            row_order = generator(seed, Stream.VALIDATION_ROWS).permutation(len(rows))[: count(len(rows))]
             held = np.zeros(len(self.item), bool)
-            held[rows[drawn]] = True
+            held[rows[row_order]] = True
             return held
         games = np.unique(self.item[self.rows])
         order = generator(seed, Stream.VALIDATION_GAMES).permutation(len(games))
-        chosen = games[order[: count(len(games))]]
-        return np.isin(self.item, chosen) & self.rows
+        heldout_games = games[order[: count(len(games))]]
+        return np.isin(self.item, heldout_games) & self.rows
 
     def find_majority_classes(self, rows: np.ndarray) -> np.ndarray:
         """Return the most frequent class of each square over these rows, int8 [squares], a baseline without
         activations."""
         counts = np.zeros((self.classes, self.labels.shape[1]), np.int64)
-        chosen = np.flatnonzero(rows)
-        for start in range(0, len(chosen), 1 << 16):
-            part = self.labels[chosen[start : start + (1 << 16)]]
+        fit_rows = np.flatnonzero(rows)
+        for start in range(0, len(fit_rows), 1 << 16):
+            part = self.labels[fit_rows[start : start + (1 << 16)]]
             counts += np.stack([(part == k).sum(0) for k in range(self.classes)])
         return counts.argmax(0).astype(np.int8)
 
@@ -214,9 +214,9 @@ class ProbeData:
 
         The order is drawn from seed and epoch over the games' numbers, independent of the layout of the cache.
         """
-        chosen = np.flatnonzero(rows)
-        chosen = chosen[np.argsort(self.item[chosen], kind="stable")]
-        pieces = np.split(chosen, np.flatnonzero(np.diff(self.item[chosen])) + 1)
+        row_numbers = np.flatnonzero(rows)
+        row_numbers = row_numbers[np.argsort(self.item[row_numbers], kind="stable")]
+        pieces = np.split(row_numbers, np.flatnonzero(np.diff(self.item[row_numbers])) + 1)
         order = generator(seed, Stream.EPOCH_GAMES, epoch).permutation(len(pieces))
         for start in range(0, len(order), games):
             yield np.concatenate([pieces[place] for place in order[start : start + games]])
@@ -224,13 +224,13 @@ class ProbeData:
     def activations(self, layers: Sequence[int], rows: np.ndarray) -> np.ndarray:
         """Return the activations float32 [layers, n, d_model] of these rows. Each run of consecutive rows, such as a
         game's, is one read."""
-        out = np.empty((len(layers), len(rows), self.cache.array.d_model), np.float32)
+        layer_activations = np.empty((len(layers), len(rows), self.cache.array.d_model), np.float32)
         edges = np.flatnonzero(np.diff(rows, prepend=-2, append=-2) != 1)
         for start, stop in pairwise(edges.tolist()):
             stored = slice(int(rows[start]), int(rows[start]) + stop - start)
             for place, layer in enumerate(layers):
-                out[place, start:stop] = self.cache.values(layer, stored)
-        return out
+                layer_activations[place, start:stop] = self.cache.values(layer, stored)
+        return layer_activations
 
     def reader(self, layers: Sequence[int]) -> Callable[[np.ndarray], np.ndarray]:
         """Return a function like `activations` of these layers, for many calls. Small arrays are read once and kept in
@@ -247,15 +247,17 @@ class ProbeData:
         positions. Other rows keep their labels. Rows are ordered by game, ply and token first, so the layout of the
         cache does not matter.
         """
-        chosen = np.flatnonzero(rows & self.rows)
+        row_numbers = np.flatnonzero(rows & self.rows)
         if self.skill is None:
-            chosen = chosen[np.lexsort((self.cache.array.token[chosen], self.ply[chosen], self.item[chosen]))]
-            dealt = generator(draw, Stream.SHUFFLED_LABELS).permutation(len(chosen))
-            self.labels[chosen] = self.labels[chosen[dealt]]
+            row_numbers = row_numbers[
+                np.lexsort((self.cache.array.token[row_numbers], self.ply[row_numbers], self.item[row_numbers]))
+            ]
+            permutation = generator(draw, Stream.SHUFFLED_LABELS).permutation(len(row_numbers))
+            self.labels[row_numbers] = self.labels[row_numbers[permutation]]
             return
-        games, first, which = np.unique(self.item[chosen], return_index=True, return_inverse=True)
+        games, first, game_indices = np.unique(self.item[row_numbers], return_index=True, return_inverse=True)
         stratum = self.skill.stratum[np.searchsorted(self.places, games)]
-        self.labels[chosen, 0] = permute_classes(self.labels[chosen[first], 0], stratum, draw)[which]
+        self.labels[row_numbers, 0] = permute_classes(self.labels[row_numbers[first], 0], stratum, draw)[game_indices]
 
 
 def select_rows(
@@ -267,16 +269,16 @@ def select_rows(
     game: select only rows of this game, for a board view. Raises BadInputError for a phase that the encoding does not
     have, and if the cache lacks the end of the games that the counts refer to.
     """
-    usable = mask_site_range(cache, selection.skip_sites, selection.max_sites)
+    is_usable = mask_site_range(cache, selection.skip_sites, selection.max_sites)
     if game is not None:
-        usable &= cache.array.game == game
+        is_usable &= cache.array.game == game
     if selection[2:] == (None, None, None):
-        return usable, cache.array.ply, None
+        return is_usable, cache.array.ply, None
 
     from chessreg.experiments.probe.rows import encode_rows
 
     encoded = encode_rows(inputs, cache, selection.phase, selection.alignment, selection.last_sites, game)
-    return usable & encoded.usable, encoded.ply, encoded.phase
+    return is_usable & encoded.usable, encoded.ply, encoded.phase
 
 
 def mask_site_range(cache: CachedActivations, skip_sites: int, max_sites: int | None) -> np.ndarray:
@@ -353,10 +355,10 @@ def allocate_scratch_array(folder: Path, shape: tuple[int, ...], dtype: Any) -> 
 
 def resolve_label(name: str, classes: int) -> Label:
     """Return the label with its classes. The number of skill classes depends on the games."""
-    wanted = labels.get_label(name)
-    if wanted.source == "skill":
-        return replace(wanted, classes=("low", "high") if classes == 2 else tuple(map(str, range(classes))))
-    return wanted
+    label = labels.get_label(name)
+    if label.source == "skill":
+        return replace(label, classes=("low", "high") if classes == 2 else tuple(map(str, range(classes))))
+    return label
 
 
 # -- baselines --------------------------------------------------------------------------------------------------------
@@ -394,10 +396,10 @@ def predict_from_keys(
     if too few have it. Games with `fit_values` -1 or NaN do not count. A logistic regression on the key's indicator
     cannot do better on the games that it was fitted on.
     """
-    known = np.isfinite(fit_values) & ((fit_values >= 0) | (classes == 0))
+    has_value = np.isfinite(fit_values) & ((fit_values >= 0) | (classes == 0))
     table: dict[Hashable, list[float]] = {}
-    for key, value, keep in zip(fit_keys, fit_values.tolist(), known.tolist(), strict=True):
-        if keep:
+    for key, value, is_kept in zip(fit_keys, fit_values.tolist(), has_value.tolist(), strict=True):
+        if is_kept:
             table.setdefault(key, []).append(value)
 
     def best_guess(values: Sequence[float]) -> float:
@@ -405,6 +407,6 @@ def predict_from_keys(
             return float(np.mean(values))
         return float(np.bincount(np.asarray(values, np.int64), minlength=classes).argmax())
 
-    overall = best_guess(fit_values[known].tolist())
-    guess_of = {key: best_guess(values) for key, values in table.items() if len(values) >= MIN_KEY_GAMES}
-    return np.array([guess_of.get(key, overall) for key in keys], np.float64)
+    overall_guess = best_guess(fit_values[has_value].tolist())
+    guess_by_key = {key: best_guess(values) for key, values in table.items() if len(values) >= MIN_KEY_GAMES}
+    return np.array([guess_by_key.get(key, overall_guess) for key in keys], np.float64)

@@ -67,9 +67,9 @@ def iterate_game_logits(
     `reader` computes the logits from residuals. centre: subtract each residual's own mean first, for a probe that was
     fitted on centred residuals, as Karvonen's.
     """
-    chosen = np.flatnonzero(rows)
+    row_numbers = np.flatnonzero(rows)
     array = data.cache.array
-    order = chosen[np.lexsort((array.token[chosen], array.ply[chosen], data.item[chosen]))]
+    order = row_numbers[np.lexsort((array.token[row_numbers], array.ply[row_numbers], data.item[row_numbers]))]
     edges = np.flatnonzero(np.diff(data.item[order], prepend=-1, append=-1))
     for low, high in split_games(edges, POSITIONS_AT_ONCE):
         at = order[edges[low] : edges[high]]
@@ -127,14 +127,16 @@ def score_probe(
         right = read == truth
         if rankings is not None:
             rankings.add(logits.logits, truth)
-        named = np.bincount(read.ravel(), minlength=classes)
-        there = np.bincount(truth.ravel(), minlength=classes)
-        both = np.bincount(truth[right], minlength=classes)
+        read_counts = np.bincount(read.ravel(), minlength=classes)
+        truth_counts = np.bincount(truth.ravel(), minlength=classes)
+        correct_counts = np.bincount(truth[right], minlength=classes)
         yield GameScore(
             game=logits.game,
             n=truth.size,
             correct=int(right.sum()),
-            counts=np.stack([both, named - both, there - both]).astype("<i4").tobytes(),
+            counts=np.stack([correct_counts, read_counts - correct_counts, truth_counts - correct_counts])
+            .astype("<i4")
+            .tobytes(),
             right=right,
             rows=logits.rows,
             truth=truth,
@@ -169,14 +171,14 @@ def build_score_columns(
     layer: int,
     label: str,
     majority: np.ndarray,
-    seen: HashSet | None,
+    fit_positions: HashSet | None,
     baselines: Baselines | None,
 ) -> ProbeScore:
-    """Return the kind's columns of one game's score. `seen` are the positions that the probe was fitted on."""
+    """Return the kind's columns of one game's score. `fit_positions` are the positions that the probe was fitted on."""
     right = score.right.sum(1)
     columns: dict[str, Any] = pack_plies(data.ply[score.rows], right)
-    if seen is not None:
-        new = ~seen.contains(data.positions[score.rows])
+    if fit_positions is not None:
+        new = ~fit_positions.contains(data.positions[score.rows])
         columns |= {"unseen": int(new.sum()), "unseen_correct": int(right[new].sum())}
     if score.truth.shape[1] == 1:
         columns |= {"vote_class": score.vote_class, "mean_class": score.mean_class}
@@ -272,14 +274,14 @@ def rank_scores(scores: np.ndarray) -> np.ndarray:
 
 def compute_log_odds(logits: np.ndarray) -> np.ndarray:
     """Return log p / (1 - p) of the softmax, float32 like `logits` [classes, n]."""
-    shifted = logits - logits.max(0)
-    weights = np.exp(shifted)
+    exponentials = logits - logits.max(0)
+    weights = np.exp(exponentials)
     # The other classes are summed directly: subtracting from the total could give 0.
-    best, column = shifted.argmax(0), np.arange(logits.shape[1])
-    others = weights.sum(0) - weights
+    best, column = exponentials.argmax(0), np.arange(logits.shape[1])
+    other_weights = weights.sum(0) - weights
     weights[best, column] = 0.0
-    others[best, column] = weights.sum(0)
-    odds: np.ndarray = shifted - np.log(np.maximum(others, np.float32(1e-37)))
+    other_weights[best, column] = weights.sum(0)
+    odds: np.ndarray = exponentials - np.log(np.maximum(other_weights, np.float32(1e-37)))
     return odds
 
 
@@ -291,6 +293,6 @@ def compute_auc(wrong: np.ndarray, right: np.ndarray) -> float | None:
     positive, negative = int(right.sum()), int(wrong.sum())
     if not positive or not negative:
         return None
-    below = np.cumsum(wrong) - wrong
+    wrong_below = np.cumsum(wrong) - wrong
     # In floats, because products of counts exceed 2^63 for millions of squares.
-    return float((right * (below + wrong / 2.0)).sum(dtype=np.float64) / (float(positive) * negative))
+    return float((right * (wrong_below + wrong / 2.0)).sum(dtype=np.float64) / (float(positive) * negative))

@@ -52,22 +52,22 @@ def encode_rows(
     Raises BadInputError for a phase that the encoding does not have, and if the cache does not hold the end of its
     games.
     """
-    written = inputs.encoding(cache.checkpoint)
-    check_phase(written, phase)
-    sites = encode_cached_sites(inputs, written, cache, alignment, game)
-    usable = np.ones(len(sites.ply), bool)
+    encoding = inputs.encoding(cache.checkpoint)
+    check_phase(encoding, phase)
+    sites = encode_cached_sites(inputs, encoding, cache, alignment, game)
+    is_usable = np.ones(len(sites.ply), bool)
     if last_sites is not None:
-        usable &= mask_last_sites(cache, last_sites) & sites.fits_context
+        is_usable &= mask_last_sites(cache, last_sites) & sites.fits_context
     if phase is not None:
-        usable &= sites.phase == phase
-    return EncodedRows(usable, sites.ply, sites.phase)
+        is_usable &= sites.phase == phase
+    return EncodedRows(is_usable, sites.ply, sites.phase)
 
 
-def check_phase(written: Encoding, phase: int | None) -> None:
+def check_phase(encoding: Encoding, phase: int | None) -> None:
     """Raise BadInputError for a phase that the encoding does not have."""
-    if phase is not None and not 0 <= phase < len(written.phases):
-        known = ", ".join(f"{number} {name}" for number, name in enumerate(written.phases))
-        raise BadInputError(f"{written.name} has no phase {phase}", f"its phases are {known}")
+    if phase is not None and not 0 <= phase < len(encoding.phases):
+        phase_list = ", ".join(f"{number} {name}" for number, name in enumerate(encoding.phases))
+        raise BadInputError(f"{encoding.name} has no phase {phase}", f"its phases are {phase_list}")
 
 
 def mask_last_sites(cache: CachedActivations, last_sites: int) -> np.ndarray:
@@ -100,7 +100,7 @@ def number_rows(cache: CachedActivations) -> tuple[np.ndarray, np.ndarray]:
 
 
 def encode_cached_sites(
-    inputs: Inputs, written: Encoding, cache: CachedActivations, alignment: Alignment | None, game: int | None
+    inputs: Inputs, encoding: Encoding, cache: CachedActivations, alignment: Alignment | None, game: int | None
 ) -> _Sites:
     """Return the phase and the ply under this alignment of every cached row, and whether its game fits the model's
     context.
@@ -115,25 +115,25 @@ def encode_cached_sites(
         places = places[places == game]
     block_size = inputs.read_checkpoint_row(cache.checkpoint).block_size
 
-    def encode_aligned(aligned: Any) -> EncodedGames:
-        games = EncodedGames.from_items(written, block_size, items, places, str(spec["sites"]), aligned)
+    def encode_aligned(alignment: Any) -> EncodedGames:
+        games = EncodedGames.from_items(encoding, block_size, items, places, str(spec["sites"]), alignment)
         return games.select_numbered(int(spec["skip_sites"]), spec["max_sites"], cache.last_sites)
 
-    own = encode_aligned(cache.alignment)
-    of_game = places[own.game]
-    site_order = np.lexsort((own.sites.token, own.sites.ply, of_game))
+    cached_sites = encode_aligned(cache.alignment)
+    game_places = places[cached_sites.game]
+    site_order = np.lexsort((cached_sites.sites.token, cached_sites.sites.ply, game_places))
     cached_rows = np.arange(len(array.game)) if game is None else np.flatnonzero(array.game == game)
     cached_rows = cached_rows[np.lexsort((array.token[cached_rows], array.ply[cached_rows], array.game[cached_rows]))]
-    pairs = ((array.game, of_game), (array.token, own.sites.token), (array.ply, own.sites.ply))
-    if not all(np.array_equal(held[cached_rows], present[site_order]) for held, present in pairs):
+    pairs = ((array.game, game_places), (array.token, cached_sites.sites.token), (array.ply, cached_sites.sites.ply))
+    if not all(np.array_equal(held[cached_rows], expected[site_order]) for held, expected in pairs):
         raise ChessregError(
             f"cache {cache.run.id.hex[-6:]} holds other sites than its spec gives now", "cache the games again"
         )
-    other = own if alignment in (None, cache.alignment) else encode_aligned(alignment)
+    other = cached_sites if alignment in (None, cache.alignment) else encode_aligned(alignment)
     sites = _Sites(np.full(len(array.game), -1, np.int8), array.ply.copy(), np.zeros(len(array.game), bool))
-    sites.phase[cached_rows] = own.sites.phase[site_order]
+    sites.phase[cached_rows] = cached_sites.sites.phase[site_order]
     sites.ply[cached_rows] = other.sites.ply[site_order]
-    sites.fits_context[cached_rows] = own.fits_context[own.sites.item][site_order]
+    sites.fits_context[cached_rows] = cached_sites.fits_context[cached_sites.sites.item][site_order]
     return sites
 
 
@@ -141,25 +141,27 @@ MIN_PHASE_POSITIONS = 1000  # of fitted positions
 
 
 def check_position_count(
-    written: Encoding,
+    encoding: Encoding,
     phase: int | None,
     cache: CachedActivations,
     positions: int,
     games: int,
-    least: int | None,
+    min_positions: int | None,
 ) -> None:
-    """Raise BadInputError if there are fewer than `least` positions to fit on. None: 1,000 for one phase, otherwise 0.
+    """Raise BadInputError if there are fewer than `min_positions` positions to fit on. None: 1,000 for one phase,
+    otherwise 0.
 
     `games`, `phase` and `cache` describe the positions in the message.
     """
-    few = "the cache"
-    if least is None:
-        least = MIN_PHASE_POSITIONS if phase is not None else 0
-    if positions >= least:
+    description = "the cache"
+    if min_positions is None:
+        min_positions = MIN_PHASE_POSITIONS if phase is not None else 0
+    if positions >= min_positions:
         return
     if phase is not None:
-        few = f"phase {phase} ({written.phases[phase]})"
+        description = f"phase {phase} ({encoding.phases[phase]})"
     raise BadInputError(
-        f"{few} has {positions:,} positions to fit on in {games:,} games; --min-positions requires {least:,}",
+        f"{description} has {positions:,} positions to fit on in {games:,} games; --min-positions requires "
+        f"{min_positions:,}",
         f"cache more games or other sites (these are {cache.sites}), or lower --min-positions",
     )

@@ -65,14 +65,14 @@ class ProbeTraining:
         `batch_positions` or `batch_games`, and depend on the seed alone. Each step reports progress.
         """
         spec, data, start = self.spec, self.data, self.layers.index(layer)
-        steps, done = spec.epochs * count_epoch_steps(spec, data, self.rows), 0
+        steps, done_steps = spec.epochs * count_epoch_steps(spec, data, self.rows), 0
         read = data.reader([layer]) if spec.batch_games is not None else None
         for epoch in range(spec.epochs):
             for places, residual in iterate_probe_batches(spec, data, self.rows, [layer], epoch, read):
                 yield torch.from_numpy(residual[0]).to(self.device), self.targets(places).to(self.device)
-                done += 1
-                if done % 20 == 0:
-                    share = (start + done / steps) / len(self.layers)
+                done_steps += 1
+                if done_steps % 20 == 0:
+                    share = (start + done_steps / steps) / len(self.layers)
                     self.on_progress(0.9 * share, f"layer {layer}, epoch {epoch + 1}/{spec.epochs}")
 
     def targets(self, places: np.ndarray) -> torch.Tensor:
@@ -94,9 +94,9 @@ def check_fitted(kind: str, training: ProbeTraining, fitted: list[dict[str, np.n
     for layer, tensors in zip(training.layers, fitted, strict=True):
         weight = tensors.get("weight")
         if weight is None or weight.shape != shape:
-            what = "no tensor `weight`" if weight is None else f"`weight` {list(weight.shape)}"
+            problem = "no tensor `weight`" if weight is None else f"`weight` {list(weight.shape)}"
             raise ChessregError(
-                f"kind {kind}, layer {layer}: `fit` returned {what}",
+                f"kind {kind}, layer {layer}: `fit` returned {problem}",
                 f"directions float32 [d_model, squares, classes] = {list(shape)}",
             )
         if not all(bool(np.isfinite(value).all()) for value in tensors.values()):

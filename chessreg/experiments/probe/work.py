@@ -160,22 +160,26 @@ def fit_probes(
     finite.
     """
     width, squares, outputs = data.cache.array.d_model, data.labels.shape[1], max(data.classes, 1)
-    seeded = torch.Generator().manual_seed((spec.seed * 1_000_003 + spec.replicate) % 2**64)  # torch accepts 64 bits
+    random_generator = torch.Generator().manual_seed(
+        (spec.seed * 1_000_003 + spec.replicate) % 2**64
+    )  # torch accepts 64 bits
     # Drawn for every layer of the run, so that a layer starts with the same weights in every attempt.
     every = list(every or layers)
-    drawn = torch.randn(len(every), width, squares * outputs, generator=seeded)[[every.index(n) for n in layers]]
-    weight = (spec.init * drawn / width**0.5).to(device)
-    whole = spec.batch_games is not None
-    if whole:
+    initial_weights = torch.randn(len(every), width, squares * outputs, generator=random_generator)[
+        [every.index(n) for n in layers]
+    ]
+    weight = (spec.init * initial_weights / width**0.5).to(device)
+    has_whole_games = spec.batch_games is not None
+    if has_whole_games:
         weight = weight.unflatten(2, (squares, outputs)).mT.flatten(2).contiguous()
-    gradient = compute_gradient_in_one_pass if whole else compute_gradient_by_autograd
-    optimizer = SingleTensorAdamW(weight, spec.beta1, spec.beta2, spec.weight_decay, fused=whole)
+    gradient = compute_gradient_in_one_pass if has_whole_games else compute_gradient_by_autograd
+    optimizer = SingleTensorAdamW(weight, spec.beta1, spec.beta2, spec.weight_decay, fused=has_whole_games)
     scale = torch.tensor(measure_layer_scales(data, layers, spec.normalize_activations), device=device).clamp_min(1e-6)[
         :, None, None
     ]
     steps = spec.epochs * count_epoch_steps(spec, data, rows)
-    step, read = 0, data.reader(layers) if whole else None
-    with flush_denormals() if whole else nullcontext():
+    step, read = 0, data.reader(layers) if has_whole_games else None
+    with flush_denormals() if has_whole_games else nullcontext():
         for epoch in range(spec.epochs):
             for places, residual in iterate_probe_batches(spec, data, rows, layers, epoch, read):
                 if standard is None:
@@ -189,7 +193,7 @@ def fit_probes(
                 step += 1
                 if step % 20 == 0:
                     on_progress(0.9 * step / steps, f"epoch {epoch + 1}/{spec.epochs}")
-    if whole:
+    if has_whole_games:
         weight = weight.unflatten(2, (outputs, squares)).mT.flatten(2)
     fitted = (weight / scale).cpu().view(len(layers), width, squares, outputs)
     if not bool(fitted.isfinite().all()):
@@ -246,17 +250,17 @@ class ProbeWork:
         spec, task, data = self.spec, self.task, self.data
         if data.skill is not None:
             task.progress(0.0, str(data.skill.report))
-        shared = self.measure_overlaps()
+        overlaps = self.measure_overlaps()
         standard = RatingScaler.from_ratings(data.labels[self.fit_rows]) if data.classes == 0 else None
         fitted = self.fit(standard)
-        seen = HashSet(data.positions[self.fit_rows])
+        fit_positions = HashSet(data.positions[self.fit_rows])
         majority = data.find_majority_classes(self.fit_rows) if data.classes else np.zeros(1, np.int8)
         baselines = {split: self.predict_baselines(on) for split, on, _ in self.test_sets}
         row = {
             "train_games": len(np.unique(data.item[self.fit_rows])),
             "train_positions": int(self.fit_rows.sum()),
             "detail": {
-                "overlap": shared,
+                "overlap": overlaps,
                 **RowSelection.from_spec(spec).as_detail(),
                 **({"skill": data.skill.report.as_json()} if data.skill else {}),
                 **({"mean": standard.mean, "std": standard.std} if standard else {}),
@@ -267,7 +271,7 @@ class ProbeWork:
         for (unit, layer), (tensors, reader) in zip(self.layers.items(), fitted, strict=True):
             for split, on, mask in self.test_sets:
                 if standard is None:
-                    self.emit_scores(unit, layer, split, on, mask, reader, majority, seen, baselines[split])
+                    self.emit_scores(unit, layer, split, on, mask, reader, majority, fit_positions, baselines[split])
                 else:
                     self.emit_ratings(unit, layer, split, on, mask, reader, standard, baselines[split])
             publish_probe(task, data.cache, unit, layer, tensors, row, self.sites)
@@ -309,7 +313,7 @@ class ProbeWork:
         mask: np.ndarray,
         reader: Reader,
         majority: np.ndarray,
-        seen: HashSet,
+        fit_positions: HashSet,
         baselines: Baselines | None,
     ) -> None:
         """Emit a score row for each game, and over all games the accuracy of each square.
@@ -323,7 +327,9 @@ class ProbeWork:
             self.task.emit(
                 "score",
                 unit,
-                build_score_columns(game_score, on, layer, get_fitted_label(self.spec), majority, seen, baselines),
+                build_score_columns(
+                    game_score, on, layer, get_fitted_label(self.spec), majority, fit_positions, baselines
+                ),
                 split=split,
                 item=game_score.game,
                 layer=layer,
@@ -370,31 +376,33 @@ class ProbeWork:
         games, _ = self.task.inputs.dataset(data.cache.dataset)
         fitted = np.isin(data.places, data.item[self.fit_rows])
         edges = compute_length_edges(games.take(data.places[fitted], ["plies"]).column("plies").to_numpy())
-        mine, theirs = (
+        fit_keys, test_keys = (
             compute_baseline_keys(self.task.inputs, data, edges),
             compute_baseline_keys(self.task.inputs, on, edges),
         )
         truth = (data.skill.classes if data.classes else data.skill.rating).astype(np.float64)
         truth = np.where(fitted, truth, np.nan)
-        guessed = {name: predict_from_keys(mine[name], truth, theirs[name], data.classes).tolist() for name in mine}
+        guesses = {
+            name: predict_from_keys(fit_keys[name], truth, test_keys[name], data.classes).tolist() for name in fit_keys
+        }
         places = on.places.tolist()
-        return Baselines({name: dict(zip(places, values, strict=True)) for name, values in guessed.items()})
+        return Baselines({name: dict(zip(places, values, strict=True)) for name, values in guesses.items()})
 
     def measure_overlaps(self) -> dict[str, Any]:
         """Return the overlap of the evaluated games with the model's training games, and of the test games with the
         fitted games."""
         inputs, spec = self.task.inputs, self.spec
         checkpoint = str(inputs.run(spec.cache, "cache").spec["checkpoint"])
-        evaluated = [on.select_evaluated(mask) for _, on, mask in self.test_sets]
+        evaluated_games = [on.select_evaluated(mask) for _, on, mask in self.test_sets]
         counts: dict[str, TrainingOverlap] = {
             "checkpoint": overlap.measure_overlap(
-                inputs, checkpoint, concatenate_evaluated(evaluated), self.task.progress
+                inputs, checkpoint, concatenate_evaluated(evaluated_games), self.task.progress
             )
         }
-        if len(evaluated) > 1:
+        if len(evaluated_games) > 1:
             items, _ = inputs.items(self.data.cache.dataset)
             fitted = np.unique(self.data.item[self.fit_rows]).astype(np.int64)
-            counts["probe"] = overlap.measure_game_overlap([(items, fitted)], evaluated[1])
+            counts["probe"] = overlap.measure_game_overlap([(items, fitted)], evaluated_games[1])
         return {name: value.columns() for name, value in counts.items()}
 
 

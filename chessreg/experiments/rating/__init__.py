@@ -93,67 +93,71 @@ class Rating(Kind):
         load_rating_pool(spec, inputs)
 
     def estimate(self, spec: RatingSpec, inputs: Inputs) -> RunEstimate:
-        loaded = load_rating_pool(spec, inputs)
-        remarks = (f"{len(loaded.pool.first):,} games; the rating of {len(loaded.sources)} of the players is known",)
+        loaded_pool = load_rating_pool(spec, inputs)
+        remarks = (
+            f"{len(loaded_pool.pool.first):,} games; the rating of {len(loaded_pool.sources)} of the players is known",
+        )
         units = self.units(spec, inputs)
-        seconds = units * (1 + spec.resamples) * len(loaded.players) ** 2 / FITTED_PAIRS_PER_SECOND
-        return RunEstimate({"rating": len(loaded.players) * units}, 0, remarks, cpu_seconds=seconds)
+        seconds = units * (1 + spec.resamples) * len(loaded_pool.players) ** 2 / FITTED_PAIRS_PER_SECOND
+        return RunEstimate({"rating": len(loaded_pool.players) * units}, 0, remarks, cpu_seconds=seconds)
 
     def run(self, task: Task[RatingSpec, Any]) -> None:
         spec = task.spec
-        loaded = load_rating_pool(spec, task.inputs)
+        loaded_pool = load_rating_pool(spec, task.inputs)
         for unit in task.units:
             if spec.estimator != ALL_ESTIMATORS:
-                emit_player_ratings(task, unit, loaded, Variant(spec.estimator, spec.draw_weight))
+                emit_player_ratings(task, unit, loaded_pool, Variant(spec.estimator, spec.draw_weight))
             elif unit < len(SIDE_BY_SIDE):
-                emit_player_ratings(task, unit, loaded, SIDE_BY_SIDE[unit])
+                emit_player_ratings(task, unit, loaded_pool, SIDE_BY_SIDE[unit])
             else:
-                emit_performance(task, unit, loaded)
+                emit_performance(task, unit, loaded_pool)
             task.progress(unit / len(task.units), "")
             task.done(unit)
 
 
-def emit_player_ratings(task: Task[RatingSpec, Any], unit: int, loaded: LoadedPool, how: Variant) -> None:
+def emit_player_ratings(task: Task[RatingSpec, Any], unit: int, loaded_pool: LoadedPool, variant: Variant) -> None:
     """Emit one estimator's rating of every player. Known ratings are emitted with the first estimator."""
     spec = task.spec
-    options = Options(how.draw_weight, spec.k_factor, spec.start, spec.seed)
-    ratings = estimate_ratings(loaded.pool, how.estimator, options, spec.resamples, (spec.seed, spec.replicate))
-    for number, (player, rated) in enumerate(zip(loaded.players, ratings, strict=True)):
-        if unit and number in loaded.pool.anchors:
+    options = Options(variant.draw_weight, spec.k_factor, spec.start, spec.seed)
+    ratings = estimate_ratings(
+        loaded_pool.pool, variant.estimator, options, spec.resamples, (spec.seed, spec.replicate)
+    )
+    for number, (player, rated) in enumerate(zip(loaded_pool.players, ratings, strict=True)):
+        if unit and number in loaded_pool.pool.anchors:
             continue
-        detail = build_rating_detail(loaded, number, player, spec)
-        weight = 0.5 if how.estimator in JOINT else how.draw_weight
+        detail = build_rating_detail(loaded_pool, number, player, spec)
+        weight = 0.5 if variant.estimator in JOINT else variant.draw_weight
         task.emit(
             "rating",
             unit,
             detail.model_copy(update={"draw_weight": weight}),
             player=player.label,
-            estimator=how.estimator,
+            estimator=variant.estimator,
             games=sum(player.results),
             **round_bounds(rated),
         )
 
 
-def emit_performance(task: Task[RatingSpec, Any], unit: int, loaded: LoadedPool) -> None:
+def emit_performance(task: Task[RatingSpec, Any], unit: int, loaded_pool: LoadedPool) -> None:
     """Emit the performance of every player against one opponent of known rating: its rating from these games alone."""
     spec, place = task.spec, unit - len(SIDE_BY_SIDE)
-    opponent = sorted(loaded.pool.anchors)[place // len(DRAW_WEIGHTS)]
+    opponent = sorted(loaded_pool.pool.anchors)[place // len(DRAW_WEIGHTS)]
     weight = DRAW_WEIGHTS[place % len(DRAW_WEIGHTS)]
-    for number, player in enumerate(loaded.players):
-        if number in loaded.pool.anchors or opponent not in player.opponents:
+    for number, player in enumerate(loaded_pool.players):
+        if number in loaded_pool.pool.anchors or opponent not in player.opponents:
             continue
-        games = select_pair(loaded.pool, number, opponent)
+        games = select_pair(loaded_pool.pool, number, opponent)
         options = Options(weight, spec.k_factor, spec.start, spec.seed)
         rated = estimate_ratings(games, "anchored-ml", options, spec.resamples, (spec.seed, spec.replicate))[number]
         outcomes = np.where(games.first == number, games.outcome, LOSS - games.outcome)
         results = [int((outcomes == outcome).sum()) for outcome in (WIN, DRAW, LOSS)]
-        detail = build_rating_detail(loaded, number, player, spec, results).model_copy(
+        detail = build_rating_detail(loaded_pool, number, player, spec, results).model_copy(
             update={
                 "draw_weight": weight,
-                "against": loaded.players[opponent].label,
+                "against": loaded_pool.players[opponent].label,
                 "opponents": 1,
                 "unscored": 0,
-                "sides": sorted(player.sides & loaded.players[opponent].sides),
+                "sides": sorted(player.sides & loaded_pool.players[opponent].sides),
             }
         )
         task.emit(
@@ -173,16 +177,18 @@ def round_bounds(rated: PlayerRating) -> dict[str, float | None]:
 
 
 def build_rating_detail(
-    loaded: LoadedPool, number: int, player: RatedPlayer, spec: RatingSpec, results: list[int] | None = None
+    loaded_pool: LoadedPool, number: int, player: RatedPlayer, spec: RatingSpec, results: list[int] | None = None
 ) -> RatingDetail:
     """Return the columns of a player's rating. `results` (wins, draws, losses) default to all its games."""
-    pool, key = loaded.pool, player.key
+    pool, key = loaded_pool.pool, player.key
     wins, draws, losses = results or player.results
     games = wins + draws + losses
-    known = np.array(sorted(pool.anchors), np.int64)
+    anchor_numbers = np.array(sorted(pool.anchors), np.int64)
     is_first_player, is_second_player = pool.first == number, pool.second == number
-    anchored = (is_first_player & np.isin(pool.second, known)) | (is_second_player & np.isin(pool.first, known))
-    from_levels = any(source in ("levels", "levels-truncated") for source in loaded.sources.values())
+    is_anchored = (is_first_player & np.isin(pool.second, anchor_numbers)) | (
+        is_second_player & np.isin(pool.first, anchor_numbers)
+    )
+    from_levels = any(source in ("levels", "levels-truncated") for source in loaded_pool.sources.values())
     return RatingDetail(
         checkpoint_id=key.checkpoint_id.hex if key.checkpoint_id else None,
         intervention_id=key.intervention_id.hex if key.intervention_id else None,
@@ -191,14 +197,14 @@ def build_rating_detail(
         opening=key.opening or None,
         assist=key.assist if player.is_rated else None,
         origin=" and ".join(sorted(player.origins, reverse=True)) if player.is_rated else None,
-        anchor=loaded.sources.get(number),
+        anchor=loaded_pool.sources.get(number),
         wins=wins,
         draws=draws,
         losses=losses,
         score=round((wins + 0.5 * draws) / games, 6) if games else None,
         unscored=player.unscored_games,
         opponents=len(player.opponents),
-        anchored_games=int(anchored.sum()) if results is None else games,
+        anchored_games=int(is_anchored.sum()) if results is None else games,
         systematic=ANCHOR_ERROR if from_levels else None,
         scoring=spec.scoring,
         sides=sorted(player.sides),

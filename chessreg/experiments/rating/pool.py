@@ -87,7 +87,7 @@ def load_rating_pool(spec: RatingSpec, inputs: Inputs) -> LoadedPool:
         raise BadInputError("these runs have no games that count", "chessreg game list")
     anchors, sources = collect_anchors(spec, order)
     check_anchors(spec, order, anchors)
-    clusters = {fixed: number for number, fixed in enumerate(dict.fromkeys(game[3] for game in games))}
+    clusters = {cluster_key: number for number, cluster_key in enumerate(dict.fromkeys(game[3] for game in games))}
     first, second, outcome = np.array([game[:3] for game in games], np.int64).T
     cluster = np.array([clusters[game[3]] for game in games], np.int64)
     return LoadedPool(Pool(tuple(p.label for p in order), first, second, outcome, cluster, anchors), order, sources)
@@ -129,10 +129,10 @@ def add_run_games(
             continue
         outcome = OUTCOMES[points]
         count_result(player, opponent, outcome)
-        own = match.opening == "standard" or run.kind.startswith(
+        is_own_run = match.opening == "standard" or run.kind.startswith(
             IMPORTED_PREFIX
         )  # no other game is from the same opening
-        cluster = (run.id, unit) if own else (opening,)  # by its moves, because a short book repeats its lines
+        cluster = (run.id, unit) if is_own_run else (opening,)  # by its moves, because a short book repeats its lines
         games.append((player.number, opponent.number, outcome, cluster))
 
 
@@ -146,10 +146,10 @@ def add_sweep_games(
 ) -> None:
     """Add the games of an imported sweep: wins, draws and losses of one model against each level, without the games."""
     point = tables.MetricPoint
-    counted = session.execute(
+    game_count = session.execute(
         select(point.unit, point.name, point.value).where(point.run_id == run.id).order_by(point.unit)
     )
-    for unit, name, value in counted:
+    for unit, name, value in game_count:
         match = matches[unit]
         colors = str((match.detail or {}).get("colors", match.color))
         if name not in COUNTED_OUTCOMES or spec.color not in ("both", colors):
@@ -170,14 +170,14 @@ def register_sides(
     session: Session, match: tables.Match, run: tables.Run, players: dict[PlayerKey, RatedPlayer]
 ) -> list[RatedPlayer]:
     """Return the two players of a match, and add them to `players`. The player whose result it is comes first."""
-    both = []
-    for own in (True, False):
-        key = build_player_key(session, match, run, own)
-        both.append(players.setdefault(key, RatedPlayer(key, len(players))))
-        both[-1].sides.add((run.id.hex, match.number))
-        both[-1].origins.add("imported" if run.kind.startswith(IMPORTED_PREFIX) else "ours")
-    both[0].is_rated = True
-    return both
+    sides = []
+    for is_player in (True, False):
+        key = build_player_key(session, match, run, is_player)
+        sides.append(players.setdefault(key, RatedPlayer(key, len(players))))
+        sides[-1].sides.add((run.id.hex, match.number))
+        sides[-1].origins.add("imported" if run.kind.startswith(IMPORTED_PREFIX) else "ours")
+    sides[0].is_rated = True
+    return sides
 
 
 def count_result(player: RatedPlayer, opponent: RatedPlayer, outcome: int) -> None:
@@ -188,23 +188,24 @@ def count_result(player: RatedPlayer, opponent: RatedPlayer, outcome: int) -> No
     opponent.opponents.add(player.number)
 
 
-def build_player_key(session: Session, match: tables.Match, run: tables.Run, own: bool) -> PlayerKey:
-    """Return the key by which a player's games are pooled: of the match's player if `own`, else of its opponent."""
+def build_player_key(session: Session, match: tables.Match, run: tables.Run, is_player: bool) -> PlayerKey:
+    """Return the key by which a player's games are pooled: of the match's player if `is_player`, else of its
+    opponent."""
     detail = match.detail or {}
-    checkpoint = match.checkpoint_id if own else match.opponent_checkpoint_id
+    checkpoint = match.checkpoint_id if is_player else match.opponent_checkpoint_id
     if checkpoint is not None:
-        assist = str(detail.get("assist", "none")) if own else "none"
+        assist = str(detail.get("assist", "none")) if is_player else "none"
         return PlayerKey(
-            checkpoint, match.intervention_id if own else None, "", "", match.policy, match.opening, assist
+            checkpoint, match.intervention_id if is_player else None, "", "", match.policy, match.opening, assist
         )
-    name, engine_id = (match.player, None) if own else (match.opponent, match.engine_id)
-    if own and "player_engine_id" in detail:  # an engine: named as if it were the opponent
+    name, engine_id = (match.player, None) if is_player else (match.opponent, match.engine_id)
+    if is_player and "player_engine_id" in detail:  # an engine: named as if it were the opponent
         with suppress(LookupError, ValueError):  # an invalid id in another user's rows is ignored
             name, engine_id = str(detail["player"]), UUID(str(detail["player_engine_id"]))
     engine = session.get(tables.Engine, engine_id) if engine_id else None
     if engine is not None:
         return PlayerKey(None, None, name, engine.version, "", "")
-    if own and (name.startswith("stockfish:") or name in ("random", "capture")):  # an engine in imported games
+    if is_player and (name.startswith("stockfish:") or name in ("random", "capture")):  # an engine in imported games
         return PlayerKey(None, None, name, str(run.spec.get("engine_version", "unknown")), "", "")
     return PlayerKey(None, None, name, "", "", "")
 
@@ -239,15 +240,15 @@ def label_players(session: Session, players: list[RatedPlayer]) -> None:
         ids = [shorten_id(id) for id in (key.checkpoint_id, key.intervention_id) if id]
         return f"{name_with_version(key)} {' '.join(ids)}".rstrip()
 
-    waiting = players
+    unlabelled = players
     for name_function in (name_player, name_with_version, name_with_ids):
         by_text: dict[str, list[RatedPlayer]] = defaultdict(list)
-        for player in waiting:
+        for player in unlabelled:
             by_text[name_function(player.key)[:255]].append(player)
         for text, same in by_text.items():
             for player in same:
                 player.label = text
-        waiting = [player for same in by_text.values() if len(same) > 1 for player in same]
+        unlabelled = [player for same in by_text.values() if len(same) > 1 for player in same]
 
 
 def collect_anchors(spec: RatingSpec, players: list[RatedPlayer]) -> tuple[dict[int, float], dict[int, str]]:
@@ -295,5 +296,5 @@ def check_anchors(spec: RatingSpec, players: list[RatedPlayer], anchors: dict[in
 
 def abbreviate_list(texts: Iterable[str]) -> str:
     """Return the first eight texts, joined by commas."""
-    listed = list(texts)
-    return ", ".join(listed[:8]) + (", …" if len(listed) > 8 else "")
+    text_list = list(texts)
+    return ", ".join(text_list[:8]) + (", …" if len(text_list) > 8 else "")

@@ -127,9 +127,9 @@ def build_latent_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]
         raise NotFoundError("the run kept no positions of this latent", "chessreg run sae --boards 8")
     origin = SaeOrigin.from_spec(spec, inputs)
     games, tokens, plies = (np.array(row[name], np.int64) for name in ("games", "tokens", "plies"))
-    written = inputs.encoding(origin.checkpoint)
+    encoding = inputs.encoding(origin.checkpoint)
     texts = [
-        format_token_context(written, origin, game, token, ply)
+        format_token_context(encoding, origin, game, token, ply)
         for game, token, ply in zip(games, tokens, plies, strict=True)
     ]
     views: list[BoardFrame | None] = [None] * len(games)
@@ -148,13 +148,13 @@ def build_latent_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]
     return [frame for frame in views if frame is not None]
 
 
-def format_token_context(written: Encoding, origin: SaeOrigin, game: int, token: int, ply: int) -> str:
+def format_token_context(encoding: Encoding, origin: SaeOrigin, game: int, token: int, ply: int) -> str:
     """Return the last 24 tokens before a token, and the token in brackets; for a position its whole text and the
     token."""
-    tokens = origin.encode_items(written, origin.held_items, np.array([game])).tokens
-    if written.content == "position":
+    tokens = origin.encode_items(encoding, origin.held_items, np.array([game])).tokens
+    if encoding.content == "position":
         item = int(np.flatnonzero(tokens.ply == ply)[0]) if len(tokens) > 1 else 0
         ids = tokens.item(item)
-        return f"{written.decode(ids)} [{written.vocabulary[int(ids[token])]}]"
+        return f"{encoding.decode(ids)} [{encoding.vocabulary[int(ids[token])]}]"
     ids = tokens.item(0)
-    return f"{written.decode(ids[max(0, token - 24) : token])}[{written.decode(ids[token : token + 1])}]"
+    return f"{encoding.decode(ids[max(0, token - 24) : token])}[{encoding.decode(ids[token : token + 1])}]"

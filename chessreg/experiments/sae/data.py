@@ -106,11 +106,11 @@ class SaeOrigin:
         """Return the 0-based layer of a hook point."""
         return get_hook_layer(point, self.row.layers)
 
-    def encode_items(self, written: Encoding, items: Games | Positions, places: np.ndarray) -> EncodedGames:
+    def encode_items(self, encoding: Encoding, items: Games | Positions, places: np.ndarray) -> EncodedGames:
         """Return the games at these rows, encoded, with the sites that autoencoders read."""
-        encoded = EncodedGames.from_items(written, self.row.block_size, items, places, self.sites, self.alignment)
+        encoded = EncodedGames.from_items(encoding, self.row.block_size, items, places, self.sites, self.alignment)
         encoded = encoded.select_numbered(self.skip_sites, self.max_sites, self.last_sites)
-        return encoded.take(~mask_boundary_tokens(written, encoded)) if self.exclude_special else encoded
+        return encoded.take(~mask_boundary_tokens(encoding, encoded)) if self.exclude_special else encoded
 
 
 def resolve_sae_points(spec: SaeSpec, inputs: Inputs, row: tables.Checkpoint) -> list[str]:
@@ -123,8 +123,8 @@ def resolve_sae_points(spec: SaeSpec, inputs: Inputs, row: tables.Checkpoint) ->
 
         if spec.layers and spec.hook_points and not any("*" in name for name in spec.hook_points):
             raise BadInputError("--layers has no effect: no hook point contains *", "leave it out")
-        there = get_adapter(row.architecture).points
-        return list_hook_points(spec.hook_points or (RESID_POST,), layers, row.layers, there)
+        adapter_points = get_adapter(row.architecture).points
+        return list_hook_points(spec.hook_points or (RESID_POST,), layers, row.layers, adapter_points)
     groups: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(spec.cache, "cache"))
     cached = list(groups[0].hook_points)
     if spec.hook_points:
@@ -152,10 +152,10 @@ def split_heldout(places: np.ndarray, held: int, seed: int) -> tuple[np.ndarray,
     return places[np.sort(order[count:])], places[np.sort(order[:count])]
 
 
-def mask_boundary_tokens(written: Encoding, encoded: EncodedGames) -> np.ndarray:
+def mask_boundary_tokens(encoding: Encoding, encoded: EncodedGames) -> np.ndarray:
     """Return a mask bool [sites] of the tokens that begin, end or pad a text."""
     tokens, sites = encoded.tokens, encoded.sites
-    return np.isin(tokens.ids[tokens.offsets[sites.item] + sites.token], list(written.boundary_ids))
+    return np.isin(tokens.ids[tokens.offsets[sites.item] + sites.token], list(encoding.boundary_ids))
 
 
 class CacheRows:
@@ -172,21 +172,21 @@ class CacheRows:
         if not self.mask.any():
             raise BadInputError("the cache has no activation of the training games", "lower --heldout-games")
 
-    def special_rows(self, origin: SaeOrigin, written: Encoding) -> np.ndarray:
+    def special_rows(self, origin: SaeOrigin, encoding: Encoding) -> np.ndarray:
         """Return a mask bool [rows] of the cached tokens that begin, end or pad a text."""
         special = np.zeros(self.array.rows, bool)
-        if not written.boundary_ids:
+        if not encoding.boundary_ids:
             return special
-        boards = written.content == "position"
+        boards = encoding.content == "position"
         for low in range(0, len(origin.places), COUNT_GAMES):
             places = np.sort(origin.places[low : low + COUNT_GAMES])
-            encoded = EncodedGames.from_items(written, origin.row.block_size, origin.items, places, origin.sites)
+            encoded = EncodedGames.from_items(encoding, origin.row.block_size, origin.items, places, origin.sites)
             rows = np.flatnonzero(np.isin(self.array.game, places))
             key = np.searchsorted(places, self.array.game[rows]) * PLY_STRIDE + (self.array.ply[rows] if boards else 0)
             tokens = encoded.tokens
             item = np.searchsorted(tokens.source * PLY_STRIDE + (tokens.ply if boards else 0), key)
             ids = tokens.ids[tokens.offsets[item] + self.array.token[rows]]
-            special[rows] = np.isin(ids, list(written.boundary_ids))
+            special[rows] = np.isin(ids, list(encoding.boundary_ids))
         return special
 
     def batches(self, points: Sequence[str], first: int = 0) -> Batches:
@@ -225,8 +225,8 @@ class ModelRows:
         self.chunk = lru_cache(maxsize=1)(self._compute_chunk)
         self.ranks: Ranks | None = None
 
-    def _count(self, wanted: int) -> None:
-        """Extend `order` and `cumulative_tokens` until they cover `wanted` tokens. Raises BadInputError if an epoch has
+    def _count(self, tokens: int) -> None:
+        """Extend `order` and `cumulative_tokens` until they cover `tokens` tokens. Raises BadInputError if an epoch has
         no token."""
         places = self.origin.places
         orders, ends, total = (
@@ -234,16 +234,16 @@ class ModelRows:
             [self.cumulative_tokens],
             int(self.cumulative_tokens[-1]) if len(self.cumulative_tokens) else 0,
         )
-        done, at_start = len(self.order), total
-        while total < wanted:
-            epoch, begun = divmod(done, len(places))
+        counted_games, initial_total = len(self.order), total
+        while total < tokens:
+            epoch, epoch_start = divmod(counted_games, len(places))
             games = generator(self.spec.seed, Stream.EPOCH_GAMES, epoch).permutation(len(places))
-            some = games[begun : begun + COUNT_GAMES]
-            counts = self.origin.encode_items(self.model.encoding, self.origin.items, places[some]).counts
-            orders.append(some)
+            part = games[epoch_start : epoch_start + COUNT_GAMES]
+            counts = self.origin.encode_items(self.model.encoding, self.origin.items, places[part]).counts
+            orders.append(part)
             ends.append(total + np.cumsum(counts))
-            done, total = done + len(some), total + int(counts.sum())
-            if done % len(places) == 0 and total == at_start:
+            counted_games, total = counted_games + len(part), total + int(counts.sum())
+            if counted_games % len(places) == 0 and total == initial_total:
                 raise BadInputError(
                     f"no game has a token at {self.origin.sites}", "give other --sites, or longer games"
                 )
@@ -261,10 +261,10 @@ class ModelRows:
         )
         games = self.order[first : last + 1]
         encoded = self.origin.encode_items(self.model.encoding, self.origin.items, self.origin.places[games])
-        begins = int(self.cumulative_tokens[first]) - int(encoded.counts[0])
-        place = begins - low + np.arange(len(encoded.sites))  # index of each site among the chunk's rows
-        mixed = generator(self.spec.seed, Stream.SAE_MIXED_TOKENS, number).permutation(self.rows)
-        passes = self._iterate_passes(encoded, place, mixed)
+        start = int(self.cumulative_tokens[first]) - int(encoded.counts[0])
+        place = start - low + np.arange(len(encoded.sites))  # index of each site among the chunk's rows
+        permutation = generator(self.spec.seed, Stream.SAE_MIXED_TOKENS, number).permutation(self.rows)
+        passes = self._iterate_passes(encoded, place, permutation)
         if self.ranks is not None:  # each process runs the model on a share of the games
             passes = islice(passes, self.ranks.rank, None, self.ranks.size)
         with set_tf32_products(self.spec.precision != "float32"):
@@ -273,29 +273,31 @@ class ModelRows:
             self.ranks.sum(list(rows.values()))
         return rows
 
-    def _iterate_passes(self, encoded: EncodedGames, place: np.ndarray, mixed: np.ndarray) -> Iterator[ActivationPass]:
+    def _iterate_passes(
+        self, encoded: EncodedGames, place: np.ndarray, permutation: np.ndarray
+    ) -> Iterator[ActivationPass]:
         """Yield the inputs of the forward passes over these games.
 
-        `place` int64 [sites] numbers each site; `mixed` int64 [rows] is the row of each number.
+        `place` int64 [sites] numbers each site; `permutation` int64 [rows] is the row of each number.
         """
         import torch
 
         order = np.argsort(encoded.widths, kind="stable")
         for items in encoded.iterate_batches(order[encoded.widths[order] > 0], self.batch_games):
             row, sites = encoded.find_item_sites(items)
-            wanted = (place[sites] >= 0) & (place[sites] < self.rows)
-            row, sites = row[wanted], sites[wanted]
+            is_in_chunk = (place[sites] >= 0) & (place[sites] < self.rows)
+            row, sites = row[is_in_chunk], sites[is_in_chunk]
             if not len(sites):
                 continue
             tokens = torch.from_numpy(encoded.pad_tokens(items, int(encoded.widths[items].max())))
-            token, target = encoded.sites.token[sites], mixed[place[sites]]
+            token, target = encoded.sites.token[sites], permutation[place[sites]]
             yield tokens, torch.from_numpy(row), torch.from_numpy(token), torch.from_numpy(target)
 
     def batches(self, points: Sequence[str], first: int = 0) -> Batches:
         """Yield the batches from step `first` on, without end: hook point → activations float32 [n, d_model]."""
         size, step = self.spec.batch_tokens, first
         while True:
-            number, begins = divmod(step * size, self.rows)
+            number, start = divmod(step * size, self.rows)
             chunk = self.chunk(number, tuple(points))
-            yield {point: chunk[point][begins : begins + size] for point in points}
+            yield {point: chunk[point][start : start + size] for point in points}
             step += 1

@@ -56,9 +56,9 @@ class StrongestActivations:
         """Return empty entries for `count` texts and `features` latents."""
         return cls(torch.zeros(count, features), torch.zeros(3, count, features, dtype=torch.int32))
 
-    def add_codes(self, code: Tensor, starts: np.ndarray, where: np.ndarray) -> None:
+    def add_codes(self, code: Tensor, starts: np.ndarray, locations: np.ndarray) -> None:
         """Add the codes [n, features] of the sites of some texts. `starts` has the first site of each text, which may
-        have no site; `where` int [3, n] has game, token and ply."""
+        have no site; `locations` int [3, n] has game, token and ply."""
         if not len(self.value) or not len(code):
             return
         parts = np.split(np.arange(len(code)), starts[1:])
@@ -66,10 +66,10 @@ class StrongestActivations:
         offsets = torch.tensor([int(part[0]) for part in parts if len(part)])
         value = torch.stack([one.values for one in strongest]).cpu()
         index = torch.stack([one.indices for one in strongest]).cpu() + offsets[:, None]
-        at = torch.from_numpy(where.astype(np.int32))[:, index]
+        at = torch.from_numpy(locations.astype(np.int32))[:, index]
         value, at = torch.cat([self.value, value]), torch.cat([self.locations, at], 1)
-        self.value, chosen = value.topk(len(self.value), dim=0)
-        self.locations = at.gather(1, chosen.expand(3, -1, -1))
+        self.value, indices = value.topk(len(self.value), dim=0)
+        self.locations = at.gather(1, indices.expand(3, -1, -1))
 
 
 @dataclass
@@ -98,7 +98,7 @@ def measure_saes(
     model: LanguageModel,
     origin: SaeOrigin,
     saes: Mapping[int, tuple[str, SparseAutoencoder]],
-    means: Mapping[str, Tensor],
+    mean_residuals: Mapping[str, Tensor],
     boards: int,
     batch_games: int,
     seed: int,
@@ -121,11 +121,11 @@ def measure_saes(
         )
         for unit, (_, sae) in saes.items()
     }  # fmt: skip
-    done, total = 0, len(encoded.tokens)
+    done_tokens, total = 0, len(encoded.tokens)
     for items in iterate_measured_batches(encoded, batch_games, model.block_size):
-        measure_batch(model, origin, encoded, items, saes, means, measured)
-        done += len(items)
-        on_progress(done / total)
+        measure_batch(model, origin, encoded, items, saes, mean_residuals, measured)
+        done_tokens += len(items)
+        on_progress(done_tokens / total)
     for one in measured.values():
         one.statistics = compute_sae_statistics(one, seed)
     return measured
@@ -150,7 +150,7 @@ def measure_batch(
     encoded: EncodedGames,
     items: np.ndarray,
     saes: Mapping[int, tuple[str, SparseAutoencoder]],
-    means: Mapping[str, Tensor],
+    mean_residuals: Mapping[str, Tensor],
     measured: Mapping[int, SaeMeasurement],
 ) -> None:
     """Add some items to the sums of every autoencoder."""
@@ -158,42 +158,46 @@ def measure_batch(
     tokens = torch.from_numpy(encoded.pad_tokens(items, int(lengths.max())))
     row, sites = encoded.find_item_sites(items)
     game = encoded.tokens.source[items]
-    of_site = game[row]
+    site_games = game[row]
     row_at, token_at = torch.from_numpy(row).to(model.device), torch.from_numpy(encoded.sites.token[sites])
     token_at = token_at.to(model.device)
-    seen: dict[str, Tensor] = {}
+    residuals: dict[str, Tensor] = {}
     with model.watch_hook_points(
-        {point for point, _ in saes.values()}, lambda name, residual: seen.__setitem__(name, residual)
+        {point for point, _ in saes.values()}, lambda name, residual: residuals.__setitem__(name, residual)
     ):
         logits = model.logits(tokens)
-    where = np.stack([origin.held_places[of_site], encoded.sites.token[sites], encoded.sites.ply[sites]])
+    locations = np.stack([origin.held_places[site_games], encoded.sites.token[sites], encoded.sites.ply[sites]])
     starts = np.searchsorted(row, np.arange(len(items)))
     original = compute_cross_entropy(logits, tokens, lengths) if model.head == "next-token" else None
 
-    def compute_spliced_nats(point: str, instead: Tensor) -> np.ndarray:
-        """Return the nats of each item with `instead` [sites or 1, d_model] in place of the residual at the sites."""
-        changed = seen[point].clone()
-        changed[row_at, token_at] = instead.to(changed)
+    def compute_spliced_nats(point: str, replacement: Tensor) -> np.ndarray:
+        """Return the nats of each item with `replacement` [sites or 1, d_model] in place of the residual at the
+        sites."""
+        changed = residuals[point].clone()
+        changed[row_at, token_at] = replacement.to(changed)
         return compute_cross_entropy(compute_logits_after(model, point, tokens, changed), tokens, lengths)[0]
 
-    ablated: dict[str, dict[str, np.ndarray]] = {}  # hook point → nats, shared by all expansions
+    ablation_nats: dict[str, dict[str, np.ndarray]] = {}  # hook point → nats, shared by all expansions
     for unit, (point, sae) in saes.items():
-        one, x = measured[unit], seen[point][row_at, token_at].float()
+        one, x = measured[unit], residuals[point][row_at, token_at].float()
         code = sae.encode(x)
-        again = sae.decode(code)
-        if not bool(again.isfinite().all()):
+        reconstruction = sae.decode(code)
+        if not bool(reconstruction.isfinite().all()):
             raise DivergedError(f"activations at {point} are NaN or infinite: the model overflows")
-        add_site_sums(one, of_site, x, code, again)
-        one.strongest.add_codes(code, starts, where)
+        add_site_sums(one, site_games, x, code, reconstruction)
+        one.strongest.add_codes(code, starts, locations)
         if original is None:
             continue
-        if point not in ablated:
-            instead = {"zero_ablation": torch.zeros_like(again[:1]), "mean_ablation": means[point][None]}
-            ablated[point] = {name: compute_spliced_nats(point, value) for name, value in instead.items()}
+        if point not in ablation_nats:
+            replacements = {
+                "zero_ablation": torch.zeros_like(reconstruction[:1]),
+                "mean_ablation": mean_residuals[point][None],
+            }
+            ablation_nats[point] = {name: compute_spliced_nats(point, value) for name, value in replacements.items()}
         nll, count = original
         add_game_values(one, game, "predicted", count)
         add_game_values(one, game, "ce_without_sae", nll)
-        for name, values in {"with_sae": compute_spliced_nats(point, again), **ablated[point]}.items():
+        for name, values in {"with_sae": compute_spliced_nats(point, reconstruction), **ablation_nats[point]}.items():
             add_game_values(one, game, f"ce_{name}", values)
 
 
@@ -202,15 +206,15 @@ def add_game_values(one: SaeMeasurement, game: np.ndarray, name: str, values: np
     np.add.at(one.sums[:, SUM_NAMES.index(name)], game, values)
 
 
-def add_site_sums(one: SaeMeasurement, game: np.ndarray, x: Tensor, code: Tensor, again: Tensor) -> None:
-    """Add the sums over sites: x and its reconstruction `again` [n, d_model], and its code [n, features]."""
-    x64, error = x.double(), (again - x).double()
+def add_site_sums(one: SaeMeasurement, game: np.ndarray, x: Tensor, code: Tensor, reconstruction: Tensor) -> None:
+    """Add the sums over sites: x and its reconstruction `reconstruction` [n, d_model], and its code [n, features]."""
+    x64, error = x.double(), (reconstruction - x).double()
     columns = {
         "tokens": torch.ones(len(x)),
         "sse": error.square().sum(1),
         "l0": (code > 0).sum(1),
         "l1": code.sum(1, dtype=torch.float64),
-        "cosine": F.cosine_similarity(x64, again.double(), dim=1),
+        "cosine": F.cosine_similarity(x64, reconstruction.double(), dim=1),
         "square": x64.square().sum(1),
     }
     for name, values in columns.items():
@@ -258,15 +262,15 @@ def compute_logits_after(model: LanguageModel, point: str, tokens: Tensor, resid
 def compute_sae_statistics(one: SaeMeasurement, seed: int) -> dict[str, tuple[float, float, float]]:
     """Return name → value and ends of its 95 % interval, from resampled games."""
     games = len(one.sums)
-    drawn = generator(seed, Stream.SAE_BOOTSTRAP).multinomial(games, [1 / games] * games, RESAMPLE_COUNT)
-    weights = np.concatenate([np.ones((1, games), np.int64), drawn]).astype(np.float64)
+    resamples = generator(seed, Stream.SAE_BOOTSTRAP).multinomial(games, [1 / games] * games, RESAMPLE_COUNT)
+    weights = np.concatenate([np.ones((1, games), np.int64), resamples]).astype(np.float64)
     sums = dict(zip(SUM_NAMES, (weights @ one.sums).T, strict=True))
-    made = compute_sae_metrics(sums, weights @ one.x_sum, weights @ one.error_sum, one.has_cross_entropy)
+    metrics = compute_sae_metrics(sums, weights @ one.x_sum, weights @ one.error_sum, one.has_cross_entropy)
     intervals = {}
-    for name, (value, *others) in made.items():
+    for name, (value, *resampled) in metrics.items():
         if np.isfinite(value):
-            known = [other for other in others if np.isfinite(other)]
-            low, high = np.quantile(known, [0.025, 0.975]) if known else (value, value)
+            finite_values = [other for other in resampled if np.isfinite(other)]
+            low, high = np.quantile(finite_values, [0.025, 0.975]) if finite_values else (value, value)
             intervals[name] = float(value), float(low), float(high)
     intervals["silent_fraction"] = (float((one.firing_counts == 0).mean()),) * 3
     return intervals
@@ -280,26 +284,26 @@ def compute_sae_metrics(
         n = sums["tokens"]
         error = sums["sse"] - np.square(error_sum).sum(1) / n
         spread = sums["square"] - np.square(x_sum).sum(1) / n
-        made = {name: sums[name] / n for name in ("l0", "l1", "cosine")}
-        made["sse_per_token"] = sums["sse"] / n
-        made["mse_per_dim"] = made["sse_per_token"] / x_sum.shape[1]
-        made["explained_variance"] = 1 - error / spread
+        metrics = {name: sums[name] / n for name in ("l0", "l1", "cosine")}
+        metrics["sse_per_token"] = sums["sse"] / n
+        metrics["mse_per_dim"] = metrics["sse_per_token"] / x_sum.shape[1]
+        metrics["explained_variance"] = 1 - error / spread
         if predicts:
             entropies = ("ce_without_sae", *(f"ce_{name}" for name in SPLICE_NAMES))
-            made |= {name: sums[name] / sums["predicted"] for name in entropies}
-            lost = made["ce_with_sae"] - made["ce_without_sae"]
-            made["loss_recovered"] = 1 - lost / (made["ce_zero_ablation"] - made["ce_without_sae"])
-    return {name: value.tolist() for name, value in made.items()}
+            metrics |= {name: sums[name] / sums["predicted"] for name in entropies}
+            added_loss = metrics["ce_with_sae"] - metrics["ce_without_sae"]
+            metrics["loss_recovered"] = 1 - added_loss / (metrics["ce_zero_ablation"] - metrics["ce_without_sae"])
+    return {name: value.tolist() for name, value in metrics.items()}
 
 
 MIN_HALF_DECADE = -16  # half decades; latents active at less than one in 1e8 tokens count here
 
 
-def count_firing_frequencies(fired: np.ndarray, tokens: int) -> dict[int, int]:
+def count_firing_frequencies(firing_counts: np.ndarray, tokens: int) -> dict[int, int]:
     """Return the number of latents by firing frequency, in half decades: -4 is 0.01 to 0.0316 of the tokens.
 
     Latents that are never active are not counted.
     """
-    frequency = fired[fired > 0] / tokens
+    frequency = firing_counts[firing_counts > 0] / tokens
     bins = np.maximum(np.floor(2 * np.log10(frequency) + 1e-9), MIN_HALF_DECADE).astype(int)
     return {int(place): int(count) for place, count in zip(*np.unique(bins, return_counts=True), strict=True)}

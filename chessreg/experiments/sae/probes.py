@@ -57,13 +57,13 @@ def check_source(inputs: Inputs, spec: ProbeSpec, checkpoint_id: Any, layers: Se
     rows = select_sae_rows(inputs, sae, spec.expansion)
     if rows[0].checkpoint_id != checkpoint_id:
         raise BadInputError("--sae belongs to another model than --cache", "chessreg sae list")
-    there = {row.hook_point for row in rows}
+    hook_points = {row.hook_point for row in rows}
     if missing := [
-        name for name in (format_hook_point(layer, spec.hook_point) for layer in layers) if name not in there
+        name for name in (format_hook_point(layer, spec.hook_point) for layer in layers) if name not in hook_points
     ]:
         raise BadInputError(
             f"the SAE run has no SAE of {missing[0]}",
-            f"it has {', '.join(sorted(there))}; change --layers or --hook-point",
+            f"it has {', '.join(sorted(hook_points))}; change --layers or --hook-point",
         )
 
 
@@ -111,34 +111,36 @@ class Features:
         return replace(data, cache=CachedFeatures(data.cache, self))
 
     def compute_contrast(
-        self, data: ProbeData, rows: np.ndarray, layers: Sequence[int], least: int, on_progress: Callable[..., None]
+        self, data: ProbeData, rows: np.ndarray, layers: Sequence[int], min_sites: int, on_progress: Callable[..., None]
     ) -> np.ndarray:
         """Return the mean features of the positions with each class minus those of the positions without it.
 
         float32 [layer, width, squares, classes], over the rows where `rows` bool is True; 0 for a class with fewer than
-        `least` positions with or without it. `data` is a `view`.
+        `min_sites` positions with or without it. `data` is a `view`.
         """
-        chosen = np.flatnonzero(rows)
+        row_numbers = np.flatnonzero(rows)
         squares, classes = data.labels.shape[1], data.classes
-        self.counts = np.stack([(data.labels[chosen] == number).sum(0) for number in range(classes)], 1)
-        made = []
+        self.counts = np.stack([(data.labels[row_numbers] == number).sum(0) for number in range(classes)], 1)
+        directions = []
         for number, layer in enumerate(layers):
             total = np.zeros((data.cache.array.d_model, squares * classes))
-            summed = np.zeros(data.cache.array.d_model)
-            for low in range(0, len(chosen), ROWS_AT_ONCE):
-                some = chosen[low : low + ROWS_AT_ONCE]
-                features = data.cache.values(layer, some)
-                with_class = (data.labels[some][:, :, None] == np.arange(classes)).reshape(len(some), -1)
+            total_sum = np.zeros(data.cache.array.d_model)
+            for low in range(0, len(row_numbers), ROWS_AT_ONCE):
+                part = row_numbers[low : low + ROWS_AT_ONCE]
+                features = data.cache.values(layer, part)
+                with_class = (data.labels[part][:, :, None] == np.arange(classes)).reshape(len(part), -1)
                 total += features.T @ with_class.astype(np.float32)
-                summed += features.sum(0, dtype=np.float64)
-                on_progress(0.9 * (number + low / len(chosen)) / len(layers), "means of each class")
-            there = self.counts.reshape(-1)
-            without = len(chosen) - there
-            known = (there >= least) & (without >= least)
-            difference = total / np.maximum(there, 1) - (summed[:, None] - total) / np.maximum(without, 1)
-            made.append(np.where(known, difference, 0.0).astype(np.float32).reshape(-1, squares, classes))
-            self.mean[layer] = (summed / len(chosen)).astype(np.float32)
-        return np.stack(made)
+                total_sum += features.sum(0, dtype=np.float64)
+                on_progress(0.9 * (number + low / len(row_numbers)) / len(layers), "means of each class")
+            active_counts = self.counts.reshape(-1)
+            inactive_counts = len(row_numbers) - active_counts
+            is_measured = (active_counts >= min_sites) & (inactive_counts >= min_sites)
+            difference = total / np.maximum(active_counts, 1) - (total_sum[:, None] - total) / np.maximum(
+                inactive_counts, 1
+            )
+            directions.append(np.where(is_measured, difference, 0.0).astype(np.float32).reshape(-1, squares, classes))
+            self.mean[layer] = (total_sum / len(row_numbers)).astype(np.float32)
+        return np.stack(directions)
 
     def build_tensors(self, layer: int, weight: np.ndarray) -> dict[str, np.ndarray]:
         """Return the stored tensors of a probe whose weight on features is float32 [width, squares, classes].
@@ -150,18 +152,21 @@ class Features:
         if layer in self.saes:
             sae = self.saes[layer]
             flat = torch.from_numpy(weight.reshape(len(weight), -1))
-            decoded = (sae.W_dec.T @ flat / sae.scale).numpy().reshape(-1, *weight.shape[1:])
+            decoded_weights = (sae.W_dec.T @ flat / sae.scale).numpy().reshape(-1, *weight.shape[1:])
             bias = (sae.b_dec / sae.scale).numpy()  # not part of a direction; stored for other programs
-            tensors = {"weight": decoded, "latent_weight": weight, "decoder_bias": bias}
+            tensors = {"weight": decoded_weights, "latent_weight": weight, "decoder_bias": bias}
         if layer in self.mean:
             tensors |= {"feature_mean": self.mean[layer], "n_positions": self.counts.astype(np.int64)}
         return {name: np.ascontiguousarray(value) for name, value in tensors.items()}
 
-    def build_columns(self, least: int) -> dict[str, Any]:
-        """Return the columns for meta.json. `least` is the required number of positions of a class (`contrast`)."""
+    def build_columns(self, min_sites: int) -> dict[str, Any]:
+        """Return the columns for meta.json. `min_sites` is the required number of positions of a class (`contrast`)."""
         extra: dict[str, Any] = {"source": self.source}
         if not self.is_learned:
-            extra |= {"min_class_positions": least, "classes_without_positions": int((self.counts < least).sum())}
+            extra |= {
+                "min_class_positions": min_sites,
+                "classes_without_positions": int((self.counts < min_sites).sum()),
+            }
         return extra
 
 
@@ -187,8 +192,8 @@ class FeatureArray(ActivationArray):
         widths = {sae.features for sae in features.saes.values()}
         self.d_model = widths.pop() if widths else array.d_model
 
-    def iter_batches(self, hook_points: str | Sequence[str], *arguments: Any, **named: Any) -> Iterator[Batch]:
-        for batch in super().iter_batches(hook_points, *arguments, **named):
+    def iter_batches(self, hook_points: str | Sequence[str], *arguments: Any, **keywords: Any) -> Iterator[Batch]:
+        for batch in super().iter_batches(hook_points, *arguments, **keywords):
             features = {
                 name: self._features.compute_features(self._layer_of_point[name], batch.float32(name))
                 for name in batch.layers

@@ -137,13 +137,13 @@ class SaeSpec(Spec):
             raise BadInputError("--l1-coefficient and --l0 both set the sparsity", "give one of them")
         if self.l0 is not None and self.l0_search and (len(self.l0_search) < 2 or min(self.l0_search) <= 0):
             raise BadInputError("--l0-search needs at least two λ above 0", "for example --l0-search 0.5,1,2")
-        made = {
+        defaults = {
             "warmup_steps": min(1000, self.steps // 10),
             "l1_coefficient": 1.0 if self.l0 is None else None,
             "l0_search": L0_SEARCH_COEFFICIENTS if self.l0 is not None else (),
             "l0_search_tokens": max(1, self.tokens // 4) if self.l0 is not None else None,
         }
-        for name, value in made.items():
+        for name, value in defaults.items():
             if getattr(self, name) in (None, ()):
                 object.__setattr__(self, name, value)
         return self

@@ -60,11 +60,13 @@ def select_sae_rows(inputs: Inputs, reference: str, expansion: int | None = None
     Raises NotFoundError for an expansion that the run lacks, and BadInputError if it has several and none is named.
     """
     rows: list[tables.SaeRecord] = inputs.rows(tables.SaeRecord, inputs.run(reference, "sae"))
-    there = list(dict.fromkeys(row.detail.get("expansion") for row in rows))
-    if expansion is None and len(there) > 1:
-        raise BadInputError(f"this SAE run has the expansions {', '.join(map(str, there))}", "choose with --expansion")
-    if expansion is not None and expansion not in there:
-        raise NotFoundError(f"this SAE run has no expansion {expansion}", f"it has {', '.join(map(str, there))}")
+    expansions = list(dict.fromkeys(row.detail.get("expansion") for row in rows))
+    if expansion is None and len(expansions) > 1:
+        raise BadInputError(
+            f"this SAE run has the expansions {', '.join(map(str, expansions))}", "choose with --expansion"
+        )
+    if expansion is not None and expansion not in expansions:
+        raise NotFoundError(f"this SAE run has no expansion {expansion}", f"it has {', '.join(map(str, expansions))}")
     return [row for row in rows if expansion in (None, row.detail.get("expansion"))]
 
 
@@ -89,16 +91,16 @@ def choose_sae_row(
 ) -> tables.SaeRecord:
     """Return the row of the autoencoder that `load_sae` returns. Raises its errors."""
     rows = select_sae_rows(inputs, reference, expansion)
-    fitting = [row for row in rows if layer in (None, row.layer) and hook_point in (None, row.hook_point)]
-    there = ", ".join(f"{row.hook_point} (layer {row.layer})" for row in rows)
-    if not fitting:
-        wanted = hook_point if hook_point is not None else f"layer {layer}"
-        raise NotFoundError(f"this SAE run has no SAE of {wanted}", f"it has {there}")
-    if len(fitting) > 1:
+    fitting_rows = [row for row in rows if layer in (None, row.layer) and hook_point in (None, row.hook_point)]
+    row_list = ", ".join(f"{row.hook_point} (layer {row.layer})" for row in rows)
+    if not fitting_rows:
+        wanted_text = hook_point if hook_point is not None else f"layer {layer}"
+        raise NotFoundError(f"this SAE run has no SAE of {wanted_text}", f"it has {row_list}")
+    if len(fitting_rows) > 1:
         raise BadInputError(
-            f"this SAE run has {len(fitting)} SAEs that match", f"choose a layer or hook point: {there}"
+            f"this SAE run has {len(fitting_rows)} SAEs that match", f"choose a layer or hook point: {row_list}"
         )
-    return fitting[0]
+    return fitting_rows[0]
 
 
 def export_sae(
@@ -120,11 +122,11 @@ def export_sae(
 
     row = choose_sae_row(inputs, reference, layer, hook_point, expansion)
     sae = read_sae(inputs, reference, row)
-    imported = row.detail.get("settings", {}).get("metadata") if layout == row.detail.get("layout") else None
+    imported_metadata = row.detail.get("settings", {}).get("metadata") if layout == row.detail.get("layout") else None
     with inputs.database.read() as session:
         checkpoint = session.get_one(tables.Checkpoint, row.checkpoint_id)
         name = names.read_name(session, "checkpoint", row.checkpoint_id) or row.checkpoint_id.hex[-6:]
-    metadata = imported or {
+    metadata = imported_metadata or {
         "hook_name": row.hook_point,
         "layer": row.layer,
         "model_name": name,
@@ -133,15 +135,15 @@ def export_sae(
         "chessreg_run": row.run_id.hex,
         "chessreg_unit": row.unit,
     }
-    with write_new_folder(folder, "export the SAE") as aside:
-        write_sae_folder(sae, aside, layout, metadata, row.detail.get("dtype", "float32"))
+    with write_new_folder(folder, "export the SAE") as temporary:
+        write_sae_folder(sae, temporary, layout, metadata, row.detail.get("dtype", "float32"))
     return folder
 
 
 def read_sae(inputs: Inputs, reference: str, row: tables.SaeRecord, device: str = "cpu") -> SparseAutoencoder:
     """Return the autoencoder behind a row of the table `sae`."""
-    located = inputs.locate_bytes(f"sae {row.hook_point}", reference, row.artifact, row.run_id)
-    sae = read_stored_sae(located.path, row.detail, device)
+    sae_file = inputs.locate_bytes(f"sae {row.hook_point}", reference, row.artifact, row.run_id)
+    sae = read_stored_sae(sae_file.path, row.detail, device)
     if sae.d_model != row.detail["d_model"]:
         raise BadInputError(
             f"the SAE of {row.hook_point} has width {sae.d_model}, but its row has {row.detail['d_model']}"

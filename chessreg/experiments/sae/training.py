@@ -121,12 +121,12 @@ class SaeTrainer:
             raise DivergedError(f"activations at {self.point} are NaN or infinite", "chessreg doctor --digests")
         self.mean = rows.mean(0, dtype=torch.float64).float()
         norm = float(rows.norm(dim=1).mean(dtype=torch.float64))
-        least = 0.0
+        min_norm = 0.0
         if self.spec.centre:
-            norm, least = float((rows - self.mean).norm(dim=1).mean(dtype=torch.float64)), 1e-6 * norm
-        if not norm > least:
-            what = "all equal" if self.spec.centre else "all 0"
-            raise BadInputError(f"activations at {self.point} are {what}", "give other --sites or --hook-points")
+            norm, min_norm = float((rows - self.mean).norm(dim=1).mean(dtype=torch.float64)), 1e-6 * norm
+        if not norm > min_norm:
+            problem = "all equal" if self.spec.centre else "all 0"
+            raise BadInputError(f"activations at {self.point} are {problem}", "give other --sites or --hook-points")
         self.scale = math.sqrt(self.d_model) / norm if self.spec.normalize_activations else 1.0
         self.begin_stage()
 
@@ -136,12 +136,12 @@ class SaeTrainer:
 
         Raises DivergedError at a point of the curve if the loss was NaN or infinite since the last one.
         """
-        began = self.clock()
+        start = self.clock()
         steps = self.count_steps(self.stage)
         coefficient = self.coefficient * min(1.0, (self.step + 1) / max(1.0, self.spec.l1_warmup * steps))
         rate = self.spec.learning_rate * self.rate(self.step, steps)
         x = rows.to(self.device) * self.scale
-        loss, fired = train_step(
+        loss, firing_counts = train_step(
             self.sae,
             self.adam,
             self.gradient,
@@ -154,14 +154,14 @@ class SaeTrainer:
         )
         self.step += 1
         self.tokens += len(rows)
-        self.fired_at.masked_fill_(fired, self.tokens)
+        self.fired_at.masked_fill_(firing_counts, self.tokens)
         spread = (x - x.mean(0)).square().sum(1).mean()  # of the batch, as in SAELens
         self.point_sums += torch.stack([self.one, *(loss[name] for name in ("loss", "sse", "l1", "l0")), spread])
         if self.step > 0.8 * steps:
             self.late += torch.stack([self.one, loss["l0"]])
         if self.step % max(1, steps // CURVE_POINTS) == 0 or self.step == steps:
             self.note()
-        self.seconds += self.clock() - began
+        self.seconds += self.clock() - start
         if self.step == steps:
             self.end_stage()
 
@@ -173,9 +173,9 @@ class SaeTrainer:
             warmup = min(warmup, steps // 10)
         if step < warmup:
             return (step + 1) / warmup
-        fallen = (step - warmup) / max(1, steps - 1 - warmup)
+        decay_share = (step - warmup) / max(1, steps - 1 - warmup)
         final = self.spec.final_fraction
-        return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(1.0, fallen)))
+        return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(1.0, decay_share)))
 
     def note(self) -> None:
         """Add a point to the curve: means since the last one. Raises DivergedError for a loss that is not finite."""
@@ -240,8 +240,8 @@ class SaeTrainer:
             self.adam.restore(state["adam"])
             self.measured, self.mean = list(state["measured"]), state["mean"]
             self.fired_at, self.curve = state["fired_at"], list(state["curve"])
-            for sums, saved in ((self.point_sums, state["since"]), (self.late, state["late"])):
-                sums.copy_(torch.tensor(saved, dtype=torch.float64))
+            for sums, saved_sums in ((self.point_sums, state["since"]), (self.late, state["late"])):
+                sums.copy_(torch.tensor(saved_sums, dtype=torch.float64))
             self.seconds = float(state["seconds"])
         except Exception as error:  # torch raises several types for a foreign file
             raise ChessregError(
@@ -249,7 +249,7 @@ class SaeTrainer:
             ) from error
 
 
-def interpolate_coefficient(target: float, tried: tuple[float, ...], measured: list[float]) -> float:
+def interpolate_coefficient(target: float, tried_coefficients: tuple[float, ...], measured: list[float]) -> float:
     """Return the λ at which L0 would be `target`, interpolated between the tried λ, linearly in logarithms.
 
     Outside the range of `measured` it is the λ at its end: L0 still falls after a short training, so an extrapolation
@@ -258,6 +258,6 @@ def interpolate_coefficient(target: float, tried: tuple[float, ...], measured: l
     >>> round(interpolate_coefficient(20, (1.0, 2.0, 4.0), [80.0, 40.0, 10.0]), 3)
     2.828
     """
-    pairs = sorted(zip(np.log(np.maximum(measured, 1e-3)), np.log(tried), strict=True))
+    pairs = sorted(zip(np.log(np.maximum(measured, 1e-3)), np.log(tried_coefficients), strict=True))
     l0, coefficient = (np.array(side) for side in zip(*pairs, strict=True))
     return float(math.exp(np.interp(math.log(target), l0, coefficient)))

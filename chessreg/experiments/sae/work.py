@@ -52,16 +52,16 @@ class SaeTraining:
         for trainer in self.trainers.values():
             trainer.ranks = ranks
 
-    def run(self, goes_on: Callable[[], bool], after_step: Callable[[SaeTrainer], None]) -> None:
+    def run(self, should_continue: Callable[[], bool], after_step: Callable[[SaeTrainer], None]) -> None:
         """Train to the end, while `goes_on()` before a step; `after_step` receives one of the step's trainers."""
         with flush_denormals():
             self.learn_scales()
-            while going := [trainer for trainer in self.trainers.values() if not trainer.is_complete]:
-                stage, step = min((trainer.stage, trainer.step) for trainer in going)
-                trainers = [trainer for trainer in going if trainer.stage == stage]
+            while active_trainers := [trainer for trainer in self.trainers.values() if not trainer.is_complete]:
+                stage, step = min((trainer.stage, trainer.step) for trainer in active_trainers)
+                trainers = [trainer for trainer in active_trainers if trainer.stage == stage]
                 batches = self.rows.batches(list_trainer_points(trainers), step)
                 for at in range(step, trainers[0].count_steps(stage)):
-                    if not goes_on():
+                    if not should_continue():
                         return
                     batch = next(batches)
                     for trainer in trainers:  # those that are further ahead wait
@@ -150,7 +150,7 @@ class SaeWork:
     def run_units(self) -> None:
         """Train the missing units to their end, measure and publish them, and remove their saved states."""
         places = [trainer.place for trainer in self.trainers.values()]
-        self.task.resume(TRAINING_SHARE * min(done / steps for done, steps in places))
+        self.task.resume(TRAINING_SHARE * min(done_steps / steps for done_steps, steps in places))
         with run_ranks(self, self.options.devices):
             self.training.run(self.command_step, self.end_step)
         self.save()
@@ -184,11 +184,11 @@ class SaeWork:
         """Save if it is time, and report the progress of all trainers. Raises StopRequest after a signal."""
         if self.task.stopping or time.monotonic() - self.last_save_time > self.options.checkpoint_seconds:
             self.save()
-        done, steps = trainer.place
-        text = f"step {done:,} of {steps:,}"
+        done_steps, steps = trainer.place
+        text = f"step {done_steps:,} of {steps:,}"
         if trainer.curve:
             text += f", loss {trainer.curve[-1]['train_loss']:.4g}, L0 {trainer.curve[-1]['train_l0']:.1f}"
-        self.task.progress(TRAINING_SHARE * done / steps, text)
+        self.task.progress(TRAINING_SHARE * done_steps / steps, text)
 
     def save(self) -> None:
         """Write the state of every trainer."""
@@ -201,7 +201,7 @@ class SaeWork:
     def measure_and_publish(self) -> None:
         """Measure all units in one pass over the held-out games, then emit and publish each."""
         spec, task = self.spec, self.task
-        measured_of = measure_saes(
+        measurements = measure_saes(
             self.model,
             self.origin,
             {unit: (trainer.point, trainer.sae) for unit, trainer in self.trainers.items()},
@@ -213,11 +213,11 @@ class SaeWork:
                 TRAINING_SHARE + (1 - TRAINING_SHARE) * 0.99 * share, "measuring on held-out games"
             ),
         )
-        shared = self.measure_overlaps()
+        overlaps = self.measure_overlaps()
         for unit, trainer in self.trainers.items():
-            measured = measured_of[unit]
+            measured = measurements[unit]
             self.emit(unit, trainer, measured)
-            publish_sae(task, self.origin, unit, trainer, measured, shared)
+            publish_sae(task, self.origin, unit, trainer, measured, overlaps)
             task.done(unit)
 
     def emit(self, unit: int, trainer: SaeTrainer, measured: SaeMeasurement) -> None:
@@ -248,10 +248,10 @@ class SaeWork:
     def measure_overlaps(self) -> dict[str, Any]:
         """Return the overlap of the held-out games or positions with the model's training games and with this run's."""
         origin, inputs = self.origin, self.task.inputs
-        evaluated = overlap.EvaluatedGames.from_items(origin.held_items, origin.held_places)
+        evaluated_games = overlap.EvaluatedGames.from_items(origin.held_items, origin.held_places)
         counts = {
-            "checkpoint": overlap.measure_overlap(inputs, origin.checkpoint, evaluated),
-            "probe": overlap.measure_game_overlap([(origin.items, origin.places)], evaluated),
+            "checkpoint": overlap.measure_overlap(inputs, origin.checkpoint, evaluated_games),
+            "probe": overlap.measure_game_overlap([(origin.items, origin.places)], evaluated_games),
         }
         return {name: value.columns() for name, value in counts.items()}
 
@@ -259,14 +259,14 @@ class SaeWork:
 def build_latent_row(measured: SaeMeasurement, latent: int) -> LatentRow:
     """Return the columns of a latent: how often it is active, and its strongest positions."""
     value, at = measured.strongest.value[:, latent], measured.strongest.locations[:, :, latent]
-    there = value > 0
-    games, tokens, plies = (column[there].tolist() for column in at)
+    is_active = value > 0
+    games, tokens, plies = (column[is_active].tolist() for column in at)
     return LatentRow(
         frequency=float(measured.firing_counts[latent] / measured.tokens),
         games=games,
         tokens=tokens,
         plies=plies,
-        activations=[round(one, 4) for one in value[there].tolist()],
+        activations=[round(one, 4) for one in value[is_active].tolist()],
     )
 
 
@@ -276,7 +276,7 @@ def publish_sae(
     unit: int,
     trainer: SaeTrainer,
     measured: SaeMeasurement,
-    shared: dict[str, Any],
+    overlaps: dict[str, Any],
 ) -> None:
     """Publish an autoencoder as an artifact (safetensors and meta.json), and its row."""
     from safetensors.numpy import save_file
@@ -298,7 +298,7 @@ def publish_sae(
         "train_games": len(origin.places),
         "heldout_games": len(origin.held_places),
         "expansion": trainer.expansion,
-        "overlap": shared,
+        "overlap": overlaps,
     }
     meta |= {name: measured.statistics[name][0] for name in SHOWN_STATISTICS if name in measured.statistics}
     with task.output(build_output_name(trainer.point, sae.features, sae.d_model), unit, "sae") as folder:

@@ -49,11 +49,11 @@ class TrainingData:
         settings that determine them."""
         from store.corpora import open_corpus
 
-        whole = {"version": CORPUS_VERSION, "datasets": list(self.references), **description}
+        full_description = {"version": CORPUS_VERSION, "datasets": list(self.references), **description}
         for reference in self.references:
             self.inputs.items(reference, self.field)  # recorded as inputs of the run, whoever made the corpus
         wait = "waiting for another run that prepares the same training data"
-        return open_corpus(self.inputs.store, whole, columns, write, self.run_id, lambda: self.report(wait))
+        return open_corpus(self.inputs.store, full_description, columns, write, self.run_id, lambda: self.report(wait))
 
     def open_labelled_positions(self) -> tuple[MappedTexts, MappedTexts]:
         """Return the FENs and best moves (UCI) of the positions that `load_labelled_positions` returns.
@@ -63,13 +63,13 @@ class TrainingData:
         from chessreg.models.corpus import MappedTexts
 
         def write(writer: CorpusWriter) -> None:
-            repeated = self.find_repeated_positions(writer.folder / "hashes")
+            is_repeated = self.find_repeated_positions(writer.folder / "hashes")
             for name in ("fen", "best"):
                 writer.append(f"{name}_offsets", np.zeros(1, np.int64))
             for reference in self.references:
                 if self.inputs.items(reference, self.field)[0].content == "games":
                     raise BadInputError("a dataset of games has no best moves", "give a dataset of positions")
-                for table in self.iterate_new_positions(reference, ["fen", "best"], repeated):
+                for table in self.iterate_new_positions(reference, ["fen", "best"], is_repeated):
                     labelled = table.filter(table["best"].is_valid())
                     for name in ("fen", "best"):
                         texts = [text.encode() for text in labelled[name].to_pylist()]
@@ -82,18 +82,18 @@ class TrainingData:
 
         columns: Columns = dict.fromkeys(("fen", "best"), (np.uint8, ()))
         columns = {**columns, **{f"{name}_offsets": (np.int64, ()) for name in ("fen", "best")}}
-        made = self.open_corpus({"content": "labelled positions"}, columns, write)
-        return (MappedTexts(made["fen"], made["fen_offsets"]), MappedTexts(made["best"], made["best_offsets"]))
+        arrays = self.open_corpus({"content": "labelled positions"}, columns, write)
+        return (MappedTexts(arrays["fen"], arrays["fen_offsets"]), MappedTexts(arrays["best"], arrays["best_offsets"]))
 
     def iterate_new_positions(
-        self, reference: str, columns: Sequence[str], repeated: RepeatedPositions
+        self, reference: str, columns: Sequence[str], repeated_positions: RepeatedPositions
     ) -> Iterator[pa.Table]:
         """Yield these columns of the positions of one of the datasets that repeat no earlier position of any."""
         import pyarrow as pa
 
         items, part = self.inputs.positions(reference, self.field)
         for _, table in items.iterate_rows(part, columns):
-            yield table.filter(pa.array(~repeated.take(len(table))))
+            yield table.filter(pa.array(~repeated_positions.take(len(table))))
 
     def find_repeated_positions(self, scratch: Path) -> RepeatedPositions:
         """Return which positions of these datasets repeat an earlier one. `scratch` is a new file, removed again."""
@@ -109,16 +109,16 @@ class TrainingData:
                     file.write(convert_column_to_numpy(table["position_hash"]).tobytes())
                     count += len(table)
                     self.report(f"comparing positions: {count:,}")
-        repeated = find_duplicates(scratch, count) if count else np.zeros(0, bool)
+        is_repeated = find_duplicates(scratch, count) if count else np.zeros(0, bool)
         scratch.unlink()
-        return RepeatedPositions(repeated)
+        return RepeatedPositions(is_repeated)
 
 
 class RepeatedPositions:
     """The positions of a run's datasets that repeat an earlier one, read once from the first to the last."""
 
-    def __init__(self, repeated: np.ndarray) -> None:
-        self._repetitions, self._read = repeated, 0
+    def __init__(self, is_repeated: np.ndarray) -> None:
+        self._repetitions, self._read = is_repeated, 0
 
     def take(self, count: int) -> np.ndarray:
         """Return the answers for the next `count` positions, bool [count]."""

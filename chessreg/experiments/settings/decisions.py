@@ -42,10 +42,10 @@ class Decisions:
     def __len__(self) -> int:
         return len(self.places)
 
-    def select(self, which: np.ndarray) -> Decisions:
+    def select(self, mask: np.ndarray) -> Decisions:
         """Return the decisions at these indices, or where a mask bool [n] is True."""
-        game, ply = (None if each is None else each[which] for each in (self.game, self.ply))
-        return Decisions(self.positions, self.places[which], self.games, game, ply)
+        game, ply = (None if each is None else each[mask] for each in (self.game, self.ply))
+        return Decisions(self.positions, self.places[mask], self.games, game, ply)
 
     def read_columns(self, *names: str) -> dict[str, list[str]]:
         """Return these columns of the positions, in order."""
@@ -75,13 +75,14 @@ class Decisions:
         if encoding.content == "position":
             fens = self.read_columns("fen")["fen"]
             try:
-                written = encoding.boards(fens)
+                boards = encoding.boards(fens)
             except BadInputError:  # one of them cannot be written
                 return [encode_position(encoding, fen) for fen in fens]
-            return [tuple(written.item(item).tolist()) for item in range(len(fens))]
-        ids, offsets, seen, item = self.encode_histories(encoding)
+            return [tuple(boards.item(item).tolist()) for item in range(len(fens))]
+        ids, offsets, prompt_lengths, item = self.encode_histories(encoding)
         return [
-            tuple(ids[offsets[i] : offsets[i] + n].tolist()) for i, n in zip(item.tolist(), seen.tolist(), strict=True)
+            tuple(ids[offsets[i] : offsets[i] + n].tolist())
+            for i, n in zip(item.tolist(), prompt_lengths.tolist(), strict=True)
         ]
 
     def encode_histories(self, encoding: Encoding) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -93,20 +94,20 @@ class Decisions:
         rows, item = np.unique(self._game, return_inverse=True)
         assert self.games is not None
         assert self.ply is not None
-        ids, lengths, seen = [], [np.zeros(1, np.int64)], np.zeros(len(self), np.int64)
+        ids, lengths, prompt_lengths = [], [np.zeros(1, np.int64)], np.zeros(len(self), np.int64)
         for start in range(0, len(rows), GAMES_AT_ONCE):
-            some = rows[start : start + GAMES_AT_ONCE]
-            tokens = encoding.games(self.games, some)
+            part = rows[start : start + GAMES_AT_ONCE]
+            tokens = encoding.games(self.games, part)
             turns = [encoding.sites(f"{side}-turns", tokens) for side in ("white", "black")]
             most = max(int(sites.ply.max(initial=0)) for sites in turns) + 1
-            place = np.zeros((len(some), most), np.int64)
+            place = np.zeros((len(part), most), np.int64)
             for sites in turns:
                 place[tokens.source[sites.item], sites.ply] = sites.token + 1
-            chunk_decisions = np.flatnonzero((item >= start) & (item < start + len(some)))
-            seen[chunk_decisions] = place[item[chunk_decisions] - start, self.ply[chunk_decisions]]
+            chunk_decisions = np.flatnonzero((item >= start) & (item < start + len(part)))
+            prompt_lengths[chunk_decisions] = place[item[chunk_decisions] - start, self.ply[chunk_decisions]]
             ids.append(tokens.ids)
             lengths.append(np.diff(tokens.offsets))
-        return np.concatenate(ids), np.cumsum(np.concatenate(lengths)), seen, item
+        return np.concatenate(ids), np.cumsum(np.concatenate(lengths)), prompt_lengths, item
 
     @property
     def _game(self) -> np.ndarray:
@@ -127,28 +128,28 @@ def encode_position(encoding: Encoding, fen: str) -> tuple[int, ...] | None:
 
 
 def load_decisions(
-    inputs: Inputs, reference: str, games: str | None, field: str, games_field: str = "games", checked: bool = True
+    inputs: Inputs, reference: str, games: str | None, field: str, games_field: str = "games", has_check: bool = True
 ) -> Decisions:
     """Return the positions of a dataset that have a best move, in file order; with `games` only positions of these
     games.
 
     `field` and `games_field` are the names under which the run records these inputs. Raises BadInputError if no
-    position is left, and with `checked` (70,000 positions a second) if a game has another position at that ply.
+    position is left, and with `has_check` (70,000 positions a second) if a game has another position at that ply.
     """
     items, part = inputs.items(reference, field)
     if items.content == "games":
         raise BadInputError("a dataset of games has no best moves", "give a dataset of positions")
     places = items.rows(part)
-    known = np.array([move is not None for move in items.take(places, ["best"])["best"].to_pylist()], bool)
-    places = places[known] if len(places) else places
+    has_best = np.array([move is not None for move in items.take(places, ["best"])["best"].to_pylist()], bool)
+    places = places[has_best] if len(places) else places
     if not len(places):
         raise BadInputError("no position has a best move", "chessreg dataset show NAME")
     if games is None:
         return Decisions(items, places)
-    found = locate_in_games(items, places, *inputs.dataset(games, games_field))
-    if checked:
-        check_decisions(found)
-    return found
+    decisions = locate_in_games(items, places, *inputs.dataset(games, games_field))
+    if has_check:
+        check_decisions(decisions)
+    return decisions
 
 
 def locate_in_games(positions: Positions, places: np.ndarray, games: Games, part: DatasetPart | None) -> Decisions:
@@ -157,38 +158,38 @@ def locate_in_games(positions: Positions, places: np.ndarray, games: Games, part
     game = positions.games_of(games)[places]
     game = np.where(np.isin(game, inside), game, -1)
     ply = convert_column_to_numpy(positions.take(places, ["ply"])["ply"]).astype(np.int64)
-    there = game >= 0
-    if not there.any():
+    has_game = game >= 0
+    if not has_game.any():
         raise BadInputError(
             "none of the positions occurs in these games",
             "a position's column game must be the id in its game's tag Site (https://lichess.org/ID)",
         )
-    return Decisions(positions, places[there], games, game[there], ply[there])
+    return Decisions(positions, places[has_game], games, game[has_game], ply[has_game])
 
 
-def check_decisions(found: Decisions) -> None:
+def check_decisions(decisions: Decisions) -> None:
     """Raise BadInputError for a position that does not occur in its game."""
     fen = Fen77()
-    assert found.games is not None
-    assert found.game is not None
-    assert found.ply is not None
-    order = np.argsort(found.game, kind="stable")
-    rows, first = np.unique(found.game[order], return_index=True)
+    assert decisions.games is not None
+    assert decisions.game is not None
+    assert decisions.ply is not None
+    order = np.argsort(decisions.game, kind="stable")
+    rows, first = np.unique(decisions.game[order], return_index=True)
     ends = np.append(first[1:], len(order))
     for start in range(0, len(rows), GAMES_AT_ONCE):
-        some = rows[start : start + GAMES_AT_ONCE]
-        chunk_order = order[first[start] : ends[start + len(some) - 1]]
-        written = fen.games(found.games, some)
-        begin = np.searchsorted(written.source, np.arange(len(some) + 1))
-        item = np.searchsorted(some, found.game[chunk_order])
-        at = begin[item] + found.ply[chunk_order]
+        part = rows[start : start + GAMES_AT_ONCE]
+        chunk_order = order[first[start] : ends[start + len(part) - 1]]
+        game_positions = fen.games(decisions.games, part)
+        begin = np.searchsorted(game_positions.source, np.arange(len(part) + 1))
+        item = np.searchsorted(part, decisions.game[chunk_order])
+        at = begin[item] + decisions.ply[chunk_order]
         inside = at < begin[item + 1] - 1  # a decision precedes a move of the game
-        texts = found.select(chunk_order).read_columns("fen")["fen"]
-        own = fen.boards(texts).ids.reshape(-1, fen.length)[:, BOARD_CHARACTERS]
-        there = written.ids.reshape(-1, fen.length)[np.where(inside, at, 0), BOARD_CHARACTERS]
-        wrong = np.flatnonzero(~inside | (own != there).any(1))
+        texts = decisions.select(chunk_order).read_columns("fen")["fen"]
+        position_boards = fen.boards(texts).ids.reshape(-1, fen.length)[:, BOARD_CHARACTERS]
+        game_boards = game_positions.ids.reshape(-1, fen.length)[np.where(inside, at, 0), BOARD_CHARACTERS]
+        wrong = np.flatnonzero(~inside | (position_boards != game_boards).any(1))
         if len(wrong):
             raise BadInputError(
-                f"{texts[wrong[0]]} is not the position of its game after {found.ply[chunk_order][wrong[0]]} plies",
+                f"{texts[wrong[0]]} is not the position of its game after {decisions.ply[chunk_order][wrong[0]]} plies",
                 "give the games that contain the positions",
             )

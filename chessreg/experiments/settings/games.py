@@ -47,16 +47,16 @@ def select_games(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
     games, part = inputs.dataset(spec.dataset, field)
     places = games.rows(part)
     table = games.table(["plies", "duplicate"])
-    keep = convert_column_to_numpy(table.column("plies"))[places] >= max(spec.min_plies, 1)
+    is_long = convert_column_to_numpy(table.column("plies"))[places] >= max(spec.min_plies, 1)
     if not spec.keep_duplicates:
-        keep &= ~convert_column_to_numpy(table.column("duplicate"))[places]
-    chosen = places[keep][: spec.games]
-    note_game_shortage(spec, inputs, int(keep.sum()))
-    if not len(chosen):
+        is_long &= ~convert_column_to_numpy(table.column("duplicate"))[places]
+    selected_places = places[is_long][: spec.games]
+    note_game_shortage(spec, inputs, int(is_long.sum()))
+    if not len(selected_places):
         raise BadInputError(
             f"no game of {format_dataset(inputs, spec.dataset)} has {spec.min_plies} plies", "lower --min-plies"
         )
-    return games, chosen
+    return games, selected_places
 
 
 def select_items(spec: GameSelection, inputs: Inputs, field: str = "dataset") -> tuple[Games | Positions, np.ndarray]:
@@ -69,19 +69,19 @@ def select_items(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
     if items.content == "games":
         return select_games(spec, inputs, field)
     places = items.rows(part)
-    keep = convert_column_to_numpy(items.table(["ply"]).column("ply"))[places] >= spec.min_plies
+    is_late = convert_column_to_numpy(items.table(["ply"]).column("ply"))[places] >= spec.min_plies
     if not spec.keep_duplicates:
         first = np.zeros(items.total, bool)
         first[np.unique(items.position_hashes, return_index=True)[1]] = True
-        keep &= first[places]
-    chosen = places[keep][: spec.games]
-    note_game_shortage(spec, inputs, int(keep.sum()))
-    if not len(chosen):
+        is_late &= first[places]
+    selected_places = places[is_late][: spec.games]
+    note_game_shortage(spec, inputs, int(is_late.sum()))
+    if not len(selected_places):
         raise BadInputError(
             f"no position of {format_dataset(inputs, spec.dataset)} comes after {spec.min_plies} plies",
             "lower --min-plies",
         )
-    return items, chosen
+    return items, selected_places
 
 
 def note_game_shortage(spec: GameSelection, inputs: Inputs, available: int) -> None:

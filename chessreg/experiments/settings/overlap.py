@@ -68,9 +68,9 @@ class EvaluatedGames:
                 hashes.append(hash_positions(boards, number_plies(offsets)))
                 continue
             order = np.argsort(chunk, kind="stable")
-            which = order[np.minimum(np.searchsorted(chunk, item, sorter=order), len(chunk) - 1)]
-            chunk_rows = np.flatnonzero(chunk[which] == item)
-            hashes.append(hash_positions(boards[offsets[which[chunk_rows]] + ply[chunk_rows]], ply[chunk_rows]))
+            indices = order[np.minimum(np.searchsorted(chunk, item, sorter=order), len(chunk) - 1)]
+            chunk_rows = np.flatnonzero(chunk[indices] == item)
+            hashes.append(hash_positions(boards[offsets[indices[chunk_rows]] + ply[chunk_rows]], ply[chunk_rows]))
         return cls(hash_move_lists(packed), hash_openings(packed), join_hashes(hashes))
 
     @classmethod
@@ -125,47 +125,57 @@ class TrainingOverlap:
 
 
 def measure_overlap(
-    inputs: Inputs, reference: str, evaluated: EvaluatedGames, on_progress: Callable[[float, str], None] | None = None
+    inputs: Inputs,
+    reference: str,
+    evaluated_games: EvaluatedGames,
+    on_progress: Callable[[float, str], None] | None = None,
 ) -> TrainingOverlap:
-    """Return the overlap of `evaluated` with the games behind a reference: a checkpoint, or a probe, vector or cache
-    run.
+    """Return the overlap of `evaluated_games` with the games behind a reference: a checkpoint, or a probe, vector or
+    cache run.
 
     Reads the training games once, in pieces of about 3 million positions a second. `on_progress` gets their share.
     """
-    trained, why = load_training_items(inputs, reference)
-    if trained is None or why is not None:
-        sizes = len(evaluated.games), len(evaluated.openings), len(np.unique(evaluated.positions))
-        return TrainingOverlap(None, None, None, *sizes, None, why)
-    return _count_overlap(trained, evaluated, on_progress)
+    training_items, reason = load_training_items(inputs, reference)
+    if training_items is None or reason is not None:
+        sizes = len(evaluated_games.games), len(evaluated_games.openings), len(np.unique(evaluated_games.positions))
+        return TrainingOverlap(None, None, None, *sizes, None, reason)
+    return _count_overlap(training_items, evaluated_games, on_progress)
 
 
-def measure_game_overlap(trained: TrainingItems, evaluated: EvaluatedGames) -> TrainingOverlap:
-    """Return the overlap of `evaluated` with these games of datasets."""
-    return _count_overlap(trained, evaluated, None)
+def measure_game_overlap(training_items: TrainingItems, evaluated_games: EvaluatedGames) -> TrainingOverlap:
+    """Return the overlap of `evaluated_games` with these games of datasets."""
+    return _count_overlap(training_items, evaluated_games, None)
 
 
 def refuse_overlap(
-    inputs: Inputs, reference: str, games: Games | Positions, places: np.ndarray, allow: bool, what: str = "the model"
+    inputs: Inputs,
+    reference: str,
+    games: Games | Positions,
+    places: np.ndarray,
+    allow: bool,
+    subject: str = "the model",
 ) -> None:
     """Raise BadInputError if whole games of an evaluation are training games, unless that is allowed. Fast."""
-    trained, _ = load_training_items(inputs, reference)
-    refuse_game_overlap(trained or [], games.hashes[places], allow, what)
+    training_items, _ = load_training_items(inputs, reference)
+    refuse_game_overlap(training_items or [], games.hashes[places], allow, subject)
 
 
-def refuse_game_overlap(trained: TrainingItems, hashes: np.ndarray, allow: bool, what: str) -> None:
+def refuse_game_overlap(training_items: TrainingItems, hashes: np.ndarray, allow: bool, subject: str) -> None:
     """Raise BadInputError if games with these move hashes uint64 [n] are training games, unless that is allowed."""
     if allow:
         return
     hash_set = HashSet(hashes)
-    seen = np.zeros(len(hash_set), bool)
-    for games, places in trained:
-        seen[find_hits(hash_set, games.hashes[places])] = True
-    shared = int(np.isin(hashes, hash_set.sorted[seen]).sum())
-    if shared:
-        alike = "" if shared == len(hashes) else "short games are often equal: leave them out with --min-plies 20; "
+    is_seen = np.zeros(len(hash_set), bool)
+    for games, places in training_items:
+        is_seen[find_hits(hash_set, games.hashes[places])] = True
+    shared_count = int(np.isin(hashes, hash_set.sorted[is_seen]).sum())
+    if shared_count:
+        length_note = (
+            "" if shared_count == len(hashes) else "short games are often equal: leave them out with --min-plies 20; "
+        )
         raise BadInputError(
-            f"{shared:,} of the {len(hashes):,} games to evaluate are among those that {what} was made from",
-            f"{alike}make disjoint parts with chessreg dataset split, or continue with --allow-overlap",
+            f"{shared_count:,} of the {len(hashes):,} games to evaluate are among those that {subject} was made from",
+            f"{length_note}make disjoint parts with chessreg dataset split, or continue with --allow-overlap",
         )
 
 
@@ -210,41 +220,41 @@ def explain_unknown_parent(inputs: Inputs, checkpoint: tables.Checkpoint) -> str
 
 
 def _count_overlap(
-    trained: TrainingItems, evaluated: EvaluatedGames, on_progress: Callable[[float, str], None] | None
+    training_items: TrainingItems, evaluated_games: EvaluatedGames, on_progress: Callable[[float, str], None] | None
 ) -> TrainingOverlap:
-    sets = [HashSet(evaluated.games), HashSet(evaluated.openings), HashSet(evaluated.positions)]
-    seen = [np.zeros(len(s), bool) for s in sets]
-    total, done = sum(len(places) for _, places in trained), 0
-    for items, places in trained:
+    sets = [HashSet(evaluated_games.games), HashSet(evaluated_games.openings), HashSet(evaluated_games.positions)]
+    seen_masks = [np.zeros(len(s), bool) for s in sets]
+    total, done_items = sum(len(places) for _, places in training_items), 0
+    for items, places in training_items:
         if items.content == "positions":
             for _, positions in labels.iterate_positions(items, places):
-                seen[2][find_hits(sets[2], positions.hashes)] = True
+                seen_masks[2][find_hits(sets[2], positions.hashes)] = True
             continue
-        seen[0][find_hits(sets[0], items.hashes[places])] = True
+        seen_masks[0][find_hits(sets[0], items.hashes[places])] = True
         for start in range(0, len(places), GAMES_AT_ONCE):
             chunk = places[start : start + GAMES_AT_ONCE]
             packed = items.moves(chunk)
-            seen[1][find_hits(sets[1], hash_openings(packed))] = True
+            seen_masks[1][find_hits(sets[1], hash_openings(packed))] = True
             boards, offsets = compute_boards_after(packed)
-            seen[2][find_hits(sets[2], hash_positions(boards, number_plies(offsets)))] = True
-            done += len(chunk)
+            seen_masks[2][find_hits(sets[2], hash_positions(boards, number_plies(offsets)))] = True
+            done_items += len(chunk)
             if on_progress:
-                on_progress(done / total, "overlap with the training games")
-    shared = [s.sorted[mask] for s, mask in zip(sets, seen, strict=True)]
+                on_progress(done_items / total, "overlap with the training games")
+    shared_hashes = [s.sorted[mask] for s, mask in zip(sets, seen_masks, strict=True)]
     return TrainingOverlap(
-        games=int(np.isin(evaluated.games, shared[0]).sum()),
-        openings=int(np.isin(evaluated.openings, shared[1]).sum()),
-        positions=len(shared[2]),
-        of_games=len(evaluated.games),
-        of_openings=len(evaluated.openings),
+        games=int(np.isin(evaluated_games.games, shared_hashes[0]).sum()),
+        openings=int(np.isin(evaluated_games.openings, shared_hashes[1]).sum()),
+        positions=len(shared_hashes[2]),
+        of_games=len(evaluated_games.games),
+        of_openings=len(evaluated_games.openings),
         of_positions=len(sets[2]),
         train_games=total,
     )
 
 
-def find_hits(wanted: HashSet, hashes: np.ndarray) -> np.ndarray:
+def find_hits(hash_set: HashSet, hashes: np.ndarray) -> np.ndarray:
     """Return the members of the set that are among the hashes, as indices into `wanted.sorted`, int64."""
-    places = wanted.places(hashes)
+    places = hash_set.places(hashes)
     return places[places >= 0]
 
 

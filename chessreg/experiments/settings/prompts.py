@@ -51,14 +51,14 @@ class PromptSpec(Spec):
     def _as_text(cls, template: str | None) -> str | None:
         return None if template is None else read_template(template)
 
-    def prompt_settings(self, own: PromptSettings | None = None) -> PromptSettings:
-        """Return the settings; those left out are as in `own`."""
-        own = own or PromptSettings()
+    def prompt_settings(self, model_settings: PromptSettings | None = None) -> PromptSettings:
+        """Return the settings; those left out are as in `model_settings`."""
+        model_settings = model_settings or PromptSettings()
         names = PromptSettings.__dataclass_fields__
         explicit_settings: dict[str, Any] = {
             name: getattr(self, name) for name in names if getattr(self, name) is not None
         }
-        return PromptSettings(**({name: getattr(own, name) for name in names} | explicit_settings))
+        return PromptSettings(**({name: getattr(model_settings, name) for name in names} | explicit_settings))
 
 
 def check_prompted_model(checkpoint: tables.Checkpoint) -> None:
@@ -70,14 +70,14 @@ def check_prompted_model(checkpoint: tables.Checkpoint) -> None:
         )
 
 
-def check_prompt_room(written: PromptEncoding, block_size: int) -> None:
+def check_prompt_room(encoding: PromptEncoding, block_size: int) -> None:
     """Raise BadInputError if the first position and an answer do not fit a model's context."""
     import chess
 
-    needed = len(written.prompt(chess.Board())) + written.max_move_tokens - 1
-    if needed > block_size:
+    needed_tokens = len(encoding.prompt(chess.Board())) + encoding.max_move_tokens - 1
+    if needed_tokens > block_size:
         raise BadInputError(
-            f"the model reads {block_size} tokens, but the first position and its answer have {needed}",
+            f"the model reads {block_size} tokens, but the first position and its answer have {needed_tokens}",
             "use a shorter template, a template without the legal moves, or a longer context",
         )
 
@@ -89,21 +89,21 @@ def load_labelled_positions(references: Sequence[str], inputs: Inputs, field: st
     the index of a reference. Raises BadInputError for games, and if no position has a best move.
     """
     columns = ("row", "fen", "best", "game")
-    found: dict[str, list[Any]] = {name: [] for name in (*columns, "dataset")}
-    seen = np.zeros(0, np.uint64)
+    column_lists: dict[str, list[Any]] = {name: [] for name in (*columns, "dataset")}
+    seen_hashes = np.zeros(0, np.uint64)
     for number, reference in enumerate(references):
         items, part = inputs.items(reference, field)
         if items.content == "games":
             raise BadInputError("a dataset of games has no best moves", "give a dataset of positions")
-        places, seen = items.new_rows(part, seen)
+        places, seen_hashes = items.new_rows(part, seen_hashes)
         table = items.take(places, list(columns))
         table = table.filter(table["best"].is_valid())
         for name in columns:
-            found[name] += table[name].to_pylist()
-        found["dataset"] += [number] * len(table)
-    if not found["fen"]:
+            column_lists[name] += table[name].to_pylist()
+        column_lists["dataset"] += [number] * len(table)
+    if not column_lists["fen"]:
         raise BadInputError("no position has a best move", "chessreg dataset show NAME")
-    return found
+    return column_lists
 
 
 def draw_sample(count: int, most: int, *key: int | str) -> list[int]:

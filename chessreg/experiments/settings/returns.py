@@ -33,11 +33,11 @@ class ScoredDecisions(Decisions):
     returns: tuple[np.ndarray, ...] = ()
     best: tuple[str, ...] = ()
 
-    def select(self, which: np.ndarray) -> ScoredDecisions:
+    def select(self, mask: np.ndarray) -> ScoredDecisions:
         """Return the decisions that an index array or mask selects."""
-        index = np.arange(len(self))[which].tolist()
+        index = np.arange(len(self))[mask].tolist()
         returns, best = tuple(self.returns[i] for i in index), tuple(self.best[i] for i in index)
-        return ScoredDecisions(self.positions, self.places[which], returns=returns, best=best)
+        return ScoredDecisions(self.positions, self.places[mask], returns=returns, best=best)
 
     def read_columns(self, *names: str) -> dict[str, list[Any]]:
         values = super().read_columns(*(name for name in names if name != "best"))
@@ -51,9 +51,9 @@ class ScoredStates(Decisions):
 
     returns: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
-    def select(self, which: np.ndarray) -> ScoredStates:
+    def select(self, mask: np.ndarray) -> ScoredStates:
         """Return the states that an index array or mask selects."""
-        return ScoredStates(self.positions, self.places[which], returns=self.returns[which])
+        return ScoredStates(self.positions, self.places[mask], returns=self.returns[mask])
 
 
 def load_scored_states(inputs: Inputs, reference: str, field: str) -> ScoredStates | None:
@@ -94,16 +94,16 @@ def load_scored_decisions(inputs: Inputs, reference: str, field: str) -> ScoredD
         if move is not None and value is not None:
             first.setdefault(text, place)
             moves.setdefault(text, {})[move] = value
-    chosen, returns, best = [], [], []
+    chosen_moves, returns, best = [], [], []
     for text, values in moves.items():
         if values.keys() == {move.uci() for move in chess.Board(text).legal_moves}:
-            ordered = sorted(values, key=fen.action_ids.__getitem__)
-            chosen.append(first[text])
-            returns.append(np.array([values[move] for move in ordered]))
-            best.append(ordered[int(returns[-1].argmax())])
-    if not chosen:
+            sorted_moves = sorted(values, key=fen.action_ids.__getitem__)
+            chosen_moves.append(first[text])
+            returns.append(np.array([values[move] for move in sorted_moves]))
+            best.append(sorted_moves[int(returns[-1].argmax())])
+    if not chosen_moves:
         return None
-    return ScoredDecisions(items, np.array(chosen, np.int64), returns=tuple(returns), best=tuple(best))
+    return ScoredDecisions(items, np.array(chosen_moves, np.int64), returns=tuple(returns), best=tuple(best))
 
 
 @dataclass(frozen=True)
@@ -137,17 +137,17 @@ def compute_value_metrics(values: MoveValues, returns: np.ndarray) -> ReturnMetr
 
     log_probs = values.log_probs.astype(np.float64)
     buckets = find_buckets(returns.astype(np.float32), log_probs.shape[1])
-    predicted, consistency = values.returns, None
+    predicted_returns, consistency = values.returns, None
     if values.state is not None:
         state = np.exp(values.state.astype(np.float64)) @ compute_bucket_values(len(values.state))
-        consistency = float((state - predicted.max()) ** 2)
+        consistency = float((state - predicted_returns.max()) ** 2)
     return ReturnMetrics(
-        top=bool(returns[predicted.argmax()] == returns.max()),
+        top=bool(returns[predicted_returns.argmax()] == returns.max()),
         log_loss=-float(log_probs[np.arange(len(returns)), buckets].mean()) / math.log(2),
         entropy=-float((np.exp(log_probs) * log_probs).sum(1).mean()) / math.log(2),
-        tau=compute_kendall_tau(predicted, returns),
-        tau_argsort=compute_kendall_tau(np.argsort(predicted), np.argsort(returns.astype(np.float32))),
-        l2=float(((predicted - returns) ** 2).mean()),
+        tau=compute_kendall_tau(predicted_returns, returns),
+        tau_argsort=compute_kendall_tau(np.argsort(predicted_returns), np.argsort(returns.astype(np.float32))),
+        l2=float(((predicted_returns - returns) ** 2).mean()),
         consistency=consistency,
     )
 
@@ -159,8 +159,8 @@ def compute_state_metrics(values: MoveValues, value: float) -> ReturnMetrics:
     """
     from chessreg.models.decoding.values import compute_bucket_values, find_buckets
 
-    of_state = values.state if values.state is not None else values.log_probs[values.returns.argmax()]
-    log_probs = of_state.astype(np.float64)
+    state_distribution = values.state if values.state is not None else values.log_probs[values.returns.argmax()]
+    log_probs = state_distribution.astype(np.float64)
     [bucket] = find_buckets(np.array([value], np.float32), len(log_probs))
     return ReturnMetrics(
         log_loss=-float(log_probs[bucket]) / math.log(2),
@@ -172,13 +172,13 @@ def compute_state_metrics(values: MoveValues, value: float) -> ReturnMetrics:
 def compute_move_metrics(log_probs: np.ndarray, returns: np.ndarray) -> ReturnMetrics:
     """Return the metrics of a model of moves, from unnormalized log-probabilities float64 [moves] in the order of
     actions."""
-    own = log_probs - np.logaddexp.reduce(log_probs)
+    normalized = log_probs - np.logaddexp.reduce(log_probs)
     return ReturnMetrics(
-        top=bool(returns[own.argmax()] == returns.max()),
-        log_loss=-float(own[returns.argmax()]) / math.log(2),
-        entropy=-float((np.exp(own) * own).sum()) / math.log(2),
-        tau=compute_kendall_tau(own, returns),
-        tau_argsort=compute_kendall_tau(np.argsort(np.exp(own)), np.argsort(returns.astype(np.float32))),
+        top=bool(returns[normalized.argmax()] == returns.max()),
+        log_loss=-float(normalized[returns.argmax()]) / math.log(2),
+        entropy=-float((np.exp(normalized) * normalized).sum()) / math.log(2),
+        tau=compute_kendall_tau(normalized, returns),
+        tau_argsort=compute_kendall_tau(np.argsort(np.exp(normalized)), np.argsort(returns.astype(np.float32))),
     )
 
 
@@ -192,5 +192,7 @@ def compute_kendall_tau(one: np.ndarray, other: np.ndarray) -> float:
         return 1.0
     upper = np.triu_indices(len(one), 1)
     signs = [np.sign(values[:, None] - values[None, :])[upper] for values in (one.astype(float), other.astype(float))]
-    untied = [np.count_nonzero(sign) for sign in signs]
-    return float((signs[0] * signs[1]).sum() / math.sqrt(untied[0] * untied[1])) if all(untied) else 0.0
+    untied_pairs = [np.count_nonzero(sign) for sign in signs]
+    return (
+        float((signs[0] * signs[1]).sum() / math.sqrt(untied_pairs[0] * untied_pairs[1])) if all(untied_pairs) else 0.0
+    )

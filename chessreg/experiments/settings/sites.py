@@ -21,9 +21,9 @@ COMMON_SITES = {"dots": "white-turns", "even-spaces": "black-turns"}
 """Names in specs for sites that every encoding has under another name."""
 
 
-def resolve_site_name(name: str, of: Encoding) -> str:
+def resolve_site_name(name: str, encoding: Encoding) -> str:
     """Return the encoding's name of these sites."""
-    return name if name in of.site_names else COMMON_SITES.get(name, name)
+    return name if name in encoding.site_names else COMMON_SITES.get(name, name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class EncodedGames:
     @classmethod
     def from_items(
         cls,
-        written: Encoding,
+        encoding: Encoding,
         block_size: int,
         items: Games | Positions,
         places: np.ndarray,
@@ -55,18 +55,18 @@ class EncodedGames:
         """
         if items.content == "positions":
             ply = items.take(places, ["ply"])["ply"].to_numpy().astype(np.int64)
-            tokens = replace(written.boards(items.fens(places)), ply=ply)
+            tokens = replace(encoding.boards(items.fens(places)), ply=ply)
         else:
-            tokens = written.games(items, places)
-        sites = written.sites(resolve_site_name(name, written), tokens, alignment)
+            tokens = encoding.games(items, places)
+        sites = encoding.sites(resolve_site_name(name, encoding), tokens, alignment)
         lengths = np.diff(tokens.offsets)
         longest = int(lengths.max(initial=0))
-        if written.content == "position" and longest > block_size:
+        if encoding.content == "position" and longest > block_size:
             raise BadInputError(
-                f"a position has {longest} tokens in {written.name}, but the model reads {block_size}",
+                f"a position has {longest} tokens in {encoding.name}, but the model reads {block_size}",
                 "use a prompt template without the legal moves, or a model with a longer context",
             )
-        return cls(written, tokens, sites.take(sites.token < block_size), len(places), lengths <= block_size)
+        return cls(encoding, tokens, sites.take(sites.token < block_size), len(places), lengths <= block_size)
 
     @cached_property
     def game(self) -> np.ndarray:
@@ -84,9 +84,9 @@ class EncodedGames:
         """int64 [games]: number of sites of each game."""
         return np.bincount(self.game, minlength=self.games)
 
-    def take(self, keep: np.ndarray) -> EncodedGames:
+    def take(self, mask: np.ndarray) -> EncodedGames:
         """Return the same games with the sites at which a mask bool [sites] is True."""
-        return EncodedGames(self.encoding, self.tokens, self.sites.take(keep), self.games, self.fits_context)
+        return EncodedGames(self.encoding, self.tokens, self.sites.take(mask), self.games, self.fits_context)
 
     def select_numbered(self, skip_sites: int, max_sites: int | None, last_sites: int | None) -> EncodedGames:
         """Return the same games with the sites numbered skip_sites ≤ number < max_sites.
@@ -95,12 +95,12 @@ class EncodedGames:
         end.
         """
         game, number = self.game, self.number
-        keep = number >= skip_sites
+        mask = number >= skip_sites
         if max_sites is not None:
-            keep &= number < max_sites
+            mask &= number < max_sites
         if last_sites is not None:
-            keep &= (self.counts[game] - number <= last_sites) & self.fits_context[self.sites.item]
-        return self.take(keep)
+            mask &= (self.counts[game] - number <= last_sites) & self.fits_context[self.sites.item]
+        return self.take(mask)
 
     def slice_games(self, low: int, high: int) -> EncodedGames:
         """Return games low to high alone."""
@@ -113,8 +113,8 @@ class EncodedGames:
             self.tokens.ply[first:last],
         )
         sites = self.sites.take(slice(*np.searchsorted(self.sites.item, (first, last))))
-        moved = Sites(sites.item - first, sites.token, sites.ply, sites.phase)
-        return EncodedGames(self.encoding, tokens, moved, high - low, self.fits_context[first:last])
+        shifted_sites = Sites(sites.item - first, sites.token, sites.ply, sites.phase)
+        return EncodedGames(self.encoding, tokens, shifted_sites, high - low, self.fits_context[first:last])
 
     def iterate_batches(self, order: np.ndarray, batch_games: int) -> Iterator[np.ndarray]:
         """Yield batches of items in this order.
@@ -132,8 +132,8 @@ class EncodedGames:
         int64 [s]."""
         starts = np.searchsorted(self.sites.item, items)
         counts = np.searchsorted(self.sites.item, items, "right") - starts
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.repeat(np.arange(len(items)), counts), np.repeat(starts, counts) + within
+        site_numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(np.arange(len(items)), counts), np.repeat(starts, counts) + site_numbers
 
     @cached_property
     def widths(self) -> np.ndarray:

@@ -75,8 +75,8 @@ def permute_classes(classes: np.ndarray, stratum: np.ndarray, seed: int) -> np.n
 
     Every count stays the same, and the relation to skill is lost.
     """
-    dealt = classes.copy()
+    permuted = classes.copy()
     for name in sorted(set(map(str, stratum))):
         stratum_rows = np.flatnonzero(stratum == name)
-        dealt[stratum_rows] = classes[generator(seed, Stream.SHUFFLED_CLASSES, name).permutation(stratum_rows)]
-    return dealt
+        permuted[stratum_rows] = classes[generator(seed, Stream.SHUFFLED_CLASSES, name).permutation(stratum_rows)]
+    return permuted

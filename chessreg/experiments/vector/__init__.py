@@ -108,10 +108,10 @@ class Vector(Kind):
     def run(self, task: Task[VectorSpec, VectorOptions]) -> None:
         every = resolve_vector_layers(task.spec, task.inputs)
         units = {every[unit]: unit for unit in task.units}
-        origin, made = MAKERS[task.spec.source](task, list(units))
-        shared = measure_vector_overlap(task, origin)
-        for layer, direction in made:
-            publish_vector(task, origin, units[layer], layer, direction, shared)
+        origin, directions = MAKERS[task.spec.source](task, list(units))
+        overlaps = measure_vector_overlap(task, origin)
+        for layer, direction in directions:
+            publish_vector(task, origin, units[layer], layer, direction, overlaps)
             measured = {"norm": direction.norm, **direction.compute_side_norms()}
             if origin.games is not None:
                 measured |= {"positions": float(origin.games.positions.sum()), **origin.games.count_games()}
@@ -126,9 +126,9 @@ def measure_vector_overlap(task: Task[VectorSpec, VectorOptions], origin: Vector
     """Return the overlap of the contrasted games with the model's training games, for the `detail` of the vectors."""
     if origin.games is None or not isinstance(task.spec, Contrast):
         return {}
-    evaluated = overlap.EvaluatedGames.from_items(origin.games.games, origin.games.places)
-    counted = overlap.measure_overlap(task.inputs, task.spec.model(task.inputs), evaluated)
-    return {"overlap": {"checkpoint": counted.columns()}}
+    evaluated_games = overlap.EvaluatedGames.from_items(origin.games.games, origin.games.places)
+    measured_overlap = overlap.measure_overlap(task.inputs, task.spec.model(task.inputs), evaluated_games)
+    return {"overlap": {"checkpoint": measured_overlap.columns()}}
 
 
 def publish_vector(

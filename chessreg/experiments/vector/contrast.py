@@ -37,8 +37,8 @@ def compute_contrast(sums: np.ndarray, positions: np.ndarray, classes: np.ndarra
     if reduction == "summed":
         check_equal_positions(positions)
     sides = []
-    for which in (0, int(classes.max())):
-        is_in_class = classes == which
+    for class_number in (0, int(classes.max())):
+        is_in_class = classes == class_number
         total = sums[is_in_class].sum(0, dtype=np.float64)
         sides.append(total / (is_in_class.sum() if reduction == "summed" else positions[is_in_class].sum()))
     low, high = sides
@@ -112,34 +112,36 @@ def gather_games(spec: Contrast, inputs: Inputs) -> ClassedGames:
         dataset, sites = spec.dataset, spec.sites
         games, places = select_games(spec, inputs)
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
-        written, block_size = inputs.encoding(spec.checkpoint), checkpoint.block_size
+        encoding, block_size = inputs.encoding(spec.checkpoint), checkpoint.block_size
         positions = np.concatenate([
             sums.encode_ply_sites(
-                written, block_size, games, places[low : low + GAMES_AT_ONCE], sites, spec.first_ply, spec.last_ply
+                encoding, block_size, games, places[low : low + GAMES_AT_ONCE], sites, spec.first_ply, spec.last_ply
             ).counts
             for low in range(0, len(places), GAMES_AT_ONCE)
         ])  # fmt: skip
-    least = int(positions.max()) if spec.whole_games else 1
-    there = np.flatnonzero(positions >= max(least, 1))
-    if not len(there):
+    min_positions = int(positions.max()) if spec.whole_games else 1
+    fitting_games = np.flatnonzero(positions >= max(min_positions, 1))
+    if not len(fitting_games):
         until = "" if spec.last_ply is None else f" and before ply {spec.last_ply + 1}"
         raise BadInputError(f"no game has a position from ply {spec.first_ply} on{until}", "lower --first-ply")
-    game_classes = load_skill_classes(inputs, dataset, places[there], spec.skill, spec.seed)
-    chosen = game_classes.select_first(spec.total, spec.per_class)
-    classes = game_classes.classes[chosen]
+    game_classes = load_skill_classes(inputs, dataset, places[fitting_games], spec.skill, spec.seed)
+    class_rows = game_classes.select_first(spec.total, spec.per_class)
+    classes = game_classes.classes[class_rows]
     if not ((classes == 0).any() and (classes == game_classes.classes.max()).any()):
-        raise BadInputError(f"the first {len(chosen)} games all have the same class", "raise --total or --per-class")
+        raise BadInputError(
+            f"the first {len(class_rows)} games all have the same class", "raise --total or --per-class"
+        )
     if spec.reduction == "summed":
-        check_equal_positions(positions[there][chosen])
+        check_equal_positions(positions[fitting_games][class_rows])
     return ClassedGames(
         games=games,
-        places=places[there][chosen],
+        places=places[fitting_games][class_rows],
         classes=classes,
-        stratum=game_classes.stratum[chosen],
-        positions=positions[there][chosen],
+        stratum=game_classes.stratum[class_rows],
+        positions=positions[fitting_games][class_rows],
         report=game_classes.report,
         sites=sites,
         checkpoint=checkpoint,
         cache=cache,
-        incomplete=len(places) - len(there),
+        incomplete=len(places) - len(fitting_games),
     )

@@ -75,10 +75,10 @@ MAKERS: NameRegistry[Maker] = NameRegistry("source of vectors")
 
 def build_contrast_origin(spec: Contrast, source: str, games: ClassedGames) -> VectorOrigin:
     """Return the origin of contrasts of these games. `source` is the first part of its name, such as cascade."""
-    summed = int(games.positions.max()) if spec.reduction == "summed" else 1
+    min_positions = int(games.positions.max()) if spec.reduction == "summed" else 1
     detail = {
         "positions": spec.reduction,
-        "positions_summed": summed,
+        "positions_summed": min_positions,
         "first_ply": spec.first_ply,
         "last_ply": spec.last_ply,
         "rating": spec.skill.rating,
@@ -113,9 +113,9 @@ def iterate_contrasts(
     control = isinstance(task.spec, Control)
     stored_sums = {layer: load_kept_sums(task, layer, games.places) for layer in layers} if control else {}
     if stored_sums and all(class_sums is not None for class_sums in stored_sums.values()):
-        for layer, known in stored_sums.items():
-            assert known is not None
-            yield layer, compute_contrast(known, games.positions, classes, spec.reduction)
+        for layer, layer_sums_row in stored_sums.items():
+            assert layer_sums_row is not None
+            yield layer, compute_contrast(layer_sums_row, games.positions, classes, spec.reduction)
         return
     model, encoded = load_contrast_model(task, spec, games)
     folder = task.folder / "sums"
@@ -124,8 +124,8 @@ def iterate_contrasts(
         on_progress=lambda done: task.progress(0.99 * done / encoded.games, f"{done:,} of {encoded.games:,} games"),
     )  # fmt: skip
     for number, layer in enumerate(layers):
-        made = compute_contrast(every[number], games.positions, classes, spec.reduction)
-        yield layer, replace(made, sums=None if control else every[number])
+        contrast = compute_contrast(every[number], games.positions, classes, spec.reduction)
+        yield layer, replace(contrast, sums=None if control else every[number])
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -165,8 +165,8 @@ def mask_cached_sites(encoded: EncodedGames, games: ClassedGames, spec: Contrast
     rows = sums.mask_cached_rows(games.cache, spec.first_ply, spec.last_ply)
     cached = set(zip(array.game[rows].tolist(), array.ply[rows].tolist(), array.token[rows].tolist(), strict=True))
     sites = encoded.sites
-    wanted = zip(games.places[encoded.game].tolist(), sites.ply.tolist(), sites.token.tolist(), strict=True)
-    return np.fromiter((site in cached for site in wanted), bool, len(sites))
+    wanted_keys = zip(games.places[encoded.game].tolist(), sites.ply.tolist(), sites.token.tolist(), strict=True)
+    return np.fromiter((site in cached for site in wanted_keys), bool, len(sites))
 
 
 @MAKERS.named("cascade")
@@ -194,19 +194,19 @@ def iterate_cascade(
     assert spec.cascade_scale is not None
     model, encoded = load_contrast_model(task, spec, games)
     edits: list[ResidualEdit] = []
-    needed = [layer for layer in sorted(resolve_vector_layers(spec, task.inputs)) if layer <= max(layers)]
-    for number, layer in enumerate(needed):
+    needed_layers = [layer for layer in sorted(resolve_vector_layers(spec, task.inputs)) if layer <= max(layers)]
+    for number, layer in enumerate(needed_layers):
         vector = load_stored_vector(task, layer) if classes is games.classes and layer not in layers else None
         if vector is None:
 
-            def report(done: int, number: int = number, layer: int = layer) -> None:
-                task.progress((number + done / encoded.games) / len(needed) * 0.99, f"layer {layer}")
+            def report(done_games: int, number: int = number, layer: int = layer) -> None:
+                task.progress((number + done_games / encoded.games) / len(needed_layers) * 0.99, f"layer {layer}")
 
             layer_sums = sums.sum_model_activations(model, encoded, [layer], task.options.batch_games, edits, report)[0]
-            made = compute_contrast(layer_sums, games.positions, classes, spec.reduction)
+            contrast = compute_contrast(layer_sums, games.positions, classes, spec.reduction)
             if layer in layers:
-                yield layer, made
-            vector = made.vector
+                yield layer, contrast
+            vector = contrast.vector
         edits.append(ResidualEdit(layer, torch.from_numpy(vector).to(model.device), spec.cascade_scale))
 
 
@@ -232,13 +232,13 @@ def make_shuffled(task: Task[ShuffledVector, VectorOptions], layers: list[int]) 
     spec = task.spec
     real = find_labelled_contrast(spec, task.inputs)
     games = gather_games(real, task.inputs)
-    dealt = permute_classes(games.classes, games.stratum, spec.seed)
+    permuted = permute_classes(games.classes, games.stratum, spec.seed)
     origin = build_contrast_origin(real, "shuffled", games)
     if isinstance(real, Cascade):
-        again = iterate_cascade(task, real, games, dealt, layers)
+        shuffled_directions = iterate_cascade(task, real, games, permuted, layers)
     else:
-        again = iterate_contrasts(task, real, games, dealt, layers)
-    return origin, match_norms(task, again)
+        shuffled_directions = iterate_contrasts(task, real, games, permuted, layers)
+    return origin, match_norms(task, shuffled_directions)
 
 
 @MAKERS.named("shuffled-probe")
@@ -250,18 +250,24 @@ def make_shuffled_probe(task: Task[ShuffledProbeVector, VectorOptions], layers: 
     copied_fields = ("positions", "positions_summed", "residual", "side", "board")
     detail = {name: first.detail[name] for name in copied_fields if name in first.detail}
     detail |= {"probe": spec.probe, "seed": task.inputs.run(spec.probe, "probe").spec["shuffled_label_control"]}
-    again = ((layer, read_direction(real, task.inputs, spec.probe, layer)) for layer in layers)
-    return copy_origin(first, f"shuffled:{first.source}", detail), match_norms(task, again)
+    shuffled_directions = ((layer, read_direction(real, task.inputs, spec.probe, layer)) for layer in layers)
+    return copy_origin(first, f"shuffled:{first.source}", detail), match_norms(task, shuffled_directions)
 
 
 def match_norms(
-    task: Task[Any, VectorOptions], again: Iterable[tuple[int, Direction]]
+    task: Task[Any, VectorOptions], shuffled_directions: Iterable[tuple[int, Direction]]
 ) -> Iterator[tuple[int, Direction]]:
     """Yield these directions, scaled to the norms of the control's original vectors."""
-    of = task.spec.of
-    for layer, made in again:
-        norm = load_direction(task.inputs, of, layer).norm
-        yield layer, Direction(scale_to_norm(made.vector, norm), detail={"norm_before_matching": made.norm, "of": of})
+    original_reference = task.spec.of
+    for layer, shuffled_direction in shuffled_directions:
+        norm = load_direction(task.inputs, original_reference, layer).norm
+        yield (
+            layer,
+            Direction(
+                scale_to_norm(shuffled_direction.vector, norm),
+                detail={"norm_before_matching": shuffled_direction.norm, "of": original_reference},
+            ),
+        )
 
 
 def find_labelled_contrast(spec: ShuffledVector, inputs: Inputs) -> Contrast:
@@ -311,20 +317,20 @@ def build_no_labels_error(source: str) -> BadInputError:
 
 def check_shuffled_probe(spec: ShuffledProbeVector, real: OfProbe, inputs: Inputs) -> None:
     """Raise BadInputError unless --probe differs from the original probe of the vectors in its labels alone."""
-    real_run = inputs.run(real.probe, "probe")
-    if not is_fitted_probe(real_run.kind):
+    probe_run = inputs.run(real.probe, "probe")
+    if not is_fitted_probe(probe_run.kind):
         raise BadInputError(
             "the probe of these vectors is imported, so its labels are not in the registry", "--source random"
         )
     shuffled_run = inputs.run(spec.probe, "probe")
-    if shuffled_run.kind != real_run.kind or shuffled_run.spec["shuffled_label_control"] is None:
+    if shuffled_run.kind != probe_run.kind or shuffled_run.spec["shuffled_label_control"] is None:
         raise BadInputError("--probe was not fitted to shuffled labels", "run it with --shuffled-label-control 1")
     free = {"shuffled_label_control", "seed", "replicate", "layers", "test_cache", "allow_overlap"}
-    for name in real_run.spec.keys() - free:
-        if shuffled_run.spec[name] != real_run.spec[name]:
+    for name in probe_run.spec.keys() - free:
+        if shuffled_run.spec[name] != probe_run.spec[name]:
             raise BadInputError(
                 f"--probe differs from the vectors' probe in more than its labels: "
-                f"its {name} is {shuffled_run.spec[name]}, theirs {real_run.spec[name]}"
+                f"its {name} is {shuffled_run.spec[name]}, theirs {probe_run.spec[name]}"
             )
 
 
@@ -375,10 +381,10 @@ def make_readout(task: Task[SkillDirection | BoardDirection, VectorOptions], lay
 
     def read_directions() -> Iterator[tuple[int, Direction]]:
         for layer in layers:
-            made = read_direction(spec, task.inputs, spec.probe, layer)
-            extra = {"norm_before_matching": made.norm}
-            vector = scale_to_norm(made.vector, 1.0) if spec.direction_norm == "unit" else made.vector
-            yield layer, replace(made, vector=vector, detail=extra)
+            direction = read_direction(spec, task.inputs, spec.probe, layer)
+            extra = {"norm_before_matching": direction.norm}
+            vector = scale_to_norm(direction.vector, 1.0) if spec.direction_norm == "unit" else direction.vector
+            yield layer, replace(direction, vector=vector, detail=extra)
 
     return copy_origin(first, f"probe:{read}", detail), read_directions()
 

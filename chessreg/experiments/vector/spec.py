@@ -214,10 +214,10 @@ class ShuffledProbeVector(Control):
 
     def list_available_layers(self, inputs: Inputs) -> Sequence[int]:
         fitted = read_probe_rows(inputs, self.probe)
-        there = [layer for layer in read_vector_rows(inputs, self.of) if layer in fitted]
-        if not there:
+        fitted_layers = [layer for layer in read_vector_rows(inputs, self.of) if layer in fitted]
+        if not fitted_layers:
             raise BadInputError("the vectors and the shuffled probes have no layer in common", "probe the same layers")
-        return there
+        return fitted_layers
 
 
 VectorSpec = Annotated[
@@ -253,7 +253,9 @@ AUTHORS: dict[str, Any] = {
 def resolve_vector_layers(spec: VectorSettings, inputs: Inputs) -> tuple[int, ...]:
     """Return the layers to make, ascending. Raises BadInputError for a layer that cache, model, probes or vectors
     lack."""
-    there = sorted(spec.list_available_layers(inputs))
-    if missing := set(spec.layers) - set(there):
-        raise BadInputError(f"{spec.place} has no layer {min(missing)}", f"its layers are {', '.join(map(str, there))}")
-    return tuple(sorted(set(spec.layers))) or tuple(there)
+    available_layers = sorted(spec.list_available_layers(inputs))
+    if missing := set(spec.layers) - set(available_layers):
+        raise BadInputError(
+            f"{spec.place} has no layer {min(missing)}", f"its layers are {', '.join(map(str, available_layers))}"
+        )
+    return tuple(sorted(set(spec.layers))) or tuple(available_layers)

@@ -29,7 +29,7 @@ GROUP_GAMES = 128  # games between two saves of a resumable forward pass
 
 
 def encode_ply_sites(
-    written: Encoding,
+    encoding: Encoding,
     block_size: int,
     games: Games,
     places: np.ndarray,
@@ -38,7 +38,7 @@ def encode_ply_sites(
     last_ply: int | None,
 ) -> EncodedGames:
     """Return the games at these rows of a dataset, with their sites of plies first_ply to last_ply inclusive."""
-    encoded = EncodedGames.from_items(written, block_size, games, places, sites)
+    encoded = EncodedGames.from_items(encoding, block_size, games, places, sites)
     ply = encoded.sites.ply
     return encoded.take((ply >= first_ply) & (ply <= (np.iinfo(ply.dtype).max if last_ply is None else last_ply)))
 
@@ -57,10 +57,10 @@ def sum_cached_activations(cache: CachedActivations, layer: int, places: np.ndar
     order = np.argsort(places)
     index = np.minimum(np.searchsorted(places, cache.array.game, sorter=order), len(places) - 1)
     index = order[index]
-    wanted = rows & (places[index] == cache.array.game)
-    out = np.zeros((len(places), cache.array.d_model))
+    is_wanted = rows & (places[index] == cache.array.game)
+    sums = np.zeros((len(places), cache.array.d_model))
     for low in range(0, len(rows), SLICE_ROWS):
-        slice_rows = np.flatnonzero(wanted[low : low + SLICE_ROWS])
+        slice_rows = np.flatnonzero(is_wanted[low : low + SLICE_ROWS])
         if len(slice_rows):
             values = cache.values(layer, slice(low + int(slice_rows[0]), low + int(slice_rows[-1]) + 1))[
                 slice_rows - slice_rows[0]
@@ -68,8 +68,8 @@ def sum_cached_activations(cache: CachedActivations, layer: int, places: np.ndar
             games = index[low + slice_rows]
             at = np.argsort(games, kind="stable")
             starts = np.flatnonzero(np.diff(games[at], prepend=-1))
-            out[games[at][starts]] += np.add.reduceat(values[at].astype(np.float64), starts, axis=0)
-    return out
+            sums[games[at][starts]] += np.add.reduceat(values[at].astype(np.float64), starts, axis=0)
+    return sums
 
 
 def sum_model_activations(
@@ -89,7 +89,7 @@ def sum_model_activations(
     import torch
 
     width = encoded.widths
-    out = np.zeros((len(layers), encoded.games, model.d_model), np.float32)
+    sums = np.zeros((len(layers), encoded.games, model.d_model), np.float32)
     order = np.argsort(width, kind="stable")
     order, done = order[width[order] > 0], 0
     for items in encoded.iterate_batches(order, batch_games):
@@ -101,13 +101,13 @@ def sum_model_activations(
         tokens = encoded.pad_tokens(items, int(width[items].max()))
         residual = model.residuals(torch.from_numpy(tokens), layers, torch.from_numpy(at), edits=edits)
         mask = torch.from_numpy(real.astype(bool)).to(residual.device)[None, :, :, None]
-        whose: Any = (slice(None), encoded.tokens.source[items])
-        np.add.at(out, whose, (residual.float() * mask).sum(2).cpu().numpy())
+        row_index: Any = (slice(None), encoded.tokens.source[items])
+        np.add.at(sums, row_index, (residual.float() * mask).sum(2).cpu().numpy())
         done += len(items)
         on_progress(encoded.games * done // len(order))
-    if not np.isfinite(out).all():
+    if not np.isfinite(sums).all():
         raise DivergedError("activations are NaN or infinite: the model overflows")
-    return out
+    return sums
 
 
 def sum_resumable(
@@ -151,6 +151,6 @@ def read_group_sums(path: Path) -> np.ndarray:
     return piece
 
 
-def _report_shifted(on_progress: Callable[[int], None], low: int, done: int) -> None:
-    """Report `done` games after the `low` games of earlier groups."""
-    on_progress(low + done)
+def _report_shifted(on_progress: Callable[[int], None], low: int, done_games: int) -> None:
+    """Report `done_games` games after the `low` games of earlier groups."""
+    on_progress(low + done_games)

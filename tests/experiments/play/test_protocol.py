@@ -209,12 +209,12 @@ def test_under_a_time_limit_model_and_engines_share_no_core(monkeypatch, stockfi
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr("os.cpu_count", lambda: 32)
     for threads, reserved in ((0, 1), (3, 3), (20, 7)):
-        cores = Cores(PlayOptions(threads=threads), "cpu", is_timed=True, engines=True, used=set())
+        cores = Cores(PlayOptions(threads=threads), "cpu", is_timed=True, engines=True, used_threads=set())
         assert cores.reserved_cores == reserved
         with EnginePool(parse_engine("stockfish:0@time=0.1"), 64, reserved_cores=cores.reserved_cores) as pool:
             assert pool.processes == count_free_cores() - reserved
-    assert Cores(PlayOptions(), "cuda", is_timed=True, engines=True, used=set()).reserved_cores == 0
-    assert Cores(PlayOptions(), "cpu", is_timed=False, engines=True, used=set()).reserved_cores == 0
+    assert Cores(PlayOptions(), "cuda", is_timed=True, engines=True, used_threads=set()).reserved_cores == 0
+    assert Cores(PlayOptions(), "cpu", is_timed=False, engines=True, used_threads=set()).reserved_cores == 0
     with EnginePool(parse_engine("random"), 64, is_timed=True) as pool:  # analyses have a time limit
         assert pool.processes == 8
     torch.set_num_threads(1)
@@ -301,7 +301,7 @@ def test_a_core_is_left_to_engines_and_more_while_they_are_slower(monkeypatch, t
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr("os.cpu_count", lambda: 32)
     monkeypatch.delenv("OMP_NUM_THREADS")
-    cores = Cores(PlayOptions(threads=threads), "cpu", is_timed=False, engines=engines, used=set())
+    cores = Cores(PlayOptions(threads=threads), "cpu", is_timed=False, engines=engines, used_threads=set())
     assert torch.get_num_threads() == usual
     cores.share(True)
     assert torch.get_num_threads() == (threads or 1)
