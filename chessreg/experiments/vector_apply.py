@@ -131,7 +131,7 @@ class VectorApply(Kind):
 def compute_thresholds(projection: np.ndarray, is_strong: np.ndarray, fold: np.ndarray) -> np.ndarray:
     """Return, for each game, the midpoint between the mean projections of the two classes in the other fold.
 
-    along float64 [games], strong bool [games], fold int [games]; returns float64 [games].
+    projection float64 [games], is_strong bool [games], fold int [games]; returns float64 [games].
     """
     middle = [
         (projection[(fold != number) & is_strong].mean() + projection[(fold != number) & ~is_strong].mean()) / 2

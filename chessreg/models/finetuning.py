@@ -203,7 +203,7 @@ class TunedModel(nn.Module):
         return self
 
     def forward(self, tokens: Tensor, wanted: Tensor) -> Tensor:
-        """Return logits [n, vocab] at the n tokens of `wanted`, bool [batch, length]."""
+        """Return logits [n, vocab] at the n tokens of `is_answer`, bool [batch, length]."""
         if not self.plain_head:
             whole: Tensor = self.hf(input_ids=tokens, use_cache=False).logits
             return whole[wanted]

@@ -13,7 +13,7 @@ import torch
 from chessreg.encodings.prompts import PromptEncoding, PromptSettings
 from chessreg.errors import BadInputError
 from chessreg.experiments.decoding import (
-    ALONE,
+    AUTOREGRESSIVE,
     TEACHER_FORCED,
     DecodedAnswer,
     DecodingSpec,
@@ -63,7 +63,7 @@ def rows_of(session: Any, run: Any) -> dict[str, dict[int, Any]]:
     with session.database.read() as sql:
         rows = sql.query(tables.Prediction).filter_by(run_id=run.run_id).all()
         sql.expunge_all()
-    return {mode: {row.unit: row for row in rows if row.name == mode} for mode in (TEACHER_FORCED, ALONE)}
+    return {mode: {row.unit: row for row in rows if row.name == mode} for mode in (TEACHER_FORCED, AUTOREGRESSIVE)}
 
 
 def test_both_modes_are_what_the_model_says_step_by_step(world_session: Any, models: dict[str, str]) -> None:
@@ -77,7 +77,7 @@ def test_both_modes_are_what_the_model_says_step_by_step(world_session: Any, mod
     texts = set()
     for one, got in zip(targets, answer_positions(model, written, targets, False), strict=True):
         if one.board.fullmove_number > 999:
-            assert got == {TEACHER_FORCED: None, ALONE: None}  # three digits hold it no more
+            assert got == {TEACHER_FORCED: None, AUTOREGRESSIVE: None}  # three digits hold it no more
             continue
         prompt, right = list(written.prompt(one.board)), written.answer(one.board, one.best)
         told, nats = [], 0.0
@@ -92,12 +92,12 @@ def test_both_modes_are_what_the_model_says_step_by_step(world_session: Any, mod
         session = DecodingSession(model, 1)
         session.sync([prompt])
         [choice] = choose_moves(make_policy("free", (0.0,), False), session, written, [ModelTurn(0, one.board, ("t",))])
-        assert got[ALONE] is not None
-        assert got[ALONE].text == (choice.text if choice.move else choice.illegal[-1])
-        texts.add(got[ALONE].text)
+        assert got[AUTOREGRESSIVE] is not None
+        assert got[AUTOREGRESSIVE].text == (choice.text if choice.move else choice.illegal[-1])
+        texts.add(got[AUTOREGRESSIVE].text)
         [cut] = answer_positions(model, written, [one], True)
-        assert cut[ALONE] is not None
-        assert cut[ALONE].ids == got[ALONE].ids[: len(right) - 1]
+        assert cut[AUTOREGRESSIVE] is not None
+        assert cut[AUTOREGRESSIVE].ids == got[AUTOREGRESSIVE].ids[: len(right) - 1]
     assert len(texts) > 1
     assert any(one.board.fullmove_number > 999 for one in targets)
 
@@ -144,12 +144,12 @@ def test_tables_show_modes_prompts_and_what_tuning_and_the_list_did(world_sessio
         for name, modes in rows.items()
     }
     table = world_session.query("decoding modes", run=ids).rows
-    by_run = {row["run_id"]: row for row in table if row["mode"] == ALONE}
+    by_run = {row["run_id"]: row for row in table if row["mode"] == AUTOREGRESSIVE}
     assert len(table) == 8
     for name, run in runs.items():
         row = by_run[run.run_id.hex]
-        assert row["best"] == pytest.approx(shares[name][ALONE])
-        assert row["delta_best"] == pytest.approx(shares[name][ALONE] - shares[name][TEACHER_FORCED])
+        assert row["best"] == pytest.approx(shares[name][AUTOREGRESSIVE])
+        assert row["delta_best"] == pytest.approx(shares[name][AUTOREGRESSIVE] - shares[name][TEACHER_FORCED])
     answer = world_session.query("prompt ablation", run=ids)
     ablation = {row["run_id"]: row for row in answer.rows}
     told = compare_with_published(world_session.database, answer).rows
@@ -162,10 +162,10 @@ def test_tables_show_modes_prompts_and_what_tuning_and_the_list_did(world_sessio
     assert {row["model"][-6:] for row in learned if row["ours"] is not None} == tuned_ones
     assert {row["column"] for row in learned if row["ours"] is not None} == {"Llama"}
     tuned = ablation[runs["tuned"].run_id.hex]
-    assert tuned["tuned_best"] == pytest.approx(shares["tuned"][ALONE] - shares["start"][ALONE])
+    assert tuned["tuned_best"] == pytest.approx(shares["tuned"][AUTOREGRESSIVE] - shares["start"][AUTOREGRESSIVE])
     assert (tuned["prompt"], tuned["legal_list"], tuned["list_best"]) == ("junkin-small", False, None)
     listed = ablation[runs["listed"].run_id.hex]
-    assert listed["list_best"] == pytest.approx(shares["listed"][ALONE] - shares["tuned"][ALONE])
+    assert listed["list_best"] == pytest.approx(shares["listed"][AUTOREGRESSIVE] - shares["tuned"][AUTOREGRESSIVE])
     assert listed["tuned_best"] is None  # the model that it was tuned from was not asked so
     assert ablation[runs["other"].run_id.hex]["prompt"] == "junkin-2"
     assert ablation[runs["other"].run_id.hex]["list_best"] is None  # tuned without a list
@@ -177,11 +177,11 @@ def test_what_does_not_fit_has_no_value(world_session: Any, models: dict[str, st
     with world_session.database.read() as sql:
         short = sql.query(tables.Checkpoint).filter_by(run_id=run.run_id).one().id.hex
     run = world_session.run(DecodingSpec(checkpoint=short, dataset="puzzles", template="{FEN}{LM}: {BM}"))
-    rows = rows_of(world_session, run)[ALONE]
+    rows = rows_of(world_session, run)[AUTOREGRESSIVE]
     values = [row.value for row in rows.values()]
     assert None in values
     assert any(value is not None for value in values)
-    [row] = [row for row in world_session.query("decoding modes", run=run.run_id.hex).rows if row["mode"] == ALONE]
+    [row] = [row for row in world_session.query("decoding modes", run=run.run_id.hex).rows if row["mode"] == AUTOREGRESSIVE]
     assert row["left_out"] == values.count(None)
 
 

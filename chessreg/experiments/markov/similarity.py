@@ -103,8 +103,8 @@ def compute_pair_means(
 ) -> np.ndarray:
     """Return the mean cosine over the pairs of each set, float64 [sets]; NaN for a set of one.
 
-    units float32 [n, d] have length 1 or 0; squares float64 [n] are these lengths squared; drawn int64: the members of
-    the sets, set by set; sizes int64 [sets].
+    units float32 [n, d] have length 1 or 0; squares float64 [n] are these lengths squared; sampled_rows int64: the
+    members of the sets, set by set; sizes int64 [sets].
     """
     starts = np.cumsum(sizes) - sizes
     bags = torch.nn.functional.embedding_bag(

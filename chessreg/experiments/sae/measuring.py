@@ -106,9 +106,9 @@ def measure_saes(
 ) -> dict[int, SaeMeasurement]:
     """Return the metrics of every autoencoder on the held-out games, by unit.
 
-    saes: unit → hook point and autoencoder. means: the mean residual float32 [d_model] of each hook point, for mean
-    ablation. Cross-entropy is in nats per token, over all next tokens of the games; the residual is replaced at the
-    autoencoder's sites. Raises BadInputError if no held-out game has such a site.
+    saes: unit → hook point and autoencoder. mean_residuals: the mean residual float32 [d_model] of each hook point, for
+    mean ablation. Cross-entropy is in nats per token, over all next tokens of the games; the residual is replaced at
+    the autoencoder's sites. Raises BadInputError if no held-out game has such a site.
     """
     encoded = origin.encode_items(model.encoding, origin.held_items, origin.held_places)
     if not len(encoded.sites):

@@ -53,7 +53,8 @@ class SaeTraining:
             trainer.ranks = ranks
 
     def run(self, should_continue: Callable[[], bool], after_step: Callable[[SaeTrainer], None]) -> None:
-        """Train to the end, while `goes_on()` before a step; `after_step` receives one of the step's trainers."""
+        """Train to the end, while `should_continue()` before a step; `after_step` receives one of the step's
+        trainers."""
         with flush_denormals():
             self.learn_scales()
             while active_trainers := [trainer for trainer in self.trainers.values() if not trainer.is_complete]:

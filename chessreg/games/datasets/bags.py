@@ -142,7 +142,7 @@ def decode_records(
     """Return the records text[starts:ends], int64 [n]. `coding` defaults to that of the first record, known from its
     length.
 
-    `where(number, reason)` makes the error for a record that is invalid or has another coding.
+    `source(number, reason)` makes the error for a record that is invalid or has another coding.
     """
     data = np.frombuffer(text + b"\0\0", np.uint8)
     lengths = data[starts].astype(np.int64)

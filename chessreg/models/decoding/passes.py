@@ -70,7 +70,7 @@ def run_packed_pass(
     """Return final hidden states [T, d_model] of the new tokens. Every token is a batch row of width 1, so nothing is
     padded.
 
-    `keep` receives the residuals [T, d_model] at the hook points in `watched`.
+    `keep` receives the residuals [T, d_model] at the hook points in `watched_points`.
     """
     device = model.device
     columns = (new.first[new.place] + new.offset)[:, None]

@@ -94,7 +94,7 @@ def run_recomputed_pass(
 def _group_sequences(lengths: Sequence[int], padded: bool) -> list[list[int]]:
     """Return the indices of sequences in groups of at most BATCH_SEQUENCES, one group per pass.
 
-    Sequences of a group have equal lengths unless they may be `padded`.
+    Sequences of a group have equal lengths unless `is_padded` allows padding.
     """
     groups: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lengths.__getitem__):

@@ -284,7 +284,8 @@ class DecodingSession:
     ) -> Tensor:
         """Return final hidden states [T, d_model] of these tokens, under `edits` (None: the session's).
 
-        The caller updates the session's state; `keep` receives the residuals [T, d_model] at `watched` hook points.
+        The caller updates the session's state; `keep` receives the residuals [T, d_model] at the hook points
+        `watched_points`.
         """
         packs = self._should_pack(new.rows, new.counts.tolist(), not new.is_fresh)
         way: Any = (

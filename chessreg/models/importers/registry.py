@@ -117,7 +117,7 @@ def convert_checkpoint(
     """Convert the checkpoint at `path` into `folder` (layout: checkpoint.py).
 
     `encoding` defaults to that of the format, of a folder saved by chessreg, or of the vocabulary, else pgn-char-32.
-    `vocabulary` is a file or folder with the order of the tokens, for a checkpoint that has none next to it; `given`
+    `vocabulary` is a file or folder with the order of the tokens, for a checkpoint that has none next to it; `settings`
     are settings that the file does not record. The format is recognized by content unless named. Tokens are brought
     into the encoding's order. No weights are written unless the conversion's logits agree with an independent forward
     pass over the raw weights. A pickle that would execute code is refused.

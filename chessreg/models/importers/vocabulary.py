@@ -199,7 +199,7 @@ class Vocabulary:
 def match_encoding(
     vocabulary: Vocabulary, given: Encoding | None = None, path: Path | None = None
 ) -> tuple[Encoding, TokenRows]:
-    """Return the encoding of a vocabulary (`given`, or the one with the fewest dropped tokens) and the rows of its
+    """Return the encoding of a vocabulary (`encoding`, or the one with the fewest dropped tokens) and the rows of its
     tokens.
 
     If no registered encoding fits, or if it would drop tokens of moves, it is an encoding of moves in the vocabulary's
