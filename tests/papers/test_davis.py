@@ -215,7 +215,7 @@ def test_other_models_are_rows_of_table_2(world_session, world, capsys):
     """The paper's own, LCB's and two of PGN text are compared."""
     asked = Request("model", "train", "test", 8, 64, "small", other_models=("lcb", "pgn"))
     steps = {step.name: step for step in find_paper("davis").steps(asked)}
-    own = {step.name for step in find_paper("davis").steps(replace(asked, beside=()))}
+    own = {step.name for step in find_paper("davis").steps(replace(asked, other_models=()))}
     assert steps.keys() - own == {
         f"{kind}-of-{name}"
         for kind in ("perplexity-exclude", "perplexity-include", "legality")
