@@ -181,7 +181,8 @@ def test_what_does_not_fit_has_no_value(world_session: Any, models: dict[str, st
     values = [row.value for row in rows.values()]
     assert None in values
     assert any(value is not None for value in values)
-    [row] = [row for row in world_session.query("decoding modes", run=run.run_id.hex).rows if row["mode"] == AUTOREGRESSIVE]
+    modes = world_session.query("decoding modes", run=run.run_id.hex).rows
+    [row] = [row for row in modes if row["mode"] == AUTOREGRESSIVE]
     assert row["left_out"] == values.count(None)
 
 
