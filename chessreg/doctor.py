@@ -249,7 +249,7 @@ def find_unfinished_artifacts(database: Database, store: Store) -> Iterator[Prob
     for digest in rows:
         is_present = store.exists(digest)
 
-        def complete(digest: str = digest) -> None:
+        def complete_artifact(digest: str = digest) -> None:
             store.verify(digest)
             with database.write() as session:
                 session.get_one(tables.Artifact, digest).state = tables.ArtifactState.COMPLETE
@@ -259,7 +259,7 @@ def find_unfinished_artifacts(database: Database, store: Store) -> Iterator[Prob
             "artifacts",
             f"artifact {digest[:12]} was begun and never completed; {what}",
             "chessreg doctor --fix" if is_present else "rerun the command that made it",
-            complete if is_present else None,
+            complete_artifact if is_present else None,
         )
 
 

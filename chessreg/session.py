@@ -100,7 +100,7 @@ class Session:
 
         run_kind = find_kind_of_spec(spec, kind)
 
-        def begin(resolved: Any, missing: int) -> None:
+        def check_name(resolved: Any, missing: int) -> None:
             if name:  # refuse a taken name before anything is done
                 with self.database.read() as session:
                     names.require_free_name(session, "run", resolved.run_id, name)
@@ -117,7 +117,7 @@ class Session:
             self.database,
             self.store,
             explicit=tuple(sorted(spec.model_fields_set)) if explicit is None else explicit,
-            on_start=begin,
+            on_start=check_name,
             on_begun=name_run,
             on_progress=on_progress,
         )

@@ -82,13 +82,13 @@ def draw_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Se
     height = max(map(len, heading_lines), default=0)
     heads = [[*[""] * (height - len(lines)), *lines] for lines in heading_lines]
 
-    def line(texts: Sequence[str]) -> str:
+    def join_cells(texts: Sequence[str]) -> str:
         padding = [" " * (width - measure_cell(text)) for text, width in zip(texts, widths, strict=True)]
         cells = [f"{p}{t}" if r else f"{t}{p}" for t, p, r in zip(texts, padding, right, strict=True)]
         return (" " * GAP).join(cells).rstrip()
 
     rule = "─" * (sum(widths) + GAP * (len(widths) - 1))
-    return [*(line(texts) for texts in zip(*heads, strict=True)), rule, *map(line, rows)]
+    return [*(join_cells(texts) for texts in zip(*heads, strict=True)), rule, *map(join_cells, rows)]
 
 
 def wrap_text(text: str, width: int) -> list[str]:

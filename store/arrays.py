@@ -304,13 +304,13 @@ class ActivationArray:
         generator = make_batch_generator(seed, epoch)
         order = [plan[i] for i in generator.permutation(len(plan))]
 
-        def load(group: int, chunk: int, first: int, wanted: np.ndarray) -> Columns:
+        def load_chunk(group: int, chunk: int, first: int, wanted: np.ndarray) -> Columns:
             part, local = self.parts[group], wanted - first
             chunks = (part.read_chunk(name, chunk) for name in names)
             return [wanted, *(values if len(local) == len(values) else values[local] for values in chunks)]
 
         def read_batches() -> Iterator[Batch]:
-            pieces = mix_rows(read_ahead(load, order, prefetch), largest * mix_chunks, generator)
+            pieces = mix_rows(read_ahead(load_chunk, order, prefetch), largest * mix_chunks, generator)
             for columns in cut_into_batches(pieces, batch_rows, drop_last):
                 yield Batch(columns[0], dict(zip(hook_points, columns[1:], strict=True)), self.dtype)
 

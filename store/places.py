@@ -189,13 +189,13 @@ def call_interruptibly(call: Callable[[], T]) -> T:
     """
     future: Future[T] = Future()
 
-    def act() -> None:
+    def set_result() -> None:
         try:
             future.set_result(call())
         except Exception as error:
             future.set_exception(error)
 
-    Thread(target=act, daemon=True).start()
+    Thread(target=set_result, daemon=True).start()
     return future.result()
 
 

@@ -319,7 +319,7 @@ class ChessregApp(Host):
     async def ingest_results(self, tell: bool = False) -> None:
         """Ingest waiting results, as every listing command does. Screens update at the next check for changes."""
 
-        def look(session: Session) -> str:
+        def ingest(session: Session) -> str:
 
             return session.bring_up_to_date()
 
@@ -327,7 +327,7 @@ class ChessregApp(Host):
             return
         self._taking_in = True
         try:
-            failure = await self.database.ask("ingesting results", look)
+            failure = await self.database.ask("ingesting results", ingest)
         except Exception as error:  # an unreadable registry is reported by `look`
             self.log.warning(error)
             return
@@ -450,11 +450,11 @@ class ChessregApp(Host):
             return
         parts = find_jump_targets(screen)
 
-        def go(chosen: Widget | None) -> None:
+        def focus_target(chosen: Widget | None) -> None:
             if chosen is not None:
                 screen.set_focus(chosen)
 
-        self.push_screen(Jump(parts), go)
+        self.push_screen(Jump(parts), focus_target)
 
     def action_theme(self) -> None:
         names = [theme.name for theme in self.themes]

@@ -157,7 +157,7 @@ def order_by_use(columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any
     distinct_counts = {column.field: len({column.of(row) for row in rows}) for column in texts}
     max_distinct = max(distinct_counts.values(), default=0)
 
-    def rank(column: TableColumn) -> int:
+    def rank_column(column: TableColumn) -> int:
         if column.role == "key":
             return 0
         if column.role == "value":
@@ -168,7 +168,7 @@ def order_by_use(columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any
             return 3
         return 0 if 2 * distinct_counts[column.field] >= max_distinct and column.heading not in BOOKKEEPING else 3
 
-    return [*columns[:1], *sorted(columns[1:], key=rank)]
+    return [*columns[:1], *sorted(columns[1:], key=rank_column)]
 
 
 def fit_text(text: str, width: int, right: bool = False, ends: bool = False) -> str:

@@ -78,7 +78,7 @@ def tui(
     from tui.themes import load_themes
     from tui.widgets.images import Terminal, ask_terminal
 
-    def opener() -> Session:
+    def open_session() -> Session:
         from tui.registry import open_tui_session
 
         return open_tui_session(place, store_path, read_only, create=not home.is_named)
@@ -87,7 +87,7 @@ def tui(
     glyphs: Glyphs | None = "letters" if letters or is_plain else None
     terminal = Terminal() if is_served or letters or is_plain else ask_terminal()
     app = ChessregApp(
-        opener, place.masked_location, read_only=read_only, glyphs=glyphs, themes=load_themes(), keys=load_keys(),
+        open_session, place.masked_location, read_only=read_only, glyphs=glyphs, themes=load_themes(), keys=load_keys(),
         plain=letters or is_plain,
         images=terminal.widget, typed=terminal.typed,
     )  # fmt: skip

@@ -40,12 +40,14 @@ class IntervalBars:
         """Return the column with bars of `width` cells. Its heading is the scale."""
         left, right = (f"{end:,.6g}" for end in (self.low, self.high))
 
-        def text(row: Mapping[str, Any]) -> str:
+        def draw_estimate(row: Mapping[str, Any]) -> str:
             estimate = self.estimate(row)
             return "" if estimate is None else draw_interval(estimate, self.low, self.high, width)
 
         heading = f"{left}{right:>{width - len(left)}}"
-        return TableColumn(self.field, heading, text=text, widest=width, least=width, role="detail", tone=self.tone)
+        return TableColumn(
+            self.field, heading, text=draw_estimate, widest=width, least=width, role="detail", tone=self.tone
+        )
 
 
 def make_interval_bars(
@@ -81,21 +83,21 @@ def draw_interval(estimate: ShownEstimate, low: float, high: float, width: int) 
         return ""
     last = width - 1
 
-    def place(value: float) -> int:
+    def find_cell(value: float) -> int:
         return round(last * min(1.0, max(0.0, (value - low) / ((high - low) or 1.0))))
 
     cells = [" "] * width
     if low < 0 < high:
-        cells[place(0.0)] = "┊"
+        cells[find_cell(0.0)] = "┊"
     if estimate.low is not None or estimate.high is not None:
-        first = 0 if estimate.low is None else place(estimate.low)
-        last_cell = last if estimate.high is None else place(estimate.high)
+        first = 0 if estimate.low is None else find_cell(estimate.low)
+        last_cell = last if estimate.high is None else find_cell(estimate.high)
         cells[first : last_cell + 1] = "─" * (last_cell + 1 - first)
         if estimate.low is not None:
             cells[first] = "├"
         if estimate.high is not None:
             cells[last_cell] = "┤"
-    cells[place(estimate.value)] = "●"
+    cells[find_cell(estimate.value)] = "●"
     return "".join(cells)
 
 

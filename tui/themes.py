@@ -92,7 +92,7 @@ def make_readable(
     white or black, whichever has more contrast.
     """
 
-    def worst(color: Color) -> float:
+    def find_worst_contrast(color: Color) -> float:
         return min(
             compute_contrast_ratio(downgrade_color(ground.blend(color, dim), system), downgrade_color(ground, system))
             for ground in grounds
@@ -102,9 +102,9 @@ def make_readable(
         for end in (WHITE, BLACK):
             shade = text.blend(end, step / 10)
             shade = find_nearest_256(shade) if system is ColorSystem.EIGHT_BIT else shade
-            if worst(shade) >= MIN_CONTRAST:
+            if find_worst_contrast(shade) >= MIN_CONTRAST:
                 return shade
-    return max((WHITE, BLACK), key=worst)
+    return max((WHITE, BLACK), key=find_worst_contrast)
 
 
 def make_legible(

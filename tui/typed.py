@@ -155,10 +155,10 @@ class TypedKeys:
     def _watch_echo(self, echo: Echo) -> None:
         """Post the echo to the app if the widget that would forward it has been removed. A slow widget is awaited."""
 
-        def check() -> None:
+        def check_focus() -> None:
             self._watch_echo(echo) if self._focus.is_attached else self.app.post_message(echo)
 
-        self._lost = asyncio.get_running_loop().call_later(ECHO_POLL_S, check)
+        self._lost = asyncio.get_running_loop().call_later(ECHO_POLL_S, check_focus)
 
     def get_next_key(self, echo: Echo) -> Key | Paste | None:
         """Return the key to forward after this echo, or None."""

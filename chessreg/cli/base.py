@@ -278,11 +278,11 @@ class Numbers(click.ParamType):
 def add_json_option(function: Function) -> Function:
     """Add `--json` to a command; it becomes `home.json`."""
 
-    def keep(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    def store_value(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
         ctx.ensure_object(Home).json = value
 
     option: Callable[[Function], Function] = click.option(
-        "--json", is_flag=True, expose_value=False, is_eager=True, callback=keep, help="Print one JSON document."
+        "--json", is_flag=True, expose_value=False, is_eager=True, callback=store_value, help="Print one JSON document."
     )
     return option(function)
 

@@ -191,10 +191,10 @@ def connect_read_only(place: RegistryPlace) -> Any:
 def limit_time(seconds: float) -> Iterator[None]:
     """Raise TimeoutError in the block after this time."""
 
-    def end(number: int, frame: FrameType | None) -> None:
+    def raise_timeout(number: int, frame: FrameType | None) -> None:
         raise TimeoutError
 
-    before = signal.signal(signal.SIGALRM, end)
+    before = signal.signal(signal.SIGALRM, raise_timeout)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield

@@ -428,12 +428,12 @@ def fetch(
 
     game_filter = GameFilter(**filters)
 
-    def arrive() -> None:
+    def add_month() -> None:
         with show_progress_line(f"{source} {month}", quiet=home.json) as on_progress:
             path = download_month(month, home.store_path / "downloads", base_url, on_progress)
         check_dataset_files([path])
 
-    session = home.open_for_adding(check=arrive)
+    session = home.open_for_adding(check=add_month)
     with show_progress_line(f"{source} {month}", quiet=home.json) as on_progress:
         added_dataset = fetch_dataset(
             session.database,

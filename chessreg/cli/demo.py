@@ -185,24 +185,24 @@ def demo(home: Home, size: str) -> None:
     from chessreg.cli import chessreg as root
     from chessreg.models.devices import release_memory
 
-    def run(line: str) -> None:
+    def run_line(line: str) -> None:
         root.main(args=shlex.split(line), prog_name="chessreg", standalone_mode=False, obj=home)
         release_memory()
 
-    def show(line: str) -> None:
+    def show_line(line: str) -> None:
         click.secho(f"$ chessreg {line}", fg="cyan", file=wrap_drawing_stream(sys.stderr))
 
     start = time.monotonic()
     for step in make_steps(SIZES[size]):
         click.secho(f"\n{step.title}", bold=True, file=wrap_drawing_stream(sys.stderr))
         for line in step.commands:
-            show(line)
+            show_line(line)
             out, err = (Progress(wrap_drawing_stream(stream)) for stream in (sys.stdout, sys.stderr))
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                run(line)
+                run_line(line)
         for line in step.answers:
-            show(line)
-            run(line)
+            show_line(line)
+            run_line(line)
     click.echo(f"\nDone in {time.monotonic() - start:,.0f} s. The interval in [ ] is 95 %. Next:", err=True)
     if activate := format_activation_command():
         click.secho(f"$ {activate}", fg="cyan", file=wrap_drawing_stream(sys.stderr), nl=False)

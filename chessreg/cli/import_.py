@@ -432,7 +432,7 @@ def fetch(
         return
     source_file, arrived = get_fetch_source(source), None
 
-    def arrive() -> None:
+    def download_file() -> None:
         nonlocal arrived
         downloads = home.store_path / "downloads"
         with show_progress_line(source_file.name, quiet=home.json) as on_progress:
@@ -441,7 +441,7 @@ def fetch(
             )
         adding.check_downloaded_file(source_file, arrived.path)
 
-    session = home.open_for_adding(check=arrive)
+    session = home.open_for_adding(check=download_file)
     with show_progress_line(source_file.name, quiet=home.json) as on_progress:
         added = adding.fetch_source(
             session.database,

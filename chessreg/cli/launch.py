@@ -238,7 +238,7 @@ def make_cell_orders(
 def make_file_command(path: Path) -> click.Command:
     """Return the command `chessreg launch FILE.toml`, which launches the runs that the file describes."""
 
-    def go_file(**params: Any) -> None:
+    def launch_file(**params: Any) -> None:
         home = click.get_current_context().find_object(Home)
         assert home
         launch_or_print(home, read_file_orders(path, params), params)
@@ -250,7 +250,7 @@ def make_file_command(path: Path) -> click.Command:
             click.Option(["--dry-run"], is_flag=True, help="Print the plan and do nothing."),
             click.Option(["--json"], is_flag=True, help="Print one JSON document."),
         ],
-        callback=go_file,
+        callback=launch_file,
         help=f"Launch the runs that {path} describes.",
     )
 

@@ -72,19 +72,21 @@ def list_command(noun: Entity) -> click.Command:
     @add_sort_option
     @add_json_option
     @pass_home
-    def command(home: Home, sort: str | None, run: str | None = None, everything: bool = True) -> None:
+    def list_rows(home: Home, sort: str | None, run: str | None = None, everything: bool = True) -> None:
         with open_home(home).database.read() as sql:
             rows = noun.rows(sql, run)
         rows = [row for row in rows if everything or not row["archived"]]
         print_rows(home, noun, sort_listed_rows(rows, sort, get_headings(noun)))
 
     if noun.is_made_by_runs:
-        command.params.insert(
+        list_rows.params.insert(
             0, click.Option(["--run"], metavar="RUN", help="List only the results of this run. Left out: of all runs.")
         )
     else:
-        command.params.insert(0, click.Option(["--all", "everything"], is_flag=True, help="Include archived entries."))
-    return command
+        list_rows.params.insert(
+            0, click.Option(["--all", "everything"], is_flag=True, help="Include archived entries.")
+        )
+    return list_rows
 
 
 def show_command(noun: Entity) -> click.Command:
@@ -97,7 +99,7 @@ def show_command(noun: Entity) -> click.Command:
     @click.argument("reference", metavar="RUN" if noun.is_made_by_runs else noun.noun.upper())
     @add_json_option
     @pass_home
-    def command(home: Home, reference: str, **options: Any) -> None:
+    def show_row(home: Home, reference: str, **options: Any) -> None:
         output = noun.show(open_home(home), reference, **options)
         for remark in output.remarks:
             click.echo(remark, err=True)
@@ -113,8 +115,8 @@ def show_command(noun: Entity) -> click.Command:
         for line in output.lines:
             click.echo(line)
 
-    command.params[1:1] = make_click_options(noun.show_options)
-    return command
+    show_row.params[1:1] = make_click_options(noun.show_options)
+    return show_row
 
 
 def verify_command(noun: Entity) -> click.Command:
@@ -126,7 +128,7 @@ def verify_command(noun: Entity) -> click.Command:
     @add_json_option
     @pass_home
     @click.pass_context
-    def command(ctx: click.Context, home: Home, reference: str, **options: Any) -> None:
+    def verify_row(ctx: click.Context, home: Home, reference: str, **options: Any) -> None:
         assert noun.verify is not None
         verification = noun.verify(home.session(), reference, **options)
         print_output(home, verification.counts, verification.fields)
@@ -136,8 +138,8 @@ def verify_command(noun: Entity) -> click.Command:
             ctx.exit(1)
         click.echo(verification.outcome, err=True)
 
-    command.params[1:1] = make_click_options(noun.verify_options)
-    return command
+    verify_row.params[1:1] = make_click_options(noun.verify_options)
+    return verify_row
 
 
 def open_home(home: Home) -> Session:
@@ -226,10 +228,10 @@ def make_value_command(noun: str, name: str, word: str, value: str, help: str, b
     @click.argument("reference", metavar=noun.upper())
     @click.argument(value)
     @pass_home
-    def command(home: Home, reference: str, **withdrawn: str) -> None:
+    def change_value(home: Home, reference: str, **withdrawn: str) -> None:
         change_annotation(home, noun, reference, word, withdrawn[value], withdrawn=back)
 
-    return command
+    return change_value
 
 
 def make_switch_command(noun: str, name: str, word: str, help: str, back: bool = False) -> click.Command:
@@ -238,13 +240,13 @@ def make_switch_command(noun: str, name: str, word: str, help: str, back: bool =
     @click.command(name, help=help)
     @click.argument("reference", metavar=noun.upper())
     @pass_home
-    def command(home: Home, reference: str) -> None:
+    def switch_annotation(home: Home, reference: str) -> None:
         if back:
             remove_annotations(home, noun, reference, word)
         else:
             change_annotation(home, noun, reference, word, "")
 
-    return command
+    return switch_annotation
 
 
 def make_invalidate_command(noun: str) -> click.Command:
@@ -254,12 +256,14 @@ def make_invalidate_command(noun: str) -> click.Command:
     @click.argument("reference", metavar=noun.upper())
     @click.option("--why", required=True, help="Reason, shown with the thing in every list.")
     @pass_home
-    def command(home: Home, reference: str, why: str) -> None:
+    def invalidate_row(home: Home, reference: str, why: str) -> None:
         change_annotation(home, noun, reference, "invalid", why)
         print_stale_count(home)
 
-    command.help = f"Mark a {noun} as wrong: queries leave it out, and everything derived from it is marked stale."
-    return command
+    invalidate_row.help = (
+        f"Mark a {noun} as wrong: queries leave it out, and everything derived from it is marked stale."
+    )
+    return invalidate_row
 
 
 def make_unmark_command(noun: str) -> click.Command:
@@ -268,11 +272,11 @@ def make_unmark_command(noun: str) -> click.Command:
     @click.command("unmark", help=f"Clear the invalidation of a {noun}.")
     @click.argument("reference", metavar=noun.upper())
     @pass_home
-    def command(home: Home, reference: str) -> None:
+    def unmark_row(home: Home, reference: str) -> None:
         remove_annotations(home, noun, reference, "invalid")
         print_stale_count(home)
 
-    return command
+    return unmark_row
 
 
 def print_stale_count(home: Home) -> None:

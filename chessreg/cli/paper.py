@@ -315,14 +315,14 @@ def run_steps(work: Work, quiet: bool) -> bool:
     total = len(work.steps)
     with show_progress_line("", quiet=quiet) as on_progress:
 
-        def begin(number: int, planned: StepPlan) -> None:
+        def print_step(number: int, planned: StepPlan) -> None:
             if not quiet:
                 state = f"is {planned.state}" if planned.is_done else f"{planned.missing:,} units"
                 state = f"refused: {planned.why}" if planned.state == "refused" else state
                 click.echo(f"[{number}/{total}] {planned.step.name} ({planned.step.kind}): {state}", err=True)
 
         try:
-            return work.run_steps(begin, on_progress)
+            return work.run_steps(print_step, on_progress)
         except KeyboardInterrupt:  # between two units, as where torch is imported
             return True
 
@@ -332,7 +332,7 @@ def launch_steps(work: Work, on: str, quiet: bool) -> None:
     from chessreg.cli.base import show_progress_line
     from chessreg.papers.launching import PaperLauncher
 
-    def on_queued(queued: int) -> None:
+    def print_queued(queued: int) -> None:
         if not quiet:
             click.echo(
                 f"{queued} runs queued on {on}; {len(work.references)} of {len(work.steps)} steps are complete",
@@ -340,7 +340,7 @@ def launch_steps(work: Work, on: str, quiet: bool) -> None:
             )
 
     with show_progress_line("", quiet=quiet) as on_progress:
-        stop_reason = PaperLauncher(work, on, on_queued, on_progress).launch_steps()
+        stop_reason = PaperLauncher(work, on, print_queued, on_progress).launch_steps()
     if stop_reason:
         click.echo("interrupted: launched jobs continue (chessreg jobs); the same command resumes the paper", err=True)
         sys.exit(130)
@@ -355,7 +355,7 @@ def print_rehearsal(work: Work, as_json: bool) -> None:
 
     total, number = len(work.steps) + 2, 0
 
-    def on_step(step: RehearsedStep) -> None:
+    def print_step(step: RehearsedStep) -> None:
         nonlocal number
         number += 1
         if not as_json:
@@ -363,7 +363,7 @@ def print_rehearsal(work: Work, as_json: bool) -> None:
             click.echo(f"[{number}/{total}] {step.name} ({step.kind}): {step.state}{why}", err=True)
 
     try:
-        steps = rehearse_paper(work, on_step)
+        steps = rehearse_paper(work, print_step)
     except KeyboardInterrupt:
         click.echo("interrupted: nothing is kept", err=True)
         sys.exit(130)

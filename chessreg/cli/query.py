@@ -385,7 +385,7 @@ def list_kinds_with_runs(home: Home) -> frozenset[str] | None:
     """Return the kinds with complete runs, or None if the registry cannot be read."""
     from chessreg.registry import sqlite
 
-    def read(path: Path) -> frozenset[str]:
+    def read_kinds(path: Path) -> frozenset[str]:
         rows = sqlite.read_rows(path, "SELECT DISTINCT kind FROM run WHERE completed_at IS NOT NULL")
         return frozenset(str(kind) for (kind,) in rows)
 
@@ -394,7 +394,7 @@ def list_kinds_with_runs(home: Home) -> frozenset[str] | None:
 
         return list_complete_kinds(database)
 
-    return read_if_available(home, read, read_database)
+    return read_if_available(home, read_kinds, read_database)
 
 
 def find_answerable_queries(home: Home, entries: Sequence[Entry]) -> frozenset[str] | None:

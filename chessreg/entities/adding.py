@@ -138,14 +138,14 @@ def add_dataset(
                 register.assign_name(session, NOUN, existing.id, name)
             return existing
 
-    def reading(done: int, total: int, games: int) -> None:
+    def report_reading(done: int, total: int, games: int) -> None:
         on_progress(done / max(total, 1), f"{games:,} {'positions' if has_positions_only else 'games'}")
 
     with store.stage(NOUN) as folder:
         staging = folder / "made"
         if has_positions_only:
             report = positions.build_position_dataset(
-                paths, staging, salvage=chosen.salvage, position_filter=position_filter, on_progress=reading
+                paths, staging, salvage=chosen.salvage, position_filter=position_filter, on_progress=report_reading
             )
         else:
             report = build.build_dataset(
@@ -155,7 +155,7 @@ def add_dataset(
                 min_plies=chosen.min_plies,
                 exclude=excluded_games,
                 game_filter=chosen.tags,
-                on_progress=reading,
+                on_progress=report_reading,
                 processes=processes or min(count_free_cores(), MOST_PROCESSES),
             )
         for file in sorted(staging.iterdir()):

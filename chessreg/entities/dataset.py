@@ -411,13 +411,13 @@ def compare_datasets(inputs: Inputs, first: str, second: str) -> list[DatasetOve
     (own_dataset, _), (other_dataset, _) = items
     rows = [dataset.rows(part) for dataset, part in items]
 
-    def row(what: str, ours: np.ndarray, other: np.ndarray) -> DatasetOverlap:
+    def make_row(what: str, ours: np.ndarray, other: np.ndarray) -> DatasetOverlap:
         count = int(np.isin(ours, other).sum())
         return DatasetOverlap(what, count, len(ours), 100 * count / max(len(ours), 1))
 
     if own_dataset.content == "games" and other_dataset.content == "games":
         own_hashes, other = (dataset.hashes[some] for (dataset, _), some in zip(items, rows, strict=True))
-        return [row("games", own_hashes, other), row("different move lists", np.unique(own_hashes), other)]
+        return [make_row("games", own_hashes, other), make_row("different move lists", np.unique(own_hashes), other)]
     shared_boards, games = [], []
     for (dataset, _), some, name in zip(items, rows, (first, second), strict=True):
         if dataset.content == "positions":
@@ -431,12 +431,12 @@ def compare_datasets(inputs: Inputs, first: str, second: str) -> list[DatasetOve
     if own_dataset.content == "positions" and other_dataset.content == "positions":
         boards, other_boards = own_dataset.position_hashes[rows[0]], other_dataset.position_hashes[rows[1]]
         shared_boards += [
-            row("positions by board", boards, other_boards),
-            row("different boards", np.unique(boards), other_boards),
+            make_row("positions by board", boards, other_boards),
+            make_row("different boards", np.unique(boards), other_boards),
         ]
     if own_dataset.content == "positions":
-        shared_boards.append(row("positions by game", own_hashes, other))
-    return [*shared_boards, row("games by id", np.unique(own_hashes), other)]
+        shared_boards.append(make_row("positions by game", own_hashes, other))
+    return [*shared_boards, make_row("games by id", np.unique(own_hashes), other)]
 
 
 # -- its boards -------------------------------------------------------------------------------------------------------

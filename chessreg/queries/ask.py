@@ -144,11 +144,11 @@ def list_answerable_titles(database: Database, entries: Sequence[Entry]) -> froz
 
     from sqlalchemy import text
 
-    def read(sql: str) -> Sequence[Any]:
+    def read_rows(sql: str) -> Sequence[Any]:
         with database.read() as session:
             return session.execute(text(sql.replace(":", "\\:"))).all()
 
-    return find_answerable_titles(entries, read)
+    return find_answerable_titles(entries, read_rows)
 
 
 def load_kind_views(database: Database, engine: QueryEngine, entry: Entry) -> None:

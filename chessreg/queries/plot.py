@@ -213,14 +213,14 @@ def group_rows(rows: Sequence[Row], names: Sequence[str], *, name_all: bool = Fa
     ['legal, engine version 17.1']
     """
 
-    def label(name: str, value: Any) -> str:
+    def make_label(name: str, value: Any) -> str:
         text, name = format_number(value, 3), name.replace("_", " ")
         is_text = isinstance(value, str) and not value[:1].isdigit() and not name_all
         return text if is_text or text.startswith(name) else f"{name} {text}"
 
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        labels = [label(name, row[name]) for name in names if row[name] is not None]
+        labels = [make_label(name, row[name]) for name in names if row[name] is not None]
         groups.setdefault(", ".join(labels), []).append(row)
     return groups
 
@@ -336,10 +336,10 @@ def compute_error_bars(result: QueryResult, plot: Plot, rows: Sequence[Row]) -> 
     if plot.y not in result.intervals:
         return None
 
-    def distance(row: Row, end: str) -> float:
+    def compute_distance(row: Row, end: str) -> float:
         return 0.0 if row[plot.y + end] is None else max(0.0, abs(row[plot.y + end] - row[plot.y]))
 
-    return [[distance(row, end) for row in rows] for end in ("_low", "_high")]
+    return [[compute_distance(row, end) for row in rows] for end in ("_low", "_high")]
 
 
 def write_figure(figure: Figure, path: Path) -> None:

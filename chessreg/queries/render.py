@@ -331,11 +331,11 @@ def format_markdown(result: QueryResult, *, numbered: bool = False, wide: bool =
         headings, numeric = ["#", *headings], [True, *numeric]
         cells = [[str(number), *row] for number, row in enumerate(cells, 1)]
 
-    def line(values: list[str]) -> str:
+    def join_cells(values: list[str]) -> str:
         return "| " + " | ".join(map(escape_markdown, values)) + " |"
 
     rule = ["---:" if right else "---" for right in numeric]
-    lines = [line(headings), line(rule), *(line(row) for row in cells)]
+    lines = [join_cells(headings), join_cells(rule), *(join_cells(row) for row in cells)]
     return (escape_markdown(format_caption(constants)) + "\n\n" if constants else "") + "\n".join(lines) + "\n"
 
 
@@ -374,7 +374,7 @@ def format_latex(result: QueryResult, *, wide: bool = False) -> str:
     """Return a LaTeX tabular with booktabs rules and its caption as a comment."""
     headings, cells, constants, numeric = format_cells(result, wide)
 
-    def line(values: list[str]) -> str:
+    def join_cells(values: list[str]) -> str:
         return " & ".join(map(as_latex, values)) + r" \\"
 
     title = [f"% {as_latex(f'{result.entry.title}: {result.entry.paper}')}"] if result.entry else []
@@ -383,9 +383,9 @@ def format_latex(result: QueryResult, *, wide: bool = False) -> str:
         *([f"% {as_latex(format_caption(constants))}"] if constants else []),
         r"\begin{tabular}{" + "".join("r" if right else "l" for right in numeric) + "}",
         r"\toprule",
-        line(headings),
+        join_cells(headings),
         r"\midrule",
-        *(line(row) for row in cells),
+        *(join_cells(row) for row in cells),
         r"\bottomrule",
         r"\end{tabular}",
     ]

@@ -209,7 +209,7 @@ class RegistryReader:
 
         with self._batches(_select_typed(table, f'"{table}"', f" WHERE run_id = '{run}'")) as reader:
 
-            def valid() -> Iterator[pa.RecordBatch]:
+            def iterate_valid_batches() -> Iterator[pa.RecordBatch]:
                 first = 1  # the row of typed values
                 for batch in reader:
                     if stop is not None and stop.is_set():
@@ -217,7 +217,7 @@ class RegistryReader:
                     yield from _valid_texts(pa.Table.from_batches([batch]).slice(first)).to_batches()
                     first = 0
 
-            yield pa.RecordBatchReader.from_batches(reader.schema, valid())
+            yield pa.RecordBatchReader.from_batches(reader.schema, iterate_valid_batches())
 
     def _answer(self, sql: str, stop: threading.Event | None = None) -> pa.Table:
         import pyarrow as pa

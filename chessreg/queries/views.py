@@ -184,15 +184,15 @@ def find_named(statements: Iterable[str], texts: Mapping[str, str], *, loosely: 
 def _sort_views(views: Mapping[str, str]) -> list[str]:
     order: list[str] = []
 
-    def place(name: str) -> None:
+    def place_view(name: str) -> None:
         for other in views:
             if other not in order and other != name and re.search(rf"\b(FROM|JOIN) {other}\b", views[name]):
-                place(other)
+                place_view(other)
         if name not in order:
             order.append(name)
 
     for name in views:
-        place(name)
+        place_view(name)
     return order
 
 
@@ -304,12 +304,12 @@ def list_extra_columns(schema: Mapping[str, Any]) -> dict[str, ExtraType]:
     """
     definitions = schema.get("$defs", {})
 
-    def kind(schema: Mapping[str, Any]) -> ExtraType:
+    def find_type(schema: Mapping[str, Any]) -> ExtraType:
         if "$ref" in schema:
-            return kind(definitions.get(str(schema["$ref"]).rpartition("/")[2], {}))
+            return find_type(definitions.get(str(schema["$ref"]).rpartition("/")[2], {}))
         options = [o for o in schema.get("anyOf", schema.get("oneOf", [])) if o.get("type") != "null"]
         if options:
-            types = {kind(o) for o in options}
+            types = {find_type(o) for o in options}
             if len(types) == 1:
                 return types.pop()
             return ExtraType("DOUBLE" if {type_.duckdb for type_ in types} == {"BIGINT", "DOUBLE"} else "JSON")
@@ -321,7 +321,7 @@ def list_extra_columns(schema: Mapping[str, Any]) -> dict[str, ExtraType]:
             return ExtraType("BIGINT[]", int(numbers[1]))
         return ExtraType(JSON_TYPES.get(str(schema.get("type")), "JSON"))
 
-    return {name: kind(column) for name, column in schema.get("properties", {}).items()}
+    return {name: find_type(column) for name, column in schema.get("properties", {}).items()}
 
 
 def _build_result_view(kind: str, table: str, fields: Mapping[str, ExtraType], extras: Mapping[str, ExtraType]) -> str:

@@ -128,16 +128,16 @@ def build_tree(session: Session, node: Node, *, up: bool) -> Branch:
     facts = describe_nodes(session, edges.keys())
     drawn_nodes: set[Node] = set()
 
-    def branch(edge: Edge) -> Branch:
+    def build_branch(edge: Edge) -> Branch:
         branch_tree = Branch(
             edge.node, edge.field, facts[edge.node], again=edge.node in drawn_nodes and bool(edges[edge.node])
         )
         drawn_nodes.add(edge.node)
         if not branch_tree.again:
-            branch_tree.branches = [branch(next_edge) for next_edge in merge_edges(edges[edge.node])]
+            branch_tree.branches = [build_branch(next_edge) for next_edge in merge_edges(edges[edge.node])]
         return branch_tree
 
-    return branch(Edge("", node))
+    return build_branch(Edge("", node))
 
 
 def iter_nodes(branch: Branch) -> Iterator[Node]:

@@ -139,13 +139,13 @@ def parse_gpu_line(line: str) -> Load | None:
     if len(cells) != len(GPU_COLUMNS) or not cells[0].isdigit():
         return None
 
-    def number(text: str) -> float | None:
+    def parse_number(text: str) -> float | None:
         try:
             return float(text)
         except ValueError:
             return None
 
-    total, used_memory, busy = map(number, cells[2:])
+    total, used_memory, busy = map(parse_number, cells[2:])
     return {
         "index": int(cells[0]),
         "name": cells[1],

@@ -328,24 +328,24 @@ def stop_on_signals(task: Task[Any, Any]) -> Iterator[Callable[[], None]]:
     """
     held_until = -math.inf
 
-    def hold() -> None:
+    def hold_signals_back() -> None:
         nonlocal held_until
         held_until = time.monotonic() + END_RECORD_TIMEOUT_S
 
-    def ask(number: int, frame: Any) -> None:
+    def request_stop(number: int, frame: Any) -> None:
         if time.monotonic() < held_until:
             return
         if task.stopping:
-            hold()
+            hold_signals_back()
             raise KeyboardInterrupt
         task.stopping = True
 
     if threading.current_thread() is not threading.main_thread():
-        yield hold
+        yield hold_signals_back
         return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield hold
+        yield hold_signals_back
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -390,11 +390,11 @@ def main(root: Path, idle: float = IDLE_TIMEOUT_S) -> int:
         while presence.hold():
             supervisor = Supervisor(database, store, idle=idle)
 
-            def stop(number: int, frame: Any, who: Supervisor = supervisor) -> None:
+            def request_stop(number: int, frame: Any, who: Supervisor = supervisor) -> None:
                 who.stopping = True
 
-            signal.signal(signal.SIGTERM, stop)
-            signal.signal(signal.SIGINT, stop)
+            signal.signal(signal.SIGTERM, request_stop)
+            signal.signal(signal.SIGINT, request_stop)
             log_line("supervisor begins")
             try:
                 supervisor.run()

@@ -52,9 +52,9 @@ def make_entity_columns(declared: Sequence[display.Column], rows: Sequence[Row])
 def make_entity_column(declared: display.Column, rows: Sequence[Row], write: Callable[[Any], str]) -> TableColumn:
     """Return the table column of a declared column; `write` formats a value without a declared format."""
 
-    def text(row: Row) -> str:
+    def format_text(row: Row) -> str:
         display_text = format_display_cell(declared, row)
         return write(row.get(declared.field)) if display_text is None else display_text
 
     right = declared.number or is_numeric_field(declared.field, rows)
-    return TableColumn(declared.field, declared.heading, right, text, declared.widest)
+    return TableColumn(declared.field, declared.heading, right, format_text, declared.widest)

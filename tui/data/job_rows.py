@@ -170,7 +170,7 @@ def filter_by_state(sql: SqlSession, ids: Sequence[str], filter_words: Sequence[
     """Return the jobs whose state matches the words. The state of each queued job is looked up."""
     queued_jobs = {job.id.hex: job for job in sql.scalars(select(Job).where(Job.state == JobState.QUEUED))}
 
-    def fits(id: str) -> bool:
+    def has_state(id: str) -> bool:
         if id not in queued_jobs:
             return True
         state, _ = status.find_state(sql, queued_jobs[id])
@@ -179,7 +179,7 @@ def filter_by_state(sql: SqlSession, ids: Sequence[str], filter_words: Sequence[
             for word in filter_words
         )
 
-    return [id for id in ids if fits(id)]
+    return [id for id in ids if has_state(id)]
 
 
 def make_hex_column(session: Session, column: Any) -> ColumnElement[str]:

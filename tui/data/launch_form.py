@@ -650,7 +650,7 @@ def combine_plans(plans: Sequence[Row]) -> Row:
     if len(plans) == 1:
         return first
 
-    def total(name: str) -> Any:
+    def sum_plans(name: str) -> Any:
         values = [each[name] for each in plans if name != "seconds" or each["status"] == "queued"]
         return None if any(value is None for value in values) else sum(values)
 
@@ -665,7 +665,7 @@ def combine_plans(plans: Sequence[Row]) -> Row:
         **first,
         "status": "complete" if not statuses else "queued" if "queued" in statuses else statuses[0],
         "queued": sum(each["status"] == "queued" for each in plans),
-        **{name: total(name) for name in ("units", "missing", "bytes", "seconds")},
+        **{name: sum_plans(name) for name in ("units", "missing", "bytes", "seconds")},
         "rows": counts if are_rows_known else None,
         "like": max(each["like"] for each in plans),
         "basis": max((each["basis"] for each in plans), key=len),

@@ -397,14 +397,14 @@ class RowsBehind:
         table = self.result.table
         numbers = np.arange(1, self.count + 1) if self.lines is None else np.asarray(self.lines)
 
-        def column(field: str) -> Any:
+        def read_column(field: str) -> Any:
             if field == "#":
                 return pa.array(numbers)
             name = self.names[int(field[1:])]
             return table.column(name).combine_chunks() if name in table.column_names else None
 
-        places = np.flatnonzero(make_mask(view, column, self.count))
-        if view.sort and (values := column(view.sort)) is not None:
+        places = np.flatnonzero(make_mask(view, read_column, self.count))
+        if view.sort and (values := read_column(view.sort)) is not None:
             if isinstance(values, pa.ChunkedArray):
                 values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.nulls(0)
             if pa.types.is_dictionary(values.type):

@@ -74,7 +74,7 @@ def list_results(session: Session, result_table: str, run_id: UUID | None = None
     """
     table = RESULT_TABLES[result_table]
 
-    def rows(sql: SqlSession, records: Sequence[Any]) -> list[Row]:
+    def make_rows(sql: SqlSession, records: Sequence[Any]) -> list[Row]:
         ids = {record.run_id for record in records}
         run_names, matches = name_runs(sql, ids), find_matches(sql, ids) if result_table == "game" else {}
         listed_rows = list[Row]()
@@ -85,15 +85,15 @@ def list_results(session: Session, result_table: str, run_id: UUID | None = None
             listed_rows.append(row)
         return listed_rows
 
-    def field(name: str) -> Any:
+    def make_field(name: str) -> Any:
         return make_sql_field(session, table, name)
 
-    def fitting(fits: Sequence[ColumnElement[bool]] = ()) -> JoinedPages:
-        return JoinedPages(parts(fits), narrowed)
+    def make_pages(fits: Sequence[ColumnElement[bool]] = ()) -> JoinedPages:
+        return JoinedPages(iterate_parts(fits), narrow_pages)
 
-    def parts(fits: Sequence[ColumnElement[bool]]) -> Iterator[Pages | None]:
+    def iterate_parts(fits: Sequence[ColumnElement[bool]]) -> Iterator[Pages | None]:
         if run_id is not None:
-            yield from iter_stretches(session, table, key, where=[table.run_id == run_id], fits=fits, rows=rows)
+            yield from iter_stretches(session, table, key, where=[table.run_id == run_id], fits=fits, rows=make_rows)
             return
         ids, some, looked_rows = find_runs_with_rows(session, table), 1, 0
         while ids:  # more and more runs are counted at once, as the first rows are waited for
@@ -102,27 +102,31 @@ def list_results(session: Session, result_table: str, run_id: UUID | None = None
                 some = max(1, some // 4)
                 continue
             if counts is None:
-                yield from iter_stretches(session, table, key, where=[table.run_id == ids[0]], fits=fits, rows=rows)
+                yield from iter_stretches(
+                    session, table, key, where=[table.run_id == ids[0]], fits=fits, rows=make_rows
+                )
                 looked_rows = JoinedPages.STRETCH
             else:
                 for id in (id for id in ids[:some] if id in counts):
                     conditions = [table.run_id == id, *fits]
-                    yield KeysetPages(session, table, key, where=conditions, rows=rows, count=counts[id].fitting)
+                    yield KeysetPages(session, table, key, where=conditions, rows=make_rows, count=counts[id].fitting)
                     looked_rows += counts[id].rows
             ids, some = ids[some:], min(2 * some, MAX_COUNTED_RUNS)
             if looked_rows >= JoinedPages.STRETCH:
                 yield None
                 looked_rows = 0
 
-    def narrowed(view: View) -> Pages:
-        filter_conditions = make_conditions(view, field, session.database.dialect)
+    def narrow_pages(view: View) -> Pages:
+        filter_conditions = make_conditions(view, make_field, session.database.dialect)
         if view.sort:
             conditions = [*([] if run_id is None else [table.run_id == run_id]), *filter_conditions]
-            return SortedPages(session, table, get_primary_key(result_table), conditions, field, view, rows, narrowed)
-        return fitting(filter_conditions)
+            return SortedPages(
+                session, table, get_primary_key(result_table), conditions, make_field, view, make_rows, narrow_pages
+            )
+        return make_pages(filter_conditions)
 
     key = get_primary_key(result_table)[1:]  # of one run
-    return fitting()
+    return make_pages()
 
 
 MAX_COUNTED_RUNS = 64  # runs at once
@@ -185,12 +189,12 @@ def make_sample_field(session: Session) -> ComputedField:
     """Return the field of a trial's sample. The greedy text is stored as -1."""
     column = tables.Trial.sample
 
-    def holds(term: Term) -> ColumnElement[bool] | None:
+    def make_term_condition(term: Term) -> ColumnElement[bool] | None:
         if term.sign in ":=" and term.value.lower() == "greedy":
             return column < 0
         return make_condition(column, term, session.database.dialect)
 
-    return ComputedField(holds, column)
+    return ComputedField(make_term_condition, column)
 
 
 def make_match_field(session: Session, name: str) -> ComputedField:
@@ -198,7 +202,7 @@ def make_match_field(session: Session, name: str) -> ComputedField:
     game, match = tables.Game, tables.Match
     column = getattr(match, name)
 
-    def holds(term: Term) -> ColumnElement[bool] | None:
+    def make_term_condition(term: Term) -> ColumnElement[bool] | None:
         condition = make_condition(column, term, session.database.dialect)
         if condition is None:
             return None
@@ -210,7 +214,7 @@ def make_match_field(session: Session, name: str) -> ComputedField:
         return or_(false(), *(and_(game.match == number, game.run_id.in_(ids)) for number, ids in by_number.items()))
 
     statement = select(column).where(match.run_id == game.run_id, match.number == game.match).correlate(game)
-    return ComputedField(holds, statement.scalar_subquery())
+    return ComputedField(make_term_condition, statement.scalar_subquery())
 
 
 def find_runs_by_term(session: Session, table: Any, term: Term) -> list[UUID]:
@@ -327,10 +331,10 @@ def format_opening(row: Row) -> str:
 def make_mass_column(field: str) -> TableColumn:
     """Return the table column of a probability mass, with three decimals."""
 
-    def text(row: Row) -> str:
+    def format_mass(row: Row) -> str:
         return "" if row[field] is None else f"{row[field]:.3f}"
 
-    return TableColumn(field, field.replace("_", " "), right=True, text=text)
+    return TableColumn(field, field.replace("_", " "), right=True, text=format_mass)
 
 
 def format_estimate(field: str, row: Row) -> str:

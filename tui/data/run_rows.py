@@ -33,17 +33,17 @@ def list_run_pages(
     with session.database.read() as sql:
         stale = lineage.find_stale_runs(sql)
 
-        def rows(sql: SqlSession, records: Sequence[tables.Run]) -> list[Row]:
+        def make_rows(sql: SqlSession, records: Sequence[tables.Run]) -> list[Row]:
             return make_run_rows(sql, records, stale, metrics)
 
         conditions = run_filter.filter_conditions(sql, text)
         if sort != run_filter.NEWEST_FIRST:
             run_filter.make_sort_columns(sql, sort)  # raises
-            return ChosenPages(session, run, SortedIds(session, conditions, sort), rows)
+            return ChosenPages(session, run, SortedIds(session, conditions, sort), make_rows)
     key = (run.created_at, run.id)
     if not text.split():
-        return KeysetPages(session, run, key, where=conditions, descending=True, rows=rows)
-    parts = iter_stretches(session, run, key, fits=conditions, rows=rows, descending=True, cut=key[:1])
+        return KeysetPages(session, run, key, where=conditions, descending=True, rows=make_rows)
+    parts = iter_stretches(session, run, key, fits=conditions, rows=make_rows, descending=True, cut=key[:1])
     return JoinedPages(parts, refuse_narrowing)
 
 

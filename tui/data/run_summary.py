@@ -46,13 +46,13 @@ def summarize_run(sql: SqlSession, run_id: UUID) -> list[Summary]:
 def make_share_column(field: str, heading: str) -> TableColumn:
     """Return the column of a share from 0 to 1, in percent if `heading` ends with %."""
 
-    def text(row: Row) -> str:
+    def format_share(row: Row) -> str:
         ends = (row.get(field), row.get(f"{field}_low"), row.get(f"{field}_high"))
         scale = 100 if heading.endswith("%") else 1
         value, low, high = (None if end is None else scale * end for end in ends)
         return "" if value is None else show.format_value_with_interval(value, low, high, 1 if scale == 100 else 3)
 
-    return TableColumn(field, heading, right=True, text=text, whole=True)
+    return TableColumn(field, heading, right=True, text=format_share, whole=True)
 
 
 def make_share_bars(rows: Sequence[Row], columns: Sequence[TableColumn], *fields: str) -> IntervalBars | None:

@@ -182,7 +182,7 @@ def sort_rows(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str
     if column is None:
         return list(rows)
 
-    def key(row: Mapping[str, Any]) -> tuple[int, float, str]:
+    def make_key(row: Mapping[str, Any]) -> tuple[int, float, str]:
         value, text = row.get(column.field), column.of(row)
         number = parse_leading_number(value)
         if number is None and isinstance(value, datetime):
@@ -193,7 +193,7 @@ def sort_rows(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str
 
     empty = [row for row in rows if not column.of(row)]
     filled_rows = [row for row in rows if column.of(row)]
-    return [*sorted(filled_rows, key=key, reverse=view.descending), *empty]
+    return [*sorted(filled_rows, key=make_key, reverse=view.descending), *empty]
 
 
 def narrow_rows(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str, Any]]:
@@ -279,17 +279,17 @@ def make_number_sql(sql: Any, dialect: str) -> Any:
     """Return the SQL expression of the number at the start of a text (see NUMBER_PATTERN), or NULL."""
     from sqlalchemy import Float, Numeric, and_, case, cast, func, not_, or_
 
-    def plain(text: Any) -> Any:
+    def strip_marks(text: Any) -> Any:
         return func.replace(func.replace(text, ",", ""), "−", "-")
 
     half = (sql == "½", 0.5)
     if dialect == "postgresql":
         begins: Any = func.substring(sql, r"^[-+−]?(?!\d[\d,.]*[-:])\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d{1,4})?")
-        return case(half, (begins.is_not(None), cast(plain(begins), Numeric)), else_=None)
+        return case(half, (begins.is_not(None), cast(strip_marks(begins), Numeric)), else_=None)
     bare = case((sql.op("GLOB")("[0-9]*"), sql), else_=func.substr(sql, 2))
     remainder = func.ltrim(bare, "0123456789,.")
     begins = or_(sql.op("GLOB")("[0-9]*"), sql.op("GLOB")("[-+−][0-9]*"))
-    return case(half, (and_(begins, not_(remainder.op("GLOB")("[-:]*"))), cast(plain(sql), Float)), else_=None)
+    return case(half, (and_(begins, not_(remainder.op("GLOB")("[-:]*"))), cast(strip_marks(sql), Float)), else_=None)
 
 
 def make_json_field(document: Any, name: str, dialect: str) -> ComputedField:
@@ -313,7 +313,7 @@ def make_json_field(document: Any, name: str, dialect: str) -> ComputedField:
         truths, numbers, is_true = ("true", "false"), ("integer", "real"), kind == "true"
         order = case((kind == "text", func.lower(text)), else_=value)
 
-    def holds(term: Term) -> ColumnElement[bool]:
+    def make_term_condition(term: Term) -> ColumnElement[bool]:
         is_truth = false() if term.truth is None else is_true == term.truth
         is_number = false() if term.number is None else COMPARISONS[term.sign](number, to_exact_number(term.number))
         return case(
@@ -321,7 +321,7 @@ def make_json_field(document: Any, name: str, dialect: str) -> ComputedField:
             else_=func.coalesce(make_text_condition(text, term, dialect), False),
         )  # fmt: skip
 
-    return ComputedField(holds, type_coerce(order, Float))
+    return ComputedField(make_term_condition, type_coerce(order, Float))
 
 
 # -- Arrow ------------------------------------------------------------------------------------------------------------

@@ -125,11 +125,11 @@ class AnnotatingScreen(AppScreen):
     ) -> None:
         noun, ids = chosen
 
-        def finish(answer: Any) -> str:
+        def finish_write(answer: Any) -> str:
             written()
             return notice(answer)
 
-        self.app.write(join_chosen_labels(ids), change, lambda sql: do(sql, noun, list(ids)), finish)
+        self.app.write(join_chosen_labels(ids), change, lambda sql: do(sql, noun, list(ids)), finish_write)
 
 
 def find_name_error(text: str) -> str:

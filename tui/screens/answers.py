@@ -173,7 +173,7 @@ class ResultScreen(AppScreen):
             self.notify("there is nothing to write yet", severity="warning")
             return
 
-        def chosen(name: str | None) -> None:
+        def write_or_ask(name: str | None) -> None:
             if name is None:
                 return
             path = Path(os.path.expanduser(name))
@@ -181,15 +181,15 @@ class ResultScreen(AppScreen):
                 self.write(path)
                 return
 
-            def answered(yes: bool | None) -> None:
+            def write_if_confirmed(yes: bool | None) -> None:
                 if yes:
                     self.write(path)
 
             size = show.format_size(path.stat().st_size)
-            self.app.push_screen(Confirm(f"{path} already exists ({size}). Overwrite it?"), answered)
+            self.app.push_screen(Confirm(f"{path} already exists ({size}). Overwrite it?"), write_if_confirmed)
 
         hint = f"The suffix sets the format: {self.list_suffixes()}. Esc cancels."
-        self.app.push_screen(Prompt("Write this table to", suggested, hint, replaced=True), chosen)
+        self.app.push_screen(Prompt("Write this table to", suggested, hint, replaced=True), write_or_ask)
 
     @work(group="export")
     async def write(self, path: Path) -> None:
@@ -214,14 +214,14 @@ class ResultScreen(AppScreen):
             return
         result = self.result
 
-        def rendered() -> str:
+        def render_text() -> str:
             from chessreg.queries import render
 
             text = render.render_result(result, format)
             assert isinstance(text, str)
             return text
 
-        text = await self.ask("writing the table", lambda session: rendered(), once=True)
+        text = await self.ask("writing the table", lambda session: render_text(), once=True)
         if text is not None:
             self.app.copy(text, f"{show.format_count(len(result), 'row')} as {format}")
 
@@ -528,13 +528,13 @@ class PlotScreen(FigureScreen):
         await self.offer_words()
         question, plot = self.scoped_question, self.plots[self.at]
 
-        def read(session: Session) -> tuple[QueryResult, Chart, str]:
+        def read_plot(session: Session) -> tuple[QueryResult, Chart, str]:
             from chessreg.queries.render import format_provenance
 
             result = run_plot_query(session, question, plot)
             return result, make_plot_chart(result, plot), format_provenance(result)
 
-        figure = await self.ask(f"running {question.title}", read)
+        figure = await self.ask(f"running {question.title}", read_plot)
         if figure is not None:
             self.result, chart, footer = figure
             self.result_question, self.result_plot = question, plot

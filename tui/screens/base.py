@@ -423,7 +423,7 @@ class AppScreen(Screen[None]):
     def ask_number(self, table: PageTable) -> None:
         """Ask for a row number and move the cursor there."""
 
-        def answered(text: str | None) -> None:
+        def move_to_row(text: str | None) -> None:
             digits = (text or "").replace(",", "").strip()
             if digits.isdecimal() and digits.isascii():
                 table.move(min(int(digits[:18]), table.count) - 1)
@@ -431,7 +431,7 @@ class AppScreen(Screen[None]):
             elif digits:
                 self.notify(f"{text} is not a row number", severity="warning")
 
-        self.app.prompt(f"Go to row (1 to {table.count:,}):", answered)
+        self.app.prompt(f"Go to row (1 to {table.count:,}):", move_to_row)
 
     def on_page_table_narrow(self, event: PageTable.Narrow) -> None:
         event.stop()
@@ -446,13 +446,13 @@ class AppScreen(Screen[None]):
         """Read the matching rows and show them."""
         table, all_pages, view, cursor = event.table, event.whole, event.table.view, event.table.cursor
 
-        def look(session: Session) -> tuple[Pages, Any]:
+        def filter_pages(session: Session) -> tuple[Pages, Any]:
             pages = self.narrow_pages(all_pages, view)
             if event.keep:
                 count_rows_to(pages, cursor)
             return pages, pages.read_page(0)
 
-        found_pages = await self.ask("filtering the rows", look)
+        found_pages = await self.ask("filtering the rows", filter_pages)
         if found_pages is not None and table.view == view:
             table.show_narrowed(all_pages, *found_pages, event.keep)
         elif found_pages is None and self.refused and table.view == view:

@@ -576,7 +576,7 @@ class BoardScreen(DrawingScreen):
                 self.evaluated.add(place)
                 self.draw()
 
-        def work_through() -> None:
+        def evaluate_frames() -> None:
             with closing(iter_evaluations(drawn.views)) as values:
                 for place, value in enumerate(values):
                     if self.evaluating != number or not self.is_attached:
@@ -585,7 +585,7 @@ class BoardScreen(DrawingScreen):
 
         loop = asyncio.get_running_loop()
         try:
-            await asyncio.to_thread(work_through)
+            await asyncio.to_thread(evaluate_frames)
         except ChessregError as error:
             self.require_shown()
             self.app.show_failure(self, error)
@@ -717,7 +717,7 @@ def ask_ply(screen: DrawingScreen, plies: Sequence[int], go: Callable[[int], Non
     """Ask for one of these plies and call `go` with the place of its board."""
     from tui.screens.dialogs import Prompt
 
-    def chosen(text: str | None) -> None:
+    def check_ply(text: str | None) -> None:
         if text is None:
             return
         if text.isascii() and text.isdigit() and len(text) < 10 and int(text) in plies:
@@ -726,7 +726,7 @@ def ask_ply(screen: DrawingScreen, plies: Sequence[int], go: Callable[[int], Non
             screen.notify(f"{text[:40]!r} has no board: there are {plies_text}", severity="error")
 
     plies_text = format_plies(plies)
-    screen.app.push_screen(Prompt("Go to ply", hint=f"{plies_text}. Enter goes there, Esc cancels"), chosen)
+    screen.app.push_screen(Prompt("Go to ply", hint=f"{plies_text}. Enter goes there, Esc cancels"), check_ply)
 
 
 PAIR_CHROME_LINES = 9  # bars, head, titles, legend, text under a board

@@ -128,7 +128,7 @@ class FilesScreen(AppScreen):
 
         draft = "path", *self.words
 
-        def typed(text: str | None) -> None:
+        def open_typed(text: str | None) -> None:
             if text is None:
                 return
             if "://" in text and self.takes_urls:
@@ -149,7 +149,7 @@ class FilesScreen(AppScreen):
         folder_prefix = os.path.join(self.folder, "")  # with a trailing slash
         self.app.push_screen(
             Prompt("Path of a file to choose, or of a folder to open:", folder_prefix, draft=draft, replaced=True),
-            typed,
+            open_typed,
         )
 
     def action_take(self) -> None:
@@ -178,10 +178,10 @@ def import_picked_file(screen: AppScreen, command: Sequence[str], wanted: str, o
 
     app: Any = screen.app
 
-    def picked(path: Path) -> None:
+    def ask_options(path: Path) -> None:
         draft = *command, path
 
-        def typed(text: str | None) -> None:
+        def run_import(text: str | None) -> None:
             if text is None:
                 return
             app.remembered.set(LAST_PATH_KEY, [str(path), text])  # offered again if the command fails
@@ -202,7 +202,7 @@ def import_picked_file(screen: AppScreen, command: Sequence[str], wanted: str, o
             text = f"--name {stem}" if stem else "--name "
         hint = f"{options}\nEnter confirms, Esc cancels; chessreg {' '.join(command)} --help lists all options"
         app.push_screen(
-            Prompt(f"chessreg {' '.join(command)} {show.format_cell_value(path.name)}", text, hint, draft), typed
+            Prompt(f"chessreg {' '.join(command)} {show.format_cell_value(path.name)}", text, hint, draft), run_import
         )
 
-    app.push_screen(FilesScreen(command, wanted, picked))
+    app.push_screen(FilesScreen(command, wanted, ask_options))

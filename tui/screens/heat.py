@@ -77,13 +77,13 @@ class HeatScreen(FigureScreen, DrawingScreen):
         await self.offer_words()
         question, plot = self.scoped_question, self.plot
 
-        def read(session: Session) -> tuple[QueryResult, list[BoardSeries], str]:
+        def read_plot(session: Session) -> tuple[QueryResult, list[BoardSeries], str]:
             from chessreg.queries.render import format_provenance
 
             result = run_plot_query(session, question, plot)
             return result, make_plot_boards(result, plot), format_provenance(result)
 
-        read_boards = await self.ask(f"running {question.title}", read)
+        read_boards = await self.ask(f"running {question.title}", read_plot)
         if read_boards is None:
             return
         self.result, self.series, footer = read_boards

@@ -193,7 +193,7 @@ class Palette(Provider):
     def make_place_runner(self, room: str, action: Action) -> Callable[[], Awaitable[None]]:
         """Return a function that opens a screen and runs its action. It only names the key of an action that writes."""
 
-        async def go() -> None:
+        async def open_and_run() -> None:
             await self.home.switch_mode(room)
             self.home.return_to(1)
             screen = self.home.top_screen
@@ -207,24 +207,26 @@ class Palette(Provider):
                     await screen.filling.wait()
             await self.home.run_action(action.call, default_namespace=screen.find_node(action))
 
-        return go
+        return open_and_run
 
     def make_query_entry(self, entry: Any) -> PaletteEntry:
         """Return the entry that opens a query of the catalogue."""
 
-        async def go() -> None:
+        async def open_query() -> None:
             from tui.screens.answers import AnswerScreen
 
             await self.home.switch_mode("queries")
             await self.home.push_screen(AnswerScreen(entry))
 
-        return PaletteEntry(f"query:{entry.title}", f"Query: {entry.title}", f'chessreg query "{entry.title}"', go)
+        return PaletteEntry(
+            f"query:{entry.title}", f"Query: {entry.title}", f'chessreg query "{entry.title}"', open_query
+        )
 
     def make_kind_entry(self, name: str, reference: str, summary: str) -> PaletteEntry:
         """Return the entry that opens the launch form of a kind."""
         page_run = self.screen.run_on_page if isinstance(self.screen, AppScreen) else None
 
-        async def go() -> None:
+        async def open_form() -> None:
             from tui.screens.launch import LaunchScreen
 
             await self.home.switch_mode("launch")
@@ -232,17 +234,17 @@ class Palette(Provider):
             if isinstance(self.home.top_screen, LaunchScreen):
                 self.home.top_screen.open(reference, asks=True, on_page=page_run)
 
-        return PaletteEntry(f"launch:{name}", f"Launch {name}: {summary}", f"chessreg launch {reference}", go)
+        return PaletteEntry(f"launch:{name}", f"Launch {name}: {summary}", f"chessreg launch {reference}", open_form)
 
     def make_theme_entries(self) -> Iterator[PaletteEntry]:
         """Yield the entries that set and remember a theme."""
         for name in self.home.available_themes:
 
-            async def go(name: str = name) -> None:
+            async def set_theme(name: str = name) -> None:
                 self.home.theme = name
                 self.home.remembered.set("theme", name)
 
-            yield PaletteEntry(f"theme:{name}", f"Theme: {name}", "colors", go)
+            yield PaletteEntry(f"theme:{name}", f"Theme: {name}", "colors", set_theme)
 
     async def find_run_entries(self, words: str) -> list[PaletteEntry]:
         """Return the entries of at most MAX_PALETTE_RUNS runs whose names match. Empty after any error."""
@@ -259,10 +261,10 @@ class Palette(Provider):
     def make_run_entry(self, id: UUID, name: str) -> PaletteEntry:
         """Return the entry that opens a run."""
 
-        async def go() -> None:
+        async def open_run() -> None:
             self.home.open("run", id, name)
 
-        return PaletteEntry(f"run:{id.hex}", f"Run {name}", f"chessreg runs show {name}", go, -RUN_PENALTY)
+        return PaletteEntry(f"run:{id.hex}", f"Run {name}", f"chessreg runs show {name}", open_run, -RUN_PENALTY)
 
     def count_uses(self, found: PaletteEntry) -> int:
         return int(self.home.remembered.get(USES_KEY, {}).get(found.key, 0))
@@ -270,13 +272,13 @@ class Palette(Provider):
     def make_counting_runner(self, found: PaletteEntry) -> Callable[[], Awaitable[None]]:
         """Return a function that runs an entry and counts its use."""
 
-        async def go() -> None:
+        async def run_and_count() -> None:
             uses = dict(self.home.remembered.get(USES_KEY, {}))
             uses[found.key] = uses.get(found.key, 0) + 1
             self.home.remembered.set(USES_KEY, uses)
             await found.go()
 
-        return go
+        return run_and_count
 
     async def discover(self) -> Hits:
         """Yield the actions of this screen, then the most used other entries, when no text is typed."""
@@ -332,10 +334,10 @@ def compute_exactness(words: str, text: str) -> float:
 def make_action_runner(action: Action, screen: AppScreen) -> Callable[[], Awaitable[None]]:
     """Return a function that runs an action on a screen."""
 
-    async def go() -> None:
+    async def run_action() -> None:
         await screen.app.run_action(action.call, default_namespace=screen.find_node(action))
 
-    return go
+    return run_action
 
 
 def format_keys_and_command(action: Action) -> str:

@@ -225,12 +225,12 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
     async def fill(self) -> None:
         since = self.app.since
 
-        def look(session: Session) -> HomeSnapshot:
+        def read_home(session: Session) -> HomeSnapshot:
             from tui.data.job_rows import load_home  # in the thread: half a second of imports
 
             return load_home(session, since)
 
-        state = await self.ask("reading jobs and runs", look)
+        state = await self.ask("reading jobs and runs", read_home)
         if state is None:
             return
         self.at_home = state
@@ -406,19 +406,19 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
 
         if what == "demo":
 
-            def answered(yes: bool | None) -> None:
+            def make_demo(yes: bool | None) -> None:
                 if yes:
                     self.begin(FIRST_COMMANDS["demo"])
 
-            self.app.push_screen(Confirm("Run the demo here? It uses all cores for a few minutes."), answered)
+            self.app.push_screen(Confirm("Run the demo here? It uses all cores for a few minutes."), make_demo)
             return
 
-        def chosen(path: str | None) -> None:
+        def add_games(path: str | None) -> None:
             if path is not None:
                 self.begin(["dataset", "add", os.path.expanduser(path), "--name", "games"])
 
         hint = "PGN, CSV, Parquet or positions, also compressed. Enter adds the file as `games`, Esc cancels"
-        self.app.push_screen(Prompt("Add games or positions from a file:", hint=hint), chosen)
+        self.app.push_screen(Prompt("Add games or positions from a file:", hint=hint), add_games)
 
     @work(group="begin")
     async def begin(self, command: list[str]) -> None:

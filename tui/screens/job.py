@@ -284,11 +284,11 @@ class JobScreen(JobActionsScreen, PartsScreen):
             return
         job = self.view.job
 
-        def begun(session: Any) -> bool:
+        def has_begun(session: Any) -> bool:
             with session.database.read() as sql:
                 return sql.get(Run, job["run_id"]) is not None
 
-        exists = await self.ask("looking for the run", begun)
+        exists = await self.ask("looking for the run", has_begun)
         if exists:
             self.app.open("run", job["run_id"], job["name"] or f"run {show.abbreviate_id(job['run_id'])}")
         elif exists is not None:

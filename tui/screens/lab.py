@@ -118,12 +118,12 @@ class LabScreen(FourBoardsScreen):
 
         is_first_opening = not self.opened and self.pending is None
 
-        def read(session: Session) -> tuple[list[CheckpointChoice], StoredEdit | None]:
+        def read_choices(session: Session) -> tuple[list[CheckpointChoice], StoredEdit | None]:
             with session.database.read() as sql:
                 choices = list_checkpoint_choices(sql)
             return choices, find_strongest_edit(session.inputs) if is_first_opening else None
 
-        answer = await self.ask("reading models and probes", read)
+        answer = await self.ask("reading models and probes", read_choices)
         if answer is None:
             return
         choices, strongest_edit = answer
@@ -176,7 +176,7 @@ class LabScreen(FourBoardsScreen):
             probe = tool
         vector = tool if tool is not None and tool.kind == "vector" else None
 
-        def reference(of: Tool | None) -> str | None:
+        def make_reference(of: Tool | None) -> str | None:
             return None if of is None else of.name if named else of.run_id.hex
 
         edits = probe is not None and vector is None
@@ -185,8 +185,8 @@ class LabScreen(FourBoardsScreen):
         return LabPosition.from_settings(
             checkpoint=self.choice.name if named else self.choice.checkpoint_id.hex,
             moves=" ".join(self.sans),
-            probe=reference(probe),
-            vector=reference(vector),
+            probe=make_reference(probe),
+            vector=make_reference(vector),
             layers=self.edited_layers if tool else (),
             scale=self.scale,
             token_mask=self.token_mask,

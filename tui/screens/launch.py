@@ -155,12 +155,12 @@ def open_run_form(screen: AppScreen, run_id: UUID, label: str) -> None:
     """Open the form of a run's kind with the run's settings, to launch it with other ones."""
     from tui.data.launch_form import read_run_form
 
-    async def read() -> None:
+    async def open_form() -> None:
         form = await screen.ask("reading the settings", lambda session: read_run_form(session, run_id))
         if form is not None:
             await screen.app.push_screen(FormScreen(form, of_run=label))
 
-    screen.run_exclusive(read, "open")
+    screen.run_exclusive(open_form, "open")
 
 
 def rank_kind(name: str, wanted: Sequence[str]) -> int:

@@ -432,12 +432,12 @@ class SqlScreen(ResultScreen):
         self.draw_tree()
 
     def action_history(self) -> None:
-        def chosen(text: str) -> None:
+        def set_statement(text: str) -> None:
             editor = self.query_one(SqlEditor)
             editor.text = text
             self.set_focus(editor)
 
-        self.app.push_screen(HistoryScreen(self.app.remembered.get(HISTORY_KEY, []), chosen))
+        self.app.push_screen(HistoryScreen(self.app.remembered.get(HISTORY_KEY, []), set_statement))
 
     def action_explain(self) -> None:
         if text := self.query_one(SqlEditor).text.strip():

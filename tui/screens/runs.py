@@ -226,12 +226,12 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         )
 
     def _choose(self, names: list[str], ids: list[UUID]) -> None:
-        async def choose() -> None:
+        async def open_chooser() -> None:
             metrics = await self.ask("reading the metrics", lambda session: list_metric_names(session, ids))
             screen = ColumnsScreen(self.columns, names, metrics or [])
             await self.app.push_screen(screen)
 
-        self.run_exclusive(choose, "columns")
+        self.run_exclusive(open_chooser, "columns")
 
     def on_screen_resume(self) -> None:
         table = self.query_one(PageTable)

@@ -169,7 +169,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
 
         draft = "split", id
 
-        def answered(parts: str | None) -> None:
+        def split_dataset(parts: str | None) -> None:
             if parts:
                 words = ["dataset", "split", dataset_name, "--parts", parts]
                 exact = ["dataset", "split", id.hex, "--parts", parts]
@@ -177,7 +177,9 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
                 self.app.run_command(words, exact, "splitting", "split", f"{dataset_name}: {parts}", drop_draft)
 
         hint = "A seeded hash of the moves selects the part. The shares add up to 1. Enter confirms, Esc cancels."
-        self.app.push_screen(Prompt(f"Split {dataset_name} into parts:", "fit=0.8,test=0.2", hint, draft), answered)
+        self.app.push_screen(
+            Prompt(f"Split {dataset_name} into parts:", "fit=0.8,test=0.2", hint, draft), split_dataset
+        )
 
     def action_lineage(self) -> None:
         if (row := self.query_one(PageTable).current_row) is not None:

@@ -153,18 +153,18 @@ def draw_line_panel(chart: Chart, panel: Panel, width: int, height: int) -> list
     x_places = place_values(chart)
     first, last = min(x_places.values()), max(x_places.values())
 
-    def column(x: float | str) -> float:
+    def find_column(x: float | str) -> float:
         inset = left + 2
         return inset + (x_places[x] - first) / ((last - first) or 1.0) * (right - inset)
 
-    def row(y: float) -> float:
+    def find_row(y: float) -> float:
         return bottom - 1 - (y - low) / (high - low) * (bottom - 1 - top)
 
     canvas.write_text(left, 0, fit_text(panel.title, min(cell_len(panel.title), width - left)), "title")
     canvas.write_text(0, 1, fit_text(chart.y, min(cell_len(chart.y), width - 1)), "axis")
     every = -(-2 * (len(marks_y) - 1) // (bottom - 1 - top))  # at least one line between two ticks
     for value, text in list(zip(marks_y, tick_texts, strict=True))[::every]:
-        y = round(row(value))
+        y = round(find_row(value))
         canvas.write_text(left - 2 - cell_len(text), y, text, "axis")
         canvas.put(left - 1, y, "┤", "axis")
     for y in range(top, bottom):
@@ -173,9 +173,9 @@ def draw_line_panel(chart: Chart, panel: Panel, width: int, height: int) -> list
     canvas.write_text(left - 1, bottom, "└" + "─" * (right - left + 2), "axis")
     free = left - 1
     for x, text in zip(x_places, format_x_values(list(x_places)), strict=True):
-        begin = min(max(left - 1, round(column(x)) - cell_len(text) // 2), width - 1 - cell_len(text))
+        begin = min(max(left - 1, round(find_column(x)) - cell_len(text) // 2), width - 1 - cell_len(text))
         if begin >= free:
-            canvas.put(round(column(x)), bottom, "┴", "axis")
+            canvas.put(round(find_column(x)), bottom, "┴", "axis")
             canvas.write_text(begin, bottom + 1, text, "axis")
             free = begin + cell_len(text) + 1
     canvas.write_text(max(left, (left + right - cell_len(chart.x)) // 2), bottom + 2, chart.x, "axis")
@@ -183,13 +183,15 @@ def draw_line_panel(chart: Chart, panel: Panel, width: int, height: int) -> list
     parts = [(order[s.label], sorted(s.points, key=lambda p: x_places[p.x])) for s in panel.series]
     for place, points in parts:
         for a, b in pairwise(points):
-            canvas.draw_line(column(a.x), row(a.y), column(b.x), row(b.y), get_series_style(place))
+            canvas.draw_line(find_column(a.x), find_row(a.y), find_column(b.x), find_row(b.y), get_series_style(place))
     for place, points in parts:
         for point in points:
-            draw_whisker(canvas, round(column(point.x)), row, point, get_series_style(place))
+            draw_whisker(canvas, round(find_column(point.x)), find_row, point, get_series_style(place))
     for place, points in parts:
         for point in points:
-            canvas.put(round(column(point.x)), round(row(point.y)), get_series_mark(place), get_series_style(place))
+            canvas.put(
+                round(find_column(point.x)), round(find_row(point.y)), get_series_mark(place), get_series_style(place)
+            )
     return canvas.make_lines()
 
 
@@ -244,7 +246,7 @@ def draw_bar_panel(chart: Chart, panel: Panel, width: int) -> list[list[tuple[st
     right = max(cell_len(point.text) for point in chart.list_points()) + 2
     space = max(8, width - left - right - 2)
 
-    def column(y: float) -> float:
+    def find_column(y: float) -> float:
         return (y - low) / ((high - low) or 1.0) * (space - 1)
 
     title = " · ".join(filter(None, [panel.title, f"{chart.y} by {chart.x}"]))
@@ -254,10 +256,10 @@ def draw_bar_panel(chart: Chart, panel: Panel, width: int) -> list[list[tuple[st
             picture.append([(fit_text(name, min(cell_len(name), width)), "")])
         for place, point in parts:
             canvas = Canvas(space, 1)
-            begin, end = sorted((column(0.0), column(point.y)))
+            begin, end = sorted((find_column(0.0), find_column(point.y)))
             canvas.draw_bar(begin, end, get_series_style(place))
-            value = round(column(point.y))
-            lengths = [column(v) - column(point.y) for v in (point.low, point.high) if v is not None]
+            value = round(find_column(point.y))
+            lengths = [find_column(v) - find_column(point.y) for v in (point.low, point.high) if v is not None]
             ends = [value + round_to_cells(length) for length in lengths]
             draw_bar_interval(canvas, ends, value)
             text = f" {get_series_mark(place)} {labels[place]}" if has_several_labels else name

@@ -69,7 +69,7 @@ def read_world(database: Database, engine: QueryEngine) -> World:
             own_tags = [f"untrained:{tag}" for tag in (row["of_parent"] or "").split(", ")]
         tags[row["reference"]] = frozenset(filter(None, own_tags))
 
-    def run_at(reference: str) -> RecordedRun | None:
+    def find_run(reference: str) -> RecordedRun | None:
         if not reference.startswith("run:"):
             return None
         id = make_uuid(reference.removeprefix("run:").partition("/")[0])
@@ -77,4 +77,4 @@ def read_world(database: Database, engine: QueryEngine) -> World:
             runs.update(read_runs(database, {id}))
         return runs.get(id)
 
-    return World(run_at, lambda reference: tags.get(reference, frozenset()))
+    return World(find_run, lambda reference: tags.get(reference, frozenset()))
