@@ -245,7 +245,7 @@ def compute_logits_after(model: LanguageModel, point: str, tokens: Tensor, resid
     logits: Tensor
     if point == LN_FINAL:
         logits = network.unembed(residual)
-    elif network.cached and point in layers:
+    elif network.can_cache and point in layers:
         logits = network.unembed(network.hidden(tokens.to(model.device), after=(layers[point], residual)))
     else:
         handle = network.hook_points[point].register_forward_hook(lambda module, arguments, output: residual)
