@@ -82,7 +82,7 @@ class Session:
         spec: Spec,
         options: ExecutionOptions | None = None,
         *,
-        kind: str | Kind | None = None,
+        kind: str | Kind | type[Kind] | None = None,
         name: str | None = None,
         explicit: tuple[str, ...] | None = None,
         on_progress: Callable[[float, str], None] = lambda fraction, text: None,
@@ -92,7 +92,7 @@ class Session:
         `name` is added to the run's names.
 
         The kind follows from the spec's class; `kind` is needed only for a user's kind: the path of its file, which is
-        then trusted (`runs.trust`), or the kind itself.
+        then trusted (`runs.trust`), or the kind or its class.
         """
         from chessreg.registry import names
         from chessreg.runs import attempt
@@ -134,7 +134,7 @@ class Session:
         spec: Spec,
         options: ExecutionOptions | None = None,
         *,
-        kind: str | Kind | None = None,
+        kind: str | Kind | type[Kind] | None = None,
         name: str | None = None,
         **queueing: Any,
     ) -> str | None:

@@ -170,7 +170,7 @@ class WrittenRuns(NamedTuple):
 Writer = Callable[[Sequence[RunRecord], str, str, "Session"], WrittenRuns]
 """Writes records to a place under the name of a project."""
 
-TRACKERS: NameRegistry[Writer] = NameRegistry("tracker", "mlflow, wandb, trackio, ro-crate")
+TRACKERS: NameRegistry[Writer] = NameRegistry("tracker", "mlflow:sqlite:///mlflow.db, ro-crate:FOLDER")
 
 
 def export_records(session: Session, place: str, words: str = "", project: str = "chessreg") -> dict[str, Any]:
@@ -182,7 +182,7 @@ def export_records(session: Session, place: str, words: str = "", project: str =
     """
     tracker, _, target = place.partition(":")
     if not target:
-        raise BadInputError(f"{place!r} is not TRACKER:PLACE", f"the trackers are {', '.join(TRACKERS)}")
+        raise BadInputError(f"{place!r} is not TRACKER:PLACE", f"for example {TRACKERS.example}")
     write = TRACKERS[tracker]
     records = collect_records(session, words)
     try:

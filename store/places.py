@@ -212,7 +212,8 @@ class BucketPlace(ObjectSource):
         try:
             self.bucket: Any = from_url(self.url)
         except Exception as error:
-            raise StoreError(f"cannot open {url}: {error}") from error
+            reason = str(error).partition(" Debug source")[0].partition("\n")[0]  # obstore appends its Rust objects
+            raise StoreError(f"cannot open {url}: {reason}", "write a bucket as s3://bucket/prefix", 4) from error
 
     def make_artifact_uri(self, digest: str) -> str:
         return f"{self.url}/{artifacts.format_artifact_key(digest)}"

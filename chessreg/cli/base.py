@@ -371,7 +371,8 @@ class Group(click.Group):
         path = ctx.command_path.split()[1:]
         assert isinstance(root.command, click.Group)
         suggestions = [f"chessreg {line}" for line in suggest_commands(root.command, root, [*path, *args])]
-        if unknown is not None and not suggestions:
+        is_reference = ".py" in args[0] or ":" in args[0]  # of a file or class with a kind, not a misspelled command
+        if unknown is not None and (is_reference or not suggestions):
             raise unknown
         if not suggestions:
             similar_names = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)

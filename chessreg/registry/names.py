@@ -21,7 +21,7 @@ from sqlalchemy import table as view
 from sqlalchemy.orm import Session, aliased
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.named import NAME
+from chessreg.named import NAME, clip_text
 from chessreg.registry import tables
 from chessreg.registry.database import select_by_keys
 from chessreg.registry.identity import find_by_suffix, make_id, shorten_id
@@ -115,7 +115,7 @@ def add_annotation(
 
     Does nothing if the entity has the annotation already, so an interrupted command can be repeated. A new name
     replaces the entity's earlier names (`add_name` keeps them). Raises BadInputError for an unknown word, an invalid
-    name, or a name that another entity of this noun has.
+    name, a name that another entity of this noun has, an empty note or tag, or a tag of several lines.
     """
     try:
         annotated = tables.AnnotationWord(word)
@@ -125,6 +125,8 @@ def add_annotation(
         ) from None
     get_noun_table(noun)
     target_hex = target.hex if isinstance(target, UUID) else UUID(target).hex
+    if annotated in (tables.AnnotationWord.TAG, tables.AnnotationWord.NOTE) and not withdrawn:
+        require_text(word, value)
     if annotated is tables.AnnotationWord.NAME and not withdrawn:
         require_free_name(session, noun, target_hex, value)
         for old in _read_annotation_values(session, noun, target_hex, annotated):
@@ -132,6 +134,14 @@ def add_annotation(
                 _append_annotation(session, noun, target_hex, annotated, old, True)
     if withdrawn or value not in _read_annotation_values(session, noun, target_hex, annotated):
         _append_annotation(session, noun, target_hex, annotated, value, withdrawn)
+
+
+def require_text(word: str, value: str) -> None:
+    """Raise BadInputError for an empty note or tag, and for a tag with control characters, which no filter can name."""
+    if not value.strip():
+        raise BadInputError(f"the {word} is empty", f"give the text of the {word}")
+    if word == tables.AnnotationWord.TAG and not value.isprintable():
+        raise BadInputError(f"{clip_text(value)!a} cannot be a tag", "use one line of text, or add a note instead")
 
 
 def add_name(session: Session, noun: str, target: UUID, name: str) -> None:

@@ -308,6 +308,8 @@ def find_kind_in_file(path: Path, content: bytes, name: str) -> Kind:
     kinds = {kind.__name__: kind for kind in list_kinds_in_module(module)}
     if name and name not in kinds:
         raise NotFoundError(f"{path} defines no kind {name}", f"it defines {', '.join(kinds) or 'none'}")
+    if not kinds:
+        raise BadInputError(f"{path} defines no kind", "define a subclass of chessreg.kinds.Kind")
     if not name and len(kinds) != 1:
         raise BadInputError(f"{path} defines {len(kinds)} kinds", f"choose one: {path}:CLASS")
     found_kind = create_kind(kinds[name] if name else next(iter(kinds.values())))
@@ -509,10 +511,12 @@ def list_own_kinds_in(module: str) -> list[type[Kind]]:
     return list_kinds_in_module(plugins.load_custom_module(name))
 
 
-def find_kind_of_spec(spec: Spec, reference: str | Kind | None = None) -> Kind:
+def find_kind_of_spec(spec: Spec, reference: str | Kind | type[Kind] | None = None) -> Kind:
     """Return the kind given as `reference`, else the kind that `spec` belongs to. Raises NotFoundError."""
     if isinstance(reference, Kind):
         return reference
+    if inspect.isclass(reference):
+        return create_kind(reference)
     if reference:
         return find_kind(reference)
     module = type(spec).__module__.removeprefix(f"{OWN_PACKAGE}.").partition(".")[0]

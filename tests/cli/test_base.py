@@ -109,6 +109,8 @@ def test_an_unknown_command_brings_those_that_come_near(capsys: pytest.CaptureFi
     assert capsys.readouterr().err.startswith(
         "error: command 'sql' does not exist; did you mean chessreg query --sql?\n"
     )
+    assert run_command_line(["run", "./nothing.py"]) == 3  # a file, not a misspelled command
+    assert capsys.readouterr().err.endswith("nothing.py does not exist\n")
 
 
 @pytest.mark.parametrize(

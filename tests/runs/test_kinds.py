@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from chessreg.errors import BadInputError, ChessregError, NotFoundError, describe_error
 from chessreg.registry import tables
 from chessreg.runs.ingest import ingest_fragments
-from chessreg.runs.kind import find_kind, find_kind_of_record, find_own_kind, load_kinds
+from chessreg.runs.kind import find_kind, find_kind_of_record, find_kind_of_spec, find_own_kind, load_kinds
 from chessreg.runs.spec import Spec, build_settings
 from store import StoreError
 
@@ -29,6 +29,11 @@ def test_our_kinds_are_found_by_name_and_by_recorded_source():
     for found in load_kinds().values():
         assert type(find_kind(found.source)) is type(found)
         assert found.summary.endswith(".")
+
+
+def test_a_kind_may_be_given_as_its_class():
+    kind = find_kind("cache")
+    assert find_kind_of_spec(build_settings(kind.spec, {"checkpoint": "a", "dataset": "b"}), type(kind)).name == "cache"
 
 
 def test_listing_the_kinds_imports_nothing_heavy():
@@ -67,7 +72,7 @@ class Odd(Kind):
     ("text", "error", "says"),
     [
         ("import nothing_of_that_name", BadInputError, "fails to import"),
-        ("x = 1", BadInputError, "defines 0 kinds"),
+        ("x = 1", BadInputError, "defines no kind"),
         (
             "from chessreg.runs.kind import Kind\nclass A(Kind):\n    name = 'a'\n    tables = ('nonsense',)",
             BadInputError,
