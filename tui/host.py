@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tui.state import RememberedState
     from tui.widgets.board import Glyphs
 
+COMMAND_ERROR_S = 30.0  # seconds that the error of a command is shown
 READ_ONLY_MESSAGE = "--read-only: nothing was changed"
 
 
@@ -251,7 +252,8 @@ class Host(App[Exception | None]):
         status, output, err = await self.model.run_command(exact or words)
         errors = [line for line in err.splitlines() if line.strip()]
         if status:
-            self.notify(find_command_error(errors) or f"exit status {status}", title=f"not {done}", severity="error")
+            message = find_command_error(errors) or f"exit status {status}"
+            self.notify(message, title=f"not {done}", severity="error", timeout=COMMAND_ERROR_S)
         else:
             succeeded()
             last = errors if told else output.strip().splitlines() or errors

@@ -297,14 +297,17 @@ async def test_an_empty_registry_is_filled_from_inside(drive, tmp_path: Path, mo
         assert "D demo" in driver.lines[-1]
         await driver.press("D")
         assert "Run the demo here?" in driver.text
-        await driver.press("n", "A")
+        await driver.press("n", "A", "e", "ctrl+u")
         await driver.type(str(tmp_path / "no.pgn"))
         await driver.press("enter")
         await driver.once(lambda: "no.pgn" in driver.notices.splitlines()[-1], "why it cannot be read")
-        await driver.press("A")
+        await driver.press("e", "ctrl+u")
         await driver.type(str(tmp_path / "own.pgn"))
         await driver.press("enter")
+        assert "chessreg dataset add own.pgn" in driver.text
+        await driver.press("enter")
         await driver.until("There are games, but no model yet.")
+        assert "A  a model from a file" in driver.text
 
         async def held(self: ModelProcess) -> Any:
             await asyncio.Event().wait()

@@ -172,8 +172,9 @@ class FilesScreen(AppScreen):
         self.app.call_later(self.chosen, path)
 
 
-def import_picked_file(screen: AppScreen, command: Sequence[str], wanted: str, options: str) -> None:
-    """Pick a file, ask for a name and options, and run the import command. `options` is shown as a hint."""
+def import_picked_file(screen: AppScreen, command: Sequence[str], wanted: str, options: str, offered: str = "") -> None:
+    """Pick a file, ask for a name and options, and run the import command. `options` is shown as a hint, and the
+    options `offered` are typed already."""
     from tui.screens.dialogs import Prompt
 
     app: Any = screen.app
@@ -199,7 +200,7 @@ def import_picked_file(screen: AppScreen, command: Sequence[str], wanted: str, o
         last, text = app.remembered.get(LAST_PATH_KEY, ("", ""))
         if last != str(path):
             stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", path.name.partition(".")[0]).strip("-")
-            text = f"--name {stem}" if stem else "--name "
+            text = f"--name {stem} {offered}".rstrip() if stem else "--name "
         hint = f"{options}\nEnter confirms, Esc cancels; chessreg {' '.join(command)} --help lists all options"
         app.push_screen(
             Prompt(f"chessreg {' '.join(command)} {show.format_cell_value(path.name)}", text, hint, draft), run_import

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -136,13 +135,22 @@ ENDED_COLUMNS = (
 )  # fmt: skip
 LOAD_SAMPLE_S = 5.0
 FIRST_COMMANDS = {"demo": ["demo"], "model": ["import", "checkpoint", "--reference", "--name", "reference"]}
-FIRST_KEYS = """
+FIRST_KEYS = {  # by the first missing noun
+    "dataset": ("A  games or positions from a file", "D  the demo", "M  the bundled model"),
+    "checkpoint": ("A  a model from a file", "M  the bundled model", "8  data: split the games, or add more"),
+    "run": ("3  launch: cache, then probe; or play", "8  data: datasets, models, probes and vectors", "D  the demo"),
+}
 
-Or press a key here:
 
-    D  the demo
-    A  games or positions of a file
-    M  the bundled model"""
+def find_missing_noun(counts: Mapping[str, int]) -> str:
+    """Return the first noun that an empty registry needs: dataset, checkpoint or run."""
+    return next((noun for noun in ("dataset", "checkpoint") if not counts[noun]), "run")
+
+
+def format_first_keys(counts: Mapping[str, int]) -> str:
+    """Return the keys for the first steps in a registry without runs."""
+    lines = "\n".join(f"    {line}" for line in FIRST_KEYS[find_missing_noun(counts)])
+    return f"\n\nOr press a key here:\n\n{lines}"
 
 
 class HomeScreen(JobActionsScreen, PreviewingScreen):
@@ -239,7 +247,7 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         if self.has_class("-empty"):
             from tui.screens.runs import format_first_steps
 
-            keys = "" if self.app.read_only else FIRST_KEYS
+            keys = "" if self.app.read_only else format_first_keys(state.counts)
             self.query_one("#nothing", Static).update(format_first_steps(state.counts) + keys)
         first_time = not self.query_one("#going", PageTable).loaded
         for name, columns, rows in (("#going", ACTIVE_COLUMNS, state.going), ("#ended", ENDED_COLUMNS, state.ended)):
@@ -402,23 +410,20 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         if what == "model":
             self.begin(FIRST_COMMANDS[what])
             return
-        from tui.screens.dialogs import Confirm, Prompt
-
         if what == "demo":
+            from tui.screens.dialogs import Confirm
 
             def make_demo(yes: bool | None) -> None:
                 if yes:
                     self.begin(FIRST_COMMANDS["demo"])
 
             self.app.push_screen(Confirm("Run the demo here? It uses all cores for a few minutes."), make_demo)
-            return
+        elif self.at_home is not None:
+            from tui.screens.files import import_picked_file
+            from tui.screens.things import IMPORT_COMMANDS
 
-        def add_games(path: str | None) -> None:
-            if path is not None:
-                self.begin(["dataset", "add", os.path.expanduser(path), "--name", "games"])
-
-        hint = "PGN, CSV, Parquet or positions, also compressed. Enter adds the file as `games`, Esc cancels"
-        self.app.push_screen(Prompt("Add games or positions from a file:", hint=hint), add_games)
+            missing = find_missing_noun(self.at_home.counts)
+            import_picked_file(self, *IMPORT_COMMANDS["checkpoint" if missing == "checkpoint" else "dataset"])
 
     @work(group="begin")
     async def begin(self, command: list[str]) -> None:

@@ -109,7 +109,9 @@ class LabScreen(FourBoardsScreen):
     def body(self) -> ComposeResult:
         yield SquareBar()
         yield from super().body()
-        yield FilterBar("moves (e4 e5 Nf3) or a FEN, then Enter", id="moves", hides=False, leads="go there")
+        yield FilterBar(
+            "moves (e4 e5 Nf3) or a FEN, then Enter", id="moves", hides=False, leads="go there", title="moves"
+        )
 
     # -- asking the model -----------------------------------------------------------------------------------------
 

@@ -80,6 +80,7 @@ class LaunchScreen(AppScreen):
             self.load()  # a form that was just closed has a draft
 
     async def fill(self) -> None:
+        from chessreg.runs.inputs import IMPORTED_PREFIX
         from tui.data.launch_form import list_kind_rows
 
         rows = await self.ask("reading the kinds of experiments", list_kind_rows)
@@ -87,7 +88,7 @@ class LaunchScreen(AppScreen):
             return
         words = self.filter_text.lower().split()
         rows = [row for row in rows if all(word in f"{row['name']} {row['summary']}".lower() for word in words)]
-        rows.sort(key=lambda row: rank_kind(row["name"], words))
+        rows.sort(key=lambda row: (row["name"].startswith(IMPORTED_PREFIX), rank_kind(row["name"], words)))
         drafts = self.app.remembered.get(DRAFTS_KEY, {})
         rows = [{**row, "draft": format_draft(drafts.get(row["reference"], {}))} for row in rows]
         table = self.query_one(PageTable)
@@ -420,6 +421,10 @@ class FormScreen(AppScreen):
     def on_screen_suspend(self) -> None:
         self.check()
 
+    def on_screen_resume(self) -> None:
+        if self.outlook is not None:
+            self.plan()  # the run may have been launched or completed meanwhile
+
     def call_after_delay(self, function: Callable[[], Any]) -> None:
         if self._timer is not None:
             self._timer.stop()
@@ -674,10 +679,17 @@ class FormScreen(AppScreen):
         self.set_class(not any(row.display for row in self.rows), "-none")
 
     def leave_filter(self) -> None:
+        """Go to a row that the filter leaves. The whole name of a setting clears the filter and edits the setting."""
         rows = [row for row in self.rows if row.display]
         row = self.find_named_row(rows) if rows else None
+        named = row is not None and self.is_named(row)
+        if named:  # the words led to a setting: they hide no others
+            self.query_one(FilterBar).set_text("")
+            self.query_one(FilterBar).display = False
+            self.filter_words = []
+            self.filter_rows()
         self.set_focus(row)
-        if row is not None and self.is_named(row) and not (row.field.choices or row.field.key == "launch.on"):
+        if row is not None and named and not (row.field.choices or row.field.key == "launch.on"):
             self.action_edit()
 
     def is_named(self, row: FieldRow) -> bool:
@@ -754,6 +766,8 @@ class FormScreen(AppScreen):
             return
         self.launched = True
         self.save_draft()
+        if self.is_attached:
+            self.step_back()  # the form is shown without a filter when the user returns to it
         job_id = await self.change_registry("reading the job", lambda session: find_current_job(session, group))
         if job_id is None:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -47,13 +48,18 @@ IMPORT_COMMANDS = {  # noun → import command, accepted files, further options
     ),
     "probe": (
         ("import", "probe"), "a saved probe: .pth, .pt or .safetensors",
-        "--checkpoint NAME: the model that it reads, else unknown; --layers N --label TEXT",
+        "--checkpoint NAME: the model that it reads; --layers N: its layer from 0; --label TEXT",
     ),
     "vector": (
         ("import", "vector"), "a steering vector: a tensor [d_model] as .npy, .pt or .safetensors, or a skill probe",
-        "--checkpoint NAME: the model that it is of, else unknown; --layers N --label TEXT",
+        "--checkpoint NAME: its model; --layers N: its layer from 0, required for a plain tensor; --label TEXT",
+    ),
+    "sae": (
+        ("import", "sae"), "a saved SAE: a folder of SAELens or dictionary_learning (Space picks a folder)",
+        "--checkpoint NAME: required, the model that it reads; --hook-points NAME: left out, from the folder",
     ),
 }  # fmt: skip
+NOUNS_OF_MODELS = ("probe", "vector", "sae")  # whose import names a model
 NOUN_KEY = "data.noun"
 
 
@@ -103,6 +109,8 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         strip.names = tuple(f"{self.entities[noun].plural} {len(rows):,}" for noun, rows in self.rows.items())
         strip.place = list(self.entities).index(self.noun)
         rows, table.empty = self.rows[self.noun], self.entities[self.noun].none_yet
+        if not self.app.read_only:
+            table.empty += "; or A picks a file" if self.noun in IMPORT_COMMANDS else "; or 3 launches one"
         declared = self.entities[self.noun]
         columns = [NAME, ID, *entity_rows.make_entity_columns(declared.overview_columns or declared.columns, rows)]
         table.set_title(declared.plural)
@@ -151,7 +159,14 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
 
     def action_add(self) -> None:
         if self.noun in IMPORT_COMMANDS and not self.app.read_only:
-            import_picked_file(self, *IMPORT_COMMANDS[self.noun])
+            import_picked_file(self, *IMPORT_COMMANDS[self.noun], self.offered_checkpoint)
+
+    @property
+    def offered_checkpoint(self) -> str:
+        """The option that names the newest trained model, for an import that belongs to a model."""
+        models = self.rows["checkpoint"] if self.rows is not None and self.noun in NOUNS_OF_MODELS else ()
+        trained = [row for row in models if not row["twin_of"]]
+        return f"--checkpoint {shlex.quote(label_thing(trained[-1]).split()[-1])}" if trained else ""
 
     def action_rows(self) -> None:
         _, selected = self.get_selected_rows()
@@ -253,7 +268,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
 
         with suppress(ChessregError):
             if norms := await self.app.model.measure_scales(self.thing_id.hex):
-                self.scales = f"--intervention.scale: {format_equal_scales(norms)}"
+                self.scales = f"intervention.{format_equal_scales(norms)}"
         self.require_shown()
         self.update_summary()
 

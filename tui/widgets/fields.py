@@ -249,17 +249,17 @@ PLAN_STATUS = {"complete": "already complete", "already_queued": "already queued
 
 
 def format_equal_scales(norms: Sequence[RelativeNorm]) -> str:
-    """Return the scales at which vectors are as long as the residual.
+    """Return the scale, or the range of scales, at which vectors are as long as the residual stream.
 
     >>> from chessreg.entities.vector import RelativeNorm
     >>> format_equal_scales([RelativeNorm(3, 0.5, 100.0)])
-    'at scale 200, as long as the residual stream at layer 3'
+    'scale 200 makes it as long as the residual stream at layer 3'
     >>> format_equal_scales([RelativeNorm(3, 0.5, 100.0), RelativeNorm(4, 0.5, 120.0)])
-    'at scale 200 to 240, as long as the residual stream at layers 3-4'
+    'scale 200 to 240 makes it as long as the residual stream at layers 3-4'
     """
     layers, scales = format_layers(norm.layer for norm in norms), sorted(norm.scale for norm in norms)
     between = " to ".join(f"{scale:g}" for scale in dict.fromkeys((scales[0], scales[-1])))
-    return f"at scale {between}, as long as the residual stream at layer{'s' * (len(norms) > 1)} {layers}"
+    return f"scale {between} makes it as long as the residual stream at layer{'s' * (len(norms) > 1)} {layers}"
 
 
 def format_scale_note(scale: float, norms: Sequence[RelativeNorm]) -> str:
