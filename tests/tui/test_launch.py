@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from chessreg.entities.vector import RelativeNorm
 from chessreg.errors import RegistryError
 from chessreg.registry import tables
 from chessreg.runs.kind import find_kind, load_kinds
@@ -21,6 +22,7 @@ from chessreg.scheduling.presence import Presence
 from chessreg.session import Session, open_session
 from tui.data import launch_form
 from tui.data.launch_form import Form, is_evaluated_on, list_candidates
+from tui.model_process import ModelProcess
 from tui.screens.job import JobScreen
 from tui.screens.launch import FormScreen
 from tui.widgets.fields import FieldInput
@@ -558,3 +560,31 @@ async def test_a_form_opens_the_run_that_is_complete_already(drive) -> None:
         await driver.press("escape", "v")
         assert isinstance(driver.screen, RunScreen)
         assert "board" in driver.way
+
+
+async def test_a_vector_has_its_scale_where_it_is_picked(drive, studied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def measured(self: ModelProcess, run: str) -> list[RelativeNorm]:
+        assert len(run) == 32 or run == "skill"
+        return [RelativeNorm(layer, 0.5, 100.0 + 20 * layer) for layer in range(3)]
+
+    monkeypatch.setattr(ModelProcess, "measure_scales", measured)
+    async with drive(studied, size=(100, 30)) as driver:
+        await driver.go("launch")
+        driver.screen.open("play")
+        await driver.settle()
+        await typed(driver, "checkpoint", "deep")
+        await typed(driver, "intervention.vector", "skill")
+        text = await planned(driver)
+        assert "note: scale 1 adds 0.36 to 0.5 % of the residual stream's length" in text
+        await typed(driver, "intervention.layers", "1")
+        await typed(driver, "intervention.scale", "-2.5")
+        text = " ".join(line.strip("│ ") for line in (await planned(driver)).splitlines())
+        assert "scale -2.5 adds 1 % of the residual stream's length; scale 240 makes it as long" in text
+        await driver.press("u")
+        assert "scale 240 makes it as long as the residual stream at layer 1; also try" in driver.text
+        driver.screen.give("intervention.vector", None)  # the other settings alone are refused
+        await driver.settle()
+        assert "not ready" in driver.text
+        await driver.go("data")
+        await driver.press("shift+tab", "shift+tab", "enter")
+        await driver.until("intervention.scale 200 to 280 makes it as long")

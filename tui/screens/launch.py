@@ -507,7 +507,8 @@ class FormScreen(AppScreen):
             about.append(f"\n{format_equal_scales(norms)}; also try smaller and negative ones", style="bold")
         self.query_one("#about", Static).update(about)
         is_wide = self.has_class("-wide")
-        note = format_scale_note(self.checked.spec.intervention.scale, norms) if norms else ""
+        edit = getattr(self.checked.spec, "intervention", None)
+        note = format_scale_note(edit.scale, norms) if norms and edit is not None else ""
         plan = format_plan(self.form, self.checked, self.outlook, is_wide, self.run_key, note)
         if self.launching:
             plan = Text(f"{', then '.join(('launching', *self.after_launch))}…\n", style="bold").append_text(plan)

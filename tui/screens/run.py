@@ -62,7 +62,7 @@ class RunView(NamedTuple):
 
 INPUT_COLUMNS = (
     TableColumn("name", "setting"),
-    TableColumn("reference", "input reference", widest=40),
+    TableColumn("of", "input", widest=40),
     TableColumn("source_run_id", "produced by run"),
     TableColumn("digest", "digest", text=lambda row: row["digest"][:12]),
 )
@@ -184,6 +184,7 @@ def read_run_view(session: Session, run_id: UUID) -> RunView:
     """Read all parts of a run."""
     from sqlalchemy import select
 
+    from chessreg.entities.run import format_typed_reference
     from chessreg.registry import read, tables
     from chessreg.runs.kind import list_effective_settings
     from chessreg.runs.spec import describe_source
@@ -197,6 +198,11 @@ def read_run_view(session: Session, run_id: UUID) -> RunView:
             )
         )
         answer = format_headline(sql, run_id)
+        effective = {
+            path: format_typed_reference(sql, value) if isinstance(value, str) else value
+            for path, value in list_effective_settings(run["kind"], run["spec"]).items()
+        }
+        inputs = [{**row, "of": format_typed_reference(sql, row["reference"])} for row in run["inputs"]]
         summary_table, metrics = run_summary.summarize_run(sql, run_id), run_summary.tabulate_metrics(sql, run_id)
     panes = [
         RunPane(s.title, s.columns, ListPages(s.rows), s.rows[:PAGE_ROWS], behind=s.result_table, bars=s.bars)
@@ -218,12 +224,12 @@ def read_run_view(session: Session, run_id: UUID) -> RunView:
             "value": show.format_full_value(value),
             "source": describe_source(path, run["explicit"]),
         }
-        for path, value in list_effective_settings(run["kind"], run["spec"]).items()
+        for path, value in effective.items()
     ]
     panes.append(RunPane("settings", SETTING_COLUMNS, ListPages(settings), settings[:PAGE_ROWS]))
     for title, its_columns, rows in (
         ("attempts", ATTEMPT_COLUMNS, run["tries"]),
-        ("inputs", INPUT_COLUMNS, run["inputs"]),
+        ("inputs", INPUT_COLUMNS, inputs),
         ("outputs", OUTPUT_COLUMNS, run["outputs"]),
     ):
         panes.append(RunPane(title, its_columns, ListPages(rows), rows[:PAGE_ROWS], rows=len(rows)))

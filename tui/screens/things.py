@@ -166,7 +166,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         """The option that names the newest trained model, for an import that belongs to a model."""
         models = self.rows["checkpoint"] if self.rows is not None and self.noun in NOUNS_OF_MODELS else ()
         trained = [row for row in models if not row["twin_of"]]
-        return f"--checkpoint {shlex.quote(label_thing(trained[-1]).split()[-1])}" if trained else ""
+        return f"--checkpoint {shlex.quote(label_entity(trained[-1]).split()[-1])}" if trained else ""
 
     def action_rows(self) -> None:
         _, selected = self.get_selected_rows()
