@@ -284,7 +284,10 @@ class Registry(Session):
         *,
         hook_points: Sequence[str] = (),
     ) -> Any:
-        """Write activations as a new folder: a Hugging Face dataset, or safetensors. By default all hook points."""
+        """Write the activations of the cache run `reference` as a new folder.
+
+        `format` is `datasets` (a Hugging Face dataset) or `safetensors`. `hook_points` defaults to all that are cached.
+        """
         words = ["--hook-points", ",".join(hook_points)] if hook_points else []
         return self.command("cache", "export", reference, folder, "--format", format, *words)
 
@@ -453,7 +456,9 @@ def open_registry(
     create: bool = False,
     read_only: bool = False,
 ) -> Registry:
-    """Open a registry as `chessreg.open` does."""
+    """Open a registry as `chessreg.open` does: `registry` and `store` are paths, `create` makes a missing registry, and
+    `read_only` refuses every write.
+    """
     session = open_session(registry, store, create=create)
     if not read_only:
         return Registry(session.database, session._store)

@@ -397,7 +397,10 @@ def find_damaged_groups(database: Database, store: Store, digests: bool) -> Iter
 
 
 def fetch_or_make_again(database: Database, store: Store, of: groups.TornRun, item: transfer.TransferItem) -> str:
-    """Move a damaged group into the bin and pull an intact copy; without one, mark its units as incomplete."""
+    """Move the damaged group of `item` into the bin and pull an intact copy. Returns what was done, in words.
+
+    If no copy can be pulled, mark the group's units of the run `of` as incomplete.
+    """
     assert item.array is not None
     groups.move_group_to_bin(store, item.array)
     try:

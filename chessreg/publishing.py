@@ -130,14 +130,19 @@ def is_private(value: Any) -> bool:
 
 
 def write_checkpoint_files(session: Session, reference: str, folder: Path, address: HubAddress) -> str:
-    """Write a checkpoint in the layout of transformers, and return its card."""
+    """Write checkpoint `reference` into `folder` in the layout of transformers. Returns the card of the repository
+    `address`.
+    """
     card = format_card_of_checkpoint(session, reference, address)
     export_checkpoint(session.database, session.store, reference, folder)
     return card
 
 
 def write_dataset_files(session: Session, reference: str, folder: Path, address: HubAddress) -> str:
-    """Write a dataset, or a part of one (NAME:PART), as Parquet that `dataset add` reads, and return its card."""
+    """Write dataset `reference`, or a part of one (NAME:PART), into `folder` as Parquet that `dataset add` reads.
+
+    Returns the card of the repository `address`.
+    """
     import pyarrow.parquet as pq
 
     file, part = session.inputs.items(session.inputs.reference("dataset", reference))
@@ -175,7 +180,11 @@ def build_published_tables(file: DatasetFile) -> dict[str, pa.Table]:
 
 
 def write_probe_files(session: Session, reference: str, folder: Path, address: HubAddress) -> str:
-    """Write each layer of a probe run as `layer-N.probe.safetensors`, and return the card."""
+    """Write each layer of probe run `reference` into `folder` as `layer-N.probe.safetensors`.
+
+    Returns the card of the repository `address`. Raises BadInputError for probes that only chessreg or their own tool
+    can read.
+    """
     inputs = session.inputs
     run = inputs.reference("run:probe", reference)
     folder.mkdir()
@@ -198,7 +207,10 @@ def write_probe_files(session: Session, reference: str, folder: Path, address: H
 
 
 def write_vector_files(session: Session, reference: str, folder: Path, address: HubAddress) -> str:
-    """Write each layer of a vector run as `layer-N.vector.safetensors`, and return the card."""
+    """Write each layer of vector run `reference` into `folder` as `layer-N.vector.safetensors`.
+
+    Returns the card of the repository `address`.
+    """
     inputs = session.inputs
     run = inputs.reference("run:vector", reference)
     folder.mkdir()
@@ -214,7 +226,10 @@ def write_vector_files(session: Session, reference: str, folder: Path, address: 
 def build_facts(
     session: Session, content: Any, row: tables.ProbeRecord | tables.VectorRecord, *, centred: bool
 ) -> DirectionFacts:
-    """Return the facts about one layer that the header of its file states."""
+    """Return the facts about one layer that the header of its file states.
+
+    `content` is `probe` or `vector`, `row` the layer's row, and `centred` whether the residual stream was centred.
+    """
     detail = row.detail
     model, layers = detail.get("model"), None
     if row.checkpoint_id is not None:
@@ -239,7 +254,9 @@ def build_facts(
 
 
 def write_sae_folders(session: Session, reference: str, folder: Path, address: HubAddress) -> str:
-    """Write each SAE of a run as a folder of SAELens, and return the card."""
+    """Write each SAE of run `reference` as a folder of SAELens below `folder`. Returns the card of the repository
+    `address`.
+    """
     from chessreg.experiments.sae.stored import build_output_name, export_sae
 
     inputs = session.inputs

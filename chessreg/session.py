@@ -138,9 +138,11 @@ class Session:
         name: str | None = None,
         **queueing: Any,
     ) -> str | None:
-        """Queue a spec's run as jobs that outlive this process: `on`, `shards`, `priority`, … as `chessreg launch`.
+        """Queue a spec's run as jobs that outlive this process.
 
-        Returns the launch's id (32 hex digits), which `chessreg wait` accepts, or None if all runs are complete.
+        `options` are the execution options, `kind` is the kind if the spec's class does not belong to one, and
+        `queueing` are the options of `chessreg launch`: `on`, `shards`, `priority`, … Returns the launch's id (32 hex
+        digits), which `chessreg wait` accepts, or None if all runs are complete.
         """
         from chessreg.runs.kind import find_kind_of_spec
         from chessreg.scheduling.launch import Order, launch_orders
@@ -252,9 +254,12 @@ class Session:
     def sae(
         self, reference: str, layer: int | None = None, hook_point: str | None = None, expansion: int | None = None
     ) -> SparseAutoencoder:
-        """Return a sparse autoencoder of an SAE run, which may have one per layer and expansion: `.encode(residual)`
-        [..., features], `.decode(latents)` [..., d_model], `.W_dec` float32 [features, d_model] and its other
-        parameters, as tensors."""
+        """Return a sparse autoencoder of an SAE run, selected by `layer`, `hook_point` and `expansion` if it has
+        several.
+
+        It has `.encode(residual)` [..., features], `.decode(latents)` [..., d_model], `.W_dec` float32 [features,
+        d_model] and its other parameters, as tensors.
+        """
         from chessreg.experiments.sae.stored import load_sae
 
         return load_sae(self.inputs, self.inputs.reference("run:sae", reference), layer, hook_point, expansion)

@@ -201,8 +201,10 @@ PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb", "trackio": "trackio", "
 
 @TRACKERS.named("mlflow")
 def write_mlflow(records: Sequence[RunRecord], where: str, project: str, session: Session) -> WrittenRuns:
-    """Write to an MLflow tracking URI, or to a folder. An incomplete run is replaced; MLflow lists the old one as
-    deleted."""
+    """Write to the experiment `project` of an MLflow tracking URI or folder `where`.
+
+    An incomplete run is replaced; MLflow lists the old one as deleted.
+    """
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param, RunTag
 
@@ -252,8 +254,10 @@ def write_mlflow(records: Sequence[RunRecord], where: str, project: str, session
 
 @TRACKERS.named("wandb")
 def write_wandb(records: Sequence[RunRecord], where: str, project: str, session: Session) -> WrittenRuns:
-    """Write offline runs of W&B into a folder; `wandb sync` uploads them. An incomplete run is replaced in the folder,
-    but not on W&B's server."""
+    """Write offline runs of the W&B project `project` into the folder `where`; `wandb sync` uploads them.
+
+    An incomplete run is replaced in the folder, but not on W&B's server.
+    """
     import wandb
 
     folder = Path(where)
@@ -303,7 +307,7 @@ def read_exported_progress(path: Path) -> tuple[str | None, str | None]:
 
 @TRACKERS.named("trackio")
 def write_trackio(records: Sequence[RunRecord], where: str, project: str, session: Session) -> WrittenRuns:
-    """Write to Trackio's folder (its TRACKIO_DIR). An incomplete run is replaced."""
+    """Write to the project `project` of Trackio's folder `where` (its TRACKIO_DIR). An incomplete run is replaced."""
     import os
 
     folder = Path(where).resolve()
@@ -347,7 +351,8 @@ def write_trackio(records: Sequence[RunRecord], where: str, project: str, sessio
 
 @TRACKERS.named("ro-crate")
 def write_crate(records: Sequence[RunRecord], where: str, project: str, session: Session) -> WrittenRuns:
-    """Write a new folder: an RO-Crate with the result tables of the runs as Parquet and a JSON document for each run.
+    """Write the new folder `where`, named `project`: an RO-Crate with the result tables of the runs as Parquet and a
+    JSON document for each run.
 
     Each run is an action of the Process Run Crate profile. Raises BadInputError if the folder is not empty.
     """

@@ -182,10 +182,11 @@ class ActivationWriter:
             raise
 
     def append(self, rows: Mapping[str, np.ndarray], game: np.ndarray, token: np.ndarray, ply: np.ndarray) -> None:
-        """Append n rows: an array [n, d_model] in the stored dtype for each hook point, and three index arrays [n].
+        """Append n rows. `rows` has an array [n, d_model] in the stored dtype for each hook point.
 
-        bfloat16 values are passed as bits (uint16, see `to_bfloat16`). Arrays are copied. Raises StoreError for a wrong
-        shape or dtype, too many rows and a full disk; the group can then no longer be published.
+        `game`, `token` and `ply` are index arrays [n]. bfloat16 values are passed as bits (uint16, see `to_bfloat16`).
+        Arrays are copied. Raises StoreError for a wrong shape or dtype, too many rows and a full disk; the group can
+        then no longer be published.
         """
         if not self._open:
             raise StoreError(f"the writer of array {self.path.name} is closed")

@@ -134,8 +134,10 @@ def estimate_memory(text: bytes) -> int:
 
 
 def pack_fragment(run_id: str, attempt_id: str, created_ns: int, lines: list[bytes]) -> bytes:
-    """Return the bytes of a fragment file with these encoded rows. Raises StoreError if they are too large to read
-    back."""
+    """Return the bytes of a fragment file of this run and attempt. `lines` are its encoded rows.
+
+    `created_ns` is the time in nanoseconds since 1970. Raises StoreError if the rows are too large to read back.
+    """
     import zstandard
 
     header = {"chessreg_fragment": FRAGMENT_FORMAT, "run": run_id, "attempt": attempt_id}

@@ -56,7 +56,10 @@ def make_interval_bars(
     rows: Iterable[Mapping[str, Any]],
     tone: Callable[[Mapping[str, Any]], Tone] | None = None,
 ) -> IntervalBars | None:
-    """Return the bars of a column, or None if fewer than MIN_ESTIMATES rows have an estimate."""
+    """Return the bars of the column `field`, or None if fewer than MIN_ESTIMATES of `rows` have an estimate.
+
+    `estimate` and `tone` return a row's value with its interval, and its color.
+    """
     estimates = [
         estimate_value
         for row in rows

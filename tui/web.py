@@ -42,7 +42,10 @@ const focus = setInterval(() => {
 
 
 def serve_pages(registry: str, store_path: Path, options: Sequence[str], host: str, port: int) -> None:
-    """Serve until Ctrl-C. Raises BadInputError when textual-serve is not installed or the port is taken."""
+    """Serve the app at `host` and `port` until Ctrl-C. `options` are those of `chessreg tui` in each session.
+
+    Raises BadInputError when textual-serve is not installed or the port is taken.
+    """
     try:
         import aiohttp_jinja2
         from aiohttp import web

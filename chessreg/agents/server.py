@@ -117,7 +117,9 @@ def make_server(reg: Registry) -> MCPServer:
         limit: Limit = 50,
         offset: Offset = 0,
     ) -> dict[str, Any]:
-        """Return the games, trials or scores behind one row of a query's table; `board` is an argument for `board`."""
+        """Return the games, trials or scores behind row `row` (counted from 1) of the query `name`; `board` is an
+        argument for `board`.
+        """
         row_table = reg.rows(find_query(reg, name).title, row, **make_query_arguments(where, checkpoint, run))
         return describe_table(row_table, limit, offset)
 
@@ -209,7 +211,9 @@ def make_server(reg: Registry) -> MCPServer:
         key: Annotated[str, Field(pattern="^(name|tag|note)$", description="name, tag or note.")],
         text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS)],
     ) -> dict[str, Any]:
-        """Give a thing a name, a tag or a note. Notes and tags can be withdrawn on the command line."""
+        """Set the `key` (name, tag or note) of the `noun` that `reference` identifies to `text`. Notes and tags can be
+        withdrawn on the command line.
+        """
         {"name": reg.name, "tag": reg.tag, "note": reg.note}[key](reference, text, noun=noun)
         return {key: text}
 

@@ -335,7 +335,9 @@ def import_directions(
 ) -> list[str]:
     """Import the files as runs, one for each label, phase and hook point that their paths name. Returns the runs' ids.
 
-    All files are checked before any is imported."""
+    `kind` is the class of imported runs, `name` the name of the run or the common prefix of several, and `settings` the
+    options of the command. All files are checked before any is imported.
+    """
     from chessreg.experiments.imported.directions import ImportedProbe, build_import_spec
     from chessreg.experiments.imported.saved import group_files_by_place
 
@@ -462,7 +464,10 @@ def fetch(
 
 
 def fetch_from_hub(home: Home, source: str, file: str | None, revision: str, endpoint: str | None) -> None:
-    """Download the files of a repository, and print what they are and the commands that import them."""
+    """Download files of the repository `source`, and print what they are and the commands that import them.
+
+    `file` selects a file or folder, `revision` a branch, tag or commit, and `endpoint` another hub than Hugging Face's.
+    """
     import dataclasses
 
     from chessreg.cli.base import show_progress_line

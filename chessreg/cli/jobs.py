@@ -244,7 +244,10 @@ def wait(home: Home, references: tuple[str, ...], timeout: float | None) -> None
 
 
 def wait_until_over(home: Home, references: tuple[str, ...] | list[str], timeout: float | None, as_json: bool) -> None:
-    """Wait until the jobs end, print their rows, and exit with 1 unless all are complete."""
+    """Wait until the jobs end, print their rows (as JSON with `as_json`), and exit with 1 unless all are complete.
+
+    Raises ChessregError if jobs are still active after `timeout` seconds.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     while not has_no_open_job(rows := list_job_rows(home, references)):
         if deadline is not None and time.monotonic() > deadline:
@@ -351,7 +354,10 @@ def find_log_files(home: Home, references: tuple[str, ...]) -> dict[str, Path]:
 
 
 def follow_logs(home: Home, references: tuple[str, ...], files: dict[str, Path], at: dict[str, int]) -> None:
-    """Print new lines of the logs until the jobs end."""
+    """Print new lines of the logs until the jobs end.
+
+    `files` are the logs by title. `at` is the byte up to which each was printed, and is updated.
+    """
     over = False
     while True:
         for title, path in files.items():

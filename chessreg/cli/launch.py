@@ -289,7 +289,10 @@ def resolve_kind_reference(kind: str, file: Path) -> str:
 
 
 def launch_in_process(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: bool) -> None:
-    """Plan and queue the orders, start a supervisor if needed, and print the plan."""
+    """Plan and queue the orders, start a supervisor if needed, and print the plan (as JSON with `as_json`).
+
+    `dry_run` only prints the plan. `wait` returns after the jobs have ended.
+    """
     from chessreg.cli.jobs import format_duration
     from chessreg.runs.ingest import ingest_fragments
     from chessreg.scheduling.executors import open_executor

@@ -188,7 +188,10 @@ def change_annotation(home: Home, noun: str, reference: str, word: str, value: s
 
 
 def remove_annotations(home: Home, noun: str, reference: str, word: str) -> None:
-    """Remove all annotations of a thing with this word. Raises NotFoundError if it has none."""
+    """Remove all annotations with `word` (star, pin, invalid, …) of the entity that `noun` and `reference` identify.
+
+    Raises NotFoundError if it has none.
+    """
     from chessreg.errors import NotFoundError
     from chessreg.registry import names
 

@@ -231,7 +231,10 @@ class PaperAction:
 def run_paper(
     name: str, only: tuple[str, ...], first: tuple[str, ...], device: str | None, threads: int | None, **options: Any
 ) -> None:
-    """Run the paper. Options other than an Action's name models and data, as `request` expects."""
+    """Run the paper `name`, or only its steps in `only` and before them those in `first`, on `device` with `threads`.
+
+    `options` are the fields of PaperAction, and the models and data that `make_request` expects.
+    """
     from chessreg.errors import BadInputError
     from chessreg.models import devices
     from chessreg.papers import find_paper

@@ -302,7 +302,7 @@ def require_text(args: Sequence[str]) -> None:
 
 
 def print_error(args: Sequence[str], message: str, hint: str, code: int) -> int:
-    """Print an error on stderr, as text or (--json) as JSON; return the exit status."""
+    """Print `message` and `hint` on stderr, as JSON if `args` contain --json. Returns `code`, the exit status."""
     from chessreg.masking import mask
 
     message, hint = clip_text(mask(message), MAX_ERROR_LENGTH), clip_text(mask(hint), MAX_ERROR_LENGTH)

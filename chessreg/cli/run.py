@@ -232,7 +232,7 @@ def group_settings(kind: Kind, settings: Sequence[SettingField]) -> dict[str, li
 def write_options(
     ctx: click.Context, formatter: click.HelpFormatter, title: str, parameters: Sequence[click.Parameter]
 ) -> None:
-    """Write a section of the help, unless it has no options."""
+    """Write the help of `parameters` as a section with this title. Without visible parameters, write nothing."""
     if records := [record for parameter in parameters if (record := parameter.get_help_record(ctx))]:
         with formatter.section(title):
             formatter.write_dl(records)
@@ -389,7 +389,11 @@ def read_recorded_run(home: Home, reference: str) -> tuple[Kind, Any, tuple[str,
 def execute_run(
     home: Home, kind: Kind, spec: Any, execution: Any, explicit: tuple[str, ...], name: str | None, as_json: bool
 ) -> None:
-    """Run a spec with a progress line, then print the run's state."""
+    """Run `spec` of `kind` with a progress line, then print the run's state (as JSON with `as_json`).
+
+    `execution` are the execution options, `explicit` the paths of the settings that the user gave, and `name` the run's
+    name.
+    """
     from chessreg.cli.base import show_progress_line
     from chessreg.runs.inputs import FILE_NOUNS, list_user_files
     from chessreg.runs.resolve import iter_named_inputs

@@ -181,7 +181,10 @@ def make_metric_row(
     differences: list[Estimate | None],
     decimals: int | None = None,
 ) -> dict[str, Any]:
-    """Return a row of a comparison: each run's value, and after the first its difference from the first."""
+    """Return a row of a comparison: each run's value, and after the first its difference from the first.
+
+    `labels`, `values` and `differences` have one item per run. `decimals` defaults to what the interval supports.
+    """
     row: dict[str, Any] = {"metric": name}
     for number, (label, value, difference) in enumerate(zip(labels, values, differences, strict=True)):
         row[label] = value.format_value(decimals=decimals)

@@ -92,7 +92,10 @@ def push(
 
 
 def push_to_hub(home: Home, references: tuple[str, ...], place: str, private: bool, dry_run: bool) -> None:
-    """Push one thing as a repository of the hub, or print its files and card."""
+    """Push the one entity in `references` as the repository `place` (`hf:OWNER/NAME`) of the hub.
+
+    `private` applies to a new repository. `dry_run` prints the files and the card instead.
+    """
     import dataclasses
 
     from chessreg import publishing
@@ -144,7 +147,7 @@ def push_to_hub(home: Home, references: tuple[str, ...], place: str, private: bo
 
 
 def print_repository(home: Home, repository: str, sizes: dict[str, int], card: str) -> None:
-    """Print the files and the card that a push would send."""
+    """Print the card and the files that a push to `repository` would send. `sizes` are bytes by file name."""
     total = sum(sizes.values())
     if home.json:
         print_output(home, {"repository": repository, "files": sizes, "bytes": total, "card": card})

@@ -325,7 +325,10 @@ def guess_rating_scale(folder: Path) -> str | None:
 def add_sample(
     database: Database, store: Store, *, name: str | None = "sample", on_progress: OnProgress = ignore_progress
 ) -> AddedDataset:
-    """Add the bundled sample: games between levels of Stockfish. Raises NotFoundError if it is not installed."""
+    """Add the bundled sample as the dataset `name`: games between levels of Stockfish.
+
+    `on_progress(fraction, text)` reports progress. Raises NotFoundError if the sample is not installed.
+    """
     with as_file(files("chessreg") / "data" / SAMPLE_GAMES) as path:
         if not path.is_file():
             raise NotFoundError(

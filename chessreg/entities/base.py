@@ -178,7 +178,10 @@ def read_entity_row(sql: SqlSession, noun: str, table: Any, reference: str) -> R
 
 
 def read_produced_rows(sql: SqlSession, noun: str, table: Any, reference: str | None = None) -> list[Row]:
-    """Return the rows of a table of things that runs make, newest run last, with names of runs and checkpoints."""
+    """Return the rows of `table`, which runs produce, with the names of runs and checkpoints, newest run last.
+
+    `reference` selects the rows of one run of `noun`.
+    """
     query = select(table).join(tables.Run, tables.Run.id == table.run_id)
     if reference is not None:
         query = query.where(table.run_id == names.resolve_id(sql, noun, reference))

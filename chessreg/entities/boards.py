@@ -20,7 +20,8 @@ def read_board_views(
 ) -> list[BoardFrame]:
     """Return the boards of RUN:UNIT, or of DATASET:NUMBER if no run has that name.
 
-    Raises NotFoundError if neither exists, and BadInputError for another format.
+    `item` and `condition` select a row of the unit, such as a game of a probe; by default the first. Raises
+    NotFoundError if the run, unit or row does not exist, and BadInputError for another format.
     """
     with inputs.database.read() as sql:
         try:

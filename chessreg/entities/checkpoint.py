@@ -359,7 +359,10 @@ def publish_checkpoint(store: Store, folder: Path, known: RegisteredCheckpoint |
 def record_checkpoint(
     session: SqlSession, artifact: StoredArtifact, columns: dict[str, Any], name: str | None
 ) -> RegisteredCheckpoint:
-    """Insert the rows of a published checkpoint. An existing row is kept unchanged."""
+    """Insert the rows of a published checkpoint and assign `name`. An existing row is kept unchanged.
+
+    `columns` are the values of its row by column name, including the `id` and the description of the tokenizer.
+    """
     register.record_artifact(session, artifact)
     if session.get(tables.Tokenizer, columns["tokenizer"]) is None:
         session.add(tables.Tokenizer(**build_tokenizer_row(columns["tokenizer"], artifact.path)))
@@ -452,7 +455,10 @@ def find_bundled_model(row: tables.Checkpoint) -> str | None:
 def import_reference(
     database: Database, store: Store, name: str | None = None, which: str = "pgn"
 ) -> RegisteredCheckpoint:
-    """Register a bundled model: of PGN characters (`pgn`), UCI squares (`uci`) or positions (`fen`)."""
+    """Register a bundled model as `name`.
+
+    `which` is `pgn` (PGN characters), `uci` (UCI squares) or `fen` (positions).
+    """
     data, default_name = BUNDLED_MODELS[which]
     with as_file(files("chessreg") / "data" / data) as folder:
         if not folder.is_dir():
@@ -523,7 +529,11 @@ def write_rounded(source: Path, folder: Path, dtype: ExportType, training_datase
 def register_random_init_control(
     database: Database, store: Store, reference: str, *, name: str | None = None, seed: int = 0
 ) -> RegisteredCheckpoint:
-    """Register an untrained model with a checkpoint's shape: the baseline of every probe (Karvonen 2024, Table 1)."""
+    """Register an untrained model with the shape of checkpoint `reference`: the baseline of every probe (Karvonen 2024,
+    Table 1).
+
+    `seed` determines its weights.
+    """
     from chessreg.models.checkpoint import CheckpointInfo, copy_encoding, load_model, read_info, save_checkpoint
     from chessreg.models.checkpoint import compute_checkpoint_digest as content_digest
 

@@ -315,11 +315,11 @@ class SplitReport:
 
 
 def split_dataset(database: Database, store: Store, reference: str, parts: str, seed: int) -> SplitReport:
-    """Split a dataset into parts (`train=0.5,test=0.5`) by a seeded hash of the moves (for positions: of their game).
+    """Split a dataset into `parts` (`train=0.5,test=0.5`) by a hash of the moves (for positions: of their game) with
+    `seed`.
 
     Equal move lists are in the same part, and so are all positions of a game. Parts of one split are therefore
-    disjoint. A part with the same bounds is kept; other bounds of an existing part raise BadInputError. `overlaps`
-    compares the new parts with each other and with earlier parts.
+    disjoint. A part with the same bounds is kept; other bounds of an existing part raise BadInputError.
     """
     from chessreg.games.datasets.dataset import DatasetPart, parse_parts
     from chessreg.games.datasets.positions import Positions

@@ -149,10 +149,10 @@ def list_weight_names(group: ContentGroup) -> Sequence[str]:
 def fetch_repository(
     address: HubAddress, downloads: Path, *, endpoint: str | None = None, on_progress: Progress | None = None
 ) -> FetchedRepository:
-    """Download the files of a repository that an address selects, and describe them. Needs no registry.
+    """Download the files that `address` selects into `downloads`, and describe them. Needs no registry.
 
-    An interrupted download resumes. Raises the errors of `hub_repository.list_repository`, `choose_files` and
-    `hub_repository.download_files`.
+    `endpoint` is another hub than Hugging Face's. An interrupted download resumes. Raises the errors of
+    `hub_repository.list_repository`, `choose_files` and `hub_repository.download_files`.
     """
     repository = hub_repository.list_repository(address, endpoint)
     files = choose_files(repository)

@@ -131,7 +131,11 @@ def read_unit_attempts(session: Session, run_id: UUID) -> dict[int, UUID]:
 
 
 def drop_groups(session: Session, of: TornRun, kept: Sequence[Any], dropped: Sequence[Any]) -> None:
-    """Record the units of the kept groups as the run's complete units, and delete the rows of all other units."""
+    """Record the units of the `kept` groups as the complete units of the run `of`, and delete the rows of all other
+    units.
+
+    `dropped` are the groups whose units become incomplete.
+    """
     makers = read_unit_attempts(session, of.run_id)
     some = session.scalars(select(tables.Attempt.id).where(tables.Attempt.run_id == of.run_id).limit(1)).first()
     units = tables.UnitRange

@@ -230,7 +230,10 @@ def get_location_key(database: Database) -> tuple[Any, ...]:
 
 
 def ingest_folder(database: Database, store: Store, folder: Path, report: MergeReport) -> None:
-    """Ingest the fragments below a folder. In a store with a registry, only the pending fragments are ingested."""
+    """Ingest the fragments below `folder` and count them in `report`.
+
+    In a store with a registry, only the pending fragments are ingested.
+    """
     from chessreg.runs.ingest import ingest_fragments
     from store.fragments import FRAGMENT_SUFFIX
     from store.fragments import adopt_fragment as copy
@@ -294,7 +297,10 @@ def merge_registry(
 
 
 def merge_results(database: Database, there: Database, run_id: UUID, origin: UUID, report: MergeReport) -> None:
-    """Merge the results of one run. Raises BadInputError for an invalid row; parts before it stay merged."""
+    """Merge the results of run `run_id` from the registry `there`, and count the rows in `report`.
+
+    `origin` is the id of that registry. Raises BadInputError for an invalid row; parts before it stay merged.
+    """
     before = report.results
     for name, results in read_result_parts(there, run_id, seen=read_fragment_names(database, run_id), origin=origin):
         with database.write() as session, convert_row_errors(f"run {run_id.hex[-6:]}"):
@@ -426,7 +432,7 @@ def list_runless_nouns() -> set[str]:
 
 
 def merge_facts(session: Session, table: Table, rows: list[dict[str, Any]], report: MergeReport) -> None:
-    """Insert the rows with new keys. Compare or update the existing ones."""
+    """Insert the `rows` of `table` that have new keys, compare or update the others, and count both in `report`."""
     key = [column.name for column in table.primary_key]
     existing_rows, checked = read_existing_rows(session, table, rows), list_compared_columns(table)
     fresh = []
@@ -486,7 +492,10 @@ def read_existing_rows(
 
 
 def record_conflict(session: Session, table: Table, key: list[str], row: dict[str, Any]) -> bool:
-    """Record a thing that differs between the registries, once. Returns whether the conflict is new."""
+    """Record, once, that `row` of `table` differs from the stored row with the same `key` columns.
+
+    Returns whether the conflict is new.
+    """
     run_id = row.get("run_id")
     key_text = {name: str(row[name]) for name in key}
     conditions = tables.Conflict.table_name == table.name, tables.Conflict.run_id == (run_id or UUID(int=0))

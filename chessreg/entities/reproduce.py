@@ -279,10 +279,11 @@ def repeat_run(
     run_id: UUID,
     on_progress: Callable[[float, str], None] = lambda fraction, text: None,
 ) -> RepeatedRun:
-    """Repeat a run in a temporary home and compare every row and output.
+    """Repeat the run `run_id` in a temporary home and compare every row and output. `on_progress(fraction, text)`
+    reports progress.
 
-    An output that is missing from the store is added to it if it has the registered digest. Raises as `apart` and the
-    run do, and KeyboardInterrupt after a signal. Nothing is kept then.
+    An output that is missing from the store is added to it if it has the registered digest. Raises the errors of
+    `open_scratch_home` and of the run, and KeyboardInterrupt after a signal. Nothing is kept then.
     """
     with open_scratch_home(database, store, run_id) as home:
         home.run(home.spec, on_progress)
@@ -304,10 +305,11 @@ def replicate_run(
     run_id: UUID,
     on_progress: Callable[[float, str], None] = lambda fraction, text: None,
 ) -> Iterator[tuple[Database, UUID]]:
-    """Do a run's next replicate in a temporary home; yield that home's registry, which has both runs, and the new run's
-    id.
+    """Run the next replicate of run `run_id` in a temporary home. Yields that home's registry, which has both runs, and
+    the new run's id.
 
-    The replicate is not added to this registry, where it would be pooled with the run. Raises as `again` does.
+    The replicate is not added to this registry, where it would be pooled with the run. `on_progress` and errors are
+    those of `repeat_run`.
     """
     with open_scratch_home(database, store, run_id, with_itself=True) as home:
         spec = home.spec.model_copy(update={"replicate": home.spec.replicate + 1})
@@ -431,7 +433,9 @@ def compare_repetition(database: Database, there: Database, run_id: UUID, clocke
 def read_result_rows(
     database: Database, result_table: str, key: list[str], run_id: UUID
 ) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Return key → row of one result table of a run, without the columns that are not compared."""
+    """Return the rows of `result_table` of run `run_id` by the values of the `key` columns, without columns that are
+    not compared.
+    """
     table = TABLES[result_table]
     with database.read() as session:
         rows = session.execute(select(table).where(table.c.run_id == run_id)).mappings()

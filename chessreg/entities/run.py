@@ -240,9 +240,10 @@ def describe_reference(sql: SqlSession, value: Any) -> Any:
 def read_unit_row(
     sql: SqlSession, kind: Kind, run_id: UUID, unit: int, item: int | None, condition: str | None = None
 ) -> dict[str, Any]:
-    """Return the first row of a unit, including the kind's custom columns. Items come before totals.
+    """Return the first row of unit `unit`, including the kind's custom columns.
 
-    Raises NotFoundError if the unit has no such row, item or condition.
+    `item` and `condition` select a row; without `item`, items come before totals. Raises NotFoundError if the unit has
+    no such row, item or condition.
     """
     for name in kind.tables:
         table = tables.Base.metadata.tables[name]
@@ -267,7 +268,7 @@ def read_unit_row(
 def build_unit_frames(
     inputs: Inputs, run_id: UUID, unit: int, item: int | None = None, condition: str | None = None
 ) -> list[BoardFrame]:
-    """Return the boards behind a unit, or behind its row of a condition, as its kind draws them.
+    """Return the boards behind a unit, or behind its row of `item` and `condition`, as its kind draws them.
 
     Raises NotFoundError if the row does not exist or the kind draws no boards.
     """

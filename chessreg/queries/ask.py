@@ -111,7 +111,11 @@ def build_order_sql(sort: str, columns: Sequence[str]) -> str:
 def build_question(
     database: Database, name: str | Entry, scope: Scope, scoring: str, memory: str | None
 ) -> CatalogueQuestion:
-    """Return a catalogue query with its resolved scope. Raises the errors of `run_query`."""
+    """Return the catalogue query `name` with its resolved scope.
+
+    `scoring` decides how draws and unfinished games count, and `memory` limits DuckDB, such as `2GB`. Raises the errors
+    of `run_query`.
+    """
     entry, engine = find_recorded_entry(database, name), open_shared_engine(database, memory)
     load_kind_views(database, engine, entry)
     question = CatalogueQuestion(engine, entry, scope, resolve_scope(database, scope), scoring)
@@ -187,7 +191,7 @@ def list_recorded_kind_files(database: Database) -> set[Path]:
 def query_plot_rows(
     database: Database, entry: Entry, plot: Plot, scope: Scope | None = None, *, scoring: str = "paper"
 ) -> QueryResult:
-    """Return the rows of a catalogue query that its plot shows.
+    """Return the rows of the query `entry` that `plot` shows, restricted to `scope`. `scoring` is that of `run_query`.
 
     The notes name rows by the plot's labels, and count the rows that are not drawn.
     """
@@ -263,9 +267,8 @@ def query_rows_behind(
 def run_sql(database: Database, sql: str, *, timeout: float | None = None, memory: str | None = None) -> QueryResult:
     """Return the rows of one SELECT over tables and views, sorted by value unless it has an ORDER BY.
 
-    `SHOW TABLES` lists the tables and views with their use: views for readers first, internal tables last.
-
-    Raises BadInputError for anything but a single SELECT.
+    `timeout` is in seconds, and `memory` limits DuckDB, such as `2GB`. `SHOW TABLES` lists the tables and views with
+    their use: views for readers first, internal tables last. Raises BadInputError for anything but a single SELECT.
     """
     import pyarrow as pa
 
@@ -418,7 +421,10 @@ def list_remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope, skippe
 def answer_metadata(
     engine: QueryEngine, answer: QueryAnswer, rows: int, query_hash: str, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return an answer's provenance: the query's hash, the registry's schema and data version, and the rows read."""
+    """Return an answer's provenance: the query's hash, the registry's schema and data version, and the rows read.
+
+    `rows` is the number of rows in the answer. `more` are further items.
+    """
     return {
         **more,
         "query_hash": query_hash[:16],

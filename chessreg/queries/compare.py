@@ -356,7 +356,10 @@ def measure_beyond_controls(database: Database, comparison: RunComparison) -> li
 
 
 def estimate_beyond_control(rows: list[dict[str, Any]], subject: Subject, column: str, unit: float) -> Estimate:
-    """Return the difference of a subject's only edit from its controls, as a share of 1. Unknown for several edits."""
+    """Return the difference of a subject's only edit from its controls, as a share of 1. Unknown for several edits.
+
+    `column` of `rows` has the difference, and `unit` is its value for a share of 1, such as 100 for percent.
+    """
     run_rows = [row for row in rows if row.get("runs", row.get("run")) == subject.label]
     value_rows = [row for row in run_rows if row[column] is not None]
     if len(value_rows) != 1 or subject.attempt_id:

@@ -245,7 +245,7 @@ def pool_rows(plot: Plot, rows: Sequence[Row]) -> list[Row]:
 
 
 def draw_single_values(axis: Axes, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str]) -> None:
-    """Draw every row as a small dot, in the color of its series."""
+    """Draw every row as a small dot. `parts` are the rows by series, and the place in `series` determines the color."""
     for label, rows in parts.items():
         color = COLORS[series.index(label) % len(COLORS)]
         values = [[row[name] for row in rows] for name in (plot.x, plot.y)]
@@ -255,7 +255,10 @@ def draw_single_values(axis: Axes, plot: Plot, parts: Mapping[str, list[Row]], s
 def draw_lines(
     axis: Axes, result: QueryResult, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str]
 ) -> None:
-    """Draw one line with markers per series, with a tick for each whole number on the x axis."""
+    """Draw one line with markers per series, with a tick for each whole number on the x axis.
+
+    `parts` are the rows by series. The place in `series` determines color and marker.
+    """
     for label, rows in parts.items():
         place = series.index(label)
         ordered = sorted(rows, key=lambda row: row[plot.x])
@@ -281,7 +284,10 @@ def draw_lines(
 def draw_bars(
     axis: Axes, result: QueryResult, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str]
 ) -> None:
-    """Draw groups of bars: one group per x in order of appearance, one bar per series."""
+    """Draw groups of bars: one group per x in order of appearance, one bar per series.
+
+    `parts` are the rows by series. The place in `series` determines color and position in the group.
+    """
     places = list_category_labels([row for rows in parts.values() for row in rows], plot)
     width = 0.8 / len(series)
     for label, rows in parts.items():
@@ -308,7 +314,11 @@ def draw_dots(
     series: Sequence[str],
     places: Sequence[str],
 ) -> None:
-    """Draw values along the horizontal axis: one row per x, from top to bottom, with one dot per series."""
+    """Draw values along the horizontal axis: one row per x, from top to bottom, with one dot per series.
+
+    `parts` are the rows by series, and `places` the values of x in their order. The place in `series` determines color
+    and marker.
+    """
     step = 0.8 / len(series)
     for label, rows in parts.items():
         place = series.index(label)

@@ -522,9 +522,10 @@ def render_result(result: QueryResult, format: str, width: int | None = None, wi
 
 
 def write_result(result: QueryResult, path: Path, format: str | None = None, wide: bool = False) -> str:
-    """Write the answer to a file atomically, by default in the format of the suffix. Return the format.
+    """Write the answer to a file atomically, by default in the format of the suffix. Returns the name of the format.
 
-    Raises BadInputError for a suffix without a format, and for a file that cannot be written.
+    `wide` includes constant columns. Raises BadInputError for a suffix without a format, and for a file that cannot be
+    written.
     """
     format_name = format or SUFFIXES.get(path.suffix.lower())
     if format_name is None:

@@ -44,7 +44,10 @@ class Moments(NamedTuple):
 
     @classmethod
     def from_clusters(cls, clusters: Clusters, total: str, squares: str, n: str) -> Moments:
-        """Return the moments of all values of the clusters that have these three counts."""
+        """Return the moments of all values of the clusters, from the counts with these names.
+
+        `total` is the sum of a cluster's values, `squares` the sum of their squares, and `n` their number.
+        """
         counts = clusters.select_counts(total, squares, n)
         return (
             cls.from_sums(counts.sum_count(total), counts.sum_count(squares), counts.sum_count(n))
@@ -201,5 +204,9 @@ def compute_paired_log10_p(clusters: Clusters, total: str, squares: str, n: str)
 
 
 def compute_cohens_d_of_clusters(clusters: Clusters, total: str, squares: str, n: str, *base: str) -> float | None:
-    """Return Cohen's d, or None if nothing varies. The arguments are those of `compute_welch_log10_p`."""
+    """Return Cohen's d, or None if nothing varies.
+
+    `total`, `squares` and `n` name the counts of the group, and `base` the same three of the baseline, as in
+    `compute_welch_log10_p`.
+    """
     return compute_cohens_d(Moments.from_clusters(clusters, total, squares, n), Moments.from_clusters(clusters, *base))

@@ -344,7 +344,8 @@ def estimate_mean_difference(
 ) -> Estimate:
     """Return the total per trial minus the baseline's, an unbounded quantity, with its interval.
 
-    The arguments are those of `estimate_rate_difference`. One cluster has no interval.
+    The arguments name counts of the clusters: `total` per `trials`, and `base_total` per `base_trials`. One cluster has
+    no interval.
     """
     pairs = clusters.select_counts(total, trials, base_total, base_trials)
     if not pairs.number or not pairs.sum_count(trials) or not pairs.sum_count(base_trials):

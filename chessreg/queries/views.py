@@ -74,8 +74,11 @@ class KindRow(NamedTuple):
 
 
 def parse_kind_record(name: str, version: int, tables: Any, schemas: Any) -> KindRow:
-    """Return a registry's record of a kind. Parts with an unexpected shape, as in a third-party registry, are left
-    out."""
+    """Return a registry's record of the kind `name`, from the recorded JSON of its `tables` and its `schemas` by
+    setting.
+
+    Parts with an unexpected shape, as in a third-party registry, are left out.
+    """
     tables = [table for table in tables if isinstance(table, str)] if isinstance(tables, list) else []
     schemas = {k: v for k, v in schemas.items() if isinstance(v, dict)} if isinstance(schemas, dict) else {}
     return KindRow(name, version, tables, schemas)

@@ -145,9 +145,10 @@ def require_text(word: str, value: str) -> None:
 
 
 def add_name(session: Session, noun: str, target: UUID, name: str) -> None:
-    """Give an entity an additional name; the newest one is shown. Does nothing if it has the name already.
+    """Give the entity `target` (its id) of this noun an additional name; the newest one is shown.
 
-    Raises BadInputError for an invalid name, or one that another entity of this noun has.
+    Does nothing if it has the name already. Raises BadInputError for an invalid name, or one that another entity of
+    this noun has.
     """
     require_free_name(session, noun, target, name)
     if name not in _read_annotation_values(session, noun, target.hex, tables.AnnotationWord.NAME):
@@ -155,7 +156,7 @@ def add_name(session: Session, noun: str, target: UUID, name: str) -> None:
 
 
 def withdraw_annotations(session: Session, noun: str, target: UUID, word: str) -> list[str]:
-    """Withdraw all annotations of an entity with this word, and return their values."""
+    """Withdraw all annotations of the entity `target` with `word` (name, tag, star, …), and return their values."""
     values = _read_annotation_values(session, noun, target.hex, tables.AnnotationWord(word))
     for value in values:
         add_annotation(session, noun, target, word, value, withdrawn=True)
@@ -165,7 +166,10 @@ def withdraw_annotations(session: Session, noun: str, target: UUID, word: str) -
 def _append_annotation(
     session: Session, noun: str, target: str, word: tables.AnnotationWord, value: str, withdrawn: bool
 ) -> None:
-    """Append a row to the log, with a time later than all earlier rows of the same entity and word."""
+    """Append a row to the log, with a time later than all earlier rows of the same entity and word.
+
+    `target` is the entity's id as hex digits. `withdrawn` cancels an earlier row with the same `value`.
+    """
     log, now = tables.Annotation, get_utc_now()
     is_same_key = log.noun == noun, log.target == target, disable_index(log.word) == word
     newest = session.scalar(select(func.max(log.at)).where(*is_same_key))

@@ -79,7 +79,11 @@ def list_matching_runs(
 
 
 def select_run_ids(session: Session, text: str, sort: str, archived: bool = False) -> Select[Any]:
-    """Return the statement that selects the ids of matching runs as 32 hex digits."""
+    """Return the statement that selects the ids of runs that match the filter `text`, as 32 hex digits, ordered by
+    `sort`.
+
+    `archived` includes archived runs.
+    """
     conditions = filter_conditions(session, text, archived)
     return select(build_run_id_hex(session)).where(*conditions).order_by(*make_sort_columns(session, sort))
 
@@ -143,7 +147,10 @@ def match_word(
 
 
 def match_run_field(session: Session, field: str, sign: str, value: str) -> ColumnElement[bool]:
-    """Return the condition that a field of `run` has this value. An empty value matches everything."""
+    """Return the condition that `field` of the table `run` compares by `sign` (`=`, `:`, `<`, …) to `value`.
+
+    An empty value matches everything.
+    """
     run = tables.Run
     if not value:  # `kind:` while it is typed
         return true()
@@ -268,7 +275,10 @@ def match_like(session: Session, column: Any, pattern: str) -> ColumnElement[boo
 
 
 def match_setting(session: Session, name: str, sign: str, value: str) -> ColumnElement[bool]:
-    """Return the condition on a setting: `=` tests equality, `:` also finds part of a text, others compare."""
+    """Return the condition on the setting `name`, a dotted path.
+
+    The sign `=` tests equality with `value`, `:` also finds part of a text, and others compare.
+    """
     text = func.lower(select_setting_value(session, name, text=True))
     if not value:
         return text.is_not(None)

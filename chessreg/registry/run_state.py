@@ -109,7 +109,7 @@ def count_done(session: Session, run_id: UUID, units: range | None = None) -> in
 
 
 def read_complete_units(session: Session, run_id: UUID, low: int = 0, high: int | None = None) -> set[int]:
-    """Return the complete units of a run in [low, high)."""
+    """Return the complete units of a run in [`low`, `high`), by default all."""
     ranges = select(UnitRange.start, UnitRange.stop).where(UnitRange.run_id == run_id, UnitRange.stop > low)
     if high is not None:
         ranges = ranges.where(UnitRange.start < high)

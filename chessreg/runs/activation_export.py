@@ -72,7 +72,10 @@ def write_dataset(
     facts: dict[str, Any],
     on_progress: Callable[[float, str], None],
 ) -> None:
-    """Write the folder that `datasets.load_from_disk` reads: Arrow streams, dataset_info.json and state.json."""
+    """Write the folder that `datasets.load_from_disk` reads: Arrow streams, dataset_info.json and state.json.
+
+    `points` are the hook points, and `facts` the description of the activations in dataset_info.json.
+    """
     import pyarrow as pa
     from datasets import Array2D, DatasetInfo, Features, Value
 
@@ -126,7 +129,7 @@ def write_safetensors(
     facts: dict[str, Any],
     on_progress: Callable[[float, str], None],
 ) -> None:
-    """Write files of safetensors in the stored type, and facts.json."""
+    """Write the hook points `points` as files of safetensors in the stored type, and `facts` as facts.json."""
     import torch
     from safetensors.torch import save_file
 

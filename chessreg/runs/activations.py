@@ -134,7 +134,10 @@ class CachedActivations:
 
     def batches(self, layer: int, batch_rows: int = 4096, seed: int = 0, epoch: int = 0) -> Any:
         """Yield shuffled batches of one layer, each row once per epoch: `.rows` are row numbers, `[hook point]`
-        activations."""
+        activations.
+
+        A batch has `batch_rows` rows, the last one fewer. `seed` and `epoch` determine the order.
+        """
         return self.array.iter_batches(self.hook_point(layer), batch_rows, seed=seed, epoch=epoch)
 
 
@@ -155,8 +158,9 @@ def map_cached_hook_points(group: tables.ActivationCache, n_layers: int, pattern
 def load_cache(inputs: Inputs, reference: str, field: str = "cache", pattern: str = RESID_POST) -> CachedActivations:
     """Return the activations behind an input reference.
 
-    Raises NotFoundError or BadInputError if they are not completely in the store, CorruptError if their bytes differ
-    from those published, and ChessregError if the groups do not cover each unit once.
+    `field` is the setting with the reference, for error messages and the record of inputs. `pattern` names the hook
+    point of a layer. Raises NotFoundError or BadInputError if they are not completely in the store, CorruptError if
+    their bytes differ from those published, and ChessregError if the groups do not cover each unit once.
     """
     from store.arrays import ActivationArray
 

@@ -224,7 +224,7 @@ class RunAttempt:
             raise ChessregError(self.outage)
 
     def end(self, state: str, cause: str, message: str | None, code: int) -> None:
-        """Write the inputs and the end of the attempt: state, cause, message and exit status.
+        """Write the inputs and the end of the attempt: `state`, `cause`, `message` and the exit status `code`.
 
         Raises ChessregError if a finished attempt could not be ingested.
         """

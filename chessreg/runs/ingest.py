@@ -151,7 +151,10 @@ def is_row_error(error: Exception, dialect: str) -> bool:
 def ingest_rows(
     session: Session, fragment: Fragment, chunks: list[tuple[str, list[dict[str, Any]]]], report: IngestReport
 ) -> None:
-    """Insert the rows of one fragment, inside one transaction. Raises MissingParentError."""
+    """Insert the rows of one fragment, inside one transaction, and count them in `report`.
+
+    `chunks` are (table, rows) in the order of the fragment. Raises MissingParentError.
+    """
     if session.get(tables.FragmentRecord, fragment.name) is not None:
         return
     by_table: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -364,8 +367,10 @@ def key_conditions(table: Table, key: list[str], row: dict[str, Any]) -> list[An
 
 
 def compare_rows(session: Session, table: Table, rows: list[dict[str, Any]], report: IngestReport) -> None:
-    """Compare rows of complete units with the stored ones. Equal rows count as repeated, others become conflicts, once
-    each."""
+    """Compare `rows` of complete units with the stored ones and count them in `report`.
+
+    Equal rows count as repeated, others become conflicts, once each.
+    """
     key = [column.name for column in table.primary_key]
     stored_texts = read_conflict_texts(session, table.name, {row["run_id"] for row in rows}) if rows else set()
     for row in rows:

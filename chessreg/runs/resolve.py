@@ -85,7 +85,9 @@ def resolve_spec(kind: Kind, spec: Spec, inputs: Inputs) -> ResolvedSpec:
 
 
 def count_spec_units(kind: Kind, spec: Spec, spec_hash: str, inputs: Inputs) -> ResolvedSpec:
-    """Return a resolved spec with its number of units. Raises BadInputError if there are none or too many."""
+    """Return `spec`, whose hash is `spec_hash`, with its number of units. Raises BadInputError if there are none or too
+    many.
+    """
     units = kind.units(spec, inputs)
     if units is None:
         raise BadInputError(f"`units` of kind {kind.name} returned nothing", "return the number of units of a spec")

@@ -116,7 +116,10 @@ def find_items(database: Database, references: Iterable[str], *, inputs: bool) -
 def push_items(
     database: Database, store: Store, place: TransferPlace, wanted: Iterable[TransferItem]
 ) -> TransferReport:
-    """Copy items to a place, and record their location. Raises NotFoundError for bytes that are not in the store."""
+    """Copy the items in `wanted` to `place`, and record their location. Returns which were sent and which were there.
+
+    Raises NotFoundError for bytes that are not in the store.
+    """
     report = TransferReport()
     trust.remember_place(place)
     for item in wanted:

@@ -85,8 +85,10 @@ def carry_states(database: Database, source: Store, target: Store, runs: Iterabl
 def copy_states(
     database: Database, source: Store | TransferPlace, target: Store | TransferPlace, references: Iterable[str]
 ) -> int:
-    """Copy the states of the runs among these references. Returns 0 if either side is a bucket, which holds no
-    states."""
+    """Copy the states of the runs among `references` from `source` to `target`. Returns their number.
+
+    It is 0 if either side is a bucket, which holds no states.
+    """
     one, other = (place.store if isinstance(place, FolderPlace) else place for place in (source, target))
     if not (isinstance(one, Store) and isinstance(other, Store)):
         return 0

@@ -57,7 +57,10 @@ def read_running_attempts(database: Database) -> RunningAttempts:
 
 
 def mark_lost(database: Database, attempts: list[UUID], cause: tables.Cause, message: str) -> int:
-    """Mark attempts as lost unless they have ended meanwhile. Return the number marked."""
+    """Mark attempts as lost with this cause and message unless they have ended meanwhile. Returns the number marked.
+
+    `attempts` are ids.
+    """
     if not attempts:
         return 0
     lost_count = 0

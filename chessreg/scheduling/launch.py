@@ -252,9 +252,9 @@ def launch_orders(
 
 
 def name_run(session: Session, planned: PlannedRun, differs: str, group: UUID) -> None:
-    """Name a run as ordered, or an unnamed run of a sweep after its settings.
+    """Name a run as ordered, or an unnamed run of a sweep after `differs`, the settings in which it differs.
 
-    Raises BadInputError if another run has the ordered name.
+    `group` makes the name unique if another run has it. Raises BadInputError if another run has the ordered name.
     """
     run_id, name, now = planned.run_id, planned.order.name, names.read_name(session, "run", planned.run_id)
     if name and name != now:

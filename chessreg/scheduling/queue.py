@@ -286,7 +286,7 @@ def retry_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
 
 
 def settle_cancelled_job(session: Session, job: Job, cause: Cause, message: str | None) -> None:
-    """Mark a cancelled job as ended, and requeue it if a retry was requested meanwhile."""
+    """Mark a cancelled job as ended with `cause` and `message`, and requeue it if a retry was requested meanwhile."""
     end_job(job, cause, "cancelled" if cause is Cause.KILLED else message)
     if job.detail.get(RETRY_KEY):
         retry_jobs(session, [job])

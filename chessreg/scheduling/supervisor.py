@@ -304,7 +304,10 @@ class Supervisor:
         )
 
     def end_attempt(self, job: Job, attempt: str, cause: Cause, message: str | None, code: int | None) -> None:
-        """Write the end of an attempt that could not record it itself or did not know the cause."""
+        """Write the end of `attempt` (its id), which could not record it itself or did not know the cause.
+
+        `code` is the exit status of the worker.
+        """
         from store.fragments import FragmentWriter
 
         with self.database.read() as session:

@@ -22,7 +22,7 @@ def find_annotated(sql: SqlSession, noun: str, word: str, ids: Sequence[UUID]) -
 
 
 def toggle_annotation(sql: SqlSession, noun: str, ids: Sequence[UUID], word: str) -> bool:
-    """Add an annotation without a text (star, pin, archive) to all of these, or remove it if all of them have it.
+    """Annotate all of `ids` with a `word` that has no text (star, pin, archive), or remove it if all of them have it.
 
     Returns whether they have it now.
     """
@@ -36,12 +36,15 @@ def toggle_annotation(sql: SqlSession, noun: str, ids: Sequence[UUID], word: str
 
 
 def annotate_targets(sql: SqlSession, noun: str, ids: Sequence[UUID], word: str, text: str) -> None:
-    """Add an annotation to every target. Raises BadInputError if a name is invalid or already used."""
+    """Add the annotation `word` with `text` to every id of this noun. Raises BadInputError if a name is invalid or
+    already used.
+    """
     for id in ids:
         names.add_annotation(sql, noun, id, word, text)
 
 
 def remove_tag(sql: SqlSession, noun: str, ids: Sequence[UUID], tag: str) -> None:
+    """Withdraw `tag` from every id of this noun."""
     for id in ids:
         names.add_annotation(sql, noun, id, "tag", tag, withdrawn=True)
 

@@ -104,7 +104,7 @@ def normalize_state_word(word: str) -> str:
 
 
 def make_field_condition(session: Session, field: str, sign: str, value: str) -> ColumnElement[bool]:
-    """Return the SQL condition of one word of the jobs filter: FIELD, SIGN, VALUE.
+    """Return the SQL condition that `field` of a job compares by `sign` (`=`, `:`, `<`, …) to `value`.
 
     Raises BadInputError if the value is not a number or time in a field of numbers or times.
     """

@@ -473,8 +473,11 @@ def find_runs_of_model(sql: SqlSession, reference: str) -> set[UUID]:
 
 
 def list_run_candidates(session: Session, sql: SqlSession, kind: str, of_model: Collection[UUID] = ()) -> list[Row]:
-    """Return the newest runs of a kind and of kinds accepted in its place. `begins` is where a cache's part of its
-    dataset begins."""
+    """Return the newest runs of a kind and of kinds accepted in its place.
+
+    Runs in `of_model`, those of the chosen model, come first. The field `begins` is where a cache's part of its dataset
+    begins.
+    """
     from chessreg.entities.run import format_typed_reference
     from tui.data.run_rows import make_run_rows
 

@@ -85,7 +85,12 @@ def list_tree_lines(trees: Trees, ways: Collection[str], folded: Collection[str]
 def iter_branch_lines(
     branch: Branch, way: str, folded: Collection[str], guide: str, under: str, key: str
 ) -> Iterator[Row]:
-    """Yield the lines of a branch and of those below it, with tree guides. Folded branches yield one line."""
+    """Yield the lines of a branch and of those below it, with tree guides. Branches whose key is in `folded` yield one
+    line.
+
+    `way` is `up` or `down`, `guide` is drawn before the branch's own line, `under` before the lines below it, and `key`
+    identifies the branch.
+    """
     closed = key in folded and bool(branch.branches)
     yield {
         "way": WAY_LABELS[way],

@@ -81,7 +81,8 @@ def make_gpu_grid(
 ) -> tuple[Sequence[TableColumn], list[Line]]:
     """Return columns and rows with one row per GPU: utilization, memory and job.
 
-    A machine without GPUs, or without running jobs, has one row. CPU and memory of a machine follow its name.
+    `going` are the active jobs, `history` the recent loads by host, and `width` the cells available. A machine without
+    GPUs, or without running jobs, has one row. CPU and memory of a machine follow its name.
     """
     cells = 16 if width >= HISTORY_MIN_WIDTH_CELLS else 8
     columns = (

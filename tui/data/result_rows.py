@@ -142,7 +142,9 @@ class RowCounts(NamedTuple):
 def count_fitting_rows(
     session: Session, table: Any, ids: Sequence[UUID], fits: Sequence[ColumnElement[bool]]
 ) -> dict[UUID, RowCounts] | None:
-    """Return the row counts of each run, or None if they have more than STRETCH rows together."""
+    """Return the counts of the rows of each run in `ids` and of those that meet `fits`, or None if they have more than
+    STRETCH rows together.
+    """
     each = and_(true(), *fits).label("fits")
     stretch = select(table.run_id, each).where(table.run_id.in_(ids)).limit(JoinedPages.STRETCH + 1).subquery()
     query = select(stretch.c.run_id, func.count(), func.count().filter(stretch.c.fits)).group_by(stretch.c.run_id)

@@ -102,7 +102,10 @@ def list_metric_names(session: Session, ids: Sequence[UUID]) -> list[str]:
 def make_run_rows(
     sql: SqlSession, records: Sequence[tables.Run], stale: Collection[UUID], metrics: Sequence[str] = ()
 ) -> list[Row]:
-    """Return the rows that `chessreg runs list` shows for these runs; no other run is read."""
+    """Return the rows that `chessreg runs list` shows for these runs; no other run is read.
+
+    `stale` are the ids of stale runs, and `metrics` the metrics whose last values are added.
+    """
     ids = [record.id for record in records]
     shorts, last = identity.shorten_ids(ids), run_filter.read_last_metrics(sql, ids, metrics) if metrics else {}
     return [

@@ -328,7 +328,10 @@ def make_json_field(document: Any, name: str, dialect: str) -> ComputedField:
 
 
 def make_mask(view: View, array: Callable[[str], Any], rows: int, words: Sequence[Term] | None = None) -> Any:
-    """Return which rows match all words (by default, the view's): a boolean array [rows]."""
+    """Return which rows match all words (by default, the view's): a boolean array [rows].
+
+    `array(field)` returns the Arrow array of a column.
+    """
     import numpy as np
     import pyarrow.compute as pc
 

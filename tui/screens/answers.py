@@ -320,7 +320,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         return self._answered or self.scoped_question
 
     def show(self, answer: AnswerTable, rows: list[Row], question: ScreenQuestion, keep: bool = False) -> None:
-        """Show the rows of an answer under a title that states the question."""
+        """Show the rows of an answer under a title that states the question. `keep` keeps the cursor."""
         note = ", with unfinished runs" if question.partial else ""
         scoring = f", scoring {question.scoring}" if question.scoring != "paper" else ""
         title = question.title[:1].upper() + question.title[1:]

@@ -113,7 +113,10 @@ class StateScreen(DrawingScreen):
 
 
 def make_state_screen(state: EditedState, pages: Pages, place: int, row: Mapping[str, Any]) -> StateScreen:
-    """Return the screen for a state: CaseScreen if the run reads the next token, else EditScreen."""
+    """Return the screen for a state: CaseScreen if the run reads the next token, else EditScreen.
+
+    It starts with `row`, which is at `place` in `pages`.
+    """
     return EditScreen(pages, place, row) if state.case is None else CaseScreen(pages, place, row)
 
 

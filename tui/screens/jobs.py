@@ -140,7 +140,10 @@ class JobActionsScreen(AppScreen):
     async def write_change(
         self, done: str, nothing: str, do: Callable[..., Any], row: Mapping[str, Any], whole: bool
     ) -> None:
-        """Write a change of one job or its whole launch, report how many jobs changed, and reload."""
+        """Call `do(sql, jobs)` for the job of `row` or, if `whole`, its whole launch, and reload.
+
+        The notice is `done` with the number of changed jobs, or `nothing` if none changed.
+        """
         from tui.data import job_rows
 
         def apply_change(session: Any) -> int:

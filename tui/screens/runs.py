@@ -347,6 +347,7 @@ def list_compared_setting_names(spec: Mapping[str, Any], under: str = "") -> lis
 
 def read_run_page(session: Session, filter_text: str, sort: str, metrics: Sequence[str], number: int,
          marked: Collection[UUID]) -> RunPage:  # fmt: skip
+    """Return page `number` of the runs that match, with the marked runs that do not match."""
     pages = list_run_pages(session, filter_text, sort, metrics)
     count_rows_to(pages, number * PAGE_ROWS)
     return RunPage(pages, number, pages.read_page(number), set(marked) - filter_run_ids(session, filter_text, marked))

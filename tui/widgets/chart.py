@@ -142,7 +142,9 @@ def draw_legend(labels: list[str], width: int) -> list[list[tuple[str, str]]]:
 
 
 def draw_line_panel(chart: Chart, panel: Panel, width: int, height: int) -> list[list[tuple[str, str]]]:
-    """Draw a panel of lines: title, axes with ticks, dotted lines between the marks, and whiskers for intervals."""
+    """Draw a panel of lines in `width` × `height` cells: title, axes with ticks, dotted lines between the marks, and
+    whiskers for intervals.
+    """
     low, high = find_value_range(chart.list_points())
     top, bottom, right = 2, height - 3, width - 3
     marks_y = choose_ticks(low, high, max(1, min(MAX_TICKS, (bottom - 1 - top) // 3)))
@@ -205,8 +207,11 @@ def round_to_cells(length: float) -> int:
 
 
 def draw_whisker(canvas: Canvas, x: int, row: object, point: Point, style: str) -> None:
-    """Draw the interval from end to end, except an end that falls on the mark. Lengths are rounded, not positions, so
-    that a symmetric interval looks symmetric."""
+    """Draw the interval of `point` at column `x` from end to end, except an end that falls on the mark.
+
+    `row(value)` is the line of a value. Lengths are rounded, not positions, so that a symmetric interval looks
+    symmetric.
+    """
     assert callable(row)
     middle = round(row(point.y))
     for end, cap in ((point.high, "┬"), (point.low, "┴")):
@@ -296,16 +301,17 @@ class Canvas:
         return self._cells[y][x][0]
 
     def put(self, x: int, y: int, character: str, style: str = "") -> None:
+        """Set the character and style of cell (`x`, `y`). Cells outside the canvas are ignored."""
         if 0 <= x < self.width and 0 <= y < self.height:
             self._cells[y][x] = (character, style)
 
     def write_text(self, x: int, y: int, text: str, style: str = "") -> None:
-        """Write text of single-cell characters from (x, y) to the right."""
+        """Write text of single-cell characters from (`x`, `y`) to the right."""
         for n, character in enumerate(text):
             self.put(x + n, y, character, style)
 
     def draw_line(self, x0: float, y0: float, x1: float, y1: float, style: str) -> None:
-        """Draw dots from the middle of cell (x0, y0) to the middle of (x1, y1), only over blanks and dots."""
+        """Draw dots from the middle of cell (`x0`, `y0`) to the middle of (`x1`, `y1`), only over blanks and dots."""
         steps = int(max(2 * abs(x1 - x0), 4 * abs(y1 - y0), 1))
         for n in range(steps + 1):
             share = n / steps

@@ -339,7 +339,9 @@ def format_plan(
 
 
 def format_plan_facts(plan: Row, checked: FormCheck, wide: bool, run_key: str) -> Text:
-    """Return units, rows, bytes and time, one per line if there is enough space."""
+    """Return units, rows, bytes and time of a plan, one per line if it is `wide`. `run_key` is the key that runs the
+    form.
+    """
     units = "unknown until its inputs exist"
     if plan["units"] is not None:
         units = f"{plan['units']:,}" + (

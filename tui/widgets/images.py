@@ -120,8 +120,11 @@ def load_font(size: int) -> FreeTypeFont:
 def draw_board_image(
     frame: BoardFrame, grounds: Mapping[int, Color], signs: Mapping[int, str], numbers: Mapping[int, str], arrow: Color
 ) -> Image:
-    """Draw a board of 8 × SIDE pixels. Backgrounds, signs and numbers match the text board. The ranks and files are at
-    the edges, and an arrow's width is proportional to its weight."""
+    """Draw a board of 8 × SQUARE_PIXELS pixels.
+
+    `grounds`, `signs` and `numbers` are those of the text board by square. The ranks and files are at the edges. Arrows
+    are drawn in `arrow`, with a width proportional to their weight.
+    """
     from PIL import Image, ImageDraw
 
     from chessreg.games.boards.boardframe import EMPTY

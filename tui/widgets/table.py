@@ -292,7 +292,11 @@ class PageTable(ScrollView, can_focus=True):
             self._show(self.whole, None, keep, 0, True)
 
     def show_narrowed(self, whole: Pages, pages: Pages, first: Sequence[Mapping[str, Any]], keep: bool) -> None:
-        """Show the matching rows. Ignored if the table shows another list by now."""
+        """Show `pages`, the rows of `whole` that match, whose first page is `first`. Ignored if the table shows another
+        list by now.
+
+        `keep` keeps the cursor.
+        """
         if whole is self.whole:
             self._show(pages, first, keep, 0, True)
 
@@ -710,7 +714,10 @@ class PageTable(ScrollView, can_focus=True):
 def fit_segments(
     parts: Sequence[tuple[str, Style]], width: int, right: bool, ends: bool, style: Style
 ) -> list[Segment]:
-    """Return styled texts cut or padded to exactly this many cells, like `fit_text`."""
+    """Return the styled texts `parts` cut or padded to exactly `width` cells, like `fit_text` with `right` and `ends`.
+
+    Padding has `style`.
+    """
     text = "".join(part for part, _ in parts)
     room = width - cell_len(text)
     if room < 0 and (ends or right):

@@ -312,8 +312,11 @@ def drop_unmatched(result: QueryResult) -> QueryResult:
 def add_differences(
     row: dict[str, Any], runs: Sequence[RecordedRun], value: PublishedValue, comparison: PaperComparison
 ) -> None:
-    """Add to our row's reasons every difference between the settings of its runs and the paper's, and name the values
-    of settings that the paper does not state."""
+    """Add to the reasons of our `row` every difference between the settings of its `runs` and the paper's.
+
+    `value` is the published number, and `comparison` compares the settings. Settings that the paper does not state are
+    added with our values.
+    """
     differences, free = dict.fromkeys(filter(None, [row["reasons"]])), dict[str, None]()
     if value.runs and not runs:
         differences["no run of this registry is behind the row"] = None

@@ -116,8 +116,10 @@ class HomeActor(StoreActor):
     def take(
         self, store: str, name: str, fragment: bytes, attempt: str, items: list[TransferItem], node: ActorStore
     ) -> None:
-        """Fetch the bytes that a fragment refers to from a node, place the fragment for ingest, and record the
-        locations."""
+        """Fetch the bytes of `items` from `node`, place the fragment for ingest in the store, and record the locations.
+
+        `name` and `fragment` are the file name and the bytes of the fragment, and `attempt` is the id of its attempt.
+        """
         from chessreg.registry.machine import describe_this_machine
         from chessreg.registry.tables.types import get_utc_now
         from chessreg.runs.attempt import to_fragment_row

@@ -365,7 +365,10 @@ def query_states(jobs: set[str]) -> dict[str, tuple[str, Placement]]:
 
 
 def parse_placement(job: str, state: str, partition: str, node: str, start: str, reason: str) -> Placement:
-    """Return the placement in a line of squeue. Only a waiting job has a reason and an expected start."""
+    """Return the placement in a line of squeue, whose fields are the arguments.
+
+    Only a job whose `state` is pending has a `reason` and an expected `start`.
+    """
     if state not in WAITING_STATES:
         return Placement(job, partition, node)
     return Placement(job, partition, "", "" if reason in NO_REASON_WORDS else reason, parse_start_time(start))
