@@ -33,10 +33,10 @@ def find_differing_number_files(database: Database) -> Iterator[Path]:
                         yield path
 
 
-def store_numbers(database: Database, run_id: UUID | None = None) -> None:
+def store_numbers(database: Database, run_id: UUID | None = None, timeout: float | None = None) -> None:
     """Write the missing files of the parts of all queries, or of those that show a run if it has many units.
 
-    Does nothing if the registry or the folder cannot be written, or if a query fails.
+    `timeout`: seconds per query. Does nothing if the registry or the folder cannot be written, or if a query fails.
     """
     import duckdb
     from sqlalchemy import select
@@ -51,4 +51,11 @@ def store_numbers(database: Database, run_id: UUID | None = None) -> None:
             kinds = set(session.scalars(many if run_id is None else many.where(Run.id == run_id)))
         for entry in list_entries():
             if entry.stored and not kinds.isdisjoint(entry.kinds):
-                run_query(database, entry)
+                run_query(database, entry, timeout=timeout)
+
+
+if __name__ == "__main__":  # started by the supervisor, for the registry in CHESSREG_REGISTRY
+    from chessreg.registry.database import Database
+
+    with Database.open(None, create=False) as opened:
+        store_numbers(opened, timeout=3600)

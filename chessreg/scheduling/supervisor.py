@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -17,13 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
+from chessreg import child
 from chessreg.errors import ChessregError
 from chessreg.masking import mask
 from chessreg.registry.database import Database
 from chessreg.registry.states import get_state_word
-from chessreg.registry.tables import Attempt, Cause, Job, JobState
+from chessreg.registry.tables import Attempt, Cause, Job, JobState, Run
 from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs.attempt import to_fragment_row
 from chessreg.runs.ingest import ingest_fragments
@@ -47,6 +50,7 @@ OFFER_INTERVAL_S = 2.0  # for jobs that did not fit
 FREED_SPACE_BYTES = 16 << 20  # freed space after which a job with a full disk is retried
 FULL_DISK_TIMEOUT_S = 600.0  # retried after this time too, since quotas and remote disks are not visible here
 IDLE_TIMEOUT_S = 300.0
+LONG_RUN_UNITS = 10_000  # the numbers of complete runs with at least this many units are stored between jobs
 
 
 class Supervisor:
@@ -66,13 +70,18 @@ class Supervisor:
         self._refused: set[UUID] = set()  # jobs that did not fit when last offered
         self._watched = self._offered = -1e9
         self._busy = time.monotonic()
+        self._long_runs = 0  # complete runs with many units when their numbers were last stored
 
     def run(self) -> None:
         """Work until there is nothing to do, or until a signal."""
         down = ""
+        was_active = False
         while not self.stopping:
             try:
                 active = self.run_once()
+                if was_active and not active:
+                    self.store_numbers()
+                was_active = active
                 if down:
                     log_line("the registry responds again")
                 down = ""
@@ -91,6 +100,17 @@ class Supervisor:
                 return
             self.pause(LOOP_INTERVAL_S)
         self.requeue_running_jobs()
+
+    def store_numbers(self) -> None:
+        """Start a process that stores the numbers of complete runs for later queries, if long runs have completed."""
+        long_runs = select(func.count()).where(Run.completed_at.is_not(None), Run.units >= LONG_RUN_UNITS)
+        with self.database.read() as session:
+            number = session.scalar(long_runs) or 0
+        if number != self._long_runs:
+            self._long_runs = number
+            command, quiet = child.build_python_command("chessreg.queries.numbers"), subprocess.DEVNULL
+            environment = child.build_child_environment()
+            subprocess.Popen(command, env=environment, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
 
     def pause(self, seconds: float) -> None:
         """Sleep for `seconds`, or until a signal."""

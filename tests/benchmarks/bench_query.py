@@ -2,10 +2,11 @@
 
     python tests/benchmarks/bench_query.py [--games 1000000] [--keep FOLDER] [--json]
 
-Prints bytes per game on disk, the time of the very first answer (which leaves complete runs as Parquet files next to
-the registry), of the first answer of a later process including its start, and of the second answer in it. CPU seconds
-are compared with a plain DuckDB process that aggregates the same files. Goals: at most 1 kB a game in SQL and 100 bytes
-beyond, 1.5 s, 0.2 s, 4 times plain DuckDB. FOLDER can be one of large_registry.py, which has trials too.
+Each run ends as `chessreg run` ends it: its rows are written as a Parquet file next to the registry, and its numbers
+are stored. Prints bytes per game on disk, the time of the very first answer, of the first answer of a later process
+including its start, and of the second answer in it. CPU seconds are compared with a plain DuckDB process that
+aggregates the same files. Goals: at most 1 kB a game in SQL and 100 bytes beyond, 1.5 s, 0.2 s, 4 times plain DuckDB.
+FOLDER can be one of large_registry.py, which has trials too.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from uuid import UUID
 import numpy as np
 from sqlalchemy import func, select
 
+from chessreg.queries.numbers import store_numbers
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import hash_canonical_json, make_id, make_uuid
@@ -62,12 +64,13 @@ with Database.open(sys.argv[1], create=False) as database:
 """
 
 
-def fill(database: Database, store: Store, games: int) -> float:
-    """Runs of `games` games in all, as the workers of `run play` leave them; returns the CPU seconds of ingest."""
+def fill(database: Database, store: Store, games: int) -> tuple[float, float]:
+    """Runs of `games` games in all, as the workers of `run play` leave them; returns the CPU seconds of ingest, and of
+    storing the numbers of each run when it ends."""
     with database.write() as session:
         machine, checkpoint, engine = insert_parents(session)
         made = [arm(session, number, games // ARMS, machine, checkpoint, engine) for number in range(ARMS)]
-    seconds = 0.0
+    seconds = stored = 0.0
     for number, (run, attempt) in enumerate(made):
         with FragmentWriter(store, run.id.hex, attempt.id.hex, flush_rows=50_000, flush_bytes=1 << 30) as writer:
             for row in rows(number, run.id, attempt.id, games // ARMS):
@@ -78,7 +81,10 @@ def fill(database: Database, store: Store, games: int) -> float:
         started = time.process_time()
         ingest_fragments(database, store)
         seconds += time.process_time() - started
-    return seconds
+        started = time.process_time()
+        store_numbers(database, run.id)
+        stored += time.process_time() - started
+    return seconds, stored
 
 
 def insert_parents(session: Any) -> tuple[UUID, UUID, UUID]:
@@ -205,9 +211,9 @@ def main() -> None:
         found: dict[str, Any] = {}
         if not (folder / "registry.db").exists():
             with Database.open(folder / "registry.db") as database:
-                found["ingest, games per CPU s"] = options.games / fill(
-                    database, Store.create(folder / "store"), options.games
-                )
+                ingested, stored = fill(database, Store.create(folder / "store"), options.games)
+                found["ingest, games per CPU s"] = options.games / ingested
+                found["end of runs, games per CPU s"] = options.games / stored
         with Database.open(folder / "registry.db", create=False) as database, database.read() as session:
             games, trials = (session.scalar(select(func.count()).select_from(t)) for t in (tables.Game, tables.Trial))
         found["games"], found["trials"] = games, trials
@@ -222,8 +228,8 @@ def main() -> None:
         return
     sizes = ", ".join(f"{size / games:.0f} {name}" for name, size in found["bytes"].items())
     print(f"{games:,} games and {trials:,} trials; bytes per game: {sizes}", end="")
-    ingested = "ingest, games per CPU s"
-    print(f"; ingested at {found[ingested]:,.0f} games per CPU s" if ingested in found else "")
+    rates = [f"; {name} {found[name]:,.0f}" for name in found if name.endswith("games per CPU s")]
+    print("".join(rates))
     for name in QUERIES if trials else QUERIES[:-1]:
         times = found[name]
         cpu, plain = times["CPU"], times["plain DuckDB, CPU"]

@@ -18,6 +18,7 @@ from uuid import UUID
 from bench_query import ARMS, NOW, arm, insert_parents
 from sqlalchemy import text
 
+from chessreg.queries.numbers import store_numbers
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import hash_canonical_json, make_id, make_uuid
@@ -30,7 +31,7 @@ STATES_PER_GAME = 10
 
 SERIES = {
     "sqlite": "WITH RECURSIVE units(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM units WHERE n + 1 < {count})",
-    "postgresql": "WITH units AS MATERIALIZED (SELECT generate_series(0, {count} - 1) AS n)",
+    "postgresql": "WITH units AS MATERIALIZED (SELECT generate_series(0::bigint, {count} - 1) AS n)",
 }
 # A different, repeatable number from 0 to modulus - 1 per unit and purpose.
 DRAW = "(((n + 1) * 7919 + {seed}) * 104729 + n / 7) % 999983 % {modulus}"
@@ -159,7 +160,10 @@ def main() -> None:
     with Database.open(options.url or options.folder / "registry.db") as database:
         Store.create(options.folder / "store")
         fill_registry(database, options.games, options.trials)
-    print(f"made in {time.perf_counter() - started:.0f} s, {time.process_time() - before:.0f} CPU s")
+        print(f"made in {time.perf_counter() - started:.0f} s, {time.process_time() - before:.0f} CPU s")
+        started, before = time.perf_counter(), time.process_time()
+        store_numbers(database, timeout=3600)
+        print(f"numbers stored in {time.perf_counter() - started:.0f} s, {time.process_time() - before:.0f} CPU s")
 
 
 if __name__ == "__main__":

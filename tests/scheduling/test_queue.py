@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from uuid import UUID
 
@@ -13,7 +14,8 @@ from sqlalchemy import update
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.identity import make_id
-from chessreg.scheduling import queue
+from chessreg.registry.tables.types import get_utc_now
+from chessreg.scheduling import queue, supervisor
 from chessreg.scheduling.executors import open_executor
 from chessreg.scheduling.launch import ExpectedInputs
 from chessreg.scheduling.status import find_log
@@ -96,3 +98,23 @@ def test_a_folder_whose_name_is_not_utf8_queues_nothing(desk):
         desk.launch(desk.order(count=2))
     assert len(caught.value.message) < 100
     assert desk.jobs() == []
+
+
+def test_the_numbers_of_a_long_run_are_stored_once(desk, monkeypatch):
+    started = []
+    monkeypatch.setattr(supervisor, "LONG_RUN_UNITS", 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", lambda command, **options: started.append((command, options["env"])))
+        desk.supervisor.store_numbers()
+        assert started == []
+        now = get_utc_now()
+        with desk.session.database.write() as sql:
+            sql.add(
+                tables.Run(id=make_id(), kind="play", version=1, spec={}, spec_hash="a" * 64, explicit=[], units=3,
+                           created_at=now, completed_at=now)
+            )  # fmt: skip
+        desk.supervisor.store_numbers()
+        desk.supervisor.store_numbers()
+    [(command, environment)] = started
+    registry = str(desk.session.database.place.path)
+    subprocess.run(command, env=environment | {"CHESSREG_REGISTRY": registry}, check=True)
