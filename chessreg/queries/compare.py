@@ -347,7 +347,7 @@ def measure_beyond_controls(database: Database, comparison: RunComparison) -> li
         ]
         rows = run_query(database, title, run=runs, partial=True).rows if runs else []
         for control in ("random", "shuffled"):
-            values = [estimate_beyond_control(rows, subject, f"delta_{control}", unit) for subject in subjects]
+            values = [estimate_beyond_control(rows, subject, f"minus_{control}", unit) for subject in subjects]
             if any(value.value is not None for value in values):
                 draws = [d for row in rows if (d := row.get(f"{control}_draws")) and d < FEW_CONTROL_DRAWS]
                 few = f" ({min(draws)} played; below {FEW_CONTROL_DRAWS} the interval is too narrow)" if draws else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -251,9 +252,11 @@ def format_table(result: QueryResult, width: int | None = None, wide: bool = Fal
     )
     for place, note in enumerate(notes, 1):
         lines += text_table.wrap_text(f"[{place}] {make_visible(note)}", width or 120)
-    omitted_text = (
-        format_omitted_columns(result, {*names, *constants}, width or 120) if defaults is not None or behind else ""
-    )
+    shown = {*names, *constants}
+    if defaults is not None and (runs_text := format_runs(result, shown, width or 120)):
+        lines.append(runs_text)
+        shown |= set(RUN_COLUMNS)
+    omitted_text = format_omitted_columns(result, shown, width or 120) if defaults is not None or behind else ""
     if omitted_text or defaults is not None:
         lines.append(omitted_text)
     return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -289,6 +292,26 @@ def fit_columns(
         names.remove(dropped_name)
         cells.update(all_cells)
     return names
+
+
+RUN_COLUMNS = "runs", "run"  # columns with the names of runs
+
+
+def format_runs(result: QueryResult, shown: set[str], width: int) -> str:
+    """Return one line with the runs of each row, such as `runs: 1-8 board; 9-16 untrained-board`. Return an empty text
+    if a column shows them, or if the line is longer than `width`.
+    """
+    name = next((name for name in RUN_COLUMNS if name in result.columns), None)
+    if name is None or name in shown:
+        return ""
+    groups = [list(group) for _, group in itertools.groupby(enumerate(result.rows, 1), lambda row: row[1][name])]
+    parts = []
+    for group in groups:
+        (first, row), (last, _) = group[0], group[-1]
+        places = f"{first}-{last} " if last > first else f"{first} "
+        parts.append(f"{places if len(groups) > 1 else ''}{make_visible(str(row[name]))}")
+    line = f"{'runs' if len(groups) > 1 else name}: {'; '.join(parts)}"
+    return line if groups and len(line) <= width and all(row[name] for row in result.rows) else ""
 
 
 def format_omitted_columns(result: QueryResult, shown: set[str], width: int) -> str:

@@ -245,11 +245,11 @@ def test_the_earlier_runs_vector_does_what_shuffled_labels_do():
     }  # fmt: skip
     assert {arm["n"] for arm in arms.values()} == {60}
     random, capture = arms["random"], arms["capture"]
-    ends = ", ".join(f"{-random[f'delta_shuffled_{end}']:.3f}" for end in ("high", "low"))
-    assert says("took", f"{-random['delta_random']:.3f}", "more than the random direction, but")
-    assert says("but", f"{-random['delta_shuffled']:.3f}", f"[{ends}]", "more than that of shuffled labels")
-    assert capture["delta_random"] == capture["delta_shuffled"]
-    assert says("the same vector gained", f"{capture['delta_random']:.3f}", "over both")
+    ends = ", ".join(f"{-random[f'minus_shuffled_{end}']:.3f}" for end in ("high", "low"))
+    assert says("took", f"{-random['minus_random']:.3f}", "more than the random direction, but")
+    assert says("but", f"{-random['minus_shuffled']:.3f}", f"[{ends}]", "more than that of shuffled labels")
+    assert capture["minus_random"] == capture["minus_shuffled"]
+    assert says("the same vector gained", f"{capture['minus_random']:.3f}", "over both")
     [plain] = [
         arm for arm in tables if arm["n"] > 40 and
         (arm["intervention"], arm["opponent"], arm["policy"]) == ("none", "capture", "legal")

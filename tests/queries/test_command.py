@@ -96,7 +96,7 @@ def test_only_the_columns_that_are_asked_for_with_their_intervals(type_, filled)
     code, out, _ = type_("elo", "--show", "checkpoint_id,score")  # a column that else is hidden
     assert (code, out.split()[:4]) == (0, ["#", "checkpoint", "id", "score"])
     assert "stopped" not in type_("elo")[1]
-    code, out, _ = type_("elo", "--show", "stopped,n,delta_random")  # they hold nothing, and else are left out
+    code, out, _ = type_("elo", "--show", "stopped,n,minus_random")  # they hold nothing, and else are left out
     assert (code, " ".join(out.splitlines()[:2]).split()) == (0, ["delta", "#", "stopped", "n", "random"])
     code, out, err = type_("elo", "--show", "scor")
     assert (code, out) == (4, "")

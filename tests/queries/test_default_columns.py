@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from pathlib import Path
 
@@ -79,6 +80,16 @@ def test_the_answer_stays_in_a_narrow_terminal(results_of_all):
     assert "(--wide)" in text
     shown = result.rows[0]["accuracy"]
     assert f"{shown:.1f} [" in text
+
+
+def test_a_line_names_the_runs_of_each_row_unless_a_column_does(results_of_all):
+    result = results_of_all["probe accuracy by layer"]
+    *_, runs, hidden = format_table(result, 120).splitlines()
+    names = list(dict.fromkeys(row["run"] for row in result.rows))
+    assert runs.startswith(f"runs: 1-{sum(row['run'] == names[0] for row in result.rows)} {names[0]}; ")
+    assert "run" not in re.findall(r"\w+", hidden)
+    assert "runs: " not in format_table(result, 30)  # it does not fit
+    assert "run: " not in format_table(result.select_columns(["run", "layer"]), 120)
 
 
 def test_wide_and_chosen_columns_are_printed_whole(results_of_all):

@@ -55,7 +55,7 @@ def sweep(make):
 def test_each_edit_has_its_controls_beside_it_and_the_frontier_is_told(sweep, database):
     sweep()
     rows = run_query(database, "edit specificity").rows
-    shown = [(row["condition"], row["layer_set"], row["scale"], row["effect"], row["moved"], row["frontier"])
+    shown = [(row["condition"], row["layers"], row["scale"], row["effect"], row["moved"], row["frontier"])
              for row in rows]  # fmt: skip
     assert shown == [
         ("edit", "3", 1.0, 50.0, 10.0, True),

@@ -161,12 +161,12 @@ def edited(database, **options):
 def test_random_and_shuffled_controls_are_told_apart_over_their_draws(database, controlled):
     row = edited(database)
     assert (row["random_draws"], row["shuffled_draws"]) == (2, 2)
-    assert row["delta_random"] == pytest.approx(0.4 - 0.8)
-    assert row["delta_shuffled"] == pytest.approx(0.4 - 0.5)
-    assert row["delta_shuffled_high"] - row["delta_shuffled_low"] >= 0.2  # the two draws are 0.4 and 0.6
-    assert all(r["delta_random"] is None for r in ask(database) if r["intervention"] != row["intervention"])
+    assert row["minus_random"] == pytest.approx(0.4 - 0.8)
+    assert row["minus_shuffled"] == pytest.approx(0.4 - 0.5)
+    assert row["minus_shuffled_high"] - row["minus_shuffled_low"] >= 0.2  # the two draws are 0.4 and 0.6
+    assert all(r["minus_random"] is None for r in ask(database) if r["intervention"] != row["intervention"])
     one = edited(database, run=["plain", "negative", "random-0", "shuffled-0"])
-    assert (one["delta_random"], one["random_draws"]) == (pytest.approx(0.4 - 0.9), 1)
+    assert (one["minus_random"], one["random_draws"]) == (pytest.approx(0.4 - 0.9), 1)
 
 
 @pytest.mark.slow
@@ -267,7 +267,7 @@ def test_compare_shows_an_edit_beyond_the_controls_that_it_is_given(database, co
     for control in ("random", "shuffled"):
         few = "(2 played; below 5 the interval is too narrow)"
         metric = next(m for m in found.metrics if m.name == f"score, minus {control} directions {few}")
-        ends = tuple(row[f"delta_{control}{end}"] for end in ("", "_low", "_high"))
+        ends = tuple(row[f"minus_{control}{end}"] for end in ("", "_low", "_high"))
         assert [tuple(v) for v in metric.values] == [(None,) * 3, ends, *[(None,) * 3] * 4]
     plain = compare_runs(database, ["plain", "negative"])
     assert not [m for m in plain.metrics if "directions" in m.name]

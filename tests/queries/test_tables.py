@@ -119,8 +119,8 @@ def test_an_edit_beside_its_controls_and_each_position_once(database, make):
     assert (row["states"], row["unique_states"]) == (3, 2)  # here a position is identified by its game
     assert row["modified"] == pytest.approx(100 * 13 / 15)
     assert row["unique_modified"] == 100
-    assert row["delta_random"] == pytest.approx(100 * (13 - 4) / 15)
-    assert (row["delta_shuffled"], random["delta_random"]) == (None, None)
+    assert row["minus_random"] == pytest.approx(100 * (13 - 4) / 15)
+    assert (row["minus_shuffled"], random["minus_random"]) == (None, None)
 
 
 def test_skipped_states_are_counted_apart(database, make):

@@ -8,7 +8,7 @@
 -- kinds: edit
 -- needs: EXISTS (SELECT 1 FROM trial AS t WHERE t.run_id = r.id AND t.condition <> 'skipped')
 -- made by: chessreg run edit
--- default: checkpoint, condition, layers, scale; modified, original, delta_random; states
+-- default: checkpoint, condition, layers, scale; modified, original, minus_random; states
 -- columns:
 --   checkpoint: the model
 --   condition: clean (no edit), edit (the piece removed), or a control of the same length: random, or shuffled (the
@@ -36,8 +36,8 @@
 --   delta_original [%]: original minus clean, same games
 --   delta_modified [%]: modified minus clean, same games
 --   delta_exact [%]: exact_modified minus clean, same games
---   delta_random [%]: modified minus that of the random directions, same games
---   delta_shuffled [%]: modified minus that of the shuffled ones
+--   minus_random [%]: modified minus that of the random directions, same games
+--   minus_shuffled [%]: modified minus that of the shuffled ones
 --   skipped [states]: states without a piece to remove: the clean greedy text is illegal or moves the king
 --   overlap: whole games among these that the model was trained on, and that the probe was fitted on
 --   overlap_model_games [hidden]: number of these games; none: unknown
@@ -65,8 +65,8 @@
 --   delta_original = percent_difference(original, samples, base_original, base_samples)
 --   delta_modified = percent_difference(modified, samples, base_modified, base_samples)
 --   delta_exact = percent_difference(mass_modified, states, base_mass_modified, base_states)
---   delta_random = percent_difference(modified, samples, random_modified, random_samples)
---   delta_shuffled = percent_difference(modified, samples, shuffled_modified, shuffled_samples)
+--   minus_random = percent_difference(modified, samples, random_modified, random_samples)
+--   minus_shuffled = percent_difference(modified, samples, shuffled_modified, shuffled_samples)
 -- plot: board edits
 --   aliases: karvonen table 2 bars
 --   form: dots

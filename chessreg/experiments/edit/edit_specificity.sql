@@ -6,14 +6,14 @@
 -- kinds: edit
 -- needs: EXISTS (SELECT 1 FROM trial AS t WHERE t.run_id = r.id AND t.condition <> 'skipped')
 -- made by: chessreg run edit --wrong-layer-control --sham-control --sae SAE
--- default: checkpoint, condition, layer_set, scale; effect, moved, kl; states
+-- default: checkpoint, condition, layers, scale; effect, moved, kl; states
 -- columns:
 --   checkpoint: the model
 --   condition: edit (the piece removed), or a control: random, shuffled (the direction of another piece), wrong-layer
 --       (the same directions half the model's depth away), sham (length 0), encode-decode (the residual as SAEs
 --       reconstruct it, at the same layers and tokens)
 --   intervention: source, layers (0-based), scale and positions of the edit
---   layer_set: its layers as text; a control has the layers of its edit
+--   layers: its layers as text; a control has the layers of its edit
 --   scale: value of --scale, which --scale-rule interprets; a control has that of its edit
 --   edits_tried [hidden]: edits in the run: more than one is a sweep
 --   states [states]: positions with a piece to remove
@@ -45,7 +45,7 @@
 --   form: lines
 --   x: moved
 --   y: effect
---   series: condition, layer_set, run
+--   series: condition, layers, run
 --   panels: checkpoint
 --   where: measured > 0
 -- plot: frontier of edits
@@ -74,7 +74,7 @@ WHERE t.kind = 'edit' AND t.sample = -1 AND t.condition <> 'skipped' AND t.run_i
 -- statement: cells
 -- One row per run, kind of condition, and the edit that it is or that it is a control of.
 SELECT a.run_id, a.kind, a.setting, a.intervention_id, i.checkpoint_id, c.checkpoint, i.intervention,
-       layers_text(TRY_CAST(e.layers AS BIGINT[])) AS layer_set, e.scale, r.run, r.done, r.planned,
+       layers_text(TRY_CAST(e.layers AS BIGINT[])) AS layers, e.scale, r.run, r.done, r.planned,
        count(*) FILTER (a.kind = 'edit') OVER (PARTITION BY a.run_id) AS edits_tried,
        dense_rank() OVER (ORDER BY c.place, r.created_at, a.run_id, a.setting,
                           list_position(['edit', 'random', 'shuffled', 'wrong-layer', 'sham', 'encode-decode'], a.kind), a.kind) AS cell
@@ -99,7 +99,7 @@ SELECT cell, count(DISTINCT unit) AS states, count(DISTINCT item) AS games,
 FROM base GROUP BY cell
 
 -- statement: table
-SELECT k.cell, k.checkpoint, k.kind AS condition, k.intervention, k.layer_set, k.scale, k.edits_tried, m.states, m.games,
+SELECT k.cell, k.checkpoint, k.kind AS condition, k.intervention, k.layers, k.scale, k.edits_tried, m.states, m.games,
        CASE WHEN k.kind = 'edit' AND m.moved IS NOT NULL THEN NOT EXISTS (
            SELECT 1 FROM cells AS o JOIN means AS n ON n.cell = o.cell
            WHERE o.run_id = k.run_id AND o.kind = 'edit' AND n.effect >= m.effect AND n.moved <= m.moved

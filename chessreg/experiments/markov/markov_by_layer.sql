@@ -5,7 +5,7 @@
 -- paper: Davis 2026, Table 6 and section 4.5
 -- kinds: markov
 -- made by: chessreg run markov
--- default: checkpoint, cosine, layer; within, null_mean, d, p_holm; sequences
+-- default: checkpoint, twin_of, cosine, layer; within, null_mean, d, p_holm; sequences
 -- columns:
 --   checkpoint: the model
 --   twin_of: the model whose untrained twin this is

@@ -7,7 +7,7 @@
 -- kinds: probe
 -- needs: r.spec ->> 'label' NOT IN ('skill', 'rating')
 -- made by: chessreg run probe
--- default: checkpoint, label, positions, layer, split, square; accuracy
+-- default: checkpoint, twin_of, label, positions, layer, split, square; accuracy
 -- columns:
 --   checkpoint: the probed model
 --   twin_of: the model whose untrained twin this is

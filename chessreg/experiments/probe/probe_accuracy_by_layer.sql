@@ -6,7 +6,7 @@
 -- paper: Karvonen 2024, Figure 3
 -- kinds: probe
 -- made by: chessreg run probe
--- default: checkpoint, label, positions, layer, split; accuracy, majority; n_games
+-- default: checkpoint, twin_of, label, positions, layer, split; accuracy, majority; n_games
 -- columns:
 --   checkpoint: the probed model
 --   twin_of: the model whose untrained twin this is

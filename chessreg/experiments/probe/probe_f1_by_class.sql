@@ -6,7 +6,7 @@
 -- paper: Karvonen 2024, Table 9 and Appendix F
 -- kinds: probe
 -- made by: chessreg run probe
--- default: checkpoint, label, positions, layer, name; f1; n_games
+-- default: checkpoint, twin_of, label, positions, layer, name; f1; n_games
 -- columns:
 --   checkpoint: the probed model
 --   twin_of: the model whose untrained twin this is

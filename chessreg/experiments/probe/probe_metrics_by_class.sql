@@ -5,7 +5,7 @@
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, section 4.4 (each class of Table 5)
 -- kinds: probe
 -- made by: chessreg run probe --cache CACHE --test-cache TEST --phase white-origin
--- default: checkpoint, label, residual_index, split, name; f1, auc; support
+-- default: checkpoint, twin_of, label, residual_index, split, name; f1, auc; support
 -- columns:
 --   checkpoint: the probed model
 --   twin_of: the model whose random-init control this is

@@ -5,7 +5,7 @@
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, Table 5
 -- kinds: probe
 -- made by: chessreg run probe --cache CACHE --test-cache TEST --phase white-origin
--- default: checkpoint, label, residual_index, split; accuracy, f1, minus_untrained; n_games
+-- default: checkpoint, twin_of, label, residual_index, split; accuracy, f1, minus_untrained; n_games
 -- columns:
 --   checkpoint: the probed model
 --   twin_of: the model whose random-init control this is

@@ -7,7 +7,7 @@
 -- kinds: probe
 -- needs: EXISTS (SELECT 1 FROM probe AS p WHERE p.run_id = r.id AND p.label IN ('rating', 'rating-shuffled'))
 -- made by: chessreg run probe
--- default: checkpoint, rating, layer, split; error, majority_error, less_than_majority; n_games
+-- default: checkpoint, twin_of, rating, layer, split; error, majority_error, less_than_majority; n_games
 -- columns:
 --   checkpoint: the probed model
 --   twin_of: the model whose untrained twin this is

@@ -7,7 +7,7 @@
 -- kinds: probe
 -- needs: r.spec ->> 'label' NOT IN ('skill', 'rating')
 -- made by: chessreg run probe
--- default: checkpoint, label, positions, layer, ply; accuracy, boards; n_games
+-- default: checkpoint, twin_of, label, positions, layer, ply; accuracy, boards; n_games
 -- columns:
 --   checkpoint: the probed model
 --   twin_of: the model whose untrained twin this is

@@ -7,7 +7,7 @@
 -- paper: Karvonen 2024, Tables 3 and 7 and Figure 2
 -- kinds: play, engine-match, imported-games
 -- made by: chessreg run play
--- default: checkpoint, intervention, opponent, policy; elo, score, delta_score, delta_random; n
+-- default: checkpoint, intervention, opponent, policy; elo, score, delta_score, minus_random; n
 -- columns:
 --   checkpoint: the model that played
 --   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
@@ -41,11 +41,11 @@
 --   delta_score: score minus that of the model without intervention, on the same openings; from the standard position,
 --       games of the same number are paired
 --   delta_elo [Elo]: the same in Elo
---   delta_random: score minus that of random directions in the place of this one, at the same layers and scale, on the
+--   minus_random: score minus that of random directions in the place of this one, at the same layers and scale, on the
 --       same openings; openings and directions are resampled. Directions made from this vector count: --source random
 --       --of VECTOR, or --intervention.control random
 --   random_draws [directions]: such directions that played
---   delta_shuffled: score minus that of directions from games with shuffled labels, likewise
+--   minus_shuffled: score minus that of directions from games with shuffled labels, likewise
 --   shuffled_draws [directions]: such directions that played
 --   first_try_legal [%]: turns of the model whose first try was a legal move; empty for the policies legal and trie,
 --       which choose among the legal moves
@@ -63,8 +63,8 @@
 --   delta_score = score_difference(points, scored, base_points, base_scored)
 --   score_played = score(played_points, played)
 --   delta_elo = elo_difference(points, scored, base_points, base_scored)
---   delta_random = score_difference(points, scored, random_points, random_scored)
---   delta_shuffled = score_difference(points, scored, shuffled_points, shuffled_scored)
+--   minus_random = score_difference(points, scored, random_points, random_scored)
+--   minus_shuffled = score_difference(points, scored, shuffled_points, shuffled_scored)
 -- stored: outcomes, different
 -- plot: score by intervention
 --   aliases: karvonen table 3, table 3
