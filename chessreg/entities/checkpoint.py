@@ -316,7 +316,7 @@ def import_checkpoint(
     register.check_registration(database, name)
     with store.stage(NOUN) as folder:
         report = importers.convert_checkpoint(
-            source, folder, encoding=encoding, vocabulary=vocabulary, given=given or importers.NO_SETTINGS
+            source, folder, encoding=encoding, vocabulary=vocabulary, settings=given or importers.NO_SETTINGS
         )
         info = report.info
         if is_chessreg_folder(source, folder):  # copied unchanged, so that its digest stays the same

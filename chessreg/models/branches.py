@@ -50,9 +50,9 @@ class Branches:
 class BranchCorpus:
     """Games as token ids, and moves to predict in them, each a branch that sees only the game before it.
 
-    `tokens` and `offsets` are as in `Corpus`. Branch i belongs to game `game[i]`, after its first `seen[i]` tokens; its
-    move is answers[answer_offsets[i]:answer_offsets[i + 1]]. A game is cut after its last branch; games without one are
-    dropped.
+    `tokens` and `offsets` are as in `Corpus`. Branch i belongs to game `game[i]`, after its first `prefix_lengths[i]`
+    tokens; its move is answers[answer_offsets[i]:answer_offsets[i + 1]]. A game is cut after its last branch; games
+    without one are dropped.
     """
 
     def __init__(
@@ -60,20 +60,20 @@ class BranchCorpus:
         tokens: np.ndarray,
         offsets: np.ndarray,
         game: np.ndarray,
-        seen: np.ndarray,
+        prefix_lengths: np.ndarray,
         answers: np.ndarray,
         answer_offsets: np.ndarray,
         vocab_size: int = 32,
     ) -> None:
-        order = np.lexsort((seen, game))
+        order = np.lexsort((prefix_lengths, game))
         self.tokens, self.offsets, self.answers, self.vocab_size = tokens, offsets, answers, vocab_size
-        self.seen, self.begin, self.end = seen[order], answer_offsets[:-1][order], answer_offsets[1:][order]
+        self.seen, self.begin, self.end = prefix_lengths[order], answer_offsets[:-1][order], answer_offsets[1:][order]
         self.games, first, self.moves = np.unique(game[order], return_index=True, return_counts=True)
         self.first = np.append(first, len(game))
-        written = self.end - self.begin - 1
-        self.lengths = self.seen[self.first[1:] - 1] + np.add.reduceat(written, first)
+        answer_lengths = self.end - self.begin - 1
+        self.lengths = self.seen[self.first[1:] - 1] + np.add.reduceat(answer_lengths, first)
         """Tokens of each game with its branches."""
-        self.longest = int((self.seen + written).max())
+        self.longest = int((self.seen + answer_lengths).max())
         """The most tokens that a branch needs before its last one."""
 
     def batches(self, batch_moves: int, rng: np.random.Generator) -> list[Batch]:
@@ -87,33 +87,33 @@ class BranchCorpus:
 
     def iterate_passes(self, rows: list[list[int]], game_loss: float, most_tokens: int) -> Iterator[Branches]:
         """Yield these games in passes of at most `most_tokens` tokens; their own tokens have the weight `game_loss`."""
-        start, chosen = 0, np.array(rows)[:, 0]
-        while start < len(chosen):
+        start, game_rows = 0, np.array(rows)[:, 0]
+        while start < len(game_rows):
             stop, longest = start, 0
-            while stop < len(chosen):
-                longest = max(longest, int(self.lengths[chosen[stop]]))
+            while stop < len(game_rows):
+                longest = max(longest, int(self.lengths[game_rows[stop]]))
                 if stop > start and longest * (stop + 1 - start) > most_tokens:
                     break
                 stop += 1
-            yield self.build_branches(chosen[start:stop], game_loss)
+            yield self.build_branches(game_rows[start:stop], game_loss)
             start = stop
 
     def build_branches(self, rows: np.ndarray, game_loss: float = 0.0) -> Branches:
         """Return these games and their branches as one pass."""
         branch_ranges = [np.arange(self.first[row], self.first[row + 1]) for row in rows]
-        spans = [int(self.seen[own[-1]]) for own in branch_ranges]
+        spans = [int(self.seen[branch_range[-1]]) for branch_range in branch_ranges]
         inner = [
-            self.end[own] - self.begin[own] - 1 for own in branch_ranges
+            self.end[branch_range] - self.begin[branch_range] - 1 for branch_range in branch_ranges
         ]  # number of tokens of each branch that are read
         game, branches = max(spans), max(int(each.sum()) for each in inner)
         tokens = np.zeros((len(rows), game + branches), np.int64)
         positions = np.zeros_like(tokens)
         positions[:, :game] = np.arange(game)
-        seen, owner, place = (np.full((len(rows), branches), fill) for fill in (0, -1, 0))
+        seen_counts, owner, place = (np.full((len(rows), branches), fill) for fill in (0, -1, 0))
         place[:] = np.arange(branches)
         sources, labels, weights, moves = [], [], [], []
         number = 0
-        for row, (own, span, read) in enumerate(zip(branch_ranges, spans, inner, strict=True)):
+        for row, (branch_range, span, read) in enumerate(zip(branch_ranges, spans, inner, strict=True)):
             start, line = self.offsets[self.games[rows[row]]], row * tokens.shape[1]
             tokens[row, :span] = self.tokens[start : start + span]
             if game_loss:
@@ -122,25 +122,25 @@ class BranchCorpus:
                 weights.append(np.full(span - 1, game_loss))
                 moves.append(np.full(span - 1, -1))
             at = 0
-            for branch, length in zip(own, read, strict=True):
+            for branch, length in zip(branch_range, read, strict=True):
                 answer = self.answers[self.begin[branch] : self.end[branch]].astype(np.int64)
                 inside, after = slice(at, at + length), int(self.seen[branch])
                 tokens[row, game + at : game + at + length] = answer[:-1]
                 positions[row, game + at : game + at + length] = after + np.arange(length)
-                seen[row, inside], owner[row, inside] = after, number
+                seen_counts[row, inside], owner[row, inside] = after, number
                 sources.append(line + np.append(after - 1, game + at + np.arange(length)))
                 labels.append(answer)
                 weights.append(np.ones(length + 1))
                 moves.append(np.full(length + 1, number))
                 at, number = at + int(length), number + 1
         same = (owner[:, :, None] == owner[:, None, :]) & (place[:, :, None] >= place[:, None, :])
-        visible = np.concatenate([np.arange(game) < seen[:, :, None], same], 2)
+        visible = np.concatenate([np.arange(game) < seen_counts[:, :, None], same], 2)
         mask = np.where(visible, np.float32(0), np.float32(-np.inf))[:, None]
         ids = (np.concatenate(each) for each in (sources, labels, moves))
         source, label, move = (torch.from_numpy(each) for each in ids)
         weight = torch.from_numpy(np.concatenate(weights).astype(np.float32))
-        laid = torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(mask)
-        return Branches(*laid, source, label, weight, move, number)
+        inputs = torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(mask)
+        return Branches(*inputs, source, label, weight, move, number)
 
 
 def compute_branch_loss(model: GPT2, piece: Branches, options: TrainerOptions) -> Tensor:
@@ -155,16 +155,16 @@ def measure_branches(model: GPT2, corpus: BranchCorpus, options: TrainerOptions)
 
     The greedy text is the move exactly in that share. Covers all games of the corpus.
     """
-    summed, right = 0.0, 0
+    loss_sum, right = 0.0, 0
     model.eval()
     order = np.argsort(corpus.lengths, kind="stable")[:, None].tolist()
     for piece in corpus.iterate_passes(order, 0.0, options.micro_tokens):
         logits = piece.logits(model, options).cpu()
-        summed += float(F.cross_entropy(logits, piece.labels, reduction="sum"))
+        loss_sum += float(F.cross_entropy(logits, piece.labels, reduction="sum"))
         wrong = torch.zeros(piece.moves).index_add_(0, piece.move, (logits.argmax(-1) != piece.labels).float())
         right += int((wrong == 0).sum())
     model.train()
-    return summed / len(corpus.seen), right / len(corpus.seen)
+    return loss_sum / len(corpus.seen), right / len(corpus.seen)
 
 
 class BranchTrainer(Trainer):

@@ -66,7 +66,7 @@ class CheckpointInfo:
 
         Raises BadInputError for a `shape()` that lacks a required key.
         """
-        total, without = network.count_parameters()
+        total, without_embeddings = network.count_parameters()
         shape = network.shape()
         if missing := [name for name in REQUIRED if name not in shape]:
             raise BadInputError(f"{type(network).__name__}.shape() has no {', '.join(missing)}")
@@ -74,7 +74,7 @@ class CheckpointInfo:
             encoding=encoding,
             architecture=shape,
             parameters=total,
-            parameters_without_embeddings=without,
+            parameters_without_embeddings=without_embeddings,
             block_size=network.block_size,
             residual=residual,
             tokens_seen=tokens_seen,
@@ -99,8 +99,8 @@ class CheckpointInfo:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> CheckpointInfo:
         """Return the info of a stored form. Raises TypeError for missing or unknown fields."""
-        renamed = {"encoding" if name == "tokenizer" else name: value for name, value in content.items()}
-        return cls(**renamed)
+        fields = {"encoding" if name == "tokenizer" else name: value for name, value in content.items()}
+        return cls(**fields)
 
 
 def save_checkpoint(

@@ -28,9 +28,11 @@ def count_idle_cores() -> int:
 
 def check_threads(threads: int) -> None:
     """Raise BadInputError for more threads than this machine has cores."""
-    there = os.cpu_count() or 1
-    if threads > there:
-        raise BadInputError(f"--threads {threads} is more than this machine's {there} cores", "0: all that are granted")
+    available = os.cpu_count() or 1
+    if threads > available:
+        raise BadInputError(
+            f"--threads {threads} is more than this machine's {available} cores", "0: all that are granted"
+        )
 
 
 def check_device(device: str) -> None:
@@ -56,10 +58,12 @@ def check_device_count(device: str, devices: int) -> None:
 
     gpus = torch.cuda.device_count()
     on_gpus = device == "cuda" or (device == "auto" and gpus > 0)
-    there = gpus if on_gpus else os.cpu_count() or 1
-    if devices > there:
-        what = "CUDA devices" if on_gpus else "cores"
-        raise BadInputError(f"--devices {devices}: this machine has {there} {what}", f"--devices {max(there, 1)}")
+    available = gpus if on_gpus else os.cpu_count() or 1
+    if devices > available:
+        unit = "CUDA devices" if on_gpus else "cores"
+        raise BadInputError(
+            f"--devices {devices}: this machine has {available} {unit}", f"--devices {max(available, 1)}"
+        )
 
 
 def release_memory() -> None:
@@ -89,12 +93,12 @@ def flush_denormals() -> Iterator[None]:
 
 
 @contextmanager
-def set_tf32_products(allowed: bool) -> Iterator[None]:
+def set_tf32_products(is_allowed: bool) -> Iterator[None]:
     """Allow or forbid CUDA devices to round the factors of float32 matrix products to TF32 inside the block."""
     import torch
 
     before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cuda.matmul.allow_tf32 = is_allowed
     try:
         yield
     finally:

@@ -62,9 +62,9 @@ def _make_site_mask(name: str, prefix_stable: bool = True) -> TokenMask:
     def mask(tokens: np.ndarray, encoding: Encoding) -> np.ndarray:
         from chessreg.encodings import Tokens
 
-        chosen = np.zeros(len(tokens), bool)
-        chosen[encoding.sites(name, Tokens.from_items([tokens])).token] = True
-        return chosen
+        token_mask = np.zeros(len(tokens), bool)
+        token_mask[encoding.sites(name, Tokens.from_items([tokens])).token] = True
+        return token_mask
 
     return TokenMask(name, prefix_stable, mask)
 
@@ -134,14 +134,14 @@ class ResidualEdit:
         """Return the summand [1 or batch, 1 or length, d_model] in the residual's dtype and on its device (the only
         cast)."""
         scale = self.scale.float()[..., None] if isinstance(self.scale, Tensor) and self.scale.dim() else self.scale
-        signed = self.vector.float() * (scale.to(self.vector.device) if isinstance(scale, Tensor) else scale)
-        signed = -signed if self.op == "subtract" else signed
-        signed = signed if signed.dim() == 3 else signed.reshape(-1, 1, signed.shape[-1])
+        scaled = self.vector.float() * (scale.to(self.vector.device) if isinstance(scale, Tensor) else scale)
+        scaled = -scaled if self.op == "subtract" else scaled
+        scaled = scaled if scaled.dim() == 3 else scaled.reshape(-1, 1, scaled.shape[-1])
         if self.reference is not None:
-            signed = signed.to(residual.device) * self.reference(residual).float().norm(dim=-1, keepdim=True)
+            scaled = scaled.to(residual.device) * self.reference(residual).float().norm(dim=-1, keepdim=True)
         if self.instead is not None:
-            signed = signed.to(residual.device) + (self.instead(residual.float()) - residual.float())
-        return signed.to(residual.device, residual.dtype)
+            scaled = scaled.to(residual.device) + (self.instead(residual.float()) - residual.float())
+        return scaled.to(residual.device, residual.dtype)
 
     def apply_to(self, residual: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the residual [batch, length, d_model], edited at the tokens of a mask bool [batch, length] (None: all

@@ -116,9 +116,9 @@ def _iterate_blocks(
     for place in range(0, order.count, SCANNED_ITEMS):
         items = np.concatenate([left, order.items(place, place + SCANNED_ITEMS)])
         ends = np.cumsum(corpus.compute_lengths(items))
-        following = (np.searchsorted(ends, np.append(0, ends[:-1]) + limit) + 1).tolist()  # where a row from i ends
+        row_ends = (np.searchsorted(ends, np.append(0, ends[:-1]) + limit) + 1).tolist()  # where a row from i ends
         start = 0
-        while start < len(items) and (stop := following[start]) <= len(items):
+        while start < len(items) and (stop := row_ends[start]) <= len(items):
             rows.append(items[start:stop])
             start = stop
             if len(rows) == size:
@@ -145,8 +145,8 @@ class _BucketCutter:
         while start < len(items):
             starts.append(start)
             most = max(1, self.batch_tokens // max(1, int(widths[start])))  # of games as short as the first
-            padded = widths[start : start + most] * np.arange(1, min(most, len(items) - start) + 1)
-            start += max(1, int(np.searchsorted(padded, self.batch_tokens, "right")))
+            token_counts = widths[start : start + most] * np.arange(1, min(most, len(items) - start) + 1)
+            start += max(1, int(np.searchsorted(token_counts, self.batch_tokens, "right")))
         return items[by_length], starts
 
 
@@ -154,9 +154,9 @@ def _iterate_drawn_buckets(cutter: _BucketCutter, order: EpochOrder, first: int)
     """Yield the batches of all buckets in a drawn order."""
     games, starts = [], [np.zeros(0, np.int64)]
     for place in range(0, order.count, BUCKET_ITEMS):
-        some, begins = cutter.cut(order.items(place, place + BUCKET_ITEMS))
-        games.append(some)
-        starts.append(np.array(begins) + place)
+        items, batch_starts = cutter.cut(order.items(place, place + BUCKET_ITEMS))
+        games.append(items)
+        starts.append(np.array(batch_starts) + place)
     every, edges = np.concatenate(games), np.append(np.concatenate(starts), order.count)
     for number in order.random.permutation(len(edges) - 1)[first:].tolist():
         yield every[edges[number] : edges[number + 1], None].tolist()
@@ -171,7 +171,7 @@ def _iterate_buckets(
         games, starts = cutter.cut(order.items(place, place + BUCKET_ITEMS))
         if number + len(starts) > first:
             edges = [*starts, len(games)]
-            drawn = make_epoch_generator(config.draw_seed, epoch, bucket).permutation(len(starts))
-            for batch in drawn[max(0, first - number) :].tolist():
+            permutation = make_epoch_generator(config.draw_seed, epoch, bucket).permutation(len(starts))
+            for batch in permutation[max(0, first - number) :].tolist():
                 yield games[edges[batch] : edges[batch + 1], None].tolist()
         number += len(starts)

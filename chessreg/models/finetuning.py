@@ -163,9 +163,9 @@ def make_language_model(config: FinetuneConfig) -> Any:
         eos_token_id=None,
         pad_token_id=None,
     )
-    made = AutoModelForCausalLM.from_config(shape)
-    made.config.architectures = [type(made).__name__]  # the class that other tools load
-    return made
+    model = AutoModelForCausalLM.from_config(shape)
+    model.config.architectures = [type(model).__name__]  # the class that other tools load
+    return model
 
 
 class TunedModel(nn.Module):
@@ -202,13 +202,13 @@ class TunedModel(nn.Module):
                 module.train(mode)
         return self
 
-    def forward(self, tokens: Tensor, wanted: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, is_answer: Tensor) -> Tensor:
         """Return logits [n, vocab] at the n tokens of `is_answer`, bool [batch, length]."""
         if not self.plain_head:
-            whole: Tensor = self.hf(input_ids=tokens, use_cache=False).logits
-            return whole[wanted]
+            full_logits: Tensor = self.hf(input_ids=tokens, use_cache=False).logits
+            return full_logits[is_answer]
         hidden = self.hf.base_model(input_ids=tokens, use_cache=False).last_hidden_state
-        logits: Tensor = self.hf.get_output_embeddings()(hidden[wanted])
+        logits: Tensor = self.hf.get_output_embeddings()(hidden[is_answer])
         return logits
 
     def copy_trained(self) -> Network:
@@ -264,7 +264,7 @@ def list_matrices(hf: Any) -> list[str]:
     return sorted({path[-1] for path in paths if any(part.isdigit() for part in path)})
 
 
-def choose_lora_targets(hf: Any, which: str) -> list[str]:
+def choose_lora_targets(hf: Any, targets: str) -> list[str]:
     """Return the matrices that LoRA adapts: `all` matrices of the blocks, or those of queries, keys and values
     (`attention`).
 
@@ -272,7 +272,7 @@ def choose_lora_targets(hf: Any, which: str) -> list[str]:
     Raises BadInputError for a model whose queries, keys and values have unknown names.
     """
     names = list_matrices(hf)
-    if which == "attention":
+    if targets == "attention":
         names = [name for name in names if name in QUERIES_KEYS_VALUES]
     if not names:
         raise BadInputError(
@@ -306,14 +306,18 @@ def load_quantized(folder: Path, device: str) -> Any:
     trial)."""
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-    how = BitsAndBytesConfig(
+    quantization = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=torch.bfloat16,
     )
     return AutoModelForCausalLM.from_pretrained(
-        folder, quantization_config=how, device_map={"": device}, local_files_only=True, trust_remote_code=False
+        folder,
+        quantization_config=quantization,
+        device_map={"": device},
+        local_files_only=True,
+        trust_remote_code=False,
     )
 
 
@@ -330,11 +334,11 @@ def dequantize_model(adapter: Any, folder: Path) -> Any:
         if name not in matrices_of or getattr(weight, "quant_state", None) is None:
             continue
         assert weight is not None
-        whole = dequantize_4bit(weight.data, weight.quant_state).float()
+        full_weight = dequantize_4bit(weight.data, weight.quant_state).float()
         if hasattr(module, "get_delta_weight"):
-            whole = whole + module.get_delta_weight("default").float()
-        transposed = isinstance(matrices_of[name], Conv1D)  # GPT-2's Conv1D became a Linear
-        matrices_of[name].weight.copy_((whole.t() if transposed else whole).cpu())
+            full_weight = full_weight + module.get_delta_weight("default").float()
+        is_transposed = isinstance(matrices_of[name], Conv1D)  # GPT-2's Conv1D became a Linear
+        matrices_of[name].weight.copy_((full_weight.t() if is_transposed else full_weight).cpu())
     return plain
 
 
@@ -446,13 +450,13 @@ class Finetuner(Trainer):
 
         Raises BadInputError if no position of the batch fits the model.
         """
-        parts, own = batch.portions, self.count_batch(batch)
-        fitting = sum(len(inputs) for inputs, _ in parts)
-        counts = torch.tensor([*own, fitting]).to(self.options.device)
+        parts, rank_counts = batch.portions, self.count_batch(batch)
+        fitting_rows = sum(len(inputs) for inputs, _ in parts)
+        counts = torch.tensor([*rank_counts, fitting_rows]).to(self.options.device)
         if self.ranks is not None:
             self.ranks.sum([counts])
-        *totals, fitting = counts.tolist()
-        if not fitting:
+        *totals, fitting_rows = counts.tolist()
+        if not fitting_rows:
             raise BadInputError(
                 f"none of the {totals[-1]} positions of step {self.step} fits the model's {self.config.block_size} "
                 "tokens with its answer",
@@ -461,26 +465,26 @@ class Finetuner(Trainer):
         return parts, BatchCounts(*totals)
 
     def compute_summed_loss(self, forward: Callable[..., Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
-        wanted = labels != IGNORED_LABEL
+        is_answer = labels != IGNORED_LABEL
         with make_autocast(self.options):
-            logits = forward(inputs.to(self.options.device), wanted.to(self.options.device))
-        return F.cross_entropy(logits.float(), labels[wanted].to(self.options.device), reduction="sum")
+            logits = forward(inputs.to(self.options.device), is_answer.to(self.options.device))
+        return F.cross_entropy(logits.float(), labels[is_answer].to(self.options.device), reduction="sum")
 
     @torch.no_grad()
     def measure_heldout(self, heldout: PromptCorpus) -> tuple[float, float | None]:
         """Return (nats per answer token, including the end; share of answers whose every token is the most probable
         one)."""
-        summed, count, right, answers = 0.0, 0, 0, 0
+        loss_sum, count, right, answers = 0.0, 0, 0, 0
         self.model.eval()
         for inputs, labels in heldout.batches(range(len(heldout)), HELDOUT_TOKENS):
-            wanted = labels != IGNORED_LABEL
+            is_answer = labels != IGNORED_LABEL
             with make_autocast(self.options):
-                logits = self.model(inputs.to(self.options.device), wanted.to(self.options.device)).float().cpu()
-            true = labels[wanted]
-            summed += float(F.cross_entropy(logits, true, reduction="sum"))
+                logits = self.model(inputs.to(self.options.device), is_answer.to(self.options.device)).float().cpu()
+            true = labels[is_answer]
+            loss_sum += float(F.cross_entropy(logits, true, reduction="sum"))
             count += len(true)
             wrong = torch.zeros(len(inputs), dtype=torch.int64)
-            wrong.index_add_(0, wanted.nonzero()[:, 0], (logits.argmax(-1) != true).long())
+            wrong.index_add_(0, is_answer.nonzero()[:, 0], (logits.argmax(-1) != true).long())
             right, answers = right + int((wrong == 0).sum()), answers + len(inputs)
         self.model.train()
         if not answers:
@@ -488,4 +492,4 @@ class Finetuner(Trainer):
                 f"no held-out position fits the model's {self.config.block_size} tokens with its answer",
                 "use a shorter template, without the legal moves",
             )
-        return summed / count, right / answers
+        return loss_sum / count, right / answers

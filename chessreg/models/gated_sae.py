@@ -53,8 +53,8 @@ class GatedSae(SparseAutoencoder):
 
         The weights are float32 and depend on `seed` alone. `scale` is the factor on residuals before encoding.
         """
-        drawn = torch.randn(features, d_model, generator=torch.Generator().manual_seed(seed))
-        columns = (drawn / drawn.norm(dim=1, keepdim=True)).to(device)
+        directions = torch.randn(features, d_model, generator=torch.Generator().manual_seed(seed))
+        columns = (directions / directions.norm(dim=1, keepdim=True)).to(device)
         none = torch.zeros(features, device=device)
         none_dec = torch.zeros(d_model, device=device)
         return cls(columns.clone(), none.clone(), none.clone(), none.clone(), columns, none_dec, scale)
@@ -248,9 +248,9 @@ class Adam:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set the state returned by `state`."""
-        for own, saved in ((self.mean, state["mean"]), (self.square, state["square"])):
-            for name, value in own.items():
-                value.copy_(saved[name])
+        for average, stored in ((self.mean, state["mean"]), (self.square, state["square"])):
+            for name, value in average.items():
+                value.copy_(stored[name])
         self.steps = int(state["steps"])
         for count in self.counts:
             count.fill_(self.steps)
@@ -275,12 +275,12 @@ def train_step(
     share.
     """
     part = x if ranks is None else x.tensor_split(ranks.size)[ranks.rank]
-    loss, fired = compute_gradients(sae, part, coefficient, gradient, rows, precision, len(x), compiled)
+    loss, firing_counts = compute_gradients(sae, part, coefficient, gradient, rows, precision, len(x), compiled)
     if ranks is not None:
-        means, fires = torch.stack(list(loss.values())), fired.float()
+        means, fires = torch.stack(list(loss.values())), firing_counts.float()
         ranks.sum([*gradient.values(), means, fires])
-        loss, fired = Loss(zip(loss, means.unbind(), strict=True)), fires > 0
+        loss, firing_counts = Loss(zip(loss, means.unbind(), strict=True)), fires > 0
     remove_parallel_part(gradient["W_dec"], sae.W_dec)
     adam.step(gradient, learning_rate)
     normalize_columns(sae.W_dec)
-    return loss, fired
+    return loss, firing_counts

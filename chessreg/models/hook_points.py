@@ -48,11 +48,11 @@ def get_hook_layer(name: str, n_layers: int) -> int:
     return int(block[1]) if block else n_layers - 1 if name == LN_FINAL else 0
 
 
-def check_editable(what: str, name: str) -> None:
+def check_editable(subject: str, name: str) -> None:
     """Raise BadInputError unless directions are of the residual stream after a block, the only place of edits."""
     if to_hook_pattern(name) != RESID_POST:
         raise BadInputError(
-            f"an edit changes {RESID_POST}; {what} is of {to_hook_pattern(name)}",
+            f"an edit changes {RESID_POST}; {subject} is of {to_hook_pattern(name)}",
             f"fit it with --hook-point {RESID_POST}",
         )
 

@@ -128,11 +128,11 @@ def fetch_hub_file(
     url = format_hub_url(source, file, revision, endpoint)
     missing = f"{url.partition('/resolve/')[0]} lists its files"
     metadata = read_hub_metadata(url, missing)
-    published = metadata.etag if re.fullmatch("[0-9a-f]{64}", metadata.etag or "") else None
+    published_sha256 = metadata.etag if re.fullmatch("[0-9a-f]{64}", metadata.etag or "") else None
     target = folder / source.repository.replace("/", "--") / (file or source.file)
-    if published is None:
+    if published_sha256 is None:
         for old in (target, target.with_name(f"{target.name}.part")):
             old.unlink(missing_ok=True)
-    download.download_file(url, target, published, title=source.name, on_progress=on_progress, missing=missing)
-    digest = published or download.compute_digest(target)
-    return Fetched(target, url, metadata.commit_hash, digest, published is not None)
+    download.download_file(url, target, published_sha256, title=source.name, on_progress=on_progress, missing=missing)
+    digest = published_sha256 or download.compute_digest(target)
+    return Fetched(target, url, metadata.commit_hash, digest, published_sha256 is not None)

@@ -136,17 +136,19 @@ def report_hub_errors(address: HubAddress, endpoint: str, action: str) -> Iterat
         RevisionNotFoundError,
     )
 
-    doing = f"cannot {action} {address}"
+    action_text = f"cannot {action} {address}"
     try:
         yield
     except ChessregError:
         raise
     except OfflineModeIsEnabled as error:
-        raise ChessregError(f"{doing}: HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE") from error
+        raise ChessregError(f"{action_text}: HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE") from error
     except LocalTokenNotFoundError as error:
-        raise BadInputError(f"{doing}: no token for {endpoint} was found", LOGIN) from error
+        raise BadInputError(f"{action_text}: no token for {endpoint} was found", LOGIN) from error
     except GatedRepoError as error:
-        raise BadInputError(f"{doing}: it is gated", f"accept its terms at {address.format_url(endpoint)}") from error
+        raise BadInputError(
+            f"{action_text}: it is gated", f"accept its terms at {address.format_url(endpoint)}"
+        ) from error
     except RevisionNotFoundError as error:
         raise NotFoundError(
             f"{address} has no revision {address.revision!r}", "give a branch, tag or commit"
@@ -154,27 +156,29 @@ def report_hub_errors(address: HubAddress, endpoint: str, action: str) -> Iterat
     except RepositoryNotFoundError as error:
         raise NotFoundError(f"{address} does not exist, or this token cannot read it", LOGIN) from error
     except HfHubHTTPError as error:
-        raise make_status_error(doing, endpoint, error) from error
+        raise make_status_error(action_text, endpoint, error) from error
     except (HTTPError, OSError) as error:
         if "xet-write-token" in str(error):  # hf_xet's error for a mirror that stores files otherwise
             raise ChessregError(
-                f"{doing}: {endpoint} has no Xet storage: {get_first_line(error)}",
+                f"{action_text}: {endpoint} has no Xet storage: {get_first_line(error)}",
                 "HF_HUB_DISABLE_XET=1 uploads by HTTP: run the same command again with it",
             ) from error
         hint = "check the network and run the same command again"
-        raise ChessregError(f"{doing}: {endpoint} does not answer: {get_first_line(error)}", hint) from error
+        raise ChessregError(f"{action_text}: {endpoint} does not answer: {get_first_line(error)}", hint) from error
 
 
-def make_status_error(doing: str, endpoint: str, error: Any) -> ChessregError:
+def make_status_error(action_text: str, endpoint: str, error: Any) -> ChessregError:
     """Return the error of a request that the hub refused."""
     status = error.response.status_code
     server_message = getattr(error, "server_message", None) or error.response.reason_phrase
     reason = make_visible(mask(str(server_message)).strip())[:300]
     if status == 401:
-        return BadInputError(f"{doing}: {endpoint} does not accept the token", LOGIN)
+        return BadInputError(f"{action_text}: {endpoint} does not accept the token", LOGIN)
     if status == 403:
-        return BadInputError(f"{doing}: the token has no right to do this ({reason})", "use a token with write access")
-    return ChessregError(f"{doing}: {endpoint} answered {status} {reason}", "run the same command again")
+        return BadInputError(
+            f"{action_text}: the token has no right to do this ({reason})", "use a token with write access"
+        )
+    return ChessregError(f"{action_text}: {endpoint} answered {status} {reason}", "run the same command again")
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -202,7 +206,7 @@ def list_repository(address: HubAddress, endpoint: str | None = None) -> HubRepo
         commit = str(found.sha)
         if not re.fullmatch("[0-9a-f]{40,64}", commit):
             raise ChessregError(f"{base} states the commit {make_visible(commit[:60])!r} of {address}")
-        whole = HubAddress(address.repository, kind, address.revision, address.pattern)
+        folder_address = HubAddress(address.repository, kind, address.revision, address.pattern)
         entries = api.list_repo_tree(address.repository, recursive=True, revision=commit, repo_type=kind)
         listed = list(itertools.islice(entries, MAX_LISTED_FILES + 1))
     if len(listed) > MAX_LISTED_FILES:
@@ -212,7 +216,7 @@ def list_repository(address: HubAddress, endpoint: str | None = None) -> HubRepo
         for entry in listed
         if isinstance(entry, RepoFile)
     )
-    return HubRepository(whole, commit, files)
+    return HubRepository(folder_address, commit, files)
 
 
 def select_files(repository: HubRepository, pattern: str) -> list[RepositoryFile]:
@@ -220,23 +224,23 @@ def select_files(repository: HubRepository, pattern: str) -> list[RepositoryFile
 
     Raises NotFoundError, with some of the repository's files, if there are none.
     """
-    fitting = [
+    matching_files = [
         file
         for file in repository.files
         if file.path == pattern or file.path.startswith(f"{pattern}/") or fnmatch.fnmatchcase(file.path, pattern)
     ]
-    if not fitting:
+    if not matching_files:
         raise NotFoundError(
             f"{repository.address} has no file {pattern!r}",
             f"it has {describe_paths([f.path for f in repository.files])}",
         )
-    return fitting
+    return matching_files
 
 
 def describe_paths(paths: Sequence[str], most: int = 5) -> str:
     """Return some paths as a list, with the number of the others."""
-    listed = ", ".join(make_visible(path[:100]) for path in paths[:most]) or "no files"
-    return listed if len(paths) <= most else f"{listed} and {len(paths) - most:,} others"
+    path_list = ", ".join(make_visible(path[:100]) for path in paths[:most]) or "no files"
+    return path_list if len(paths) <= most else f"{path_list} and {len(paths) - most:,} others"
 
 
 def check_file_name(path: str) -> None:
@@ -245,13 +249,13 @@ def check_file_name(path: str) -> None:
     >>> check_file_name("blocks.3/cfg.json")
     """
     parts = path.split("/")
-    unsafe = (
+    is_unsafe = (
         not path.isprintable()
         or any(part in ("", ".", "..") or "\\" in part for part in parts)
         or any(len(part.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES for part in parts)
         or parts[-1].endswith((".part", ".part.tag"))  # names of unfinished downloads
     )
-    if unsafe:
+    if is_unsafe:
         raise BadInputError(f"the repository has a file with the unsafe name {path[:120]!a}", "nothing was downloaded")
 
 
@@ -278,12 +282,12 @@ def download_files(
         )
     for file in files:
         check_file_name(file.path)
-    folded = [unicodedata.normalize("NFC", file.path) for file in files]
-    if len(set(folded)) < len(folded):
+    normalized_paths = [unicodedata.normalize("NFC", file.path) for file in files]
+    if len(set(normalized_paths)) < len(normalized_paths):
         raise BadInputError(f"{repository.address} has two files of one name", "name one of them")
     missing = sum(file.bytes for file in files if not (folder / file.path).exists())
     check_free_space(folder, missing, repository.address)
-    base, done, total = get_endpoint(endpoint), 0, sum(file.bytes for file in files)
+    base, done_bytes, total = get_endpoint(endpoint), 0, sum(file.bytes for file in files)
 
     def report(before: int) -> Progress:
         return lambda have, _: on_progress(before + have, total) if on_progress else None
@@ -295,25 +299,25 @@ def download_files(
             repository.address.repository, file.path, repo_type=repository.address.type, revision=repository.commit,
             endpoint=base,
         )  # fmt: skip
-        what = f"{repository.address}/{file.path}"
+        source = f"{repository.address}/{file.path}"
         download.download_file(
-            url, target, file.sha256, title=what, on_progress=report(done), token=get_token(), size=file.bytes
+            url, target, file.sha256, title=source, on_progress=report(done_bytes), token=get_token(), size=file.bytes
         )
         if file.sha256 is None and not file.matches(target):
             target.unlink()
-            raise BadInputError(f"{what} is damaged: it differs from the commit's file", "fetch it again")
+            raise BadInputError(f"{source} is damaged: it differs from the commit's file", "fetch it again")
         paths.append(target)
-        done += file.bytes
+        done_bytes += file.bytes
     return paths
 
 
-def check_free_space(folder: Path, needed: int, address: HubAddress) -> None:
+def check_free_space(folder: Path, needed_bytes: int, address: HubAddress) -> None:
     """Raise BadInputError if the disk of a folder, which need not exist, has no room for this number of bytes."""
     place = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = max(shutil.disk_usage(place).free - SPARE_BYTES, 0)
-    if needed > free:
+    if needed_bytes > free:
         raise BadInputError(
-            f"the files of {address} have {needed:,} bytes, but {place} has {free:,} bytes free",
+            f"the files of {address} have {needed_bytes:,} bytes, but {place} has {free:,} bytes free",
             "name fewer files, or free some space",
         )
 
@@ -351,24 +355,28 @@ def push_folder(
     from huggingface_hub.errors import LocalTokenNotFoundError, RepositoryNotFoundError
 
     api, base, kind = make_hub_api(endpoint), get_endpoint(endpoint), address.type
-    local = list_folder_files(folder)
+    local_files = list_folder_files(folder)
     with report_hub_errors(address, base, "write to"):
         if not get_token():
             raise LocalTokenNotFoundError("no token")
         try:
             repository = list_repository(HubAddress(address.repository, kind), endpoint)
-            created = False
+            is_new = False
         except NotFoundError as error:
             if not isinstance(error.__cause__, RepositoryNotFoundError):
                 raise
             api.create_repo(address.repository, repo_type=kind, private=private, exist_ok=True)
-            repository, created = list_repository(HubAddress(address.repository, kind), endpoint), True
-        there = {file.path: file for file in repository.files}
-        changed = {name: path for name, path in local.items() if name not in there or not there[name].matches(path)}
+            repository, is_new = list_repository(HubAddress(address.repository, kind), endpoint), True
+        remote_files = {file.path: file for file in repository.files}
+        changed = {
+            name: path
+            for name, path in local_files.items()
+            if name not in remote_files or not remote_files[name].matches(path)
+        }
         if not changed:
-            return PushedFolder(address.format_url(base), repository.commit, (), created)
+            return PushedFolder(address.format_url(base), repository.commit, (), is_new)
         commit = send_commit(api, address, changed, message)
-    return PushedFolder(address.format_url(base), commit, tuple(changed), created)
+    return PushedFolder(address.format_url(base), commit, tuple(changed), is_new)
 
 
 def send_commit(api: HfApi, address: HubAddress, files: Mapping[str, Path], message: str) -> str:
@@ -382,7 +390,7 @@ def send_commit(api: HfApi, address: HubAddress, files: Mapping[str, Path], mess
     if hides_progress:
         disable_progress_bars()
     try:
-        made = api.create_commit(address.repository, operations, commit_message=message, repo_type=address.type)
+        commit = api.create_commit(address.repository, operations, commit_message=message, repo_type=address.type)
     except (HfHubHTTPError, HTTPError):
         raise
     except (RuntimeError, ValueError) as error:  # of the storage behind the hub
@@ -397,7 +405,7 @@ def send_commit(api: HfApi, address: HubAddress, files: Mapping[str, Path], mess
     finally:
         if hides_progress:
             enable_progress_bars()
-    return str(made.oid)
+    return str(commit.oid)
 
 
 def find_other_type(address: HubAddress, endpoint: str | None = None) -> RepositoryType | None:

@@ -44,7 +44,7 @@ def training_step(side: str, length: int, rows: int, autocast: bool) -> Callable
     model.initialise()
     if side == "peer":
         for block in model.h:
-            block.mlp.trained = ACTIVATIONS["gelu_new"]
+            block.mlp.training_activation = ACTIVATIONS["gelu_new"]
     made, how = make_optimizers(model, TrainConfig()), TrainerOptions(autocast=autocast)
     tokens = torch.randint(4, 68, (rows, length + 1))
 

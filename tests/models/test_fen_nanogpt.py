@@ -24,7 +24,7 @@ LOGITS = {  # of these actions at the initial position, from his nanoGPT.py at c
 @pytest.mark.parametrize("attention", LOGITS)
 def test_logits_are_those_of_his_code(attention: Any, tmp_path: Path) -> None:
     path = written(nanogpt_checkpoint(**SHAPE), tmp_path / "ckpt600000.pt")
-    report = convert_checkpoint(path, tmp_path / "out", given=UnrecordedSettings(attention=attention))
+    report = convert_checkpoint(path, tmp_path / "out", settings=UnrecordedSettings(attention=attention))
     assert (report.format, report.info.encoding, report.info.head) == ("fen_nanogpt", "fen-77", "action")
     assert (report.info.attention, report.info.architecture["embedding"]) == (attention, "tied")
     tokens = torch.from_numpy(get_encoding("fen-77").encode(chess.STARTING_FEN).astype("int64"))[None]
@@ -45,7 +45,7 @@ def test_a_file_that_cannot_be_read_is_refused(name: str, tmp_path: Path) -> Non
     changed, attention, reason = REFUSED[name]
     path = written(nanogpt_checkpoint(**{**SHAPE, **changed}), tmp_path / "ckpt.pt")
     with pytest.raises(BadInputError) as caught:
-        convert_checkpoint(path, tmp_path / "out", given=UnrecordedSettings(attention=attention))
+        convert_checkpoint(path, tmp_path / "out", settings=UnrecordedSettings(attention=attention))
     assert reason in str(caught.value)
     assert not (tmp_path / "out").exists()
 
@@ -54,5 +54,5 @@ def test_another_encoding_is_refused(tmp_path: Path) -> None:
     path = written(nanogpt_checkpoint(**SHAPE), tmp_path / "ckpt.pt")
     with pytest.raises(BadInputError, match="--encoding fen-77"):
         convert_checkpoint(
-            path, tmp_path / "out", encoding="uci-square-72", given=UnrecordedSettings(attention="causal")
+            path, tmp_path / "out", encoding="uci-square-72", settings=UnrecordedSettings(attention="causal")
         )

@@ -34,7 +34,7 @@ maia = Maia2Encoding()
 
 
 def imported(path: Path, folder: Path, **given: Any) -> ImportReport:
-    return convert_checkpoint(path, folder, given=UnrecordedSettings(**given))
+    return convert_checkpoint(path, folder, settings=UnrecordedSettings(**given))
 
 
 @pytest.fixture(scope="module")
@@ -230,9 +230,9 @@ def test_settings_of_other_models_are_refused(root: Path, tmp_path: Path) -> Non
     check_import(save_maia2_file(tmp_path / "model.pt"))
     fixtures = HERE.parent / "searchless_chess" / "behavioral-cloning.npz"
     with pytest.raises(BadInputError, match="so it takes no ratings"):
-        check_import(fixtures, given=UnrecordedSettings(heads=2, rating=1500))
+        check_import(fixtures, settings=UnrecordedSettings(heads=2, rating=1500))
     with pytest.raises(BadInputError, match="reads fen-77"):
-        check_import(fixtures, "maia-2", given=UnrecordedSettings(heads=2))
+        check_import(fixtures, "maia-2", settings=UnrecordedSettings(heads=2))
 
 
 def test_ratings_of_one_category_give_equal_logits(model: LanguageModel) -> None:

@@ -100,7 +100,7 @@ def test_a_graph_without_the_settings_of_transformers_is_a_gpt2_or_refused(tmp_p
     without = convert_checkpoint(path, tmp_path / "without")
     assert without.digest == with_settings.digest
     with pytest.raises(BadInputError, match="logits differ"):
-        convert_checkpoint(path, tmp_path / "wrong", given=UnrecordedSettings(heads=4))
+        convert_checkpoint(path, tmp_path / "wrong", settings=UnrecordedSettings(heads=4))
     llama = unpack("llama", tmp_path / "llama")
     settings = json.loads((llama.parent / "config.json").read_text())
     (llama.parent / "config.json").unlink()

@@ -52,7 +52,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LanguageModel]
 
 
 def imported(file: str, folder: Path, **given: Any) -> ImportReport:
-    return convert_checkpoint(HERE / file, folder, given=UnrecordedSettings(**{"heads": 2, **given}))
+    return convert_checkpoint(HERE / file, folder, settings=UnrecordedSettings(**{"heads": 2, **given}))
 
 
 def assert_close(ours: np.ndarray, theirs: np.ndarray) -> None:
@@ -200,7 +200,9 @@ def test_a_file_that_cannot_be_read_is_refused_in_one_line(name: str, tmp_path: 
     content, given, reason = REFUSED[name]
     np.savez(tmp_path / "model.npz", allow_pickle=True, **content)
     with pytest.raises(BadInputError) as caught:
-        convert_checkpoint(tmp_path / "model.npz", tmp_path / "out", given=UnrecordedSettings(**{"heads": 2, **given}))
+        convert_checkpoint(
+            tmp_path / "model.npz", tmp_path / "out", settings=UnrecordedSettings(**{"heads": 2, **given})
+        )
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -225,7 +227,7 @@ def test_an_orbax_folder_is_read_at_any_level_and_refused_if_damaged(tmp_path: P
     for file in (tmp_path / "damaged").rglob("d/*"):
         file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(BadInputError, match="is damaged"):
-        convert_checkpoint(tmp_path / "damaged", tmp_path / "out", given=UnrecordedSettings(heads=2))
+        convert_checkpoint(tmp_path / "damaged", tmp_path / "out", settings=UnrecordedSettings(heads=2))
     assert "jax" not in subprocess.run(
         [sys.executable, "-c", "import sys, tensorstore; print([m for m in sys.modules if m.split('.')[0] == 'jax'])"],
         capture_output=True, text=True,
@@ -254,4 +256,4 @@ def test_a_saved_model_comes_back(models: dict[str, LanguageModel], tmp_path: Pa
     tokens = torch.randint(31, (2, 77))
     assert torch.equal(load_model(tmp_path / "again")(tokens), models["action_value"].network(tokens))
     assert again.digest == convert_checkpoint(HERE / "action-value.npz", tmp_path / "b",
-                                             given=UnrecordedSettings(heads=2)).digest  # fmt: skip
+                                             settings=UnrecordedSettings(heads=2)).digest  # fmt: skip

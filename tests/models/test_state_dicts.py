@@ -77,7 +77,7 @@ def test_a_state_dict_of_transformers_is_read_with_the_heads_that_are_known(
 def test_a_state_dict_of_nanogpt_is_the_same_checkpoint_as_its_whole_file(tmp_path: Path) -> None:
     whole = convert_checkpoint(written(nanogpt_checkpoint(), tmp_path / "ckpt.pt"), tmp_path / "whole")
     path = written(nanogpt_weights(), tmp_path / "bare.pt")
-    bare = convert_checkpoint(path, tmp_path / "bare", given=UnrecordedSettings(heads=4))
+    bare = convert_checkpoint(path, tmp_path / "bare", settings=UnrecordedSettings(heads=4))
     assert bare.digest == whole.digest
 
 

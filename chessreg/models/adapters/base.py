@@ -228,19 +228,19 @@ class WithoutInitialization(TorchFunctionMode):
 ADAPTERS: NameRegistry[type[Network]] = NameRegistry("architecture")
 
 
-def check_weights(weights: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], what: str) -> None:
+def check_weights(weights: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], title: str) -> None:
     """Raise BadInputError unless the weights have exactly these names and shapes and are finite floats."""
     if missing := sorted(expected.keys() - weights.keys()):
         raise BadInputError(f"weights are missing: {', '.join(missing[:3])} ({len(missing)} in all)")
     if unknown := sorted(weights.keys() - expected.keys()):
         raise BadInputError(
-            f"weights that no {what} of this shape has: {', '.join(unknown[:3])} ({len(unknown)} in all)"
+            f"weights that no {title} of this shape has: {', '.join(unknown[:3])} ({len(unknown)} in all)"
         )
     for name, shape in expected.items():
         tensor = weights[name]
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            found = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise BadInputError(f"weight {name} is not a tensor of floats but {found}")
+            dtype_name = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise BadInputError(f"weight {name} is not a tensor of floats but {dtype_name}")
         if tuple(tensor.shape) != shape:
             raise BadInputError(f"weight {name} has shape {list(tensor.shape)}, not {list(shape)} as configured")
         if not bool(torch.isfinite(tensor).all()):

@@ -49,8 +49,10 @@ class BridgedModel(Network):
         self.weights_by_name = list_weights(hf)
         embedding, head = hf.get_input_embeddings().weight, hf.get_output_embeddings().weight
         self.embedding_size = embedding.numel() + (0 if head is embedding else head.numel())
-        of_tokens = {id(embedding), id(head), id(getattr(hf.get_output_embeddings(), "bias", None))}
-        self.rows_of_tokens = [name for name, parameter in self.weights_by_name.items() if id(parameter) in of_tokens]
+        token_weights = {id(embedding), id(head), id(getattr(hf.get_output_embeddings(), "bias", None))}
+        self.rows_of_tokens = [
+            name for name, parameter in self.weights_by_name.items() if id(parameter) in token_weights
+        ]
         try:
             self.bridge = build_bridge(hf)
         except (ValueError, NotImplementedError) as error:
@@ -127,8 +129,8 @@ class BridgedModel(Network):
 
 def list_weights(hf: Any) -> dict[str, nn.Parameter]:
     """Return the weights of a transformers model by their names on disk, each once."""
-    tied = set(getattr(hf, "all_tied_weights_keys", None) or {}) if hf.config.tie_word_embeddings else set()
-    return {name: parameter for name, parameter in hf.named_parameters() if name not in tied}
+    tied_names = set(getattr(hf, "all_tied_weights_keys", None) or {}) if hf.config.tie_word_embeddings else set()
+    return {name: parameter for name, parameter in hf.named_parameters() if name not in tied_names}
 
 
 def make_config(config: Any) -> dict[str, Any]:
@@ -176,8 +178,8 @@ def load_hugging_face(folder: Path, dtype: torch.dtype) -> Any:
         raise BadInputError(f"{folder.name} cannot be read: {get_first_line(error)}", hint) from error
     finally:
         logging.set_verbosity(verbosity)
-    for name, stored, configured in sorted(report["mismatched_keys"]):
-        shapes = f"shape {list(stored)}, not {list(configured)} as configured"
+    for name, stored, config_shape in sorted(report["mismatched_keys"]):
+        shapes = f"shape {list(stored)}, not {list(config_shape)} as configured"
         raise BadInputError(f"{folder.name}: weight {name} has {shapes}")
     unknown = {name for name in report["unexpected_keys"] if not name.endswith(BUFFERS)}
     if wrong := sorted({*report["missing_keys"], *unknown}):
@@ -282,19 +284,23 @@ def open_bridge(network: Network, hook_points: Sequence[str] = ()) -> Any:
         native = build_bridge(to_hugging_face(network), native=True)
         if names <= find_firing_hooks(native):
             return native
-        whole = build_bridge(to_hugging_face(network))
+        bridge = build_bridge(to_hugging_face(network))
     elif isinstance(network, BridgedModel):
-        whole = network.bridge
+        bridge = network.bridge
     elif is_known_family(network.architecture):
-        whole = build_bridge(to_hugging_face(network))
+        bridge = build_bridge(to_hugging_face(network))
     else:
         raise BadInputError(f"TransformerLens has no hook points for the architecture {network.architecture}")
-    known = find_firing_hooks(whole)
-    if unknown := sorted(names - known):
-        near = difflib.get_close_matches(unknown[0], known, 3)
-        hint = f"near: {', '.join(near)}" if near else "names are TransformerLens', as blocks.3.hook_resid_post"
+    hook_names = find_firing_hooks(bridge)
+    if unknown := sorted(names - hook_names):
+        similar_names = difflib.get_close_matches(unknown[0], hook_names, 3)
+        hint = (
+            f"near: {', '.join(similar_names)}"
+            if similar_names
+            else "names are TransformerLens', as blocks.3.hook_resid_post"
+        )
         raise NotFoundError(f"the model has no hook point {unknown[0]}", hint)
-    return whole
+    return bridge
 
 
 def is_known_family(architecture: str) -> bool:
@@ -304,9 +310,9 @@ def is_known_family(architecture: str) -> bool:
     return architecture in CONFIG_MAPPING
 
 
-def find_firing_hooks(over: Any) -> set[str]:
+def find_firing_hooks(bridge: Any) -> set[str]:
     """Return the hook points that fire in a forward pass, found by running one over two tokens."""
-    device = next(over.parameters()).device
+    device = next(bridge.parameters()).device
     with torch.inference_mode():
-        _, cache = over.run_with_cache(torch.zeros(1, 2, dtype=torch.int64, device=device))
+        _, cache = bridge.run_with_cache(torch.zeros(1, 2, dtype=torch.int64, device=device))
     return set(cache.keys())

@@ -76,8 +76,8 @@ class FenEncoder(PositionModel):
         """Return the residual stream [batch, 78, d_model] after `layers` blocks."""
         if tokens.shape[1] != TOKENS:
             raise BadInputError(f"a FEN encoder reads {TOKENS} tokens, not {tokens.shape[1]}", "encode with fen-77")
-        embedded = self.embedded.run_hooks(self.wte(F.pad(tokens, (1, 0), value=self.first_token)))
-        residual = self.begin.run_hooks(F.dropout(embedded + self.wpe.weight, self.config.dropout, self.training))
+        embeddings = self.embedded.run_hooks(self.wte(F.pad(tokens, (1, 0), value=self.first_token)))
+        residual = self.begin.run_hooks(F.dropout(embeddings + self.wpe.weight, self.config.dropout, self.training))
         for block, point in zip(self.h[:layers], self.after, strict=False):
             residual = point.run_hooks(block(residual))  # type: ignore[operator]
         return residual
@@ -85,8 +85,8 @@ class FenEncoder(PositionModel):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits [batch, 1, 1968]. Without hooks, the last block computes only the last token."""
         last: GPT2Block = self.h[-1]  # type: ignore[assignment]
-        hooked = (last, self.after[-1], self.normalised)
-        if any(module._forward_hooks for module in hooked):
+        hooked_points = (last, self.after[-1], self.normalised)
+        if any(module._forward_hooks for module in hooked_points):
             return super().forward(tokens)
         return self.unembed(self.ln_f(last.last(self.compute_residual(tokens, self.n_layer - 1))))
 

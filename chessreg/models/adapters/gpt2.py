@@ -111,9 +111,9 @@ class GPT2Attention(nn.Module):
     def forward(self, x: Tensor, cache: SlotCache | None, mask: Tensor | None) -> Tensor:
         return self.out(self.mix_values(x, cache, mask))
 
-    def out(self, mixed: Tensor) -> Tensor:
+    def out(self, values: Tensor) -> Tensor:
         """Return the part added to the residual stream, given the mixed values [..., d] of the heads."""
-        return F.dropout(self.c_proj(mixed), self.dropout, self.training)
+        return F.dropout(self.c_proj(values), self.dropout, self.training)
 
     def mix_values(self, x: Tensor, cache: SlotCache | None = None, mask: Tensor | None = None) -> Tensor:
         """Return the mixed values of the heads, concatenated: [batch, length, d]."""
@@ -122,19 +122,19 @@ class GPT2Attention(nn.Module):
         q, k, v = parts.permute(2, 0, 3, 1, 4)
         read = (k, v) if cache is None else cache.update(k, v, self.layer)
         if isinstance(read, RowKeys):
-            mixed = attend_by_rows(q, read)
+            output = attend_by_rows(q, read)
         else:
-            mixed = self.kernel(q, read[0], read[1], mask, self.dropout if self.training else 0.0)
-        return mixed.transpose(1, 2).reshape(batch, length, d)
+            output = self.kernel(q, read[0], read[1], mask, self.dropout if self.training else 0.0)
+        return output.transpose(1, 2).reshape(batch, length, d)
 
     def project(self, x: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return q of the query tokens [batch, m, d] and k, v of all tokens [batch, length, d], each as [batch, head,
         token]."""
         d = x.shape[-1]
         weight, bias = self.c_attn.weight, self.c_attn.bias
-        own, others = (None, None) if bias is None else (bias[:d], bias[d:])
-        q = F.linear(queries, weight[:d], own).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
-        k, v = F.linear(x, weight[d:], others).unflatten(-1, (2, self.n_head, -1)).permute(2, 0, 3, 1, 4)
+        own_bias, kv_bias = (None, None) if bias is None else (bias[:d], bias[d:])
+        q = F.linear(queries, weight[:d], own_bias).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+        k, v = F.linear(x, weight[d:], kv_bias).unflatten(-1, (2, self.n_head, -1)).permute(2, 0, 3, 1, 4)
         return q, k, v
 
     def at_places(self, x: Tensor, row: Tensor, token: Tensor, causal: bool) -> Tensor:
@@ -151,8 +151,8 @@ class GPT2Attention(nn.Module):
         at = token.new_zeros(len(x), most)
         at[row, place] = token
         q, k, v = self.project(x, x.gather(1, at[:, :, None].expand(-1, -1, x.shape[-1])))
-        seen = at[:, None, :, None] >= torch.arange(length, device=row.device) if causal else None
-        return self.out(self.kernel(q, k, v, seen, 0.0).transpose(1, 2).flatten(2)[row, place])
+        visible = at[:, None, :, None] >= torch.arange(length, device=row.device) if causal else None
+        return self.out(self.kernel(q, k, v, visible, 0.0).transpose(1, 2).flatten(2)[row, place])
 
     def last(self, x: Tensor) -> Tensor:
         """Return the output of `forward` at the last token, [batch, 1, d]; it sees all tokens, and only its query is
@@ -160,8 +160,8 @@ class GPT2Attention(nn.Module):
         batch, _, d = x.shape
         q, k, v = self.project(x, x[:, -1:])
         scores = torch.softmax((q @ k.transpose(2, 3)) * q.shape[-1] ** -0.5, -1)
-        mixed = F.dropout(scores, self.dropout, self.training) @ v
-        return self.out(mixed.transpose(1, 2).reshape(batch, 1, d))
+        output = F.dropout(scores, self.dropout, self.training) @ v
+        return self.out(output.transpose(1, 2).reshape(batch, 1, d))
 
 
 class GPT2MLP(nn.Module):
@@ -176,8 +176,8 @@ class GPT2MLP(nn.Module):
         self.c_proj = nn.Linear(d_mlp, config.n_embd, config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        act = self.training_activation if self.training else self.activation
-        return F.dropout(self.c_proj(act(self.c_fc(x))), self.dropout, self.training)
+        activation = self.training_activation if self.training else self.activation
+        return F.dropout(self.c_proj(activation(self.c_fc(x))), self.dropout, self.training)
 
 
 class GPT2Block(nn.Module):
@@ -199,8 +199,8 @@ class GPT2Block(nn.Module):
 
         Queries and MLP are computed only for these tokens.
         """
-        own = residual[row, token] + self.attn.at_places(self.ln_1(residual), row, token, causal)
-        return own + self.mlp(self.ln_2(own))
+        residual_rows = residual[row, token] + self.attn.at_places(self.ln_1(residual), row, token, causal)
+        return residual_rows + self.mlp(self.ln_2(residual_rows))
 
     def last(self, residual: Tensor) -> Tensor:
         """Return the output of `forward` at the last token, [batch, 1, d_model], at a sixth of the cost."""
@@ -234,8 +234,8 @@ class GPT2(CausalDecoder):
         return self.wte, self.ln_f
 
     def compute_embeddings(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
-        where = self.wpe.weight[: tokens.shape[1]] if positions is None else self.wpe(positions)
-        return F.dropout(self.wte(tokens) + where, self.config.dropout, self.training)
+        position_embeddings = self.wpe.weight[: tokens.shape[1]] if positions is None else self.wpe(positions)
+        return F.dropout(self.wte(tokens) + position_embeddings, self.config.dropout, self.training)
 
     def unembed(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self.wte.weight if self.config.tied_head else self.lm_head.weight)
@@ -243,8 +243,8 @@ class GPT2(CausalDecoder):
     def norm(self, layer: int | None = None) -> nn.Module:
         if layer is None or layer == self.n_layer - 1:
             return self.ln_f
-        following: nn.Module = self.h[layer + 1].ln_1  # type: ignore[assignment]
-        return following
+        next_norm: nn.Module = self.h[layer + 1].ln_1  # type: ignore[assignment]
+        return next_norm
 
     def bias_matrix(self, layer: int) -> nn.Linear:
         matrix: nn.Linear = self.h[layer].mlp.c_proj  # type: ignore[assignment, union-attr]
@@ -279,15 +279,15 @@ class GPT2(CausalDecoder):
     def count_parameters(self) -> tuple[int, int]:
         """Return the counts; biases that are all zero do not count, because the original model has none."""
         biases = self.has_biases
-        counted = {n: p.numel() for n, p in self.named_parameters() if biases or not n.endswith(".bias")}
-        embeddings = sum(counted.get(name, 0) for name in ("wte.weight", "wpe.weight", HEAD))
-        return sum(counted.values()), sum(counted.values()) - embeddings
+        counts = {n: p.numel() for n, p in self.named_parameters() if biases or not n.endswith(".bias")}
+        embeddings = sum(counts.get(name, 0) for name in ("wte.weight", "wpe.weight", HEAD))
+        return sum(counts.values()), sum(counts.values()) - embeddings
 
     def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         config = self.config
         stored = getattr(torch, dtype)
         weights = {n: t.to(stored).contiguous() for n, t in sorted(self.weights().items())}
-        written = {
+        tensors = {
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
             "dtype": dtype,
@@ -302,7 +302,7 @@ class GPT2(CausalDecoder):
             "tie_word_embeddings": config.tied_head,
             "use_cache": True,
         }
-        return written, weights
+        return tensors, weights
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights with Hugging Face's names and layout, on the CPU, including zero biases."""
@@ -325,8 +325,8 @@ class GPT2(CausalDecoder):
         check_shape(config, weights)
         expected = compute_file_shapes(config)
         dtype = next(iter(weights.values())).dtype
-        own = {name: shape for name, shape in expected.items() if name in weights or not name.endswith(".bias")}
-        check_weights(weights, own, "GPT-2")  # before biases of the claimed size are allocated
+        own_shapes = {name: shape for name, shape in expected.items() if name in weights or not name.endswith(".bias")}
+        check_weights(weights, own_shapes, "GPT-2")  # before biases of the claimed size are allocated
         full = {n: torch.zeros(s, dtype=dtype) for n, s in expected.items() if n not in weights} | dict(weights)
         with WithoutInitialization():
             model = cls(config)
@@ -399,8 +399,8 @@ def compute_file_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
             shapes[f"h.{layer}.{part}.weight"] = shape
             shapes[f"h.{layer}.{part}.bias"] = shape[-1:]
     shapes |= {"ln_f.weight": (d,), "ln_f.bias": (d,)}
-    named = {PREFIX + name: shape for name, shape in shapes.items()}
-    return named if config.tied_head else {**named, HEAD: (config.vocab_size, d)}
+    prefixed_shapes = {PREFIX + name: shape for name, shape in shapes.items()}
+    return prefixed_shapes if config.tied_head else {**prefixed_shapes, HEAD: (config.vocab_size, d)}
 
 
 def check_shape(config: GPT2Config, weights: Mapping[str, Tensor]) -> None:

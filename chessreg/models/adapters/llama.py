@@ -58,16 +58,16 @@ class LlamaAttention(nn.Module):
         """Return the attention output float [batch, length, d_model], with rotary position embeddings."""
         batch, length, _ = x.shape
         q, k, v = (
-            projected(x).view(batch, length, -1, self.d_head).transpose(1, 2)
-            for projected in (self.q_proj, self.k_proj, self.v_proj)
+            head_values(x).view(batch, length, -1, self.d_head).transpose(1, 2)
+            for head_values in (self.q_proj, self.k_proj, self.v_proj)
         )
         q, k = rotate_features(q, turns), rotate_features(k, turns)
         if self.n_shared < self.n_head:  # several queries share one
             k, v = (part.repeat_interleave(self.n_head // self.n_shared, 1) for part in (k, v))
         read = (k, v) if cache is None else cache.update(k, v, self.layer)
-        mixed = attend_by_rows(q, read) if isinstance(read, RowKeys) else attend_fused(q, read[0], read[1], mask, 0.0)
-        projected: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
-        return projected
+        output = attend_by_rows(q, read) if isinstance(read, RowKeys) else attend_fused(q, read[0], read[1], mask, 0.0)
+        head_values: Tensor = self.o_proj(output.transpose(1, 2).reshape(batch, length, -1))
+        return head_values
 
 
 class LlamaMLP(nn.Module):
@@ -80,8 +80,8 @@ class LlamaMLP(nn.Module):
         self.down_proj = nn.Linear(d_mlp, d, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        projected: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-        return projected
+        output: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return output
 
 
 class LlamaBlock(nn.Module):
@@ -137,14 +137,14 @@ class Llama(CausalDecoder):
         return ((turns.cos().to(dtype), turns.sin().to(dtype)),)
 
     def unembed(self, hidden: Tensor) -> Tensor:
-        tied = self.config["tie_word_embeddings"]
-        return F.linear(hidden, self.embed_tokens.weight if tied else self.lm_head.weight)
+        is_tied = self.config["tie_word_embeddings"]
+        return F.linear(hidden, self.embed_tokens.weight if is_tied else self.lm_head.weight)
 
     def norm(self, layer: int | None = None) -> nn.Module:
         if layer is None or layer == self.n_layer - 1:
             return self.final
-        following: nn.Module = self.layers[layer + 1].input_layernorm  # type: ignore[assignment]
-        return following
+        next_norm: nn.Module = self.layers[layer + 1].input_layernorm  # type: ignore[assignment]
+        return next_norm
 
     def shape(self) -> dict[str, Any]:
         return {
@@ -160,9 +160,9 @@ class Llama(CausalDecoder):
         }
 
     def count_parameters(self) -> tuple[int, int]:
-        counted = {name: parameter.numel() for name, parameter in self.named_parameters()}
-        embeddings = sum(counted.get(name, 0) for name in ("embed_tokens.weight", HEAD))
-        return sum(counted.values()), sum(counted.values()) - embeddings
+        counts = {name: parameter.numel() for name, parameter in self.named_parameters()}
+        embeddings = sum(counts.get(name, 0) for name in ("embed_tokens.weight", HEAD))
+        return sum(counts.values()), sum(counts.values()) - embeddings
 
     def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         stored = getattr(torch, dtype)
@@ -181,7 +181,7 @@ class Llama(CausalDecoder):
         with WithoutInitialization():
             model = cls(config)
         names = {get_llama_file_name(name): name for name in model.state_dict()}
-        shapes = {name: tuple(model.get_parameter(own).shape) for name, own in names.items()}
+        shapes = {name: tuple(model.get_parameter(parameter_name).shape) for name, parameter_name in names.items()}
         check_weights(weights, shapes, "Llama")
         model.load_state_dict({names[name]: tensor for name, tensor in weights.items()}, assign=True)
         return model.eval()
@@ -204,8 +204,8 @@ class Llama(CausalDecoder):
 
     def make_untrained(self, seed: int) -> Llama:
         """Return a model as transformers initializes it, from `seed`."""
-        drawn = list_weights(make_untrained_model(self.config, seed))
-        return Llama.from_weights(self.config, {name: weight.detach() for name, weight in drawn.items()})
+        initial_weights = list_weights(make_untrained_model(self.config, seed))
+        return Llama.from_weights(self.config, {name: weight.detach() for name, weight in initial_weights.items()})
 
 
 def wrap_hugging_face(hf: Any) -> Network:

@@ -72,15 +72,15 @@ def build_planes(tokens: Tensor) -> Tensor:
     board = pieces.mT.unflatten(-1, (8, 8))  # rank 8 on top
     board = torch.where(black[:, None, None, None], board, board.flip(2))
     rights = tokens[:, CASTLING, None] == torch.tensor([CHARACTER_IDS[c] for c in "KQkq"], device=tokens.device)
-    allowed = rights.any(1)
-    allowed = torch.where(black[:, None], allowed.roll(2, 1), allowed)
+    has_rights = rights.any(1)
+    has_rights = torch.where(black[:, None], has_rights.roll(2, 1), has_rights)
     file = tokens[:, EN_PASSANT_FILE, None] - CHARACTER_IDS["a"] == torch.arange(8, device=tokens.device)
     rank = tokens[:, EN_PASSANT_RANK, None] - 1 == torch.arange(8, device=tokens.device)
     rank = torch.where(black[:, None], rank.flip(1), rank)
-    passed = (rank[:, :, None] & file[:, None]).float()
-    ones = torch.ones_like(passed)
-    castling = allowed.float()[:, :, None, None] * ones[:, None]
-    return torch.cat([board, ones[:, None], castling, passed[:, None]], 1)
+    en_passant_plane = (rank[:, :, None] & file[:, None]).float()
+    ones = torch.ones_like(en_passant_plane)
+    castling = has_rights.float()[:, :, None, None] * ones[:, None]
+    return torch.cat([board, ones[:, None], castling, en_passant_plane[:, None]], 1)
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class MeanHook(CharacterHook):
         if not self._forward_hooks:
             return residual
         mean = residual.mean(1, keepdim=True).expand(-1, TOKENS, -1)
-        seen: Tensor = self(mean)
-        return residual if seen is mean else residual + (seen[:, -1:] - mean[:, -1:])
+        output: Tensor = self(mean)
+        return residual if output is mean else residual + (output[:, -1:] - mean[:, -1:])
 
 
 class ResidualConvolutions(nn.Module):
@@ -143,9 +143,9 @@ class RatingAttention(nn.Module):
         q, k, v = self.qkv(x).chunk(3, -1)
         parts = (q + self.of_ratings(ratings), k, v)
         q, k, v = (part.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for part in parts)
-        mixed = F.scaled_dot_product_attention(q, k, v)
-        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
-        return out
+        values = F.scaled_dot_product_attention(q, k, v)
+        output: Tensor = self.out(values.transpose(1, 2).flatten(2))
+        return output
 
 
 class Maia2Block(nn.Module):
@@ -162,8 +162,8 @@ class Maia2Block(nn.Module):
 
     def forward(self, residual: Tensor, ratings: Tensor) -> Tensor:
         residual = residual + self.attn(self.ln_1(residual), ratings)
-        out: Tensor = residual + self.down(F.gelu(self.up(self.ln_2(residual))))
-        return out
+        output: Tensor = residual + self.down(F.gelu(self.up(self.ln_2(residual))))
+        return output
 
 
 class Maia2(PositionModel):
@@ -208,8 +208,8 @@ class Maia2(PositionModel):
         maps = F.relu(self.stem(build_planes(tokens).to(self.stem.weight.dtype)))
         for block in self.cnn:
             maps = block(maps)
-        embedded = self.embedded.run_hooks(self.embed_norm(self.embed(self.to_patches(maps).flatten(2))))
-        residual = self.begin.run_hooks(embedded + self.positions.weight)
+        embeddings = self.embedded.run_hooks(self.embed_norm(self.embed(self.to_patches(maps).flatten(2))))
+        residual = self.begin.run_hooks(embeddings + self.positions.weight)
         categories = [get_rating_category(rating) for rating in (self.config.rating, self.config.opponent_rating)]
         ratings = self.ratings.weight[categories].flatten()
         for block, point in zip(self.h, self.after, strict=True):

@@ -65,8 +65,8 @@ class PositionModel(Network):
     def norm(self, layer: int | None = None) -> nn.Module:
         if layer is None or layer == self.n_layer - 1:
             return self.ln_f
-        following: nn.Module = self.h[layer + 1].ln_1  # type: ignore[assignment]
-        return following
+        next_norm: nn.Module = self.h[layer + 1].ln_1  # type: ignore[assignment]
+        return next_norm
 
     @abstractmethod
     def initialise(self) -> None:

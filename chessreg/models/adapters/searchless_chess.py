@@ -52,8 +52,10 @@ class SearchlessConfig:
     def __post_init__(self) -> None:
         if self.n_embd % self.n_head:
             raise BadInputError(f"n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
-        if self.rows < (needed := ACTIONS if self.head == "action-value" else CHARACTERS):
-            raise BadInputError(f"a model with head {self.head} reads {needed} ids, but its table has {self.rows} rows")
+        if self.rows < (min_rows := ACTIONS if self.head == "action-value" else CHARACTERS):
+            raise BadInputError(
+                f"a model with head {self.head} reads {min_rows} ids, but its table has {self.rows} rows"
+            )
         if self.positions is not None and self.positions < self.length:
             raise BadInputError(
                 f"a model with head {self.head} reads {self.length} tokens, but has {self.positions} positions"
@@ -108,9 +110,9 @@ class SearchlessAttention(nn.Module):
         """Return the attention output float [batch, length, d_model] of the normalized residual."""
         parts = (self.q_norm(self.q(x)), self.k_norm(self.k(x)), self.v(x))
         q, k, v = (part.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for part in parts)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
-        return out
+        values = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        output: Tensor = self.out(values.transpose(1, 2).flatten(2))
+        return output
 
 
 class SearchlessBlock(nn.Module):
@@ -127,8 +129,8 @@ class SearchlessBlock(nn.Module):
         """Return the residual after attention and a SwiGLU layer, float [batch, length, d_model]."""
         residual = residual + self.attn(self.ln_1(residual))
         x = self.ln_2(residual)
-        out: Tensor = residual + self.down(F.silu(self.gate(x)) * self.up(x))
-        return out
+        output: Tensor = residual + self.down(F.silu(self.gate(x)) * self.up(x))
+        return output
 
 
 class SearchlessChess(PositionModel):
@@ -163,15 +165,15 @@ class SearchlessChess(PositionModel):
 
         Raises BadInputError for tokens of another length.
         """
-        whole = F.pad(tokens, (1, 0))
+        padded_tokens = F.pad(tokens, (1, 0))
         if self.head == "action-value" and tokens.shape[1] == TOKENS:
-            whole = torch.cat([whole, find_first_legal_actions(tokens)[:, None]], 1)
-        if whole.shape[1] != self.config.length:
+            padded_tokens = torch.cat([padded_tokens, find_first_legal_actions(tokens)[:, None]], 1)
+        if padded_tokens.shape[1] != self.config.length:
             raise BadInputError(
                 f"a {self.architecture} model reads {TOKENS} tokens, not {tokens.shape[1]}", "encode with fen-77"
             )
-        embedded = self.embedded.run_hooks(self.embed(whole) * math.sqrt(self.d_model))
-        residual = self.begin.run_hooks(embedded + self.places(whole.shape[1]).to(embedded))
+        embeddings = self.embedded.run_hooks(self.embed(padded_tokens) * math.sqrt(self.d_model))
+        residual = self.begin.run_hooks(embeddings + self.places(padded_tokens.shape[1]).to(embeddings))
         for block, point in zip(self.h, self.after, strict=True):
             residual = point.run_hooks(block(residual))  # type: ignore[operator]
         return self.normalised.run_hooks(self.ln_f(residual))

@@ -35,12 +35,12 @@ def score_answers(
     Equal to feeding the answers one by one, also under the session's edits. Include the token that ends a move if its
     probability should count. Raises ContextFullError if an answer would exceed the model's positions.
     """
-    chosen = list(range(len(session))) if rows is None else list(rows)
-    if len(answers) != len(chosen):
-        raise BadInputError(f"{len(answers)} answers for {len(chosen)} rows")
-    if any(not session.tokens[row] for row in chosen):
+    row_numbers = list(range(len(session))) if rows is None else list(rows)
+    if len(answers) != len(row_numbers):
+        raise BadInputError(f"{len(answers)} answers for {len(row_numbers)} rows")
+    if any(not session.tokens[row] for row in row_numbers):
         raise BadInputError("a row without a prompt has no continuation to score")
-    return score_sequences(TokenTree(session, chosen), answers)
+    return score_sequences(TokenTree(session, row_numbers), answers)
 
 
 def score_sequences(trees: TokenTree, sequences: Sequence[Sequence[Prefix]]) -> list[np.ndarray]:
@@ -67,10 +67,10 @@ def score_legal_moves(
     The exponentials sum to the legal move mass; the rest is illegal moves and other spellings of legal ones.
     """
     answers = [encoding.answers(board) for board in boards]
-    scored = score_answers(session, [list(own.values()) for own in answers], rows)
+    answer_scores = score_answers(session, [list(ids_by_move.values()) for ids_by_move in answers], rows)
     return [
-        {move.uci(): float(value) for move, value in zip(own, values, strict=True)}
-        for own, values in zip(answers, scored, strict=True)
+        {move.uci(): float(value) for move, value in zip(ids_by_move, values, strict=True)}
+        for ids_by_move, values in zip(answers, answer_scores, strict=True)
     ]
 
 
@@ -144,33 +144,33 @@ class Trie:
             for ids in sequences:
                 members[ids] = members.get(ids, 0) | 1 << number
         root = cls()
-        for ids, of in members.items():
+        for ids, member_sets in members.items():
             node = root
-            node.prefix_sets |= of
+            node.prefix_sets |= member_sets
             for token in ids:
                 child = node.children.get(token)
                 if child is None:
                     child = node.children[token] = cls()
                 node = child
-                node.prefix_sets |= of
-            node.ending_sets |= of
+                node.prefix_sets |= member_sets
+            node.ending_sets |= member_sets
         return root
 
     @classmethod
     def from_forms(cls, forms: Sequence[Form]) -> Trie:
         """Return the trie of all sequences with one of these forms, as set 0. Equal remainders share one node."""
-        made: dict[frozenset[Form], Trie] = {}
+        nodes_by_forms: dict[frozenset[Form], Trie] = {}
 
         def node(left: frozenset[Form]) -> Trie:
-            if left not in made:
-                one = made[left] = cls()
+            if left not in nodes_by_forms:
+                one = nodes_by_forms[left] = cls()
                 one.prefix_sets, one.ending_sets = 1, int(() in left)
-                following: dict[int, set[Form]] = {}
+                next_forms: dict[int, set[Form]] = {}
                 for form in left:
                     for token in form[0] if form else ():
-                        following.setdefault(token, set()).add(form[1:])
-                one.children = {token: node(frozenset(rest)) for token, rest in sorted(following.items())}
-            return made[left]
+                        next_forms.setdefault(token, set()).add(form[1:])
+                one.children = {token: node(frozenset(rest)) for token, rest in sorted(next_forms.items())}
+            return nodes_by_forms[left]
 
         return node(frozenset(forms))
 
@@ -196,9 +196,9 @@ def compute_accepted_masses(
     """
     limit = encoding.max_move_tokens if max_tokens is None else max_tokens
     stops = [*sorted(encoding.stop_ids), *sorted(encoding.boundary_ids)] if encoding.stop_ids else []
-    accepted, missed = np.zeros((len(tries), sets)), np.zeros((len(tries), sets))
+    accepted, unexplored = np.zeros((len(tries), sets)), np.zeros((len(tries), sets))
     open_: list[list[tuple[Prefix, float, Trie]]] = [[((), 1.0, trie)] for trie in tries]
-    bits = [[number for number in range(sets) if of >> number & 1] for of in range(1 << sets)]
+    bits = [[number for number in range(sets) if set_bits >> number & 1] for set_bits in range(1 << sets)]
     while any(open_):
         trees.grow([[prefix for prefix, _, _ in row] for row in open_])
         for place, row in enumerate(open_):
@@ -207,15 +207,17 @@ def compute_accepted_masses(
             lines = np.exp(trees.lines(place, [prefix for prefix, _, _ in row]).astype(np.float64))
             lines *= np.array([probability for _, probability, _ in row])[:, None]
             ended = lines[:, stops].sum(1).tolist()
-            opened: list[tuple[Prefix, float, Trie]] = []
+            frontier: list[tuple[Prefix, float, Trie]] = []
             for (prefix, _, node), after, end in zip(row, lines.tolist(), ended, strict=True):
                 accepted[place, bits[node.ending_sets]] += end
                 for token, child in node.children.items():
                     if len(prefix) + 1 == limit or (child.ending_sets and not stops):  # the text ends here
                         accepted[place, bits[child.ending_sets]] += after[token]
                     elif after[token] < MIN_PREFIX_PROBABILITY:
-                        missed[place, bits[child.prefix_sets]] += after[token]
+                        unexplored[place, bits[child.prefix_sets]] += after[token]
                     else:
-                        opened.append(((*prefix, token), after[token], child))
-            open_[place] = opened
-    return [[Mass(float(f), float(m)) for f, m in zip(*row, strict=True)] for row in zip(accepted, missed, strict=True)]
+                        frontier.append(((*prefix, token), after[token], child))
+            open_[place] = frontier
+    return [
+        [Mass(float(f), float(m)) for f, m in zip(*row, strict=True)] for row in zip(accepted, unexplored, strict=True)
+    ]

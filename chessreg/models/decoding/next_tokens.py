@@ -83,20 +83,22 @@ class NextTokens:
         Edits are ordered by layer, with a direction for each of the n (or one for all). Raises DivergedError if the
         edited model's logits are NaN.
         """
-        which = np.asarray(sites, np.int64)
+        site_indices = np.asarray(sites, np.int64)
         first = min(edit.layer for edit in edits)
         if first not in self.layers:
             raise BadInputError(f"the output of layer {first} was not kept at these sites")
         for edit in edits:
-            if edit.per_row and edit.rows != len(which):
-                raise BadInputError(f"the edit has {edit.rows} directions, but there are {len(which)} sites")
-        logprobs = self.logprobs[torch.from_numpy(which).to(self.model.device)]
-        moved = np.flatnonzero(~np.all([np.broadcast_to(has_zero_scale(edit), len(which)) for edit in edits], axis=0))
-        order = moved[np.argsort(self.row[which[moved]], kind="stable")]
-        for part in split_passes(self.row[which[order]]):
-            chosen = order[part]
-            logprobs[torch.from_numpy(chosen).to(logprobs.device)] = self._compute_edited(
-                chosen, which[chosen], edits, first
+            if edit.per_row and edit.rows != len(site_indices):
+                raise BadInputError(f"the edit has {edit.rows} directions, but there are {len(site_indices)} sites")
+        logprobs = self.logprobs[torch.from_numpy(site_indices).to(self.model.device)]
+        edited_sites = np.flatnonzero(
+            ~np.all([np.broadcast_to(has_zero_scale(edit), len(site_indices)) for edit in edits], axis=0)
+        )
+        order = edited_sites[np.argsort(self.row[site_indices[edited_sites]], kind="stable")]
+        for part in split_passes(self.row[site_indices[order]]):
+            batch_sites = order[part]
+            logprobs[torch.from_numpy(batch_sites).to(logprobs.device)] = self._compute_edited(
+                batch_sites, site_indices[batch_sites], edits, first
             )
         return logprobs
 
@@ -111,10 +113,10 @@ class NextTokens:
         visible, begin = [], 0
         for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
             before = self.token[sites[begin : begin + count]]
-            own = np.zeros((count, length + count), bool)
-            own[:, :length] = np.arange(length) < before[:, None]
-            own[np.arange(count), length + np.arange(count)] = True
-            visible.append(own)
+            mask = np.zeros((count, length + count), bool)
+            mask[:, :length] = np.arange(length) < before[:, None]
+            mask[np.arange(count), length + np.arange(count)] = True
+            visible.append(mask)
             begin += count
         ids = np.array(
             [session.tokens[row][token] for row, token in zip(self.row[sites], self.token[sites], strict=True)]
@@ -129,27 +131,27 @@ class NextTokens:
         """Run one clean pass over complete rows."""
         session = self._session
         counts = np.array([len(session.tokens[row]) for row in rows], np.int64)
-        begins = dict(zip(rows, (np.cumsum(counts) - counts).tolist(), strict=True))
+        starts = dict(zip(rows, (np.cumsum(counts) - counts).tolist(), strict=True))
         sites = np.flatnonzero(np.isin(self.row, rows))
-        places = [begins[row] + token for row, token in zip(self.row[sites], self.token[sites], strict=True)]
+        places = [starts[row] + token for row, token in zip(self.row[sites], self.token[sites], strict=True)]
         at = torch.tensor(places, dtype=torch.int64, device=self.model.device)
-        into = torch.from_numpy(sites).to(self.model.device)
+        site_tensor = torch.from_numpy(sites).to(self.model.device)
         points = {format_hook_point(layer): place for place, layer in enumerate(self.layers)}
 
         def keep(point: str, residual: Tensor) -> None:
-            self.residuals[points[point], into] = residual[at]
+            self.residuals[points[point], site_tensor] = residual[at]
 
         ids = np.concatenate([np.array(session.tokens[row], np.int64) for row in rows])
         positions = np.concatenate([np.arange(count) for count in counts])
         new = Ragged(rows, counts, np.zeros_like(counts), ids, positions, None, [])
         hidden = session.forward(new, keep, (), points)
-        self.logprobs[into] = self._head(hidden[at], "the model's logits are NaN: its activations overflow")
+        self.logprobs[site_tensor] = self._head(hidden[at], "the model's logits are NaN: its activations overflow")
 
-    def _head(self, hidden: Tensor, problem: str, helps: str = "") -> Tensor:
+    def _head(self, hidden: Tensor, problem: str, hint: str = "") -> Tensor:
         """Return log-probabilities of final hidden states. Raises DivergedError with `problem` for NaN."""
         logprobs = torch.log_softmax(self.model.network.unembed(hidden).float(), -1)
         if bool(logprobs.isnan().any()):
-            raise DivergedError(problem, helps)
+            raise DivergedError(problem, hint)
         return logprobs
 
 
@@ -162,12 +164,12 @@ def has_zero_scale(edit: ResidualEdit) -> np.ndarray:
 def split_passes(rows: np.ndarray) -> list[slice]:
     """Return slices of ascending row numbers int [n], one per pass: at most TREE_TOKENS, and at most ROW_TOKENS of one
     row."""
-    stretches, begin, mine = [], 0, 0
+    stretches, begin, pass_rows = [], 0, 0
     for place in range(len(rows)):
-        mine = mine + 1 if place > begin and rows[place] == rows[place - 1] else 1
-        if place - begin >= TREE_TOKENS or mine > ROW_TOKENS:
+        pass_rows = pass_rows + 1 if place > begin and rows[place] == rows[place - 1] else 1
+        if place - begin >= TREE_TOKENS or pass_rows > ROW_TOKENS:
             stretches.append(slice(begin, place))
-            begin, mine = place, 1
+            begin, pass_rows = place, 1
     return [*stretches, slice(begin, len(rows))] if len(rows) else []
 
 

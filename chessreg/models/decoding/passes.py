@@ -65,7 +65,12 @@ class Ragged:
 
 
 def run_packed_pass(
-    model: LanguageModel, cache: SlotCache, edits: Sequence[ResidualEdit], new: Ragged, watched: set[str], keep: Keep
+    model: LanguageModel,
+    cache: SlotCache,
+    edits: Sequence[ResidualEdit],
+    new: Ragged,
+    watched_points: set[str],
+    keep: Keep,
 ) -> Tensor:
     """Return final hidden states [T, d_model] of the new tokens. Every token is a batch row of width 1, so nothing is
     padded.
@@ -79,16 +84,21 @@ def run_packed_pass(
     cache.place(CacheSlots(rows, torch.from_numpy(columns).to(device), int(columns.max()) + 1, False, parts))
     masks = [None if mask is None else torch.from_numpy(mask[:, None]) for mask in new.masks]
     owners = rows if new.owners is None else torch.from_numpy(new.owners)
-    chosen = [edit.take(owners) if edit.per_row else edit for edit in edits]
+    row_edits = [edit.take(owners) if edit.per_row else edit for edit in edits]
     positions = new.positions.clip(max=model.block_size - 1)[:, None]
     after = None if new.after is None else (new.after[0], new.after[1][:, None])
-    hidden = _run_network(model, cache, new.ids[:, None], positions, None, list(zip(chosen, masks, strict=True)),
-                        watched, lambda point, residual: keep(point, residual[:, 0]), after)  # fmt: skip
+    hidden = _run_network(model, cache, new.ids[:, None], positions, None, list(zip(row_edits, masks, strict=True)),
+                        watched_points, lambda point, residual: keep(point, residual[:, 0]), after)  # fmt: skip
     return hidden[:, 0]
 
 
 def run_rectangular_pass(
-    model: LanguageModel, cache: SlotCache, edits: Sequence[ResidualEdit], new: Ragged, watched: set[str], keep: Keep
+    model: LanguageModel,
+    cache: SlotCache,
+    edits: Sequence[ResidualEdit],
+    new: Ragged,
+    watched_points: set[str],
+    keep: Keep,
 ) -> Tensor:
     """Return final hidden states [T, d_model], with the arguments of `run_packed_pass`. Rows are padded to equal
     length."""
@@ -102,46 +112,48 @@ def run_rectangular_pass(
 
     ids, positions = pad_rows(new.ids, np.zeros(shape, np.int64)), pad_rows(new.positions, columns.copy())
     masks = [None if m is None else torch.from_numpy(pad_rows(m, np.zeros(shape, bool))) for m in new.masks]
-    whole = new.rows == list(range(cache.row_count))
-    rows = None if whole else torch.tensor(new.rows, device=device)
-    there = torch.from_numpy(columns).to(device)
-    cache.place(CacheSlots(rows, there, int(columns.max()) + 1, new.is_fresh))
+    is_whole = new.rows == list(range(cache.row_count))
+    rows = None if is_whole else torch.tensor(new.rows, device=device)
+    column_tensor = torch.from_numpy(columns).to(device)
+    cache.place(CacheSlots(rows, column_tensor, int(columns.max()) + 1, new.is_fresh))
     if new.owners is not None:
         owners = torch.from_numpy(pad_rows(new.owners, np.zeros(shape, np.int64)))
-        chosen = [edit.take(owners) if edit.per_row else edit for edit in edits]
+        row_edits = [edit.take(owners) if edit.per_row else edit for edit in edits]
     else:
-        chosen = [edit.take(torch.tensor(new.rows)) if edit.per_row and not whole else edit for edit in edits]
-    picked = torch.from_numpy(new.place).to(device), torch.from_numpy(new.offset).to(device)
+        row_edits = [edit.take(torch.tensor(new.rows)) if edit.per_row and not is_whole else edit for edit in edits]
+    indices = torch.from_numpy(new.place).to(device), torch.from_numpy(new.offset).to(device)
     after = None
     if new.after is not None:
-        known = new.after[1].new_zeros(*shape, model.d_model)
-        known[picked] = new.after[1]
-        after = new.after[0], known
-    mask = _make_attention_mask(model, new, columns, there)
+        first_residual = new.after[1].new_zeros(*shape, model.d_model)
+        first_residual[indices] = new.after[1]
+        after = new.after[0], first_residual
+    mask = _make_attention_mask(model, new, columns, column_tensor)
     hidden = _run_network(model, cache, ids, positions.clip(max=model.block_size - 1), mask,
-                        list(zip(chosen, masks, strict=True)), watched,
-                        lambda point, residual: keep(point, residual[picked]), after)  # fmt: skip
-    return hidden[picked]
+                        list(zip(row_edits, masks, strict=True)), watched_points,
+                        lambda point, residual: keep(point, residual[indices]), after)  # fmt: skip
+    return hidden[indices]
 
 
-def _make_attention_mask(model: LanguageModel, new: Ragged, columns: np.ndarray, there: Tensor) -> Tensor | None:
+def _make_attention_mask(
+    model: LanguageModel, new: Ragged, columns: np.ndarray, column_tensor: Tensor
+) -> Tensor | None:
     """Return the attention mask of a rectangle, [rows, 1, width, columns]; None: plain causal attention."""
     if new.is_fresh:
         return None
     reach = int(columns.max()) + 1
     if new.visible is None:
-        attended = torch.arange(reach, device=model.device) <= there[:, :, None]
+        mask = torch.arange(reach, device=model.device) <= column_tensor[:, :, None]
     else:
         visible = np.zeros((*columns.shape, reach), bool)
-        for i, own in enumerate(new.visible):
+        for i, visible_columns in enumerate(new.visible):
             visible[i, np.arange(columns.shape[1]), columns[i]] = (
                 True  # padding sees itself, because attention to nothing is NaN
             )
-            visible[i, : own.shape[0], : own.shape[1]] = own
-        attended = torch.from_numpy(visible).to(model.device)
+            visible[i, : visible_columns.shape[0], : visible_columns.shape[1]] = visible_columns
+        mask = torch.from_numpy(visible).to(model.device)
     if model.device.type == "cpu":  # every layer would convert a boolean mask to numbers
-        attended = torch.where(attended, 0.0, -torch.inf).to(model.dtype)
-    return attended[:, None]
+        mask = torch.where(mask, 0.0, -torch.inf).to(model.dtype)
+    return mask[:, None]
 
 
 def _run_network(
@@ -151,22 +163,22 @@ def _run_network(
     positions: np.ndarray,
     mask: Tensor | None,
     edits: Sequence[tuple[ResidualEdit, Tensor | None]],
-    watched: set[str],
+    watched_points: set[str],
     keep: Keep,
     after: tuple[int, Tensor] | None = None,
 ) -> Tensor:
     """Run the network with its edits and hooks; return final hidden states [rows, width, d_model]."""
     with ExitStack() as stack:
         stack.enter_context(apply_edits(model.network, edits))
-        if watched:
-            stack.enter_context(model.watch_hook_points(watched, keep))
+        if watched_points:
+            stack.enter_context(model.watch_hook_points(watched_points, keep))
         tokens, places = torch.from_numpy(ids).to(model.device), torch.from_numpy(positions).to(model.device)
         if after is None:
             return model.network.hidden(tokens, places, cache, mask)
         layer, residual = after
-        for edit, own in edits:
+        for edit, row_mask in edits:
             if edit.layer == layer:  # its block, which a hook would edit, is not computed
-                residual = edit.apply_to(residual, own)
+                residual = edit.apply_to(residual, row_mask)
         network: Any = model.network  # only networks with a cache accept `after`
         hidden: Tensor = network.hidden(tokens, places, cache, mask, after=(layer, residual))
         return hidden

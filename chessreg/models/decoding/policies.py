@@ -119,13 +119,13 @@ def choose_moves(
 ) -> list[MoveChoice]:
     """Return the choices of these turns, running all passes they need."""
     drafts = dict(enumerate(begin_drafts(session, turns)))
-    made: dict[int, MoveChoice] = {}
+    choices: dict[int, MoveChoice] = {}
     while drafts:
         for i, choice in zip(list(drafts), policy.advance(session, encoding, list(drafts.values())), strict=True):
             if choice is not None:
-                made[i] = choice
+                choices[i] = choice
                 del drafts[i]
-    return [made[i] for i in range(len(turns))]
+    return [choices[i] for i in range(len(turns))]
 
 
 Maker = Callable[[str, tuple[float, ...], bool, int], Policy]
@@ -176,12 +176,12 @@ class RetryPolicy:
         others."""
         session.refresh()
         limit = self.move_tokens or encoding.max_move_tokens
-        made: dict[int, MoveChoice] = {}
+        choices: dict[int, MoveChoice] = {}
         new: list[list[int]] = [[] for _ in range(len(session))]
-        pending = [i for i, draft in enumerate(drafts) if draft.turn.prompt is None]
-        while pending:
-            failed = []
-            for i, token in zip(pending, self._draw(session, [drafts[i] for i in pending]), strict=True):
+        unprompted = [i for i, draft in enumerate(drafts) if draft.turn.prompt is None]
+        while unprompted:
+            failed_drafts = []
+            for i, token in zip(unprompted, self._draw(session, [drafts[i] for i in unprompted]), strict=True):
                 draft = drafts[i]
                 draft.token_ids.append(token)
                 full = len(session.tokens[draft.row]) >= session.model.block_size
@@ -192,16 +192,16 @@ class RetryPolicy:
                 ):
                     new[draft.row] = [token]
                 elif (choice := self._judge(encoding, draft)) is not None:
-                    made[i] = choice
+                    choices[i] = choice
                 else:
                     session.rewind(draft.row, draft.start, draft.logprobs)
-                    failed.append(i)
-            pending = failed
+                    failed_drafts.append(i)
+            unprompted = failed_drafts
         session.extend(new)
         for i, draft in enumerate(drafts):
             if draft.turn.prompt is not None:
-                made[i] = self._choose_from_cropped_prompt(session, encoding, draft)
-        return [made.get(i) for i in range(len(drafts))]
+                choices[i] = self._choose_from_cropped_prompt(session, encoding, draft)
+        return [choices.get(i) for i in range(len(drafts))]
 
     def _draw(self, session: DecodingSession, drafts: list[Draft]) -> list[int]:
         """Return the next token of each text."""
@@ -266,19 +266,19 @@ def sample_cropped(
 
     scratch = DecodingSession(session.model, len(prompts), session.edits)
     block = session.model.block_size
-    written: list[list[int]] = [[] for _ in prompts]
+    sampled_ids: list[list[int]] = [[] for _ in prompts]
     active = list(range(len(prompts)))
     for step in range(max_tokens):
-        contexts = [[*prompt, *new][-block:] for prompt, new in zip(prompts, written, strict=True)]
+        contexts = [[*prompt, *new][-block:] for prompt, new in zip(prompts, sampled_ids, strict=True)]
         scratch.sync([contexts[r] if r in active else scratch.tokens[r] for r in range(len(prompts))])
         logprobs = scratch.logprobs[active].cpu().numpy()
         noise = np.array([uniform(*keys[r], step) if temperature > 0 else 0.0 for r in active])
         for r, token in zip(active, draw_tokens(logprobs, np.full(len(active), temperature), noise), strict=True):
-            written[r].append(int(token))
-        active = [r for r in active if not encoding.is_complete(written[r], boards[r])]
+            sampled_ids[r].append(int(token))
+        active = [r for r in active if not encoding.is_complete(sampled_ids[r], boards[r])]
         if not active:
             break
-    return written
+    return sampled_ids
 
 
 def read_first_word(text: str) -> str:
@@ -360,13 +360,13 @@ class TriePolicy(LegalMovePolicy):
                 choices += choose_moves(self, scratch, encoding, [ModelTurn(0, draft.turn.board, draft.turn.key)])
                 continue
             answers = encoding.answers(draft.turn.board)
-            node, begun = Trie.from_sets([list(answers.values())]), len(draft.token_ids)
+            node, written_count = Trie.from_sets([list(answers.values())]), len(draft.token_ids)
             for token in draft.token_ids:
                 node = node.children[token]
             logprobs = session.logprobs[draft.row].cpu().numpy()
             while not node.ending_sets:
                 ids = sorted(node.children)
-                if len(ids) > 1 and len(draft.token_ids) > begun:
+                if len(ids) > 1 and len(draft.token_ids) > written_count:
                     break  # the next token needs another pass
                 token = ids[0] if len(ids) == 1 else self._draw(logprobs[ids], ids, draft)
                 draft.token_ids.append(token)
@@ -375,7 +375,7 @@ class TriePolicy(LegalMovePolicy):
                 moves = {ids: move for move, ids in answers.items()}
                 choices.append(MoveChoice(moves[tuple(draft.token_ids)], text=encoding.answer_text(draft.token_ids)))
             else:
-                new[draft.row] = draft.token_ids[begun:]
+                new[draft.row] = draft.token_ids[written_count:]
                 choices.append(None)
         session.extend(new)
         return choices
@@ -455,13 +455,13 @@ def compute_distributions(
 
     fitting = [turn for turn in turns if turn.prompt is None]
     long = [turn for turn in turns if turn.prompt is not None]
-    scored: dict[int, dict[str, float]] = {}
+    logprobs_by_turn: dict[int, dict[str, float]] = {}
     if fitting:
         rows = [turn.row for turn in fitting]
         logprobs = score_legal_moves(session, [turn.board for turn in fitting], encoding, rows)
-        scored.update(zip(rows, logprobs, strict=True))
+        logprobs_by_turn.update(zip(rows, logprobs, strict=True))
     if long:
         scratch = open_newest_session(session, encoding, [turn.prompt or () for turn in long])
         logprobs = score_legal_moves(scratch, [turn.board for turn in long], encoding)
-        scored.update(zip((turn.row for turn in long), logprobs, strict=True))
-    return [MoveDistribution(scored[turn.row]) for turn in turns]
+        logprobs_by_turn.update(zip((turn.row for turn in long), logprobs, strict=True))
+    return [MoveDistribution(logprobs_by_turn[turn.row]) for turn in turns]

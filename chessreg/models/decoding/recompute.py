@@ -48,7 +48,7 @@ class TokenCache:
 
 
 def run_recomputed_pass(
-    model: LanguageModel, cache: TokenCache, edits: Sequence[Any], new: Ragged, watched: set[str], keep: Keep
+    model: LanguageModel, cache: TokenCache, edits: Sequence[Any], new: Ragged, watched_points: set[str], keep: Keep
 ) -> Tensor:
     """Return final hidden states [T, d_model], like `passes.run_packed_pass`."""
     rows, columns = np.array(new.rows)[new.place], new.first[new.place] + new.offset
@@ -57,48 +57,48 @@ def run_recomputed_pass(
         bits |= (1 if mask is None else mask.astype(np.int64)) << number
     cache.write(rows, columns, np.stack([new.ids, bits]))
     sequences: list[np.ndarray] = []  # each [2, length]
-    wanted: list[np.ndarray] = []  # for each, the tokens of the pass at its end
+    read_columns: list[np.ndarray] = []  # for each, the tokens of the pass at its end
     ends = np.cumsum(np.bincount(new.place, minlength=len(new.rows)))
     by_row = np.split(np.argsort(new.place, kind="stable"), ends[:-1])
-    for i, (row, mine) in enumerate(zip(new.rows, by_row, strict=True)):
-        if len(mine) and new.visible is None:
-            sequences.append(cache.columns[:, row, : new.first[i] + len(mine)])
-            wanted.append(mine)
-        elif len(mine):
-            for number, own in enumerate(new.visible[i]):  # type: ignore[index]
-                sequences.append(cache.columns[:, row, : len(own)][:, own])
-                wanted.append(mine[number : number + 1])
+    for i, (row, token_rows) in enumerate(zip(new.rows, by_row, strict=True)):
+        if len(token_rows) and new.visible is None:
+            sequences.append(cache.columns[:, row, : new.first[i] + len(token_rows)])
+            read_columns.append(token_rows)
+        elif len(token_rows):
+            for number, visible_columns in enumerate(new.visible[i]):  # type: ignore[index]
+                sequences.append(cache.columns[:, row, : len(visible_columns)][:, visible_columns])
+                read_columns.append(token_rows[number : number + 1])
     hidden = torch.empty(len(new.ids), model.d_model, dtype=model.dtype, device=model.device)
-    residuals = {point: torch.empty_like(hidden) for point in watched}
+    residuals = {point: torch.empty_like(hidden) for point in watched_points}
     lengths = [sequence.shape[1] for sequence in sequences]
-    for group in _group_sequences(lengths, padded=model.attention == "causal"):
-        at = torch.from_numpy(np.concatenate([wanted[i] for i in group])).to(model.device)
-        place_of = np.repeat(np.arange(len(group)), [len(wanted[i]) for i in group])
-        column = np.concatenate([np.arange(lengths[i] - len(wanted[i]), lengths[i]) for i in group])
-        picked = tuple(torch.from_numpy(index).to(model.device) for index in (place_of, column))
+    for group in _group_sequences(lengths, is_padded=model.attention == "causal"):
+        at = torch.from_numpy(np.concatenate([read_columns[i] for i in group])).to(model.device)
+        group_places = np.repeat(np.arange(len(group)), [len(read_columns[i]) for i in group])
+        column = np.concatenate([np.arange(lengths[i] - len(read_columns[i]), lengths[i]) for i in group])
+        indices = tuple(torch.from_numpy(index).to(model.device) for index in (group_places, column))
 
-        def put(point: str, residual: Tensor, at: Tensor = at, picked: Any = picked) -> None:
-            residuals[point][at] = residual[picked]
+        def put(point: str, residual: Tensor, at: Tensor = at, indices: Any = indices) -> None:
+            residuals[point][at] = residual[indices]
 
         batch = np.zeros((2, len(group), max(lengths[i] for i in group)), np.int64)
         for place, i in enumerate(group):
             batch[:, place, : lengths[i]] = sequences[i]
-        own = rows if new.owners is None else new.owners
-        owners = torch.tensor([int(own[wanted[i][0]]) for i in group], device=model.device)
-        hidden[at] = _run_batch(model, batch, owners, edits, watched, put)[picked]
+        visible_columns = rows if new.owners is None else new.owners
+        owners = torch.tensor([int(visible_columns[read_columns[i][0]]) for i in group], device=model.device)
+        hidden[at] = _run_batch(model, batch, owners, edits, watched_points, put)[indices]
     for point, residual in residuals.items():
         keep(point, residual)
     return hidden
 
 
-def _group_sequences(lengths: Sequence[int], padded: bool) -> list[list[int]]:
+def _group_sequences(lengths: Sequence[int], is_padded: bool) -> list[list[int]]:
     """Return the indices of sequences in groups of at most BATCH_SEQUENCES, one group per pass.
 
     Sequences of a group have equal lengths unless `is_padded` allows padding.
     """
     groups: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if groups and len(groups[-1]) < BATCH_SEQUENCES and (padded or lengths[groups[-1][0]] == lengths[i]):
+        if groups and len(groups[-1]) < BATCH_SEQUENCES and (is_padded or lengths[groups[-1][0]] == lengths[i]):
             groups[-1].append(i)
         else:
             groups.append([i])
@@ -110,7 +110,7 @@ def _run_batch(
     batch: np.ndarray,
     owners: Tensor,
     edits: Sequence[Any],
-    watched: set[str],
+    watched_points: set[str],
     put: Callable[[str, Tensor], None],
 ) -> Tensor:
     """Return final hidden states [batch, length, d_model] of a batch int64 [2, batch, length]; `owners` are session
@@ -121,6 +121,6 @@ def _run_batch(
     ]
     with ExitStack() as stack:
         stack.enter_context(apply_edits(model.network, masked))
-        if watched:
-            stack.enter_context(model.watch_hook_points(watched, put))
+        if watched_points:
+            stack.enter_context(model.watch_hook_points(watched_points, put))
         return model.network.hidden(tokens.to(model.device))

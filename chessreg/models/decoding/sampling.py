@@ -43,8 +43,8 @@ def draw_tokens(logprobs: np.ndarray, temperatures: np.ndarray, uniforms: np.nda
     scores -= scores.max(1, keepdims=True)
     weights = np.exp(scores / np.where(temperatures > 0, temperatures, 1.0)[:, None])
     ladder = weights.cumsum(1)
-    drawn = (ladder <= (uniforms * ladder[:, -1])[:, None]).sum(1)
-    return np.where(temperatures > 0, np.minimum(drawn, logprobs.shape[1] - 1), scores.argmax(1))
+    token_ids = (ladder <= (uniforms * ladder[:, -1])[:, None]).sum(1)
+    return np.where(temperatures > 0, np.minimum(token_ids, logprobs.shape[1] - 1), scores.argmax(1))
 
 
 def sample_trees(
@@ -67,34 +67,35 @@ def sample_trees(
     """
     limit = encoding.max_move_tokens if max_tokens is None else max_tokens
     heats = np.asarray(temperature, np.float64)
-    drawn = [(place, number, key) for place, own in enumerate(keys) for number, key in enumerate(own)]
-    written: list[tuple[int, ...]] = [()] * len(drawn)
-    totals = np.zeros(len(drawn))
-    active = list(range(len(drawn)))
+    draws = [(place, number, key) for place, row_keys in enumerate(keys) for number, key in enumerate(row_keys)]
+    sequences: list[tuple[int, ...]] = [()] * len(draws)
+    totals = np.zeros(len(draws))
+    active = list(range(len(draws)))
     while active:
-        ready = [i for i in active if trees.has(drawn[i][0], written[i])]
-        if not ready:
-            wanted: list[set[tuple[int, ...]]] = [set() for _ in range(len(trees))]
+        ready_draws = [i for i in active if trees.has(draws[i][0], sequences[i])]
+        if not ready_draws:
+            wanted_prefixes: list[set[tuple[int, ...]]] = [set() for _ in range(len(trees))]
             for i in active:
-                wanted[drawn[i][0]].add(written[i])
-            trees.grow([sorted(row) for row in wanted])
+                wanted_prefixes[draws[i][0]].add(sequences[i])
+            trees.grow([sorted(row) for row in wanted_prefixes])
             continue
-        logprobs = np.stack([trees.logprobs(drawn[i][0], written[i]) for i in ready])
-        heat = heats[[drawn[i][1] for i in ready]]
+        logprobs = np.stack([trees.logprobs(draws[i][0], sequences[i]) for i in ready_draws])
+        heat = heats[[draws[i][1] for i in ready_draws]]
         noise = np.array(
-            [uniform(*drawn[i][2], len(written[i])) if h > 0 else 0.0 for i, h in zip(ready, heat, strict=True)]
+            [uniform(*draws[i][2], len(sequences[i])) if h > 0 else 0.0 for i, h in zip(ready_draws, heat, strict=True)]
         )
         tokens = draw_tokens(logprobs, heat, noise)
-        totals[ready] += logprobs[np.arange(len(ready)), tokens]
-        for i, token in zip(ready, tokens.tolist(), strict=True):
-            written[i] = (*written[i], token)
+        totals[ready_draws] += logprobs[np.arange(len(ready_draws)), tokens]
+        for i, token in zip(ready_draws, tokens.tolist(), strict=True):
+            sequences[i] = (*sequences[i], token)
         active = [
             i
             for i in active
-            if not written[i] or (len(written[i]) < limit and not encoding.is_complete(written[i], boards[drawn[i][0]]))
+            if not sequences[i]
+            or (len(sequences[i]) < limit and not encoding.is_complete(sequences[i], boards[draws[i][0]]))
         ]
     texts: list[list[SampledText]] = [[] for _ in keys]
-    for (place, _, _), ids, total in zip(drawn, written, totals.tolist(), strict=True):
+    for (place, _, _), ids, total in zip(draws, sequences, totals.tolist(), strict=True):
         complete = encoding.is_complete(ids, boards[place])
         texts[place].append(SampledText(encoding.answer_text(ids), list(ids), total, complete))
     return texts

@@ -102,9 +102,9 @@ class DecodingSession:
         full = [r for r, new in enumerate(rows) if len(new) > block]
         if full:
             raise ContextFullError(full, block)
-        shared = [count_common_prefix(old, new) for old, new in zip(self.tokens, rows, strict=True)]
-        self.rollback([len(old) - n for old, n in zip(self.tokens, shared, strict=True)])
-        self.extend([list(new[n:]) for new, n in zip(rows, shared, strict=True)])
+        shared_lengths = [count_common_prefix(old, new) for old, new in zip(self.tokens, rows, strict=True)]
+        self.rollback([len(old) - n for old, n in zip(self.tokens, shared_lengths, strict=True)])
+        self.extend([list(new[n:]) for new, n in zip(rows, shared_lengths, strict=True)])
 
     def rollback(self, counts: Sequence[int]) -> None:
         """Remove the last counts[r] tokens of each row. Log-probabilities are recomputed when needed."""
@@ -147,9 +147,9 @@ class DecodingSession:
             raise BadInputError("an edited session has no clean keys and values to branch from")
         other = type(self)(self.model, len(self), edits)
         other.tokens = [list(tokens) for tokens in self.tokens]
-        touched = [self._first_touched(edits, tokens) for tokens in self.tokens]
+        first_touched = [self._first_touched(edits, tokens) for tokens in self.tokens]
         other._reusable_columns = [
-            min(columns, first) for columns, first in zip(self._reusable_columns, touched, strict=True)
+            min(columns, first) for columns, first in zip(self._reusable_columns, first_touched, strict=True)
         ]
         other._has_logprobs = [not tokens for tokens in self.tokens]
         if any(other._reusable_columns):
@@ -204,15 +204,18 @@ class DecodingSession:
 
     def _group_new_rows(self, counts: list[int]) -> list[list[int]]:
         """Return the rows with new tokens in groups, one per pass."""
-        pending = [r for r, count in enumerate(counts) if count]
-        own = [counts[r] for r in pending]
-        history = any(self.start(r) for r in pending)
-        if not pending:
+        pending_rows = [r for r, count in enumerate(counts) if count]
+        row_counts = [counts[r] for r in pending_rows]
+        history = any(self.start(r) for r in pending_rows)
+        if not pending_rows:
             return []
-        if max(own) > DECODE_TOKENS or self._should_pack(pending, own, history):
-            return [[pending[i] for i in group] for group in self.group_rows(pending, own, PREFILL_TOKENS, history)]
+        if max(row_counts) > DECODE_TOKENS or self._should_pack(pending_rows, row_counts, history):
+            return [
+                [pending_rows[i] for i in group]
+                for group in self.group_rows(pending_rows, row_counts, PREFILL_TOKENS, history)
+            ]
         # a pass over all rows reads the cache in place; gathering a subset doubles the cost
-        return [list(range(len(counts)))] if 2 * len(pending) > len(counts) else [pending]
+        return [list(range(len(counts)))] if 2 * len(pending_rows) > len(counts) else [pending_rows]
 
     def group_rows(
         self, rows: Sequence[int], counts: Sequence[int], limit: int, history: bool = True
@@ -234,17 +237,17 @@ class DecodingSession:
         ids = np.array([token for r, start in zip(group, first, strict=True) for token in self.tokens[r][start:]])
         positions = np.concatenate([np.arange(start, end) for start, end in zip(first, lengths, strict=True)])
         masks = [self._edit_mask(edit, group, first) for edit in self.edits]
-        computed = np.flatnonzero(counts)
-        last = torch.from_numpy((np.cumsum(counts) - 1)[computed]).to(self.model.device)
-        rows = torch.tensor([group[i] for i in computed], device=self.model.device)
+        computed_rows = np.flatnonzero(counts)
+        last = torch.from_numpy((np.cumsum(counts) - 1)[computed_rows]).to(self.model.device)
+        rows = torch.tensor([group[i] for i in computed_rows], device=self.model.device)
 
         def keep(point: str, residual: Tensor) -> None:
             self._residuals[self._watched_points[point], rows] = residual[last]
 
         hidden = self.forward(Ragged(group, counts, first, ids, positions, None, masks), keep)
-        self.logprobs[rows] = self.predict([group[i] for i in computed], hidden[last])
+        self.logprobs[rows] = self.predict([group[i] for i in computed_rows], hidden[last])
         reusable = int(self.prefix_stable)
-        for i in computed.tolist():
+        for i in computed_rows.tolist():
             self._has_logprobs[group[i]] = True
             self._reusable_columns[group[i]] = int(lengths[i]) - 1 + reusable
 
@@ -252,8 +255,8 @@ class DecodingSession:
         """Return which tokens from these positions on the edit changes, bool [tokens]."""
         if edit.token_mask == "all":
             return None
-        chosen, encoding = get_token_mask(edit.token_mask), self.model.encoding
-        masks = [chosen.compute(np.array(self.tokens[row], np.int64), encoding) for row in group]
+        token_mask, encoding = get_token_mask(edit.token_mask), self.model.encoding
+        masks = [token_mask.compute(np.array(self.tokens[row], np.int64), encoding) for row in group]
         return np.concatenate([mask[start:] for mask, start in zip(masks, first, strict=True)])
 
     def predict(self, rows: Sequence[int], hidden: Tensor) -> Tensor:
@@ -280,7 +283,7 @@ class DecodingSession:
         new: Ragged,
         keep: Keep = lambda point, residual: None,
         edits: Sequence[ResidualEdit] | None = None,
-        watched: Iterable[str] | None = None,
+        watched_points: Iterable[str] | None = None,
     ) -> Tensor:
         """Return final hidden states [T, d_model] of these tokens, under `edits` (None: the session's).
 
@@ -288,12 +291,12 @@ class DecodingSession:
         `watched_points`.
         """
         packs = self._should_pack(new.rows, new.counts.tolist(), not new.is_fresh)
-        way: Any = (
+        run_pass: Any = (
             run_packed_pass if packs else run_rectangular_pass if self.model.network.can_cache else run_recomputed_pass
         )
-        points = set(self._watched_points if watched is None else watched)
+        points = set(self._watched_points if watched_points is None else watched_points)
         with avoid_cudnn_attention():
-            return way(self.model, self.cache, self.edits if edits is None else edits, new, points, keep)
+            return run_pass(self.model, self.cache, self.edits if edits is None else edits, new, points, keep)
 
     @property
     def packable(self) -> bool:
@@ -306,9 +309,9 @@ class DecodingSession:
         if not self.packable or not history:
             return False
         lengths = [len(self.tokens[row]) for row in rows]
-        apart = sum(lengths) + CALL_COST_KEYS * len(lengths) + TOKEN_COST_KEYS * sum(counts)
+        unpacked_cost = sum(lengths) + CALL_COST_KEYS * len(lengths) + TOKEN_COST_KEYS * sum(counts)
         read = len(self) if 2 * len(rows) > len(self) else 3 * len(rows)
-        return apart < max(lengths) * read + TOKEN_COST_KEYS * max(counts) * len(rows)
+        return unpacked_cost < max(lengths) * read + TOKEN_COST_KEYS * max(counts) * len(rows)
 
 
 class ValueSession(DecodingSession):
@@ -354,10 +357,12 @@ def group_by_length(rows: Sequence[int], counts: Sequence[int], limit: int, pack
     groups: list[list[int]] = []
     used = 0
     for row, count in zip(rows, counts, strict=True):
-        padded = (
+        padded_cost = (
             count * (len(groups[-1]) + 1) if groups else 0
         )  # the longest row so far determines the width of its group
-        if groups and (used + count <= limit if packed else padded <= min(limit, MAX_PADDING_FACTOR * (used + count))):
+        if groups and (
+            used + count <= limit if packed else padded_cost <= min(limit, MAX_PADDING_FACTOR * (used + count))
+        ):
             groups[-1].append(row)
             used += count
         else:

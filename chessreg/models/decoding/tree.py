@@ -90,29 +90,29 @@ class TokenTree:
         """Return whether a prefix is computed."""
         return prefix in self._trees[place].index
 
-    def grow(self, wanted: Sequence[Iterable[Prefix]]) -> None:
+    def grow(self, wanted_prefixes: Sequence[Iterable[Prefix]]) -> None:
         """Compute these prefixes of each row, including their own prefixes.
 
         Raises ContextFullError before anything is computed if one would exceed the model's positions.
         """
         full = [
             row
-            for row, prefixes in zip(self.rows, wanted, strict=True)
+            for row, prefixes in zip(self.rows, wanted_prefixes, strict=True)
             if len(self.session.tokens[row]) + max(map(len, prefixes), default=0) > self.session.model.block_size
         ]
         if full:
             raise ContextFullError(full, self.session.model.block_size)
-        batches = [self._plan(place, prefixes) for place, prefixes in enumerate(wanted)]
-        pending = [i for i in range(len(batches)) if batches[i].tokens]
-        if not pending:
+        batches = [self._plan(place, prefixes) for place, prefixes in enumerate(wanted_prefixes)]
+        pending_batches = [i for i in range(len(batches)) if batches[i].tokens]
+        if not pending_batches:
             return
-        rows, counts = [self.rows[i] for i in pending], [len(batches[i].tokens) for i in pending]
+        rows, counts = [self.rows[i] for i in pending_batches], [len(batches[i].tokens) for i in pending_batches]
         for group in self.session.group_rows(rows, counts, TREE_TOKENS):
-            chosen = [pending[i] for i in group]
-            scores = self._compute(chosen, [batches[i] for i in chosen])
-            for i, own in zip(chosen, scores, strict=True):
+            group_batches = [pending_batches[i] for i in group]
+            scores = self._compute(group_batches, [batches[i] for i in group_batches])
+            for i, batch_scores in zip(group_batches, scores, strict=True):
                 tree = self._trees[i]
-                tree.logprobs = np.concatenate([tree.logprobs, own[batches[i].read_nodes]])
+                tree.logprobs = np.concatenate([tree.logprobs, batch_scores[batches[i].read_nodes]])
 
     def _plan(self, place: int, prefixes: Iterable[Prefix]) -> _Batch:
         """Return the tokens that a row must feed for these prefixes."""
@@ -127,9 +127,9 @@ class TokenTree:
                 above, path = self._list_attended_columns(place, batch, node[:-1]), [*history, *node]
                 tree.index[node] = len(tree.index)
                 batch.read_nodes.append(len(batch.tokens))
-                attended = self._add(tree, batch, path, above)
+                columns = self._add(tree, batch, path, above)
                 if session.prefix_stable:
-                    tree.paths[node] = attended
+                    tree.paths[node] = columns
         return batch
 
     def _list_attended_columns(self, place: int, batch: _Batch, node: Prefix) -> list[int]:
@@ -180,11 +180,11 @@ class TokenTree:
         visible = []
         for at, batch in zip(clean, batches, strict=True):
             count = len(batch.tokens)
-            own = np.zeros((count, at + batch.first + count), bool)
-            own[:, :at] = True
-            node = np.repeat(np.arange(count), [len(attended) for attended in batch.attended_columns])
-            own[node, at + np.concatenate(batch.attended_columns)] = True
-            visible.append(own)
+            mask = np.zeros((count, at + batch.first + count), bool)
+            mask[:, :at] = True
+            node = np.repeat(np.arange(count), [len(columns) for columns in batch.attended_columns])
+            mask[node, at + np.concatenate(batch.attended_columns)] = True
+            visible.append(mask)
         ids = np.concatenate([batch.tokens for batch in batches])
         positions = np.concatenate([batch.positions for batch in batches])
         edited = np.concatenate([np.array(batch.edit_masks, bool).reshape(len(batch.tokens), -1) for batch in batches])

@@ -91,18 +91,22 @@ def score_moves(
     tokens = torch.from_numpy(fen.boards(positions).ids.reshape(-1, fen.length).astype(np.int64))
     parts: list[Tensor] = [torch.zeros(0, 1)]
     for start in range(0, len(tokens), BATCH_PASSES):
-        some = slice(start, start + BATCH_PASSES)
-        row_edits = [edit.take(owner[some]) if edit.per_row else edit for edit in edits]
-        log_returns = model.return_log_probs(tokens[some], None if is_state else actions[some], edits=row_edits)
+        batch = slice(start, start + BATCH_PASSES)
+        row_edits = [edit.take(owner[batch]) if edit.per_row else edit for edit in edits]
+        log_returns = model.return_log_probs(tokens[batch], None if is_state else actions[batch], edits=row_edits)
         if bool(log_returns.isnan().any()):
             raise DivergedError("the model's values are NaN", "a smaller scale" if edits else "")
         parts.append(log_returns.cpu())
     log_probs = torch.cat(parts[1:]).numpy() if len(tokens) else np.zeros((0, 1), np.float32)
-    made = []
-    for moves, own in zip(every, np.split(log_probs, np.cumsum(counts)[:-1]), strict=True):
+    move_values = []
+    for moves, move_log_probs in zip(every, np.split(log_probs, np.cumsum(counts)[:-1]), strict=True):
         # the return after a move is the opponent's, so the buckets are reversed
-        made.append(MoveValues(moves, own[1:, ::-1], own[0]) if is_state else MoveValues(moves, own))
-    return made
+        move_values.append(
+            MoveValues(moves, move_log_probs[1:, ::-1], move_log_probs[0])
+            if is_state
+            else MoveValues(moves, move_log_probs)
+        )
+    return move_values
 
 
 def assign_repetition_values(board: chess.Board, values: MoveValues) -> np.ndarray:
@@ -132,9 +136,9 @@ def score_positions(
 def compute_action_log_probs(values: Sequence[MoveValues], actions: int) -> Tensor:
     """Return the log-softmax of the expected returns of the legal moves, -inf for other actions: float32 [positions,
     actions]."""
-    fen, out = Fen77(), torch.full((len(values), actions), -torch.inf)
+    fen, log_probs = Fen77(), torch.full((len(values), actions), -torch.inf)
     for place, each in enumerate(values):
         if each.moves:
             legal = [fen.action_ids[move.uci()] for move in each.moves]
-            out[place, legal] = torch.log_softmax(torch.from_numpy(each.returns).float(), -1)
-    return out
+            log_probs[place, legal] = torch.log_softmax(torch.from_numpy(each.returns).float(), -1)
+    return log_probs

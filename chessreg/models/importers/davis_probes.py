@@ -45,20 +45,20 @@ def read_davis_probe(path: Path, name: str) -> ProbeFile:
         raise BadInputError(f"{file_name} is damaged: {get_first_line(error)}") from error
     keys = [f"submodules.{square}.weight" for square in range(64)]
     if missing := [key for key in keys if key not in tensors]:
-        others = ", ".join(f"{key[:60]} {list(tensor.shape)}" for key, tensor in sorted(tensors.items())[:4])
+        other_tensors = ", ".join(f"{key[:60]} {list(tensor.shape)}" for key, tensor in sorted(tensors.items())[:4])
         raise BadInputError(
-            f"{file_name} holds no {missing[0]}, but {others or 'nothing'}",
+            f"{file_name} holds no {missing[0]}, but {other_tensors or 'nothing'}",
             "a probe of Davis's has submodules.0.weight to submodules.63.weight, [classes, d_model] each",
         )
     if more := sorted(tensors.keys() - set(keys)):
         raise BadInputError(f"{file_name} holds {more[0][:60]} in addition to the weights of 64 squares")
     shapes = sorted({tuple(tensors[key].shape) for key in keys})
-    if whole := [tensors[key].dtype for key in keys if not tensors[key].is_floating_point()]:
-        raise BadInputError(f"{file_name}: its weights are {whole[0]}, not floats")
+    if integer_dtypes := [tensors[key].dtype for key in keys if not tensors[key].is_floating_point()]:
+        raise BadInputError(f"{file_name}: its weights are {integer_dtypes[0]}, not floats")
     if len(shapes) > 1 or len(shapes[0]) != 2 or shapes[0][0] not in CLASSES or not shapes[0][1]:
-        listed = " and ".join(str(list(shape)) for shape in shapes[:3])
+        shape_list = " and ".join(str(list(shape)) for shape in shapes[:3])
         raise BadInputError(
-            f"{file_name}: the shape of its weights is {listed}",
+            f"{file_name}: the shape of its weights is {shape_list}",
             "known are [3, 7 or 13 classes, d_model], alike on all squares",
         )
     label = CLASSES[shapes[0][0]]

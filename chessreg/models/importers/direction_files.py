@@ -96,13 +96,15 @@ def check_facts(facts: DirectionFacts) -> None:
             raise TypeError(f"{name} is {str(value)[:60]!r}")
     if facts.content not in COLUMNS or facts.residual not in ("raw", "centred"):
         raise ValueError(f"content {str(facts.content)[:20]!r} with the residual {str(facts.residual)[:20]!r}")
-    for name, known in (("columns", COLUMNS), ("detail", DETAILS)):
-        given = getattr(facts, name)
-        if not isinstance(given, dict) or not given.keys() <= set(known[facts.content]):
-            raise ValueError(f"{name} has other entries than {', '.join(known[facts.content])}")
+    for name, known_names in (("columns", COLUMNS), ("detail", DETAILS)):
+        values = getattr(facts, name)
+        if not isinstance(values, dict) or not values.keys() <= set(known_names[facts.content]):
+            raise ValueError(f"{name} has other entries than {', '.join(known_names[facts.content])}")
     for name, value in facts.columns.items():
-        wanted = str if name == "source" else float if name == "epochs" else int
-        if value is not None and (type(value) not in {wanted, int if wanted is float else wanted} or value == ""):
+        expected_type = str if name == "source" else float if name == "epochs" else int
+        if value is not None and (
+            type(value) not in {expected_type, int if expected_type is float else expected_type} or value == ""
+        ):
             raise TypeError(f"{name} is {str(value)[:60]!r}")
         if isinstance(value, str) and (len(value) > 64 or not value.isprintable()):
             raise ValueError(f"{name} is {value[:60]!r}")

@@ -113,8 +113,8 @@ class ProbeFile:
     def train_games(self) -> int | None:
         """The number of training games. The file's `iters` counts games over all epochs; `num_games` includes held-out
         games."""
-        seen = self.origin.metadata.get("iters")
-        return None if seen is None or not self.epochs else round(seen / self.epochs)
+        iterations = self.origin.metadata.get("iters")
+        return None if iterations is None or not self.epochs else round(iterations / self.epochs)
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,8 @@ def read_karvonen_probe(path: Path, name: str | None = None) -> ProbeFile:
     check_floats(tensor, name)
     origin = read_origin(logged, name)
     if origin.label is None:
-        guessed = SHAPES.get(tuple(tensor.shape[2:]))
-        origin = FileOrigin(**{**vars(origin), "label": guessed})
+        guessed_shape = SHAPES.get(tuple(tensor.shape[2:]))
+        origin = FileOrigin(**{**vars(origin), "label": guessed_shape})
     weight = tensor[0].unflatten(-1, (-1, 1)) if tensor.dim() == 4 else tensor[0]
     return ProbeFile(to_float_array(weight.flatten(1, 2), name), origin)
 
@@ -228,14 +228,14 @@ def is_vector(content: Any) -> bool:
 
 def check_logged(logged: dict[str, Any], name: str) -> None:
     """Raise BadInputError for impossible logged values: a negative or fractional count, or an overlong text."""
-    described = logged.get("metadata") or {}
-    if not isinstance(described, dict):
-        raise BadInputError(f"{name}: its metadata is {describe_contents(described)}, not a dict")
-    for record in (logged, described):
+    description = logged.get("metadata") or {}
+    if not isinstance(description, dict):
+        raise BadInputError(f"{name}: its metadata is {describe_contents(description)}, not a dict")
+    for record in (logged, description):
         for key in COUNTS:
             value = to_plain_values(record.get(key))
-            whole = isinstance(value, int | float) and value == int(value) and 0 <= value < MAX_COUNT
-            if record.get(key) is not None and not whole:
+            is_count = isinstance(value, int | float) and value == int(value) and 0 <= value < MAX_COUNT
+            if record.get(key) is not None and not is_count:
                 raise BadInputError(f"{name}: its {key} is {str(record[key])[:60]!r}, not a whole number from 0 on")
         for key in WORDS:
             value = record.get(key)
@@ -265,7 +265,7 @@ def read_origin(logged: dict[str, Any], name: str) -> FileOrigin:
     positions = translate_positions(str(indexing)) if indexing else None
     if positions is None and logged:  # defaults of the author's first files
         positions = "even-spaces" if "black_player" in name else "dots"
-    known = {key: to_plain_values(value) for key, value in logged.items() if key not in (*SIDES, "linear_probe")}
+    plain_values = {key: to_plain_values(value) for key, value in logged.items() if key not in (*SIDES, "linear_probe")}
     return FileOrigin(
         layer=None if layer is None else int(layer),
         label=translate_label(str(config)) if config else None,
@@ -273,7 +273,7 @@ def read_origin(logged: dict[str, Any], name: str) -> FileOrigin:
         n_layers=None if n_layers is None else int(n_layers),
         positions=positions,
         first_position=None if first is None else int(first),
-        metadata={key: value for key, value in known.items() if value is not None},
+        metadata={key: value for key, value in plain_values.items() if value is not None},
         file=name,
     )
 
@@ -292,8 +292,8 @@ def translate_positions(indexing: str) -> str:
 def check_floats(tensor: Tensor, name: str) -> None:
     """Raise BadInputError for a tensor that is empty, sparse or not of floats."""
     if not tensor.is_floating_point() or tensor.is_sparse or not tensor.numel():
-        what = "empty" if not tensor.numel() else f"{tensor.layout} of {tensor.dtype}".replace("torch.", "")
-        raise BadInputError(f"{name}: its tensor {list(tensor.shape)} is {what}, not dense and of floats")
+        problem = "empty" if not tensor.numel() else f"{tensor.layout} of {tensor.dtype}".replace("torch.", "")
+        raise BadInputError(f"{name}: its tensor {list(tensor.shape)} is {problem}, not dense and of floats")
 
 
 def to_float_array(tensor: Tensor, name: str) -> np.ndarray:

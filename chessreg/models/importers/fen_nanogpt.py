@@ -52,8 +52,8 @@ class FenNanoGPTFile:
         config = FenConfig(shape["n_layer"], shape["n_head"], shape["n_embd"], attention, "tied")
 
         def reference(tokens: Tensor) -> Tensor:
-            whole = F.pad(tokens, (1, 0), value=FIRST_TOKEN)
-            return compute_gpt2_logits(raw, whole, config.n_head, causal=attention == "causal")[:, -1:]
+            padded_tokens = F.pad(tokens, (1, 0), value=FIRST_TOKEN)
+            return compute_gpt2_logits(raw, padded_tokens, config.n_head, causal=attention == "causal")[:, -1:]
 
         weights = {name.removeprefix(PREFIX): tensor.float() for name, tensor in raw.items()}
         iterations = to_plain_values(source.content.get("iter_num"))

@@ -95,13 +95,13 @@ def check_on_games(model: LanguageModel) -> GameCheck:
     """
     from chessreg.models.adapters.base import VALUE_HEADS
 
-    written = model.encoding
+    encoding = model.encoding
     if model.head in VALUE_HEADS:
         return GameCheck(0, applies=False)
-    if written.answer_size > model.outputs:
+    if encoding.answer_size > model.outputs:
         return GameCheck(0)
     games = choose_game_count(model)
-    loss, entropy, tokens = compute_loss(model, iterate_predictions(written, model.block_size, games))
+    loss, entropy, tokens = compute_loss(model, iterate_predictions(encoding, model.block_size, games))
     legal, turns = measure_legal_rate(model, games)
     return GameCheck(games, tokens, loss, entropy, turns, legal)
 
@@ -118,10 +118,10 @@ def choose_game_count(model: LanguageModel) -> int:
 def measure_loss_on_games(model: LanguageModel) -> float | None:
     """Return the loss on the first sample games, for a comparison of several models; None if the model cannot compute
     it."""
-    written = model.encoding
-    if written.answer_size > model.outputs:
+    encoding = model.encoding
+    if encoding.answer_size > model.outputs:
         return None
-    return compute_loss(model, iterate_predictions(written, model.block_size, MIN_GAMES))[0]
+    return compute_loss(model, iterate_predictions(encoding, model.block_size, MIN_GAMES))[0]
 
 
 def measure_residual_norms(model: LanguageModel, hook_points: Collection[str]) -> dict[str, float]:
@@ -129,13 +129,13 @@ def measure_residual_norms(model: LanguageModel, hook_points: Collection[str]) -
     positions."""
     import torch
 
-    seen: dict[str, torch.Tensor] = {}
+    residuals: dict[str, torch.Tensor] = {}
     norms: dict[str, list[torch.Tensor]] = {}
-    known = set(hook_points) & model.network.hook_points.keys()
-    for text in get_sample(model.encoding).texts[:MIN_GAMES] if known else ():
-        with torch.inference_mode(), model.watch_hook_points(known, seen.__setitem__):
+    known_points = set(hook_points) & model.network.hook_points.keys()
+    for text in get_sample(model.encoding).texts[:MIN_GAMES] if known_points else ():
+        with torch.inference_mode(), model.watch_hook_points(known_points, residuals.__setitem__):
             model.logits(torch.tensor([text[: model.block_size]]))
-        for point, residual in seen.items():
+        for point, residual in residuals.items():
             norms.setdefault(point, []).append(residual.float().norm(dim=-1).flatten())
     return {point: float(torch.cat(each).mean()) for point, each in norms.items()}
 
@@ -146,29 +146,29 @@ def read_sample_games() -> tuple[tuple[chess.Move, ...], ...]:
     import zstandard
 
     packed = files("chessreg") / "data" / SAMPLE_GAMES
-    with packed.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as unpacked:
-        text = io.TextIOWrapper(unpacked, encoding="utf-8")
+    with packed.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as text_stream:
+        text = io.TextIOWrapper(text_stream, encoding="utf-8")
         games = [chess.pgn.read_game(text) for _ in range(GAMES)]
     return tuple(tuple(itertools.islice(game.mainline_moves(), PLIES)) for game in games if game is not None)
 
 
-def get_sample(written: Encoding) -> Sample:
+def get_sample(encoding: Encoding) -> Sample:
     """Return the sample games in an encoding."""
-    return _make_sample(written)  # type: ignore[arg-type]  # mypy: a protocol is not hashable
+    return _make_sample(encoding)  # type: ignore[arg-type]  # mypy: a protocol is not hashable
 
 
 @lru_cache(maxsize=8)
-def _make_sample(written: Encoding) -> Sample:
+def _make_sample(encoding: Encoding) -> Sample:
     """Return the sample games in an encoding."""
-    one_each = isinstance(written, PromptEncoding)
+    one_each = isinstance(encoding, PromptEncoding)
     turns = []
     for place, ply in enumerate(ASKED_PLIES):
         for number, moves in enumerate(read_sample_games()):
             if ply < len(moves) and (not one_each or place == number % len(ASKED_PLIES)):
                 board = play_moves(moves[:ply])
-                turns.append(SampleTurn(number, ply, board, tuple(written.prompt(board)), moves[ply]))
-    history = written.content == "history"
-    return Sample(turns, [written.prompt(play_moves(moves)) for moves in read_sample_games()] if history else [])
+                turns.append(SampleTurn(number, ply, board, tuple(encoding.prompt(board)), moves[ply]))
+    history = encoding.content == "history"
+    return Sample(turns, [encoding.prompt(play_moves(moves)) for moves in read_sample_games()] if history else [])
 
 
 def play_moves(moves: Sequence[chess.Move]) -> chess.Board:
@@ -180,19 +180,19 @@ def play_moves(moves: Sequence[chess.Move]) -> chess.Board:
 
 
 def iterate_predictions(
-    written: Encoding, block_size: int, games: int
+    encoding: Encoding, block_size: int, games: int
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
     """Yield (tokens to read, tokens that the last of these predict) for the rows of the first games that fit
     `block_size`."""
-    sample = get_sample(written)
+    sample = get_sample(encoding)
     for text in sample.texts[:games]:
         ids = text[: block_size + 1]
         if len(ids) > 1:
             yield ids[:-1], ids[1:]
-    for turn in () if written.content == "history" else sample.turns:
+    for turn in () if encoding.content == "history" else sample.turns:
         if turn.game >= games:
             continue
-        answer = written.answer(turn.board, turn.move)
+        answer = encoding.answer(turn.board, turn.move)
         tokens = (*turn.prompt, *answer[:-1])
         if len(tokens) <= block_size:
             yield tokens, answer
@@ -208,19 +208,19 @@ def compute_loss(
     import torch
 
     total, counts = 0.0, Counter[int]()
-    ordered = sorted(rows, key=lambda row: len(row[0]))
+    sorted_rows = sorted(rows, key=lambda row: len(row[0]))
     causal = model.attention == "causal"  # only then may rows be padded on the right
-    for _, alike in itertools.groupby(ordered, lambda row: causal or len(row[0])):
-        while batch := list(itertools.islice(alike, BATCH_ROWS)):
+    for _, group in itertools.groupby(sorted_rows, lambda row: causal or len(row[0])):
+        while batch := list(itertools.islice(group, BATCH_ROWS)):
             tokens = torch.zeros(len(batch), len(batch[-1][0]), dtype=torch.int64)
             for row, (read, _) in enumerate(batch):
                 tokens[row, : len(read)] = torch.tensor(read)
             logits = model.logits(tokens)
-            for row, (read, predicted) in enumerate(batch):
+            for row, (read, targets) in enumerate(batch):
                 end = min(len(read), logits.shape[1])  # an action head has logits only after the last token
-                logprobs = torch.log_softmax(logits[row, end - len(predicted) : end].float(), -1)
-                total -= float(logprobs.gather(1, torch.tensor(predicted, device=logprobs.device)[:, None]).sum())
-                counts.update(predicted)
+                logprobs = torch.log_softmax(logits[row, end - len(targets) : end].float(), -1)
+                total -= float(logprobs.gather(1, torch.tensor(targets, device=logprobs.device)[:, None]).sum())
+                counts.update(targets)
     count = counts.total()
     if not count:
         return None, None, 0
@@ -236,20 +236,24 @@ def measure_legal_rate(model: LanguageModel, games: int) -> tuple[float | None, 
     from chessreg.models.decoding import policies
     from chessreg.models.decoding.session import open_decoding_session
 
-    written = model.encoding
-    needed = written.max_move_tokens + (1 if written.content == "history" else -1)  # tokens after the prompt
+    encoding = model.encoding
+    needed_tokens = encoding.max_move_tokens + (1 if encoding.content == "history" else -1)  # tokens after the prompt
     greedy = policies.make_policy("free", (0.0,), resigns=False)
     session = open_decoding_session(model, games)
     legal = turn_count = 0
-    for _, at in itertools.groupby(get_sample(written).turns, lambda turn: turn.ply):
-        fitting = (turn for turn in at if turn.game < games and len(turn.prompt) + needed <= model.block_size)
-        turns = {turn.game: turn for turn in fitting}
+    for _, at in itertools.groupby(get_sample(encoding).turns, lambda turn: turn.ply):
+        fitting_turns = (
+            turn for turn in at if turn.game < games and len(turn.prompt) + needed_tokens <= model.block_size
+        )
+        turns = {turn.game: turn for turn in fitting_turns}
         if not turns:
             continue
         try:
             session.sync([turns[row].prompt if row in turns else session.tokens[row] for row in range(games)])
-            asking = [policies.ModelTurn(game, turn.board, (Stream.IMPORT_CHECK, game)) for game, turn in turns.items()]
-            choices = policies.choose_moves(greedy, session, written, asking)
+            model_turns = [
+                policies.ModelTurn(game, turn.board, (Stream.IMPORT_CHECK, game)) for game, turn in turns.items()
+            ]
+            choices = policies.choose_moves(greedy, session, encoding, model_turns)
         except DivergedError:
             return None, 0
         legal += sum(choice.move is not None for choice in choices)

@@ -58,16 +58,16 @@ class HuggingFaceFolder:
         """Return the import of a Hugging Face folder. Raises BadInputError without a config.json."""
         if not self.recognises(source):
             raise BadInputError(f"{source.path.name} is not a Hugging Face folder: it has no config.json")
-        ours = read_info(source.path) if (source.path / INFO).is_file() else None  # saved by chessreg
+        info = read_info(source.path) if (source.path / INFO).is_file() else None  # saved by chessreg
         config = read_model_config(source.path)
-        read = READERS.get(config["model_type"], read_own) if has_adapter(ours) else read_foreign
+        read = READERS.get(config["model_type"], read_own) if has_adapter(info) else read_foreign
         model, reference = read(source.path, config)
         return Imported(
             model=model,
             reference=reference,
-            residual=ours.residual if ours else "raw",
-            tokens_seen=ours.tokens_seen if ours else None,
-            source={"original": ours.source} if ours else {},
+            residual=info.residual if info else "raw",
+            tokens_seen=info.tokens_seen if info else None,
+            source={"original": info.source} if info else {},
             remarks=describe_unread_weights(source.path),
         )
 
@@ -90,9 +90,13 @@ def describe_unread_weights(folder: Path) -> list[str]:
     notes = []
     if (folder / ADAPTER).is_file():
         notes.append(f"{ADAPTER}: the adapter is not applied; merge it with peft's merge_and_unload to import both")
-    others = sorted(p.name for p in folder.glob("*.safetensors") if p.name != WEIGHTS and not p.name.startswith("."))
-    if others and (folder / WEIGHTS).is_file():
-        notes.append(f"the weights are those of {WEIGHTS}, as transformers reads them; not read: {', '.join(others)}")
+    other_files = sorted(
+        p.name for p in folder.glob("*.safetensors") if p.name != WEIGHTS and not p.name.startswith(".")
+    )
+    if other_files and (folder / WEIGHTS).is_file():
+        notes.append(
+            f"the weights are those of {WEIGHTS}, as transformers reads them; not read: {', '.join(other_files)}"
+        )
     return notes
 
 
@@ -123,12 +127,12 @@ def read_fen_encoder(folder: Path, config: dict[str, Any]) -> tuple[FenEncoder, 
         raise BadInputError(f"{folder.name}/config.json names fen-encoder, but {INFO} another architecture")
     raw = read_weights(folder, torch.float32)
     head = raw.get("action_head.weight", raw["wte.weight"])
-    named = {f"transformer.{name}": tensor for name, tensor in raw.items()} | {HEAD: head}
+    weights = {f"transformer.{name}": tensor for name, tensor in raw.items()} | {HEAD: head}
     first, causal = model.first_token, model.config.attention == "causal"
 
     def reference(tokens: Tensor) -> Tensor:
-        whole = F.pad(tokens, (1, 0), value=first)
-        return compute_gpt2_logits(named, whole, model.config.n_head, causal=causal)[:, -1:]
+        padded_tokens = F.pad(tokens, (1, 0), value=first)
+        return compute_gpt2_logits(weights, padded_tokens, model.config.n_head, causal=causal)[:, -1:]
 
     return model, reference
 
@@ -155,8 +159,8 @@ def read_foreign(folder: Path, config: dict[str, Any]) -> tuple[Network, Callabl
     hf = load_hugging_face(folder, torch.float32)
     for file, members in pickles.items():
         check_checksums(file, members)
-    adapted = family == "gpt2" or (family == "llama" and is_supported(make_config(hf.config)))
-    library = hf if adapted else copy.deepcopy(hf)  # the bridge changes its model in place
+    is_supported_family = family == "gpt2" or (family == "llama" and is_supported(make_config(hf.config)))
+    library = hf if is_supported_family else copy.deepcopy(hf)  # the bridge changes its model in place
     if family == "gpt2":
         weights = {name: weight.detach() for name, weight in list_weights(hf).items()}
         return GPT2.from_weights(make_gpt2_config(config, HEAD not in weights), weights), functools.partial(
@@ -194,12 +198,16 @@ def read_own_gpt2(folder: Path, config: dict[str, Any]) -> tuple[GPT2, Callable[
 
     check_gpt2(folder, config)
     raw = read_weights(folder, torch.float32)
-    made = make_gpt2_config(config, HEAD not in raw)
-    transposed = {n: t.t() if ".h." in n and t.dim() == 2 else t for n, t in raw.items()}
+    gpt2_config = make_gpt2_config(config, HEAD not in raw)
+    weights = {n: t.t() if ".h." in n and t.dim() == 2 else t for n, t in raw.items()}
     reference = functools.partial(
-        compute_gpt2_logits, transposed, n_head=made.n_head, activation=made.activation, epsilon=made.layer_norm_epsilon
+        compute_gpt2_logits,
+        weights,
+        n_head=gpt2_config.n_head,
+        activation=gpt2_config.activation,
+        epsilon=gpt2_config.layer_norm_epsilon,
     )
-    return GPT2.from_weights(made, raw), reference
+    return GPT2.from_weights(gpt2_config, raw), reference
 
 
 def make_gpt2_config(config: dict[str, Any], tied_head: bool) -> GPT2Config:
@@ -213,9 +221,9 @@ def check_gpt2(folder: Path, config: dict[str, Any]) -> None:
     """Raise BadInputError unless the configuration is that of a standard GPT-2."""
     from chessreg.models.adapters.gpt2 import ACTIVATIONS
 
-    needed = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")
-    if not all(type(config.get(k)) is int and config[k] > 0 for k in needed):
-        raise BadInputError(f"{folder.name}/config.json must give {', '.join(needed)} as positive integers")
+    required_keys = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")
+    if not all(type(config.get(k)) is int and config[k] > 0 for k in required_keys):
+        raise BadInputError(f"{folder.name}/config.json must give {', '.join(required_keys)} as positive integers")
     for option, value in PLAIN.items():
         if config.get(option, value) != value:
             raise BadInputError(f"{folder.name}: a GPT-2 with {option} = {config[option]} cannot be read")

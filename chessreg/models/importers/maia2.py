@@ -73,9 +73,9 @@ def find_maia2_weights(source: CheckpointSource) -> dict[str, Tensor] | None:
             content = content[key]
     if not isinstance(content, dict) or not any(str(name).endswith(FIRST_WEIGHT) for name in content):
         return None
-    named = remove_wrappers(content, source.path.name)
-    prefix = min(name for name in named if name.endswith(FIRST_WEIGHT)).removesuffix(FIRST_WEIGHT)
-    return {name.removeprefix(prefix): tensor for name, tensor in named.items()}
+    weights = remove_wrappers(content, source.path.name)
+    prefix = min(name for name in weights if name.endswith(FIRST_WEIGHT)).removesuffix(FIRST_WEIGHT)
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
 
 
 def infer_maia2_config(raw: Mapping[str, Any], source: CheckpointSource) -> Maia2Config:
@@ -85,27 +85,27 @@ def infer_maia2_config(raw: Mapping[str, Any], source: CheckpointSource) -> Maia
     def size(name: str, axis: int, axes: int = 2) -> int:
         shape = tuple(getattr(raw.get(name), "shape", ()))
         if len(shape) != axes:
-            found = f"has shape {list(shape)}" if name in raw else "is missing"
-            raise BadInputError(f"{source.path.name} is not a Maia-2 model: weight {name} {found}")
+            problem = f"has shape {list(shape)}" if name in raw else "is missing"
+            raise BadInputError(f"{source.path.name} is not a Maia-2 model: weight {name} {problem}")
         if not shape[axis]:
             raise BadInputError(f"{source.path.name} is not a Maia-2 model: weight {name} is empty")
         return shape[axis]
 
-    for name, axis, axes, wanted, title in (
+    for name, axis, axes, expected_size, title in (
         (FIRST_WEIGHT, 1, 4, PLANES, "planes of the board"),
         (RATING_WEIGHT, 0, 2, RATING_CATEGORIES, "categories of ratings"),
         ("fc_1.weight", 0, 2, MOVES, "moves"),
     ):
-        if (found := size(name, axis, axes)) != wanted:
-            raise BadInputError(f"{source.path.name} has {found:,} {title}, but Maia-2 has {wanted:,}")
-    layers, given = count_numbers(raw, r"transformer\.elo_layers\.(\d+)\."), source.unrecorded_settings
+        if (actual_size := size(name, axis, axes)) != expected_size:
+            raise BadInputError(f"{source.path.name} has {actual_size:,} {title}, but Maia-2 has {expected_size:,}")
+    layers, settings = count_numbers(raw, r"transformer\.elo_layers\.(\d+)\."), source.unrecorded_settings
     if not layers:
         raise BadInputError(f"{source.path.name} is not a Maia-2 model: it has no transformer.elo_layers")
     inner = size("transformer.elo_layers.0.0.elo_query.weight", 0)
-    heads = given.heads or inner // HEAD_WIDTH
+    heads = settings.heads or inner // HEAD_WIDTH
     if not heads or inner % heads:
         raise BadInputError(f"{inner} features of attention are not those of {heads} heads", "give --heads N")
-    rating = DEFAULT_RATING if given.rating is None else given.rating
+    rating = DEFAULT_RATING if settings.rating is None else settings.rating
     return Maia2Config(
         n_layer=layers,
         n_head=heads,
@@ -117,7 +117,7 @@ def infer_maia2_config(raw: Mapping[str, Any], source: CheckpointSource) -> Maia
         convolutions=count_numbers(raw, r"chess_cnn\.layers\.(\d+)\."),
         d_rating=size(RATING_WEIGHT, 1),
         rating=rating,
-        opponent_rating=rating if given.opponent_rating is None else given.opponent_rating,
+        opponent_rating=rating if settings.opponent_rating is None else settings.opponent_rating,
     )
 
 
@@ -169,18 +169,18 @@ def list_maia2_shapes(config: Maia2Config) -> dict[str, tuple[int, ...]]:
 
 def rename_maia2_weights(raw: Mapping[str, Tensor], config: Maia2Config) -> dict[str, Tensor]:
     """Return the weights float32 by the adapter's names, each convolution with its normalization."""
-    renamed: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
 
-    def take(own: str, theirs: str) -> None:
+    def take(own_name: str, file_name: str) -> None:
         for part in ("weight", "bias"):
-            if (tensor := raw.get(f"{theirs}.{part}")) is not None:
-                renamed[f"{own}.{part}"] = tensor.float().contiguous()
+            if (tensor := raw.get(f"{file_name}.{part}")) is not None:
+                weights[f"{own_name}.{part}"] = tensor.float().contiguous()
 
-    def merge(own: str, convolution: str, norm: str) -> None:
+    def merge(own_name: str, convolution: str, norm: str) -> None:
         scale, shift, mean, variance = (raw[f"{norm}.{part}"].double() for part in NORM_PARTS)
         factor = scale / (variance + NORM_EPSILON).sqrt()
-        renamed[f"{own}.weight"] = (raw[f"{convolution}.weight"].double() * factor[:, None, None, None]).float()
-        renamed[f"{own}.bias"] = (shift - mean * factor).float()
+        weights[f"{own_name}.weight"] = (raw[f"{convolution}.weight"].double() * factor[:, None, None, None]).float()
+        weights[f"{own_name}.bias"] = (shift - mean * factor).float()
 
     merge("stem", "chess_cnn.conv1", "chess_cnn.bn1")
     for number in range(config.convolutions):
@@ -188,22 +188,22 @@ def rename_maia2_weights(raw: Mapping[str, Tensor], config: Maia2Config) -> dict
         merge(f"cnn.{number}.first", f"{block}.conv1", f"{block}.bn1")
         merge(f"cnn.{number}.second", f"{block}.conv2", f"{block}.bn2")
     merge("to_patches", "chess_cnn.conv_last", "chess_cnn.bn_last")
-    for own, theirs in (
+    for own_name, file_name in (
         ("embed", "to_patch_embedding.0"), ("embed_norm", "to_patch_embedding.1"), ("ratings", "elo_embedding"),
         ("ln_f", "transformer.norm"), ("head_norm", "last_ln"), ("policy", "fc_1"), ("side_info", "fc_2"),
         ("value_in", "fc_3_1"), ("value_out", "fc_3"),
     ):  # fmt: skip
-        take(own, theirs)
-    renamed["positions.weight"] = raw["pos_embedding"][0].float().contiguous()
+        take(own_name, file_name)
+    weights["positions.weight"] = raw["pos_embedding"][0].float().contiguous()
     for layer in range(config.n_layer):
         attention, mlp = (f"transformer.elo_layers.{layer}.{part}" for part in (0, 1))
-        for own, theirs in (
+        for own_name, file_name in (
             ("ln_1", f"{attention}.norm"), ("attn.qkv", f"{attention}.to_qkv"), ("attn.out", f"{attention}.to_out.0"),
             ("attn.of_ratings", f"{attention}.elo_query"), ("ln_2", f"{mlp}.net.0"), ("up", f"{mlp}.net.1"),
             ("down", f"{mlp}.net.4"),
         ):  # fmt: skip
-            take(f"h.{layer}.{own}", theirs)
-    return renamed
+            take(f"h.{layer}.{own_name}", file_name)
+    return weights
 
 
 def compute_maia2_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: Maia2Config) -> Tensor:
@@ -245,12 +245,12 @@ def compute_maia2_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: Maia
         attention, mlp = (f"transformer.elo_layers.{layer}.{part}" for part in (0, 1))
         q, k, v = linear(layer_norm(x, f"{attention}.norm"), f"{attention}.to_qkv").tensor_split(3, -1)
         q = q + linear(ratings, f"{attention}.elo_query")
-        mixed = []
+        head_outputs = []
         for head in range(config.n_head):
             part = slice(head * config.d_head, (head + 1) * config.d_head)
             scores = q[..., part] @ k[..., part].mT / config.d_head**0.5
-            mixed.append(scores.softmax(-1) @ v[..., part])
-        x = x + linear(torch.cat(mixed, -1), f"{attention}.to_out.0")
+            head_outputs.append(scores.softmax(-1) @ v[..., part])
+        x = x + linear(torch.cat(head_outputs, -1), f"{attention}.to_out.0")
         inner = linear(layer_norm(x, f"{mlp}.net.0"), f"{mlp}.net.1")
         x = x + linear(inner * 0.5 * (1 + torch.erf(inner / 2**0.5)), f"{mlp}.net.4")
     hidden = layer_norm(layer_norm(x, "transformer.norm").mean(1, keepdim=True), "last_ln")
@@ -270,8 +270,8 @@ def draw_planes(row: list[int]) -> Tensor:
     for place, character in enumerate(text[1:65]):
         rank, file = divmod(place, 8)  # rank 8 first
         if character in "PNBRQKpnbrqk":
-            mine = character.islower() == black
-            planes["pnbrqk".index(character.lower()) + (0 if mine else 6), rank if black else 7 - rank, file] = 1
+            is_own = character.islower() == black
+            planes["pnbrqk".index(character.lower()) + (0 if is_own else 6), rank if black else 7 - rank, file] = 1
     for plane, right in enumerate("kqKQ" if black else "KQkq", 13):
         planes[plane] = float(right in text[65:69])
     if text[69] in "abcdefgh" and text[70] in "12345678":

@@ -47,7 +47,7 @@ class NanoGPTFile:
             block_size=shape["block_size"],
             vocab_size=shape["vocab_size"],
         )
-        recorded = {
+        settings = {
             k: v
             for k in ("iter_num", "best_val_loss", "config")
             if (v := to_plain_values(source.content.get(k))) is not None
@@ -55,7 +55,7 @@ class NanoGPTFile:
         return Imported(
             model=GPT2.from_weights(config, to_file_layout(raw)),
             reference=functools.partial(compute_gpt2_logits, raw, n_head=shape["n_head"]),
-            source={"model_args": to_plain_values(source.content["model_args"]), **recorded},
+            source={"model_args": to_plain_values(source.content["model_args"]), **settings},
         )
 
 

@@ -84,9 +84,9 @@ def read_gpt2(source: CheckpointSource, graph: OnnxGraph, folder: Path | None, c
     from chessreg.models.adapters.gpt2 import GPT2
 
     if not any(name.endswith(EMBEDDINGS[0]) for name in source.content):
-        found = ", ".join(sorted(source.content)[:3]) or "no named weights"
+        names = ", ".join(sorted(source.content)[:3]) or "no named weights"
         raise BadInputError(
-            f"{graph.name} is not a GPT-2 ({found}), and no config.json is in its folder",
+            f"{graph.name} is not a GPT-2 ({names}), and no config.json is in its folder",
             "copy the model's config.json there, or export it with: optimum-cli export onnx --model MODEL FOLDER",
         )
     raw = normalize_weights(source)
@@ -96,8 +96,8 @@ def read_gpt2(source: CheckpointSource, graph: OnnxGraph, folder: Path | None, c
     nodes = graph.proto.graph.node
     activations = list_activations(nodes)
     if len(activations) != 1:
-        found = " and ".join(sorted(activations)) or "no GELU"
-        raise BadInputError(f"{graph.name} has {found}, where a GPT-2 has one activation")
+        names = " and ".join(sorted(activations)) or "no GELU"
+        raise BadInputError(f"{graph.name} has {names}, where a GPT-2 has one activation")
     settings = {"activation_function": activations.pop(), "layer_norm_epsilon": read_norm_epsilon(nodes)}
     heads = source.unrecorded_settings.heads or graph.find_heads()
     if heads is None:

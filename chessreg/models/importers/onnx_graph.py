@@ -78,9 +78,10 @@ class OnnxGraph:
     def _read_array(self, tensor: Any) -> np.ndarray:
         from onnx import TensorProto, helper, numpy_helper
 
-        known = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.INT64,
+        known_types = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE,
+                       TensorProto.INT64,
                  TensorProto.INT32, TensorProto.BOOL)  # fmt: skip
-        if tensor.data_type not in known:
+        if tensor.data_type not in known_types:
             kind = TensorProto.DataType.Name(tensor.data_type).lower() if tensor.data_type else "untyped"
             raise BadInputError(f"{self.name} is quantized or damaged: {tensor.name[:60]} is {kind}", AGAIN)
         if tensor.data_location == TensorProto.EXTERNAL:
@@ -152,8 +153,8 @@ class OnnxGraph:
                 if attribute.t.data_location == TensorProto.EXTERNAL or attribute.t.external_data:
                     raise BadInputError(f"{self.name} is refused: a constant is stored in another file")
         if self.proto.functions or self.proto.graph.sparse_initializer:
-            found = "functions" if self.proto.functions else "sparse tensors"
-            raise BadInputError(f"{self.name} has {found}, which cannot be imported", AGAIN)
+            content = "functions" if self.proto.functions else "sparse tensors"
+            raise BadInputError(f"{self.name} has {content}, which cannot be imported", AGAIN)
 
     # -- weights ------------------------------------------------------------------------------------------------------
 
@@ -173,19 +174,19 @@ class OnnxGraph:
         for node in self.proto.graph.node:
             module = get_module(node)
             for place, value in enumerate(node.input):
-                found = self._find_weight(value)
-                if found is None:
+                weight = self._find_weight(value)
+                if weight is None:
                     continue
-                own, array, transposed = found
-                part = own.rpartition(".")[2]
+                name, array, is_transposed = weight
+                part = name.rpartition(".")[2]
                 if node.op_type == "Gather" and place == 0 and array.ndim == 2 and part == "weight":
                     yield f"{module}.weight", array
                 elif node.op_type.endswith("Normalization") and place in (1, 2):
                     yield f"{module}.{'weight' if place == 1 else 'bias'}", array
                 elif node.op_type == "MatMul" and place == 1 and array.ndim == 2:
-                    yield f"{module}.weight", array if transposed else array.T
+                    yield f"{module}.weight", array if is_transposed else array.T
                 elif node.op_type == "Gemm" and place == 1 and array.ndim == 2:
-                    is_linear = get_attribute(node, "transB", 0) != transposed
+                    is_linear = get_attribute(node, "transB", 0) != is_transposed
                     yield f"{module}.weight", array if is_linear else array.T
                 elif node.op_type == "Gemm" and place == 2:
                     yield f"{module}.bias", array
@@ -199,15 +200,15 @@ class OnnxGraph:
 
     def _find_weight(self, value: str) -> tuple[str, np.ndarray, bool] | None:
         """Return (name, array as stored, whether it is used transposed) of a value that is a weight, else None."""
-        transposed = False
+        is_transposed = False
         for _ in range(MAX_ALIASES):
             if value in self._tensors:
                 array = self.arrays[value]
-                return (value, array, transposed) if array.dtype.kind == "f" else None
+                return (value, array, is_transposed) if array.dtype.kind == "f" else None
             node = self._producers.get(value)
             if node is None or node.op_type not in ("Identity", "Cast", "Transpose") or not node.input:
                 return None
-            transposed ^= node.op_type == "Transpose"
+            is_transposed ^= node.op_type == "Transpose"
             value = node.input[0]
         return None
 
@@ -225,16 +226,16 @@ class OnnxGraph:
         """The graph's input of token ids. Raises BadInputError."""
         from onnx import TensorProto
 
-        given = [value for value in self.proto.graph.input if value.name not in self._tensors]
+        inputs = [value for value in self.proto.graph.input if value.name not in self._tensors]
         tokens = [
             value
-            for value in given
+            for value in inputs
             if value.type.tensor_type.elem_type in (TensorProto.INT64, TensorProto.INT32)
             and len(value.type.tensor_type.shape.dim) == 2
             and not re.search(r"mask|position", value.name)
         ]
         if len(tokens) != 1:
-            names = ", ".join(value.name[:40] for value in given[:4]) or "none"
+            names = ", ".join(value.name[:40] for value in inputs[:4]) or "none"
             raise BadInputError(f"{self.name} does not read token ids [batch, length] alone; its inputs are {names}")
         return tokens[0]
 
@@ -370,8 +371,8 @@ def find_graph_file(folder: Path) -> Path | None:
         return None
     for place in (folder, folder / GRAPH_FOLDER):
         files = {path.name: path for path in sorted(place.glob("*.onnx"))} if place.is_dir() else {}
-        if chosen := next((files[name] for name in GRAPH_FILES if name in files), None):
-            return chosen
+        if graph_file := next((files[name] for name in GRAPH_FILES if name in files), None):
+            return graph_file
         if len(files) > 1:
             raise BadInputError(f"{place.name} has {len(files)} ONNX files: {', '.join(list(files)[:4])}",
                                 f"name one, such as {place / next(iter(files))}")  # fmt: skip
@@ -388,14 +389,14 @@ def find_config_folder(path: Path) -> Path | None:
 
 def list_activations(nodes: Iterable[Any]) -> set[str]:
     """Return the activations of GPT-2 in a graph, by transformers' names: gelu, or gelu_new for its approximation."""
-    found = set()
+    activations = set()
     for node in nodes:
         if node.op_type == "Gelu":
             approximate = get_attribute(node, "approximate", b"none")
-            found.add("gelu_new" if approximate == b"tanh" else "gelu")
+            activations.add("gelu_new" if approximate == b"tanh" else "gelu")
         elif node.op_type in ("Erf", "Tanh"):
-            found.add("gelu" if node.op_type == "Erf" else "gelu_new")
-    return found
+            activations.add("gelu" if node.op_type == "Erf" else "gelu_new")
+    return activations
 
 
 def read_norm_epsilon(nodes: Iterable[Any], default: float = 1e-5) -> float:

@@ -112,7 +112,7 @@ def convert_checkpoint(
     encoding: str | Encoding | None = None,
     format: str | None = None,
     vocabulary: Path | None = None,
-    given: UnrecordedSettings = NO_SETTINGS,
+    settings: UnrecordedSettings = NO_SETTINGS,
 ) -> ImportReport:
     """Convert the checkpoint at `path` into `folder` (layout: checkpoint.py).
 
@@ -128,40 +128,49 @@ def convert_checkpoint(
     from chessreg.models.language_model import LanguageModel
 
     path = Path(path)
-    source = open_checkpoint(path, given)
-    chosen = recognize_format(source, format)
-    written, rows = resolve_encoding(source, choose_encoding(source, chosen, encoding), vocabulary)
+    source = open_checkpoint(path, settings)
+    file_format = recognize_format(source, format)
+    resolved, rows = resolve_encoding(source, choose_encoding(source, file_format, encoding), vocabulary)
 
-    if isinstance(written, PromptEncoding | MoveTokens):
+    if isinstance(resolved, PromptEncoding | MoveTokens):
         folder.mkdir(parents=True, exist_ok=True)
-        written.save(folder)
+        resolved.save(folder)
 
     def loss(model: Network) -> float | None:
-        own = reorder_tokens(model, fit_rows(written, rows, model, path, named=encoding is not None))
-        return measure_loss_on_games(LanguageModel(own, CheckpointInfo.from_network(own, written.name), folder=folder))
+        reordered = reorder_tokens(model, fit_rows(resolved, rows, model, path, is_named=encoding is not None))
+        return measure_loss_on_games(
+            LanguageModel(reordered, CheckpointInfo.from_network(reordered, resolved.name), folder=folder)
+        )
 
     try:
-        imported = chosen.read(dataclasses.replace(source, loss=loss))
-        rows = fit_rows(written, rows, imported.model, path, named=encoding is not None)
-        model = reorder_tokens(imported.model, rows)
-        difference, largest, compared = compare_logits(imported, model, rows)
+        result = file_format.read(dataclasses.replace(source, loss=loss))
+        rows = fit_rows(resolved, rows, result.model, path, is_named=encoding is not None)
+        model = reorder_tokens(result.model, rows)
+        difference, largest, token_count = compare_logits(result, model, rows)
     except DAMAGE_ERRORS as error:  # a shape, key or type that the format's reader did not expect
         if is_out_of_memory(error):
             raise
         reason = f"{type(error).__name__} {get_first_line(error)}"
-        raise BadInputError(f"{path.name} is damaged or not a {chosen.name} checkpoint: {reason}") from error
-    exact = is_compared_exactly(model) and not imported.is_rounded
+        raise BadInputError(f"{path.name} is damaged or not a {file_format.name} checkpoint: {reason}") from error
+    exact = is_compared_exactly(model) and not result.is_rounded
     if not difference <= (LARGEST_DIFFERENCE if exact else LARGEST_RELATIVE_DIFFERENCE * largest):
         raise BadInputError(f"{path.name}: the converted model's logits differ by {difference:.2g}")
-    origin = {"format": chosen.name, "file": path.name, "sha256": compute_sha256(path), **imported.source}
+    origin = {"format": file_format.name, "file": path.name, "sha256": compute_sha256(path), **result.source}
     origin |= {"tokenizer": rows.as_json()} if rows else {}
     info = CheckpointInfo.from_network(
-        model, written.name, residual=imported.residual, tokens_seen=imported.tokens_seen, source=origin
+        model, resolved.name, residual=result.residual, tokens_seen=result.tokens_seen, source=origin
     )
     save_checkpoint(model, folder, info)
     games = check_on_games(LanguageModel(model, info, folder.name, folder))
     return ImportReport(
-        chosen.name, folder, info, compute_checkpoint_digest(folder), difference, compared, games, imported.remarks
+        file_format.name,
+        folder,
+        info,
+        compute_checkpoint_digest(folder),
+        difference,
+        token_count,
+        games,
+        result.remarks,
     )
 
 
@@ -169,33 +178,37 @@ def check_import(
     path: Path,
     encoding: str | Encoding | None = None,
     vocabulary: Path | None = None,
-    given: UnrecordedSettings = NO_SETTINGS,
+    settings: UnrecordedSettings = NO_SETTINGS,
 ) -> None:
     """Raise the errors of `convert_checkpoint` for an unknown format, an unknown encoding and an unsuitable
     vocabulary."""
-    source = open_checkpoint(path, given)
+    source = open_checkpoint(path, settings)
     resolve_encoding(source, choose_encoding(source, recognize_format(source), encoding), vocabulary)
 
 
 def choose_encoding(
-    source: CheckpointSource, format: ImportFormat, given: str | Encoding | None
+    source: CheckpointSource, format: ImportFormat, encoding: str | Encoding | None
 ) -> str | Encoding | None:
     """Return the given encoding, else that of the format. Raises BadInputError if they differ, and for ratings given to
     a model that reads none."""
-    own = format.encoding_of(source)
-    if own is not None and given is not None and own != (given if isinstance(given, str) else given.name):
+    format_encoding = format.encoding_of(source)
+    if (
+        format_encoding is not None
+        and encoding is not None
+        and format_encoding != (encoding if isinstance(encoding, str) else encoding.name)
+    ):
         raise BadInputError(
-            f"{source.path.name} is a {format.name} checkpoint, which reads {own}",
-            f"--encoding {own}, or leave out --encoding",
+            f"{source.path.name} is a {format.name} checkpoint, which reads {format_encoding}",
+            f"--encoding {format_encoding}, or leave out --encoding",
         )
-    if own != MAIA2 and (
+    if format_encoding != MAIA2 and (
         source.unrecorded_settings.rating is not None or source.unrecorded_settings.opponent_rating is not None
     ):
         raise BadInputError(
             f"{source.path.name} is not a .pt of Maia-2, so it takes no ratings",
             "leave out --rating and --opponent-rating",
         )
-    return given or own
+    return encoding or format_encoding
 
 
 def resolve_encoding(
@@ -206,8 +219,8 @@ def resolve_encoding(
 
     Raises BadInputError if the vocabulary lacks tokens of the encoding or contradicts the folder's chessreg.json.
     """
-    path, ours = source.path, source.path.is_dir() and (source.path / INFO).is_file()
-    if encoding is None and ours:
+    path, is_chessreg_folder = source.path, source.path.is_dir() and (source.path / INFO).is_file()
+    if encoding is None and is_chessreg_folder:
         encoding = read_info(path).encoding
     if isinstance(encoding, str):
         encoding = encoding_named(encoding, path)
@@ -224,25 +237,29 @@ def resolve_encoding(
     token_texts = find_vocabulary(source, vocabulary)
     if token_texts is None:
         return encoding or encoding_named("pgn-char-32"), None
-    written, rows = match_encoding(token_texts, encoding, vocabulary or path)
-    if ours and rows.is_reordered:
+    matched, rows = match_encoding(token_texts, encoding, vocabulary or path)
+    if is_chessreg_folder and rows.is_reordered:
         raise BadInputError(
-            f"{path.name}/{token_texts.file} has the tokens of {written.name} in a different order from that in {INFO}",
+            f"{path.name}/{token_texts.file} has the tokens of {matched.name} in a different order from that in {INFO}",
             f"remove {token_texts.file} if chessreg saved the weights, {INFO} if another program did",
         )
-    return written, rows
+    return matched, rows
 
 
-def find_vocabulary(source: CheckpointSource, given: Path | None) -> Vocabulary | None:
+def find_vocabulary(source: CheckpointSource, vocabulary_path: Path | None) -> Vocabulary | None:
     """Return the given vocabulary, or that of the checkpoint. Raises NotFoundError or BadInputError."""
     path = source.path
-    if given is not None:
-        if not given.exists():
-            raise NotFoundError(f"{given} does not exist", "--vocabulary takes a meta.pkl, a tokenizer or its folder")
-        within = given / read_dataset_name(source)
-        content = read_vocabulary(given) or (read_vocabulary(within) if within.is_dir() else None)
+    if vocabulary_path is not None:
+        if not vocabulary_path.exists():
+            raise NotFoundError(
+                f"{vocabulary_path} does not exist", "--vocabulary takes a meta.pkl, a tokenizer or its folder"
+            )
+        dataset_path = vocabulary_path / read_dataset_name(source)
+        content = read_vocabulary(vocabulary_path) or (read_vocabulary(dataset_path) if dataset_path.is_dir() else None)
         if content is None:
-            raise BadInputError(f"{given} holds no vocabulary", "give the file: meta.pkl, tokenizer.json or vocab.json")
+            raise BadInputError(
+                f"{vocabulary_path} holds no vocabulary", "give the file: meta.pkl, tokenizer.json or vocab.json"
+            )
         return content
     if path.is_dir():
         return read_vocabulary(path)
@@ -261,14 +278,16 @@ def read_dataset_name(source: CheckpointSource) -> str:
     return name if isinstance(name, str) and name.isprintable() and "/" not in name else "."
 
 
-def fit_rows(written: Encoding, rows: TokenRows | None, model: Network, path: Path, named: bool) -> TokenRows | None:
+def fit_rows(
+    encoding: Encoding, rows: TokenRows | None, model: Network, path: Path, is_named: bool
+) -> TokenRows | None:
     """Return the rows of the encoding's tokens, None if they are all of the model's rows in order.
 
     A vocabulary rounded up to a multiple of 8 to 128 is cut to the first rows; if the user did not name the encoding,
     only if no other encoding would fit. A language model may have rows without a token; a prompt and its answer must
     fit its context. Raises BadInputError for a model that cannot read this encoding.
     """
-    prompt, held, name = isinstance(written, PromptEncoding), model.vocab_size, path.name
+    prompt, held, name = isinstance(encoding, PromptEncoding), model.vocab_size, path.name
     if rows is not None:
         if max(rows.rows) >= held:
             raise BadInputError(
@@ -281,13 +300,13 @@ def fit_rows(written: Encoding, rows: TokenRows | None, model: Network, path: Pa
                 f"--vocabulary FILE, if {META} belongs to another model",
             )
         return dataclasses.replace(rows, unused_rows=max(held - len(rows.rows) - len(rows.dropped_tokens), 0))
-    if held < written.size or (held > written.size and not prompt):
+    if held < encoding.size or (held > encoding.size and not prompt):
         tokens = [one for one in map(encoding_named, list_encodings()) if one.answer_size == one.size]
         padded = [one for one in tokens if held in list_padded_sizes(one.size)]
-        if held > written.size and (padded == [written] or (named and written in padded)):
-            return TokenRows(tuple(range(written.size)), unused_rows=held - written.size)
-        others = [one for one in list_encodings() if one != MAIA2]  # which belongs to its own format
-        fitting = [one for one in others if encoding_named(one).size == held] or [one.name for one in padded]
+        if held > encoding.size and (padded == [encoding] or (is_named and encoding in padded)):
+            return TokenRows(tuple(range(encoding.size)), unused_rows=held - encoding.size)
+        other_names = [one for one in list_encodings() if one != MAIA2]  # which belongs to its own format
+        fitting_names = [one for one in other_names if encoding_named(one).size == held] or [one.name for one in padded]
         hint = "give the tokenizer.json that the model was trained with"
         if not prompt:
             neighbor_files = [] if path.is_dir() else list_vocabulary_files(path.parent)
@@ -296,11 +315,17 @@ def fit_rows(written: Encoding, rows: TokenRows | None, model: Network, path: Pa
                 if neighbor_files
                 else "FILE: its meta.pkl or tokenizer.json"
             )
-            hint = " or ".join([*(f"--encoding {one}" for one in fitting), f"--vocabulary {file}"])
-        raise BadInputError(f"{name} has a vocabulary of {held}, but encoding {written.name} has {written.size}", hint)
-    if prompt and (needed := len(written.prompt(chess.Board())) + written.max_move_tokens - 1) > model.block_size:
+            hint = " or ".join([*(f"--encoding {one}" for one in fitting_names), f"--vocabulary {file}"])
         raise BadInputError(
-            f"{name} reads {model.block_size} tokens; the first position and its answer are {needed} by {written.name}",
+            f"{name} has a vocabulary of {held}, but encoding {encoding.name} has {encoding.size}", hint
+        )
+    if (
+        prompt
+        and (needed_tokens := len(encoding.prompt(chess.Board())) + encoding.max_move_tokens - 1) > model.block_size
+    ):
+        raise BadInputError(
+            f"{name} reads {model.block_size} tokens; "
+            f"the first position and its answer are {needed_tokens} by {encoding.name}",
             "use a shorter template, without the legal moves",
         )
     return None
@@ -338,27 +363,29 @@ def recognize_format(source: CheckpointSource, name: str | None = None) -> Impor
     )
 
 
-def compare_logits(imported: Imported, model: Network, rows: TokenRows | None) -> tuple[float, float, int]:
+def compare_logits(result: Imported, model: Network, rows: TokenRows | None) -> tuple[float, float, int]:
     """Return (greatest |Δ logit| between `model` and the reference, greatest |logit|, number of tokens compared).
 
     `rows` are the rows of the model's tokens in the original.
     """
     import torch
 
-    batch, length = imported.tokens_shape
+    batch, length = result.tokens_shape
     shape = (batch or 2, length or min(model.block_size, 128))
     tokens = torch.randint(model.vocab_size, shape, generator=torch.Generator().manual_seed(0))
     place = torch.arange(model.vocab_size) if rows is None else torch.tensor(rows.rows)
     exact = is_compared_exactly(model)
     with torch.no_grad():
-        reference_logits = imported.reference(place[tokens])
+        reference_logits = result.reference(place[tokens])
         if model.head == "next-token":
             reference_logits = reference_logits[..., place]
         if exact:
             model.double()  # reversible; in float32, rounding would dominate the difference
-        ours = model(tokens)[:, -reference_logits.shape[1] :]  # a graph may have the logits of the last token only
+        model_logits = model(tokens)[
+            :, -reference_logits.shape[1] :
+        ]  # a graph may have the logits of the last token only
         model.float()
-    return float((reference_logits - ours).abs().max()), float(reference_logits.abs().max()), tokens.numel()
+    return float((reference_logits - model_logits).abs().max()), float(reference_logits.abs().max()), tokens.numel()
 
 
 def is_compared_exactly(model: nn.Module) -> bool:

@@ -53,15 +53,15 @@ class SearchlessChessParameters:
 
         raw = read_parameters(source)
         config = infer_config(source)
-        known_from = "--heads" if source.unrecorded_settings.heads else "its width"
-        remarks = [f"{config.n_head} attention heads, from {known_from}; {config.attention} attention"]
+        heads_source = "--heads" if source.unrecorded_settings.heads else "its width"
+        remarks = [f"{config.n_head} attention heads, from {heads_source}; {config.attention} attention"]
         if config.head == "action-value" and source.unrecorded_settings.head is None:
             remarks.append("read as a model of action values; --predicts state-value for one that reads no action")
         origin, averages = describe_folder(source.path)
         return Imported(
             model=SearchlessChess.from_weights(config, rename_parameters(raw, config)),
             reference=functools.partial(compute_haiku_logits, raw, config=config),
-            source={"n_head_from": known_from, **origin},
+            source={"n_head_from": heads_source, **origin},
             remarks=remarks + averages,
         )
 
@@ -78,10 +78,10 @@ def describe_folder(path: Path) -> tuple[dict[str, Any], list[str]]:
     origin: dict[str, Any] = {"parameters": folder.name}
     if folder.parent.name.isdigit():
         origin["step"] = int(folder.parent.name)
-    averaged = folder.with_name(AVERAGED)
-    if folder.name != PARAMETERS or not has_arrays(averaged):
+    averaged_folder = folder.with_name(AVERAGED)
+    if folder.name != PARAMETERS or not has_arrays(averaged_folder):
         return origin, []
-    return origin, [f"read from {PARAMETERS}, as their engines do; {averaged} has the averaged parameters"]
+    return origin, [f"read from {PARAMETERS}, as their engines do; {averaged_folder} has the averaged parameters"]
 
 
 def read_parameters(source: CheckpointSource) -> dict[str, Tensor]:
@@ -106,13 +106,13 @@ def infer_config(source: CheckpointSource) -> SearchlessConfig:
     """Return the shape of the model. Raises BadInputError if neither names, shapes nor the user determine it."""
     from chessreg.models.adapters.searchless_chess import SearchlessConfig
 
-    raw, name, given = read_parameters(source), source.path.name, source.unrecorded_settings
+    raw, name, settings = read_parameters(source), source.path.name, source.unrecorded_settings
     layers = sum(key.startswith(ATTENTION) and key.endswith("/linear_3/w") for key in raw)
     head = raw.get(f"{get_haiku_name('linear', 3 * layers)}/b")
     if raw[TABLE].dim() != 2 or not layers or head is None or "linear/w" not in raw:
         raise BadInputError(f"{name} is not a transformer of searchless_chess: {', '.join(sorted(raw)[:5])}")
     width = raw[TABLE].shape[1]
-    heads = given.heads or HEADS.get(width)
+    heads = settings.heads or HEADS.get(width)
     if heads is None or width % heads:
         raise BadInputError(
             f"{name} does not record the number of attention heads for its {width} features", "give --heads N"
@@ -123,7 +123,7 @@ def infer_config(source: CheckpointSource) -> SearchlessConfig:
         n_head=heads,
         n_embd=width,
         head=choose_head(source, len(head), positions),
-        attention=given.attention or "bidirectional",
+        attention=settings.attention or "bidirectional",
         d_mlp=raw["linear/w"].shape[1],
         rows=raw[TABLE].shape[0],
         positions=positions,
@@ -135,42 +135,42 @@ def infer_config(source: CheckpointSource) -> SearchlessConfig:
 
 def choose_head(source: CheckpointSource, outputs: int, positions: int | None) -> HeadKind:
     """Return the kind of prediction: actions, or the return of an action or of a state. Raises BadInputError."""
-    given = source.unrecorded_settings.head
+    head = source.unrecorded_settings.head
     if outputs == ACTION_COUNT:
-        if given is not None:
+        if head is not None:
             raise BadInputError(f"{source.path.name} predicts actions, not values", "leave --predicts out")
         return "action"
-    if given is None and positions is None:
+    if head is None and positions is None:
         raise BadInputError(f"{source.path.name} does not record the kind of its predicted values", "give --predicts")
-    return given or ("state-value" if positions == STATE_POSITIONS else "action-value")
+    return head or ("state-value" if positions == STATE_POSITIONS else "action-value")
 
 
 def rename_parameters(raw: Mapping[str, Tensor], config: SearchlessConfig) -> dict[str, Tensor]:
     """Return the parameters by the adapter's names, matrices [out, in]; unknown parameters keep their names."""
-    left, renamed = dict(raw), {}
+    left, weights = dict(raw), {}
 
-    def take(own: str, module: str, **parameters: str) -> None:
-        for parameter, theirs in parameters.items():
-            if (tensor := left.pop(f"{module}/{theirs}", None)) is not None:
-                matrix = theirs == "w"
-                renamed[f"{own}.{parameter}"] = tensor.t().contiguous() if matrix else tensor
+    def take(own_name: str, module: str, **parameters: str) -> None:
+        for parameter, file_name in parameters.items():
+            if (tensor := left.pop(f"{module}/{file_name}", None)) is not None:
+                matrix = file_name == "w"
+                weights[f"{own_name}.{parameter}"] = tensor.t().contiguous() if matrix else tensor
 
     norm = {"weight": "scale", "bias": "offset"}
     take("embed", "embed", weight="embeddings")
     take("positions", "embed_1", weight="embeddings")
     for layer in range(config.n_layer):
         attention = get_haiku_name(ATTENTION, layer)
-        for number, own in enumerate(("q", "k", "v", "out")):
-            take(f"h.{layer}.attn.{own}", f"{attention}/{get_haiku_name('linear', number)}", weight="w")
-        for number, own in enumerate(("q_norm", "k_norm")):
-            take(f"h.{layer}.attn.{own}", f"{attention}/{get_haiku_name('layer_norm', number)}", **norm)
-        for number, own in enumerate(("ln_1", "ln_2")):
-            take(f"h.{layer}.{own}", get_haiku_name("layer_norm", 2 * layer + number), **norm)
-        for number, own in enumerate(("gate", "up", "down")):
-            take(f"h.{layer}.{own}", get_haiku_name("linear", 3 * layer + number), weight="w")
+        for number, own_name in enumerate(("q", "k", "v", "out")):
+            take(f"h.{layer}.attn.{own_name}", f"{attention}/{get_haiku_name('linear', number)}", weight="w")
+        for number, own_name in enumerate(("q_norm", "k_norm")):
+            take(f"h.{layer}.attn.{own_name}", f"{attention}/{get_haiku_name('layer_norm', number)}", **norm)
+        for number, own_name in enumerate(("ln_1", "ln_2")):
+            take(f"h.{layer}.{own_name}", get_haiku_name("layer_norm", 2 * layer + number), **norm)
+        for number, own_name in enumerate(("gate", "up", "down")):
+            take(f"h.{layer}.{own_name}", get_haiku_name("linear", 3 * layer + number), weight="w")
     take("ln_f", get_haiku_name("layer_norm", 2 * config.n_layer), **norm)
     take("head_matrix", get_haiku_name("linear", 3 * config.n_layer), weight="w", bias="b")
-    return {**renamed, **left}
+    return {**weights, **left}
 
 
 def compute_haiku_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: SearchlessConfig) -> Tensor:
@@ -188,9 +188,9 @@ def compute_haiku_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: Sear
         return scaled * weights[f"{name}/scale"] + weights[f"{name}/offset"]
 
     zero = torch.zeros_like(tokens[:, :1])
-    whole = torch.cat([zero, tokens, *([zero] if config.head == "action-value" else [])], 1)
-    length, width = whole.shape[1], config.n_embd
-    residual = weights[TABLE][whole] * math.sqrt(width)
+    padded_tokens = torch.cat([zero, tokens, *([zero] if config.head == "action-value" else [])], 1)
+    length, width = padded_tokens.shape[1], config.n_embd
+    residual = weights[TABLE][padded_tokens] * math.sqrt(width)
     if POSITIONS in weights:
         residual = residual + weights[POSITIONS][:length]
     else:
@@ -203,17 +203,17 @@ def compute_haiku_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: Sear
         q, k, v = (x @ weights[f"{name}/{get_haiku_name('linear', part)}/w"] for part in range(3))
         if config.qk_norm:
             q, k = norm(q, f"{name}/layer_norm"), norm(k, f"{name}/layer_norm_1")
-        mixed = []
+        head_outputs = []
         for head in range(config.n_head):
             part = slice(head * width // config.n_head, (head + 1) * width // config.n_head)
             scores = q[..., part] @ k[..., part].mT / math.sqrt(width // config.n_head)
             scores = scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
-            mixed.append(scores.softmax(-1) @ v[..., part])
-        residual = residual + torch.cat(mixed, -1) @ weights[f"{name}/linear_3/w"]
+            head_outputs.append(scores.softmax(-1) @ v[..., part])
+        residual = residual + torch.cat(head_outputs, -1) @ weights[f"{name}/linear_3/w"]
         x = norm(residual, get_haiku_name("layer_norm", 2 * layer + 1))
         gate, up, down = (weights[f"{get_haiku_name('linear', 3 * layer + part)}/w"] for part in range(3))
-        opened = x @ gate
-        residual = residual + (opened * opened.sigmoid() * (x @ up)) @ down
+        gated = x @ gate
+        residual = residual + (gated * gated.sigmoid() * (x @ up)) @ down
     if config.final_norm:
         residual = norm(residual, get_haiku_name("layer_norm", 2 * config.n_layer))
     last = get_haiku_name("linear", 3 * config.n_layer)

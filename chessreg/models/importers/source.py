@@ -118,12 +118,12 @@ def describe_contents(value: Any, most: int = 8) -> str:
     if not isinstance(value, dict):
         return f"a {type(value).__name__.lower()}{shape}"
     shapes = {str(key): f" {list(v.shape)}" if hasattr(v, "shape") else "" for key, v in value.items()}
-    named = [f"{key[:60]}{shapes[key]}" for key in sorted(shapes)]
-    more = f" and {len(named) - most} more" if len(named) > most else ""
-    return f"the keys {', '.join(named[:most])}{more}" if named else "no keys"
+    tensor_texts = [f"{key[:60]}{shapes[key]}" for key in sorted(shapes)]
+    more = f" and {len(tensor_texts) - most} more" if len(tensor_texts) > most else ""
+    return f"the keys {', '.join(tensor_texts[:most])}{more}" if tensor_texts else "no keys"
 
 
-def open_checkpoint(path: Path, given: UnrecordedSettings = NO_SETTINGS) -> CheckpointSource:
+def open_checkpoint(path: Path, settings: UnrecordedSettings = NO_SETTINGS) -> CheckpointSource:
     """Return a folder, or a file of torch, safetensors, numpy or ONNX, as a source.
 
     Raises NotFoundError or BadInputError.
@@ -133,23 +133,23 @@ def open_checkpoint(path: Path, given: UnrecordedSettings = NO_SETTINGS) -> Chec
     if path.is_dir():
         folder = find_parameters_folder(path)
         if folder is not None:
-            return CheckpointSource(path, read_arrays(folder), given)
+            return CheckpointSource(path, read_arrays(folder), settings)
         graph = find_graph_file(path)
-        return CheckpointSource(path, None if graph is None else open_graph(graph), given)
+        return CheckpointSource(path, None if graph is None else open_graph(graph), settings)
     if not path.is_file():
         raise BadInputError(f"{path} is neither a file nor a folder")
     if path.suffix == ".onnx":
-        return CheckpointSource(path, open_graph(path), given)
+        return CheckpointSource(path, open_graph(path), settings)
     if path.name.endswith(LC0_SUFFIX) or is_lc0_network(path):
         raise BadInputError(
             f"{path.name} is an lc0 network, which cannot be imported",
             "it reads the last eight boards of a game, for which chessreg has no encoding",
         )
     if is_npz(path):
-        return CheckpointSource(path, read_npz(path), given)
+        return CheckpointSource(path, read_npz(path), settings)
     content = read_safetensors(path) if is_safetensors(path) else read_torch_file(path)
     refuse_unsupported_model(content, path.name)
-    return CheckpointSource(path, content, given)
+    return CheckpointSource(path, content, settings)
 
 
 def is_lc0_network(path: Path) -> bool:
@@ -211,9 +211,11 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a `.npz`. Raises BadInputError for a damaged file and for arrays of objects, whose code
     never runs."""
     with zipfile.ZipFile(path) as archive:
-        unpacked = sum(member.file_size for member in archive.infolist())
-    if unpacked > MAX_UNPACKED_FACTOR * path.stat().st_size:
-        raise BadInputError(f"{path.name} is refused: it unpacks to {unpacked:,} bytes", "save it with numpy.savez")
+        unpacked_bytes = sum(member.file_size for member in archive.infolist())
+    if unpacked_bytes > MAX_UNPACKED_FACTOR * path.stat().st_size:
+        raise BadInputError(
+            f"{path.name} is refused: it unpacks to {unpacked_bytes:,} bytes", "save it with numpy.savez"
+        )
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
@@ -230,10 +232,10 @@ def normalize_names(weights: Mapping[Any, Any], file: str) -> dict[str, Tensor]:
     >>> sorted(normalize_names(weights, "a.pt"))
     ['lm_head.weight', 'transformer.wte.weight']
     """
-    named = remove_wrappers(weights, file)
+    stripped = remove_wrappers(weights, file)
     prefixes = {
         name.removesuffix(end).removesuffix("transformer.")
-        for name in named
+        for name in stripped
         for end in EMBEDDINGS
         if f".{name}".endswith(f".{end}")
     }
@@ -242,18 +244,18 @@ def normalize_names(weights: Mapping[Any, Any], file: str) -> dict[str, Tensor]:
             f"{file} holds {len(prefixes)} models: {', '.join(sorted(prefixes))}", "save one model to the file"
         )
     prefix = min(prefixes, default="")
-    return {name.removeprefix(prefix): tensor for name, tensor in named.items()}
+    return {name.removeprefix(prefix): tensor for name, tensor in stripped.items()}
 
 
 def remove_wrappers(weights: Mapping[Any, Any], file: str) -> dict[str, Tensor]:
     """Return a state dict without wrappers' name parts. Raises BadInputError for two weights with one name."""
-    named: dict[str, Tensor] = {}
+    stripped: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         plain = ".".join(part for part in str(name).split(".") if part not in WRAPPERS)
-        if plain in named:
+        if plain in stripped:
             raise BadInputError(f"{file} holds the weight {plain} twice, once as {name}", "save one model to the file")
-        named[plain] = tensor
-    return named
+        stripped[plain] = tensor
+    return stripped
 
 
 class _Dtype:
@@ -268,8 +270,8 @@ class _Dtype:
 
 def _read_scalar(dtype: _Dtype, data: bytes) -> float | int | bool:
     """Replaces numpy's constructor of scalars. Raises ValueError for anything but a number."""
-    known = ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1")
-    if dtype.code not in known or dtype.order not in ("<", ">", "|"):
+    scalar_types = ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1")
+    if dtype.code not in scalar_types or dtype.order not in ("<", ">", "|"):
         raise ValueError(f"no number has the type {dtype.order}{dtype.code}")
     number: float | int | bool = np.frombuffer(data, dtype.order + dtype.code)[0].item()
     return number
@@ -375,14 +377,22 @@ def check_checksums(path: Path, members: list[zipfile.ZipInfo]) -> None:
 
     A member without a checksum (0, an option of torch) is not checked.
     """
-    if damaged := next((m.filename for m in members if m.CRC and compute_member_checksum(path, m) != m.CRC), None):
-        raise BadInputError(f"{path} is damaged: the checksum of its part {damaged} is wrong", "get the file again")
+    if damaged_member := next(
+        (m.filename for m in members if m.CRC and compute_member_checksum(path, m) != m.CRC), None
+    ):
+        raise BadInputError(
+            f"{path} is damaged: the checksum of its part {damaged_member} is wrong", "get the file again"
+        )
 
 
 def refuse_code(path: Path) -> None:
     """Raise BadInputError for a pickle that names functions or classes that neither tensors nor settings need."""
-    known = ("torch", "collections")
-    foreign = [name for name in list_pickled_globals(path) if name.split(".")[0] not in known and name not in STAND_INS]
+    allowed_modules = ("torch", "collections")
+    foreign = [
+        name
+        for name in list_pickled_globals(path)
+        if name.split(".")[0] not in allowed_modules and name not in STAND_INS
+    ]
     if foreign:
         raise BadInputError(f"{path} is refused: loading it would execute code ({', '.join(foreign[:3])})")
 
@@ -424,8 +434,8 @@ def list_pickled_globals(path: Path) -> list[str]:
     strings = ["", ""]
     try:
         if zipfile.is_zipfile(path):
-            pickled = next(member for member in list_zip_members(path) if member.filename.endswith("data.pkl"))
-            stream = io.BytesIO(b"".join(read_member_chunks(path, pickled)))
+            pickle_member = next(member for member in list_zip_members(path) if member.filename.endswith("data.pkl"))
+            stream = io.BytesIO(b"".join(read_member_chunks(path, pickle_member)))
         else:
             with path.open("rb") as file:
                 stream = io.BytesIO(file.read(MAX_PICKLE_BYTES))

@@ -62,17 +62,17 @@ class StateDictFile:
         raw, conv1d = transpose_matrices(normalize_weights(source), name)
         settings = read_saved_settings(source)
         config = infer_shape(raw, settings, conv1d)
-        heads, known_from = read_heads(source, settings, config.n_embd)
+        heads, heads_source = read_heads(source, settings, config.n_embd)
         if heads is None:
-            heads, known_from = find_best_heads(source, raw, config), "sample games"
+            heads, heads_source = find_best_heads(source, raw, config), "sample games"
         config = replace(config, n_head=heads)
         return Imported(
             model=GPT2.from_weights(config, to_file_layout(raw)),
             reference=functools.partial(
                 compute_gpt2_logits, raw, n_head=heads, activation=config.activation, epsilon=config.layer_norm_epsilon
             ),
-            source={"n_head_from": known_from, "activation": config.activation},
-            remarks=[f"{heads} attention heads, from {known_from}; activation {config.activation}"],
+            source={"n_head_from": heads_source, "activation": config.activation},
+            remarks=[f"{heads} attention heads, from {heads_source}; activation {config.activation}"],
         )
 
 
@@ -82,16 +82,16 @@ def normalize_weights(source: CheckpointSource) -> dict[str, Tensor]:
     import torch
 
     weights = {name: tensor for name, tensor in (source.weights or {}).items() if not name.endswith(BUFFERS)}
-    named = {n if n == HEAD or n.startswith(PREFIX) else PREFIX + n: tensor for n, tensor in weights.items()}
-    if len(named) < len(weights):
+    prefixed = {n if n == HEAD or n.startswith(PREFIX) else PREFIX + n: tensor for n, tensor in weights.items()}
+    if len(prefixed) < len(weights):
         raise BadInputError(f"{source.path.name} holds weights with and without the prefix {PREFIX}")
-    if not all(isinstance(t, torch.Tensor) and t.is_floating_point() for t in named.values()):
+    if not all(isinstance(t, torch.Tensor) and t.is_floating_point() for t in prefixed.values()):
         raise BadInputError(f"{source.path.name}: its state dict holds more than tensors of floats")
-    if POSITIONS not in named:
+    if POSITIONS not in prefixed:
         raise BadInputError(f"{source.path.name}: its state dict has no {POSITIONS}")
-    if HEAD in named and torch.equal(named[HEAD], named[EMBEDDING]):
-        del named[HEAD]
-    return {name: tensor.detach() for name, tensor in named.items()}
+    if HEAD in prefixed and torch.equal(prefixed[HEAD], prefixed[EMBEDDING]):
+        del prefixed[HEAD]
+    return {name: tensor.detach() for name, tensor in prefixed.items()}
 
 
 def transpose_matrices(weights: dict[str, Tensor], name: str) -> tuple[dict[str, Tensor], bool]:
@@ -102,8 +102,8 @@ def transpose_matrices(weights: dict[str, Tensor], name: str) -> tuple[dict[str,
     if shape not in ((width, 3 * width), (3 * width, width)):
         raise BadInputError(f"{name}: {ATTENTION} has shape {shape}, the token embedding {width} columns")
     conv1d = shape == (width, 3 * width)
-    turned = {n: t.t() if conv1d and ".h." in n and t.dim() == 2 else t for n, t in weights.items()}
-    return turned, conv1d
+    transposed = {n: t.t() if conv1d and ".h." in n and t.dim() == 2 else t for n, t in weights.items()}
+    return transposed, conv1d
 
 
 def infer_shape(raw: dict[str, Tensor], settings: dict[str, Any], conv1d: bool) -> GPT2Config:
@@ -133,14 +133,16 @@ def read_saved_settings(source: CheckpointSource) -> dict[str, Any]:
 
     Raises BadInputError for a config.json that is not JSON.
     """
-    saved = [to_plain_values(source.content[key]) for key in SETTINGS if isinstance(source.content.get(key), dict)]
+    stored_settings = [
+        to_plain_values(source.content[key]) for key in SETTINGS if isinstance(source.content.get(key), dict)
+    ]
     config = source.path.with_name("config.json")
-    if not saved and config.is_file():
+    if not stored_settings and config.is_file():
         try:
-            saved.append(read_json(config))
+            stored_settings.append(read_json(config))
         except (OSError, ValueError) as error:
             raise BadInputError(f"{config} is not JSON: {get_first_line(error)}", "correct or remove it") from error
-    return {key: value for settings in saved for key, value in iterate_entries(settings)}
+    return {key: value for settings in stored_settings for key, value in iterate_entries(settings)}
 
 
 def iterate_entries(settings: Any) -> Iterator[tuple[str, Any]]:
@@ -157,15 +159,17 @@ def read_heads(source: CheckpointSource, settings: dict[str, Any], width: int) -
 
     Raises BadInputError for a number that does not divide the width.
     """
-    saved = next((settings[key] for key in HEADS if type(settings.get(key)) is int), None)
-    heads, known_from = (
-        (source.unrecorded_settings.heads, "--heads") if source.unrecorded_settings.heads else (saved, "its settings")
+    stored_heads = next((settings[key] for key in HEADS if type(settings.get(key)) is int), None)
+    heads, heads_source = (
+        (source.unrecorded_settings.heads, "--heads")
+        if source.unrecorded_settings.heads
+        else (stored_heads, "its settings")
     )
     if heads is not None and (heads < 1 or width % heads):
         raise BadInputError(
-            f"{source.path.name}: {heads} attention heads ({known_from}) do not divide {width} features", "--heads N"
+            f"{source.path.name}: {heads} attention heads ({heads_source}) do not divide {width} features", "--heads N"
         )
-    return heads, known_from
+    return heads, heads_source
 
 
 def find_best_heads(source: CheckpointSource, raw: dict[str, Tensor], config: GPT2Config) -> int:
@@ -176,15 +180,15 @@ def find_best_heads(source: CheckpointSource, raw: dict[str, Tensor], config: GP
     from chessreg.models.adapters.gpt2 import GPT2
 
     width = config.n_embd
-    possible = [heads for heads in range(1, width + 1) if width % heads == 0 and width // heads in HEAD_SIZES]
-    models = {heads: GPT2.from_weights(replace(config, n_head=heads), to_file_layout(raw)) for heads in possible}
+    head_counts = [heads for heads in range(1, width + 1) if width % heads == 0 and width // heads in HEAD_SIZES]
+    models = {heads: GPT2.from_weights(replace(config, n_head=heads), to_file_layout(raw)) for heads in head_counts}
     losses = sorted((loss, heads) for heads, model in models.items() if (loss := source.loss(model)) is not None)
     if len(losses) == 1 or (len(losses) > 1 and losses[1][0] - losses[0][0] >= CLEARLY_BETTER):
         return losses[0][1]
     raise BadInputError(
         f"{source.path.name} does not record the number of attention heads for its {width} features, and no number "
         "of heads predicts the sample games clearly best",
-        f"give --heads N, one of {', '.join(map(str, possible))}" if possible else "give --heads N",
+        f"give --heads N, one of {', '.join(map(str, head_counts))}" if head_counts else "give --heads N",
     )
 
 

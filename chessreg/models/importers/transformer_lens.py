@@ -63,12 +63,12 @@ class TransformerLensFile:
             d_mlp=raw["blocks.0.mlp.W_in"].shape[1],
             tied_head=False,
         )
-        folded = "ln_final.w" not in raw
+        is_folded = "ln_final.w" not in raw
         return Imported(
             model=GPT2.from_weights(config, convert_weights(raw, layers)),
             reference=functools.partial(compute_transformer_lens_logits, raw),
             residual="centred" if has_centred_weights(raw, layers) else "raw",
-            source={"folded": folded},
+            source={"folded": is_folded},
         )
 
 
@@ -84,9 +84,9 @@ def read_state_dict(source: CheckpointSource) -> dict[str, Tensor]:
     numbers = {int(match[1]) for key in raw if (match := re.match(r"blocks\.(\d+)\.", key))}
     if not numbers or numbers != set(range(len(numbers))):
         raise BadInputError(f"{name}: its blocks are not numbered 0, 1, 2, …")
-    unfolded = "ln_final.w" in raw
-    parts = (*BLOCK, *(NORM if unfolded else ()))
-    expected = {*OUTSIDE, *(FINAL if unfolded else ()), *(f"blocks.{n}.{part}" for n in numbers for part in parts)}
+    has_norms = "ln_final.w" in raw
+    parts = (*BLOCK, *(NORM if has_norms else ()))
+    expected = {*OUTSIDE, *(FINAL if has_norms else ()), *(f"blocks.{n}.{part}" for n in numbers for part in parts)}
     if missing := sorted(expected - raw.keys()):
         raise BadInputError(f"{name}: weights are missing: {', '.join(missing[:3])} ({len(missing)} in all)")
     if unknown := sorted(raw.keys() - expected):
@@ -115,13 +115,13 @@ def check_shapes(name: str, raw: Mapping[str, Tensor], layers: int) -> None:
     read, write = (head, d_model, d_head), (head, d_head, d_model)
     shapes = dict(zip(ATTENTION, [read] * 3 + [write] + [(head, d_head)] * 3 + [(d_model,)], strict=False))
     shapes |= {"mlp.W_in": (d_model, mlp), "mlp.b_in": (mlp,), "mlp.W_out": (mlp, d_model), "mlp.b_out": (d_model,)}
-    wanted: dict[str, tuple[int, ...]] = {
+    expected_shapes: dict[str, tuple[int, ...]] = {
         f"blocks.{layer}.{part}": shape for layer in range(layers) for part, shape in shapes.items()
     }
-    wanted |= {"embed.W_E": (vocabulary, d_model), "pos_embed.W_pos": (len(raw["pos_embed.W_pos"]), d_model)}
-    wanted |= {"unembed.W_U": (d_model, vocabulary), "unembed.b_U": (vocabulary,)}
+    expected_shapes |= {"embed.W_E": (vocabulary, d_model), "pos_embed.W_pos": (len(raw["pos_embed.W_pos"]), d_model)}
+    expected_shapes |= {"unembed.W_U": (d_model, vocabulary), "unembed.b_U": (vocabulary,)}
     for key, tensor in raw.items():
-        shape = wanted.get(key, (d_model,))  # the rest are LayerNorms
+        shape = expected_shapes.get(key, (d_model,))  # the rest are LayerNorms
         if tuple(tensor.shape) != shape:
             raise BadInputError(
                 f"{name}: weight {key} has shape {list(tensor.shape)}, other weights require {list(shape)}"
@@ -141,31 +141,33 @@ def convert_weights(raw: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]
         "transformer.ln_f.bias": raw.get("ln_final.b", torch.zeros(d_model)),
     }
     for layer in range(layers):
-        theirs, ours = f"blocks.{layer}", f"transformer.h.{layer}"
+        file_prefix, own_prefix = f"blocks.{layer}", f"transformer.h.{layer}"
         for number in (1, 2):
-            weights[f"{ours}.ln_{number}.weight"] = raw.get(f"{theirs}.ln{number}.w", torch.ones(d_model))
-            weights[f"{ours}.ln_{number}.bias"] = raw.get(f"{theirs}.ln{number}.b", torch.zeros(d_model))
+            weights[f"{own_prefix}.ln_{number}.weight"] = raw.get(f"{file_prefix}.ln{number}.w", torch.ones(d_model))
+            weights[f"{own_prefix}.ln_{number}.bias"] = raw.get(f"{file_prefix}.ln{number}.b", torch.zeros(d_model))
         # [head, d_model, d_head] → [d_model, head * d_head]; Hugging Face's Conv1D keeps its matrices [in, out]
-        thirds = [raw[f"{theirs}.attn.W_{i}"].permute(1, 0, 2).flatten(1) for i in "QKV"]
-        weights[f"{ours}.attn.c_attn.weight"] = torch.cat(thirds, dim=1)
-        weights[f"{ours}.attn.c_attn.bias"] = torch.cat([raw[f"{theirs}.attn.b_{i}"].flatten() for i in "QKV"])
-        weights[f"{ours}.attn.c_proj.weight"] = raw[f"{theirs}.attn.W_O"].flatten(0, 1)
-        weights[f"{ours}.attn.c_proj.bias"] = raw[f"{theirs}.attn.b_O"]
-        weights[f"{ours}.mlp.c_fc.weight"] = raw[f"{theirs}.mlp.W_in"]
-        weights[f"{ours}.mlp.c_fc.bias"] = raw[f"{theirs}.mlp.b_in"]
-        weights[f"{ours}.mlp.c_proj.weight"] = raw[f"{theirs}.mlp.W_out"]
-        weights[f"{ours}.mlp.c_proj.bias"] = raw[f"{theirs}.mlp.b_out"]
+        qkv = [raw[f"{file_prefix}.attn.W_{i}"].permute(1, 0, 2).flatten(1) for i in "QKV"]
+        weights[f"{own_prefix}.attn.c_attn.weight"] = torch.cat(qkv, dim=1)
+        weights[f"{own_prefix}.attn.c_attn.bias"] = torch.cat(
+            [raw[f"{file_prefix}.attn.b_{i}"].flatten() for i in "QKV"]
+        )
+        weights[f"{own_prefix}.attn.c_proj.weight"] = raw[f"{file_prefix}.attn.W_O"].flatten(0, 1)
+        weights[f"{own_prefix}.attn.c_proj.bias"] = raw[f"{file_prefix}.attn.b_O"]
+        weights[f"{own_prefix}.mlp.c_fc.weight"] = raw[f"{file_prefix}.mlp.W_in"]
+        weights[f"{own_prefix}.mlp.c_fc.bias"] = raw[f"{file_prefix}.mlp.b_in"]
+        weights[f"{own_prefix}.mlp.c_proj.weight"] = raw[f"{file_prefix}.mlp.W_out"]
+        weights[f"{own_prefix}.mlp.c_proj.bias"] = raw[f"{file_prefix}.mlp.b_out"]
     return {name: tensor.float().clone().contiguous() for name, tensor in weights.items()}
 
 
 def has_centred_weights(raw: Mapping[str, Tensor], layers: int) -> bool:
     """Return whether everything written to the residual stream has mean 0 over d_model, judged by the weights."""
-    written = [raw["embed.W_E"], raw["pos_embed.W_pos"]]
+    stream_weights = [raw["embed.W_E"], raw["pos_embed.W_pos"]]
     for layer in range(layers):
-        written += [raw[f"blocks.{layer}.{part}"] for part in ("attn.W_O", "attn.b_O", "mlp.W_out", "mlp.b_out")]
+        stream_weights += [raw[f"blocks.{layer}.{part}"] for part in ("attn.W_O", "attn.b_O", "mlp.W_out", "mlp.b_out")]
     return all(
         float(t.float().mean(-1).abs().max()) <= CENTRED_WITHIN * max(float(t.float().abs().mean()), 1e-12)
-        for t in written
+        for t in stream_weights
     )
 
 

@@ -79,8 +79,10 @@ class TokenRows:
         """
         record: dict[str, Any] = {"file": self.file, "promotion_case": self.promotion_case}
         if self.is_reordered or self.dropped_tokens or self.unused_rows:
-            listed = [text[:60].encode("unicode_escape").decode() for text in self.dropped_tokens[:MOST_DROPPED_LISTED]]
-            record |= {"rows": list(self.rows), "dropped": listed}
+            token_texts = [
+                text[:60].encode("unicode_escape").decode() for text in self.dropped_tokens[:MOST_DROPPED_LISTED]
+            ]
+            record |= {"rows": list(self.rows), "dropped": token_texts}
             record["dropped_rows"] = len(self.dropped_tokens) + self.unused_rows
         return {name: value for name, value in record.items() if value is not None}
 
@@ -114,22 +116,22 @@ class Vocabulary:
 
     def find_id(self, text: str, read: Encoding) -> int | None:
         """Return the id of a token of the encoding, under any of its names; None if the vocabulary lacks it."""
-        others = SPECIALS.get(text, ())
+        aliases = SPECIALS.get(text, ())
         if isinstance(read, UciSquare) and text in "qrbn" and text.upper() not in read.vocabulary:
-            others = (text.upper(),)
-        return next((self.ids[name] for name in (text, *others) if name in self.ids), None)
+            aliases = (text.upper(),)
+        return next((self.ids[name] for name in (text, *aliases) if name in self.ids), None)
 
     def list_texts(self) -> list[str]:
         """Return the text of each id without spaces around it, in order; ids without a text get a name of their own.
 
         A text that a smaller id has too keeps its spaces, or gets a number.
         """
-        made: dict[str, None] = {}
+        texts: dict[str, None] = {}
         for number in range(max(self.texts, default=-1) + 1):
-            own = self.texts.get(number, f"<unused-{number}>")
-            plain = self._normalize_spaces(own).strip() or own
-            made[next(text for text in (plain, own, f"{own}-{number}") if text not in made)] = None
-        return list(made)
+            token_text = self.texts.get(number, f"<unused-{number}>")
+            plain = self._normalize_spaces(token_text).strip() or token_text
+            texts[next(text for text in (plain, token_text, f"{token_text}-{number}") if text not in texts)] = None
+        return list(texts)
 
     def list_missing_tokens(self, read: Encoding) -> list[str]:
         """Return the tokens of the encoding that the vocabulary lacks."""
@@ -146,14 +148,16 @@ class Vocabulary:
             return f"it has no token {missing[0]!r}{more}"
         rows = self._find_rows(read)
         counts = Counter(map(self._normalize_spaces, self.texts.values()))
-        if twice := next(
+        if repeated_text := next(
             (self.texts[row] for row in rows if counts[self._normalize_spaces(self.texts[row])] > 1), None
         ):
-            return f"it has the token {twice!r} twice"
-        joined = re.compile(f"(?:{'|'.join(map(re.escape, sorted(read.vocabulary, key=len, reverse=True)))}){{2,}}")
+            return f"it has the token {repeated_text!r} twice"
+        tokens_pattern = re.compile(
+            f"(?:{'|'.join(map(re.escape, sorted(read.vocabulary, key=len, reverse=True)))}){{2,}}"
+        )
         for text in map(self._normalize_spaces, self._list_other_texts(rows)):
             possible = self.merged is None or text in self.merged
-            if possible and text not in RESULTS and joined.fullmatch(text):
+            if possible and text not in RESULTS and tokens_pattern.fullmatch(text):
                 return f"its token {text[:40]!r} joins several tokens of a game"
         read_rows = dict(zip(read.vocabulary, rows, strict=True))
         texts = [text for text in read.vocabulary if not is_special_token(text)]
@@ -192,12 +196,12 @@ class Vocabulary:
 
     def _list_other_texts(self, rows: Sequence[int]) -> list[str]:
         """Return the texts of the other ids."""
-        chosen = set(rows)
-        return [self.texts[number] for number in sorted(self.texts) if number not in chosen]
+        chosen_rows = set(rows)
+        return [self.texts[number] for number in sorted(self.texts) if number not in chosen_rows]
 
 
 def match_encoding(
-    vocabulary: Vocabulary, given: Encoding | None = None, path: Path | None = None
+    vocabulary: Vocabulary, encoding: Encoding | None = None, path: Path | None = None
 ) -> tuple[Encoding, TokenRows]:
     """Return the encoding of a vocabulary (`encoding`, or the one with the fewest dropped tokens) and the rows of its
     tokens.
@@ -207,17 +211,19 @@ def match_encoding(
     `path` is the folder or file of the vocabulary, whose folder names the special tokens. Raises BadInputError with the
     reason why the given or the nearest encoding does not fit.
     """
-    if isinstance(given, MoveTokens):
-        return given, TokenRows(tuple(range(given.size)), vocabulary.file)
-    known = [get_encoding(name) for name in list_encodings()]
-    fitting = [(one, vocabulary.map_token_rows(one)) for one in known if vocabulary.describe_difference(one) is None]
+    if isinstance(encoding, MoveTokens):
+        return encoding, TokenRows(tuple(range(encoding.size)), vocabulary.file)
+    candidates = [get_encoding(name) for name in list_encodings()]
+    fitting = [
+        (one, vocabulary.map_token_rows(one)) for one in candidates if vocabulary.describe_difference(one) is None
+    ]
     best = min(fitting, key=lambda fit: (len(fit[1].dropped_tokens), fit[1].is_reordered), default=None)
     hint = f"--vocabulary FILE, if {vocabulary.file} belongs to another model"
-    if given is not None:
-        if reason := vocabulary.describe_difference(given):
+    if encoding is not None:
+        if reason := vocabulary.describe_difference(encoding):
             other = f"--encoding {best[0].name}" if best else hint
-            raise BadInputError(f"{vocabulary.file} is not the vocabulary of {given.name}: {reason}", other)
-        return given, vocabulary.map_token_rows(given)
+            raise BadInputError(f"{vocabulary.file} is not the vocabulary of {encoding.name}: {reason}", other)
+        return encoding, vocabulary.map_token_rows(encoding)
     if best and not best[1].dropped_tokens:
         return best
     texts = vocabulary.list_texts()
@@ -232,9 +238,9 @@ def match_encoding(
             return moves, TokenRows(tuple(range(moves.size)), vocabulary.file)
     if best:
         return best
-    near = known
+    near = candidates
     if set(chess.SQUARE_NAMES) <= set(vocabulary.ids):
-        near = [one for one in known if isinstance(one, UciSquare)]
+        near = [one for one in candidates if isinstance(one, UciSquare)]
     nearest = min(near, key=lambda one: len(vocabulary.list_missing_tokens(one)))
     if not_moves.message:
         raise BadInputError(f"{vocabulary.file} is a vocabulary of moves, but {not_moves.message}", not_moves.hint)

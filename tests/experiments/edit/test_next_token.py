@@ -432,10 +432,10 @@ def test_tokens_that_no_game_has_get_no_probability_unless_asked(squares, tmp_pa
         logits = model.logits(tokens)[0, -1].double()
         logits[3:9] = -torch.inf
         p = logits.softmax(-1).numpy()
-        begun = [i for i in range(77) if model.encoding.origin_of(i) is not None]
+        begun = [i for i in range(77) if model.encoding.find_origin(i) is not None]
         legal = {move.from_square for move in chess.Board(clean.fen).legal_moves}
         assert clean.mass_original == pytest.approx(
-            sum(p[i] for i in begun if model.encoding.origin_of(i) in legal), abs=1e-5
+            sum(p[i] for i in begun if model.encoding.find_origin(i) in legal), abs=1e-5
         )
         assert rows["edit"].mass_original <= 1
 

@@ -157,7 +157,7 @@ def test_a_game_that_tries_again_does_not_hold_up_the_others(model):
             temperatures, move_tokens = retry.policy.temperatures, retry.policy.move_tokens
 
             def advance(self, session, tokenizer, drafts):
-                passes.append({len(draft.illegal) for draft in drafts})
+                passes.append({len(draft.illegal_texts) for draft in drafts})
                 return advance(session, tokenizer, drafts)
 
         retry.policy = Counting()
