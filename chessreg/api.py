@@ -164,14 +164,14 @@ class Registry(Session):
         return Rows(rows, headings)
 
     def id(self, noun: str, reference: str) -> str:  # type: ignore[override]
-        """Return the id of a thing, 32 hex digits. Raises NotFoundError, and BadInputError for an ambiguous
+        """Return the id of an entity, 32 hex digits. Raises NotFoundError, and BadInputError for an ambiguous
         reference."""
         return super().id(noun, reference).hex
 
     def things(self, noun: str, *, run: str | None = None, archived: bool = False) -> Rows:
         """Return the rows that `chessreg NOUN list` prints, oldest first; with `run`, only the rows of that run.
 
-        `archived` includes archived things. Raises NotFoundError for an unknown noun or run.
+        `archived` includes archived entities. Raises NotFoundError for an unknown noun or run.
         """
         from chessreg.entities import load_entity
 
@@ -182,7 +182,7 @@ class Registry(Session):
         return Rows(visible_rows, {column.field: column.heading for column in entity.columns})
 
     def show(self, noun: str, reference: str) -> dict[str, Any]:
-        """Return the details of a thing, as `chessreg NOUN show` prints them: `reg.show("checkpoint", "reference")`."""
+        """Return the details that `chessreg NOUN show` prints: `reg.show("checkpoint", "reference")`."""
         document: dict[str, Any] = self.command("runs" if noun == "run" else noun, "show", reference)
         return document
 
@@ -255,7 +255,8 @@ class Registry(Session):
         return self.command("retry", *references)
 
     def reproduce(self, reference: str, *, rerun: bool = False) -> Any:
-        """Return the commands that repeat a run. With `rerun`, repeat it here and return the differing results.
+        """Return the commands that repeat a run. With `rerun`, repeat it on this machine and return the differing
+        results.
 
         Both are documents of `chessreg reproduce`.
         """
@@ -406,9 +407,9 @@ class Registry(Session):
     def annotate(
         self, reference: str, word: str, value: str = "", *, noun: str = "run", withdrawn: bool = False
     ) -> None:
-        """Add an annotation to a thing, or withdraw it.
+        """Add an annotation to an entity, or withdraw it.
 
-        `word` is name, tag, note, star, pin, archive or invalid, and `noun` the kind of thing (`run`, `checkpoint`,
+        `word` is name, tag, note, star, pin, archive or invalid, and `noun` the kind of entity (`run`, `checkpoint`,
         `dataset`, …). Only name, tag, note and invalid have a `value`. With `withdrawn` and no value, all annotations
         with this word are withdrawn.
         """
@@ -422,19 +423,19 @@ class Registry(Session):
                 names.add_annotation(sql, noun, target, word, value, withdrawn=withdrawn)
 
     def name(self, reference: str, name: str, *, noun: str = "run") -> None:
-        """Name a thing. The new name replaces the old one. Raises BadInputError for a name that is taken."""
+        """Name an entity. The new name replaces the old one. Raises BadInputError for a name that is taken."""
         self.annotate(reference, "name", name, noun=noun)
 
     def tag(self, reference: str, tag: str, *, noun: str = "run") -> None:
-        """Add a tag to a thing. `noun` is the kind of thing: `run`, `checkpoint`, `dataset`, …"""
+        """Add a tag to an entity. `noun` is the kind of entity: `run`, `checkpoint`, `dataset`, …"""
         self.annotate(reference, "tag", tag, noun=noun)
 
     def note(self, reference: str, text: str, *, noun: str = "run") -> None:
-        """Add a note to a thing. Earlier notes are kept."""
+        """Add a note to an entity. Earlier notes are kept."""
         self.annotate(reference, "note", text, noun=noun)
 
     def star(self, reference: str, *, noun: str = "run") -> None:
-        """Star a thing. `annotate(…, "star", withdrawn=True)` removes the star."""
+        """Star an entity. `annotate(…, "star", withdrawn=True)` removes the star."""
         self.annotate(reference, "star", noun=noun)
 
     def pin(self, reference: str, *, noun: str = "run") -> None:
@@ -442,11 +443,11 @@ class Registry(Session):
         self.annotate(reference, "pin", noun=noun)
 
     def archive(self, reference: str, *, noun: str = "run") -> None:
-        """Hide a thing from lists and leave it out of queries. `annotate(…, "archive", withdrawn=True)` restores it."""
+        """Hide an entity from lists and queries. `annotate(…, "archive", withdrawn=True)` restores it."""
         self.annotate(reference, "archive", noun=noun)
 
     def invalidate(self, reference: str, why: str, *, noun: str = "run") -> None:
-        """Mark a thing as invalid for the reason `why`. Queries exclude it; results that depend on it are stale."""
+        """Mark an entity as invalid for the reason `why`. Queries exclude it; results that depend on it are stale."""
         self.annotate(reference, "invalid", why, noun=noun)
 
 

@@ -105,7 +105,7 @@ def find_missing_store(database: Database, root: Path) -> Problem | None:
 
 
 def find_orphans(database: Database) -> Iterator[Problem]:
-    """Yield attempts that are recorded as running here and whose process is gone."""
+    """Yield attempts that are recorded as running on this machine and whose process is gone."""
     for attempt, process in watch.read_running_attempts(database):
         if process.is_gone():
             lost_ids = [attempt.id]
@@ -254,7 +254,7 @@ def find_unfinished_artifacts(database: Database, store: Store) -> Iterator[Prob
             with database.write() as session:
                 session.get_one(tables.Artifact, digest).state = tables.ArtifactState.COMPLETE
 
-        what = "its bytes are here" if is_present else "its bytes are not here"
+        what = "its bytes are in the store" if is_present else "its bytes are not in the store"
         yield Problem(
             "artifacts",
             f"artifact {digest[:12]} was begun and never completed; {what}",
@@ -318,7 +318,7 @@ def list_unpulled_groups(session: Session, store: Store) -> list[transfer.Transf
 
 
 def find_remote_bytes(database: Database, store: Store) -> Iterator[Problem]:
-    """Yield bytes that may be missing here: activations of merged runs, which --fix leaves alone."""
+    """Yield bytes that may be missing from the store: activations of merged runs, which --fix leaves alone."""
     with database.read() as session:
         groups = list_unpulled_groups(session, store)
     if groups:
@@ -328,7 +328,7 @@ def find_remote_bytes(database: Database, store: Store) -> Iterator[Problem]:
             "activations",
             f"those of {run_names if len(runs) > 1 else f'run {runs[0]}'}, "
             f"{sum(item.bytes for item in groups):,} bytes, "
-            "are not here: the runs were merged, which copies rows",
+            "are not in the store: the runs were merged, which copies rows",
             f"chessreg pull {runs[0]} --from STORE brings them from the store where they are",
         )
 

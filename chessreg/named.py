@@ -1,4 +1,4 @@
-"""Registries of named things: encodings, labels, policies, formats, kinds."""
+"""Registries of named objects: encodings, labels, policies, formats, kinds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Never, TypeVar
 
 from chessreg.errors import BadInputError, NotFoundError
 
-# The names that users give: of things, parts of datasets, outputs, kinds. They become parts of paths and commands.
+# Names that users give to entities, parts of datasets, outputs, kinds. They become parts of paths and commands.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,7 +28,7 @@ class NameRegistry(dict[str, T]):
     """
 
     def __init__(self, noun: str, example: str = "") -> None:
-        """noun: the word for one thing in messages. example: a name with arguments, if names have arguments."""
+        """noun: the word for one object in messages. example: a name with arguments, if names have arguments."""
         super().__init__()
         self.noun, self.example = noun, example
 

@@ -81,7 +81,9 @@ def install_command(package: str) -> str:
 
 
 def format_system_install_command(package: str) -> str:
-    """Return the command that installs a system package here, or an empty text without a known package manager."""
+    """Return the command that installs a system package on this machine, or an empty text without a known package
+    manager.
+    """
     if platform.system() == "Darwin":
         return f"brew install {package}"
     sudo = "" if os.geteuid() == 0 else "sudo "

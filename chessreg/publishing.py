@@ -72,7 +72,7 @@ def find_published_noun(session: Session, reference: str) -> str:
 
 
 def get_repository_type(noun: str) -> RepositoryType:
-    """Return the type of the repository that holds things of a noun."""
+    """Return the type of the repository that holds entities of a noun."""
     return "dataset" if noun == "dataset" else "model"
 
 
@@ -89,7 +89,7 @@ def make_repository(session: Session, noun: str, reference: str, address: HubAdd
     """Yield the files of a repository with its card. They are removed after the block.
 
     `address` has the repository's type. Raises NotFoundError for bytes that are not in the store, and BadInputError for
-    things that other tools could not load.
+    entities that other tools could not load.
     """
     with session.store.stage("push") as staging:
         folder = staging / "repository"

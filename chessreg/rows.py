@@ -85,7 +85,7 @@ class Percent(float):
 
 
 class Id(str):
-    """The id of a thing, 32 hex digits. Tables show its last six."""
+    """The id of an entity, 32 hex digits. Tables show its last six."""
 
 
 def sort_listed_rows(

@@ -1,4 +1,4 @@
-"""One registry and one store, open: experiments, and the things that they made by name."""
+"""One registry and one store, open: experiments, and the entities that they made by name."""
 
 from __future__ import annotations
 
@@ -167,12 +167,12 @@ class Session:
 
         return run_query(self.database, name, **scope)
 
-    # -- things by name or id -------------------------------------------------------------------------------------
+    # -- entities by name or id -------------------------------------------------------------------------------------
 
     def id(self, noun: str, reference: str) -> UUID:
-        """Return the id of a thing by its noun (`run`, `checkpoint`, …) and its name, its id or the end of its id.
+        """Return the id of an entity by its noun (`run`, `checkpoint`, …) and its name, its id or the end of its id.
 
-        Raises NotFoundError if nothing matches, BadInputError if several things do.
+        Raises NotFoundError if nothing matches, BadInputError if several entities do.
         """
         from chessreg.registry import names
 

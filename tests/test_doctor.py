@@ -68,7 +68,7 @@ def test_artifacts_that_were_begun_are_completed_if_their_bytes_are_here(session
     assert health.apply_fix(problems[here[:12]]).startswith("fixed")
     assert health.apply_fix(problems[away[:12]]) == "not by itself"
     (left,) = found(session)
-    assert "its bytes are not here" in left.detail
+    assert "its bytes are not in the store" in left.detail
     with session.database.write() as sql:
         assert sql.get_one(tables.Artifact, here).state is ArtifactState.COMPLETE
         sql.execute(delete(tables.Artifact).where(tables.Artifact.digest == away))
@@ -87,7 +87,7 @@ def test_activations_that_a_merge_did_not_bring_are_not_here_and_not_broken(sess
         run_command_line([*words, *more])
         checks = {check["check"]: check for check in json.loads(capsys.readouterr().out)}
         assert (checks["activations"]["state"], checks["work"]["state"]) == ("optional", "ok")
-        assert "are not here: the runs were merged, which copies rows" in checks["activations"]["detail"]
+        assert "are not in the store: the runs were merged, which copies rows" in checks["activations"]["detail"]
         assert "files" not in checks
     assert session.database.data_version() == before
     [away] = health.find_remote_bytes(session.database, session.store)

@@ -421,8 +421,8 @@ class ChessregApp(Host):
         default_namespace: DOMNode | None = None,
         namespaces: Mapping[str, DOMNode] | None = None,
     ) -> bool:
-        """Run an action; in read-only mode, refuse actions that may write. All keys, palette entries and links come
-        here."""
+        """Run an action; in read-only mode, refuse actions that may write. All keys, palette entries and links call
+        this method."""
         node, method, _ = self._parse_action(action, default_namespace or self, namespaces)
         if self.read_only and can_write(type(node), method):
             self.notify(READ_ONLY_MESSAGE, severity="warning")

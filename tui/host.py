@@ -74,7 +74,7 @@ class Host(App[Exception | None]):
 
     @property
     def running_command(self) -> str:
-        """Return the name of the command that was started here and is still running."""
+        """Return the name of the command that this app started and that is still running."""
         names = [" ".join(takewhile(str.isalpha, shlex.split(line)[1:])) for line in self.model.commands]
         return names[0] if len(names) == 1 else f"{len(names)} commands" if names else ""
 
@@ -103,7 +103,7 @@ class Host(App[Exception | None]):
         raise NotImplementedError
 
     def open(self, noun: str, id: UUID, called: str) -> None:
-        """Open the screen of a run, a job, or any other thing of the registry."""
+        """Open the screen of a run, a job, or any other entity of the registry."""
         raise NotImplementedError
 
     def open_plot(self, question: ScreenQuestion) -> None:
@@ -111,7 +111,7 @@ class Host(App[Exception | None]):
         raise NotImplementedError
 
     def open_lineage(self, noun: str, id: str, called: str) -> None:
-        """Open the lineage of a thing."""
+        """Open the lineage of an entity."""
         raise NotImplementedError
 
     def action_messages(self) -> None:

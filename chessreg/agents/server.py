@@ -61,8 +61,9 @@ QueryName = Annotated[str, Field(description="A title, an alias, or words that d
 
 
 def make_server(reg: Registry) -> MCPServer:
-    """Return a server with the tools of this registry. It can annotate things unless the registry is opened for reading
-    only."""
+    """Return a server with the tools of this registry. It can annotate entities unless the registry is opened for
+    reading only.
+    """
     server = MCPServer("chessreg", version=version("chessreg"), instructions=INSTRUCTIONS)
     lock = Lock()  # the SDK calls tools in threads
 
@@ -147,7 +148,7 @@ def make_server(reg: Registry) -> MCPServer:
         return page_rows([{name: row.get(name) for name in filled_names} for row in rows], limit, offset)
 
     def show(noun: Noun, reference: Reference) -> dict[str, Any]:
-        """Return all details of one thing: of a run its settings, state, attempts, machine, commit and results."""
+        """Return all details of one entity: of a run its settings, state, attempts, machine, commit and results."""
         from chessreg.entities import load_entity
 
         details = load_entity(noun).show(reg, reference)
@@ -194,7 +195,9 @@ def make_server(reg: Registry) -> MCPServer:
         }
 
     def status() -> dict[str, Any]:
-        """Return the registry's location, the number of things in it, and its queued, running and recent jobs."""
+        """Return the registry's location, the number of runs, datasets, checkpoints, … in it, and its queued, running
+        and recent jobs.
+        """
         from chessreg.entities import list_nouns
 
         jobs = reg.status()

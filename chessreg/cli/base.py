@@ -171,7 +171,7 @@ class Home:
 
     def open_for_adding(self, needs: Iterable[str | None] = (), check: Callable[[], object] = lambda: None) -> Session:
         """Open the registry and store for a command that adds. If the registry does not exist, `check` must pass before
-        it is created, and a command that names existing things (`needs`) raises NotFoundError."""
+        it is created, and a command that names existing entities (`needs`) raises NotFoundError."""
         path = self.place.path
         if self._session is None and path is not None and not path.exists():
             if any(needs):
@@ -224,7 +224,7 @@ class FilePath(click.Path):
         if not str(value).strip():
             self.fail("the name of the file is empty", param, ctx)
         if str(value) == "-" and not self.allow_dash:
-            self.fail("- (stdin or stdout) is not supported here: name a file", param, ctx)
+            self.fail("- (stdin or stdout) is not supported: name a file", param, ctx)
         if re.match(r"(https?|ftp)://", str(value)):
             self.fail(f"{value} is a URL: download the file, or use a name that `chessreg fetch` lists", param, ctx)
         home = ctx.find_object(Home) if ctx is not None else None
@@ -237,7 +237,7 @@ STDOUT = Path("-")  # value of a FilePath with `allow_dash`
 
 
 class NameText(click.ParamType):
-    """A name for a new thing. A name that is not allowed is refused before anything is done."""
+    """A name for a new entity. A name that is not allowed is refused before anything is done."""
 
     name = "text"
 

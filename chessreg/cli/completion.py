@@ -1,4 +1,4 @@
-"""`chessreg completion`: shell completion of commands, options, and names of things in the registry."""
+"""`chessreg completion`: shell completion of commands, options, and names of entities in the registry."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ BUSY_S = 0.1
 MOST_NAMES = 1000
 KIND_NAME = re.compile(r'^    name = "([a-z0-9-]+)"$', re.MULTILINE)
 
-NAMED = ("run", "dataset", "checkpoint")  # nouns whose things have names
-MADE_BY_RUNS = {  # noun → its table, whose things go by the name of their run
+NAMED = ("run", "dataset", "checkpoint")  # nouns whose entities have names
+MADE_BY_RUNS = {  # noun → its table, whose entities go by the name of their run
     "checkpoint": "checkpoint",
     "cache": "activation_cache",
     "probe": "probe",
@@ -148,7 +148,7 @@ def as_noun(word: str) -> str:
 
 
 def make_name_statements(noun: str) -> Iterator[str]:
-    """Return SELECT statements for the names of a noun's things."""
+    """Return SELECT statements for the names of a noun's entities."""
     if noun in NAMED:
         yield NAMES.format(noun=noun)
     if noun in MADE_BY_RUNS:

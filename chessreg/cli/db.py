@@ -141,7 +141,8 @@ BIN_DAYS = 7.0
 @add_json_option
 @pass_home
 def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> None:
-    """List unused bytes: leftovers, and files of archived things only. Rows are never removed.
+    """List unused bytes: leftovers, and files that only archived runs, datasets or checkpoints use. Rows are never
+    removed.
 
     Removed files go to a bin. `--restore` moves them back, and `--empty` deletes them. Unfinished files of killed
     processes are deleted immediately.
@@ -172,7 +173,7 @@ def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> Non
             collector.move_to_bin(store, rows, now)
         outcome = f"are in the bin; it keeps them {days:g} days or more" if remove else "could go: chessreg gc --remove"
     print_output(home, [asdict(row) for row in rows], ["what", "why", "bytes", "path"])
-    click.echo(f"{len(rows)} things, {sum(row.bytes for row in rows):,} bytes, {outcome}", err=True)
+    click.echo(f"{len(rows)} items, {sum(row.bytes for row in rows):,} bytes, {outcome}", err=True)
 
 
 @click.command()

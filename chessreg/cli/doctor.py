@@ -180,7 +180,7 @@ def check_registry(home: Home) -> Iterator[Check]:
     elif schema.state == "empty":
         yield Check("schema", "optional", f"{place.masked_location} holds no registry yet", hint["empty"])
     else:
-        detail = f"{schema.state}: {schema.current} here, {schema.head} wanted"
+        detail = f"{schema.state}: the registry has {schema.current}, this version needs {schema.head}"
         yield Check("schema", "broken", detail, hint.get(schema.state, "use a separate database for chessreg"))
     if place.path is None:
         yield _check_program("pg_dump", "optional", "`chessreg db backup` uses it")

@@ -407,7 +407,7 @@ def stop(home: Home) -> None:
 
     The next `launch`, `retry` or `supervisor start` resumes them.
     """
-    click.echo("stopped" if make_presence(home).stop() else "no supervisor runs here", err=True)
+    click.echo("stopped" if make_presence(home).stop() else "no supervisor runs on this machine", err=True)
 
 
 @supervisor.command()

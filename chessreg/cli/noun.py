@@ -35,7 +35,7 @@ def group_of(noun: str) -> Group:
     group.add_command(show_command(noun_entity))
     if noun_entity.verify is not None:
         group.add_command(verify_command(noun_entity))
-    if not noun_entity.is_made_by_runs:  # things that a run made are named after the run
+    if not noun_entity.is_made_by_runs:  # entities that a run made are named after the run
         add_annotation_commands(group, noun)
     return group
 
@@ -175,7 +175,7 @@ SWITCHES = {
 
 
 def change_annotation(home: Home, noun: str, reference: str, word: str, value: str, withdrawn: bool = False) -> None:
-    """Add the annotation `word` to a thing, or withdraw it, and print the change on stderr. `value` is empty for a
+    """Add the annotation `word` to an entity, or withdraw it, and print the change on stderr. `value` is empty for a
     switch."""
     from chessreg.registry import names
 
@@ -257,7 +257,7 @@ def make_invalidate_command(noun: str) -> click.Command:
 
     @click.command("invalidate")
     @click.argument("reference", metavar=noun.upper())
-    @click.option("--why", required=True, help="Reason, shown with the thing in every list.")
+    @click.option("--why", required=True, help="Reason, shown in every list.")
     @pass_home
     def invalidate_row(home: Home, reference: str, why: str) -> None:
         change_annotation(home, noun, reference, "invalid", why)

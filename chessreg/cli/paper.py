@@ -153,7 +153,7 @@ def make_paper_command(
             multiple=True,
             metavar="STEP",
             help="Run these steps, and the steps that they need, before the others: a name, a pattern (arm-legal-*) or "
-            f"a group: {', '.join(firsts) or 'none here'}. Left out: in the paper's order.",
+            f"a group: {', '.join(firsts) or 'none'}. Left out: in the paper's order.",
         ),
         option(
             ["--save"],
@@ -223,9 +223,9 @@ class PaperAction:
             raise BadInputError("--load changes the registry, --dry-run and --save do not", "give one of them")
         if self.rehearse and (self.dry_run or self.report or self.on is not None or self.save or self.load):
             hint = "leave out --dry-run, --report, --on, --save and --load"
-            raise BadInputError("--rehearse does one thing alone", hint)
+            raise BadInputError("--rehearse excludes other actions", hint)
         if (self.dry_run, self.save is not None, self.report).count(True) > 1:
-            raise BadInputError("--dry-run, --save and --report each do one thing alone", "give one of them")
+            raise BadInputError("--dry-run, --save and --report exclude each other", "give one of them")
 
 
 def run_paper(

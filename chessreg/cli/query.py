@@ -306,7 +306,7 @@ def print_result(result: QueryResult, format_: str | None, question: Asked) -> N
 
 
 def list_custom_kind_files(home: Home) -> tuple[Path, ...]:
-    """Return the trusted files of custom kinds that ran here; none if no registry answers."""
+    """Return the trusted files of custom kinds that this registry has used; none if no registry answers."""
     from chessreg.registry import sqlite
     from chessreg.runs.trust import can_load
 

@@ -1,4 +1,4 @@
-"""`chessreg lineage` and `chessreg reproduce`: inputs and outputs of a thing, and reruns that compare its rows."""
+"""`chessreg lineage` and `chessreg reproduce`: inputs and outputs of an entity, and reruns that compare its rows."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ SIGNIFICANCE_LEVEL = 0.05  # of all metrics of a replicate together
 
 @click.command()
 @click.argument("reference", metavar="RUN")
-@click.option("--rerun", "do", is_flag=True, help="Run it again here, and compare.")
+@click.option("--rerun", "do", is_flag=True, help="Run it again on this machine, and compare.")
 @add_json_option
 @pass_home
 def reproduce(home: Home, reference: str, do: bool) -> None:
     """Print a shell script that repeats a run on another machine, with its code, versions and machine. With
-    --rerun, run it again here and compare.
+    --rerun, run it again on this machine and compare.
 
     The script checks its input files by SHA-256. It needs nothing else from this machine.
 
@@ -154,7 +154,7 @@ def rerun_exactly(home: Home, session: Session, run_id: UUID) -> bool:
     if output_count:
         click.echo(f"{outcome.outputs_same} of {output_count} outputs have the same bytes", err=True)
     for what in outcome.outputs_kept:
-        click.echo(make_visible(f"kept, as its bytes were not here: {what}"), err=True)
+        click.echo(make_visible(f"kept, because its bytes were not in the store: {what}"), err=True)
     return outcome.is_equal
 
 

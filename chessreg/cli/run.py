@@ -275,7 +275,7 @@ def format_time(planned: dict[str, Any]) -> str:
     if not planned["missing"]:
         return "none: the run is complete"
     if planned["seconds"] is None:
-        return f"not known: kind {planned['kind']} counts no operations and has no earlier run here"
+        return f"not known: kind {planned['kind']} counts no operations and has no earlier run in this registry"
     basis = "; ".join(filter(None, (planned["basis"], describe_busy_cores())))
     return f"about {format_duration(planned['seconds'])}, from {basis}"
 

@@ -106,7 +106,7 @@ def push_to_hub(home: Home, references: tuple[str, ...], place: str, private: bo
     if address.pattern or address.revision:
         raise BadInputError(f"--to {place} has a revision or a path", f"--to {address}")
     if len(references) > 1:
-        raise BadInputError(f"{len(references)} things for one repository", "push each to its own repository")
+        raise BadInputError(f"{len(references)} references for one repository", "push each to its own repository")
     session, [reference] = home.session(), references
     noun = publishing.find_published_noun(session, reference)
     repository_type = publishing.get_repository_type(noun)
@@ -170,7 +170,7 @@ def print_repository(home: Home, repository: str, sizes: dict[str, int], card: s
 @add_json_option
 @pass_home
 def pull(home: Home, references: tuple[str, ...], place: str | None, inputs: bool) -> None:
-    """Fetch the bytes of runs, datasets and checkpoints that are registered but not here. Each is verified.
+    """Fetch the bytes of runs, datasets and checkpoints that are registered but not in the store. Each is verified.
 
     \b
     Example: chessreg pull reference-board --from /mnt/share/chess
@@ -243,7 +243,9 @@ def print_merge_report(report: MergeReport) -> None:
         click.echo("nothing new", err=True)
     for name, count in report.facts.items():
         click.echo(f"  {count:,} {name}", err=True)
-    click.echo(f"{report.results:,} new results of {report.runs:,} runs; {report.repeated:,} were here", err=True)
+    click.echo(
+        f"{report.results:,} new results of {report.runs:,} runs; {report.repeated:,} were in this registry", err=True
+    )
     if report.conflicts:
         click.echo(f"{report.conflicts:,} differ from the rows of this registry: chessreg runs conflicts", err=True)
 
@@ -265,7 +267,8 @@ def print_preview(home: Home, preview: MergePreview) -> None:
         )
     for row in preview.conflicts:
         differences = ", ".join(
-            f"{name} {local} here, {remote} there" for name, (local, remote) in row["differs"].items()
+            f"{name} {local} in this registry, {remote} in the other"
+            for name, (local, remote) in row["differs"].items()
         )
         which = " ".join(f"{name} {value}" for name, value in row["key"].items() if name != "run_id")
         click.echo(f"  {row['run'] or row['run_id'].hex[-6:]} {row['table_name']} {which}: {differences}", err=True)

@@ -1,4 +1,4 @@
-"""The base class of nouns: how things of one noun are listed, shown, plotted, verified and recreated."""
+"""The base class of nouns: how entities of one noun are listed, shown, plotted, verified and recreated."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Entity:
     show_options: ClassVar[tuple[Option, ...]] = ()
     verify_help: ClassVar[str] = ""
     verify_options: ClassVar[tuple[Option, ...]] = ()
-    # Reads every byte of a thing and compares digests: (session, reference, options). None: no command `verify`.
+    # Reads every byte of an entity and compares digests: (session, reference, options). None: no command `verify`.
     verify: ClassVar[Callable[..., VerifyOutput] | None] = None
 
     @property
@@ -67,12 +67,12 @@ class Entity:
 
     @property
     def is_made_by_runs(self) -> bool:
-        """Return whether runs make these things. A row then has the id and the name of its run."""
+        """Return whether runs make these entities. A row then has the id and the name of its run."""
         return names.is_keyed_by_run(self.table)
 
     @property
     def is_made_per_unit(self) -> bool:
-        """Return whether a run makes one thing per unit, such as one probe per layer."""
+        """Return whether a run makes one entity per unit, such as one probe per layer."""
         return self.is_made_by_runs and "unit" in self.table.__table__.columns
 
     # -- rows -----------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class Entity:
         return read_entity_rows(sql, self.noun, self.table)
 
     def overview(self, sql: SqlSession) -> list[Row]:
-        """Return one row per thing, with its annotations."""
+        """Return one row per entity, with its annotations."""
         rows = self.rows(sql)
         return (
             add_annotations(sql, [self.summarize_rows(part) for part in group_by_run(rows).values()])
@@ -100,7 +100,7 @@ class Entity:
         """Return one row that summarizes `rows`, the rows that one run made."""
         return {**rows[0], "layers": format_layers(row.get("layer") for row in rows)}
 
-    # -- one thing ------------------------------------------------------------------------------------------------
+    # -- one entity ------------------------------------------------------------------------------------------------
 
     def show(self, session: Session, reference: str, **options: Any) -> ShowOutput:
         """Return the output of `chessreg NOUN show`. `options` are the values of `show_options`."""
@@ -136,9 +136,10 @@ class Entity:
         raise BadInputError(f"{reference} has {format_count(len(rows), self.noun, self.plural)}", hint)
 
     def read_details(self, session: Session, id: UUID) -> Thing:
-        """Return the summary, annotations and tables of one thing, as the TUI shows them.
+        """Return the summary, annotations and tables of one entity, as the TUI shows them.
 
-        `id` is that of the thing, or of its run if runs make these things. Raises NotFoundError if it does not exist.
+        `id` is that of the entity, or of its run if runs make these entities. Raises NotFoundError if it does not
+        exist.
         """
         with session.database.read() as sql:
             rows = self.rows(sql, id.hex)
@@ -149,7 +150,7 @@ class Entity:
         return Thing(summary, annotations, [*parts, list_facts(rows[0], self.measured)])
 
     def describe_origin(self, sql: SqlSession, row: Any) -> tuple[str, str]:
-        """Return the command that recreates a thing that no run made, and a remark on it, for `reproduce`."""
+        """Return the command that recreates an entity that no run made, and a remark on it, for `reproduce`."""
         return "", f"{self.noun} {row.id.hex[-6:]}"
 
     def list_source_files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
@@ -159,7 +160,7 @@ class Entity:
         return []
 
     def list_following_commands(self, sql: SqlSession, row: Any) -> list[str]:
-        """Return the commands that recreate the parts and names of the thing that later commands use."""
+        """Return the commands that recreate the parts and names of the entity that later commands use."""
         return []
 
 

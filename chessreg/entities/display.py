@@ -1,4 +1,4 @@
-"""Display data of a noun for lists, commands and screens: columns, charts, and one thing in parts. Contains no drawing
+"""Display data of a noun for lists, commands and screens: columns, charts, and one entity in parts. Contains no drawing
 code.
 """
 
@@ -49,7 +49,7 @@ class ShowOutput(NamedTuple):
 
 
 class VerifyOutput(NamedTuple):
-    """Result of reading a thing's bytes again: counts, a sentence with the outcome, and the problems found."""
+    """Result of reading an entity's bytes again: counts, a sentence with the outcome, and the problems found."""
 
     counts: dict[str, Any]
     fields: list[str]
@@ -169,7 +169,7 @@ def build_layer_chart(
     return Chart(title, "layer", y, (Panel("", tuple(series)),)) if series else None
 
 
-# -- one thing --------------------------------------------------------------------------------------------------------
+# -- one entity --------------------------------------------------------------------------------------------------------
 
 
 class Part(NamedTuple):
@@ -183,7 +183,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Thing:
-    """One thing: a summary line, its annotations, and its parts."""
+    """One entity: a summary line, its annotations, and its parts."""
 
     summary: str
     annotations: str = ""

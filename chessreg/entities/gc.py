@@ -50,11 +50,10 @@ class UnusedBytes:
 def find_unused(database: Database, store: Store, *, now: float | None = None) -> list[UnusedBytes]:
     """Return the unused bytes of a store.
 
-    These are artifacts and arrays that no fragment and no registered thing needs, or only archived things need, scratch
-    of complete runs, fragments of complete runs that were ingested FRAGMENT_DAYS ago, and training data that no
-    unfinished run reads. Bytes written within the last hour are skipped,
-    because they may be about to be registered. Files in `tmp/` of ended processes come last, at any age. `now` is a
-    Unix time in seconds.
+    These are artifacts and arrays that no fragment and no registered entity needs, or only archived entities need,
+    scratch of complete runs, fragments of complete runs that were ingested FRAGMENT_DAYS ago, and training data that no
+    unfinished run reads. Bytes written within the last hour are skipped, because they may be about to be registered.
+    Files in `tmp/` of ended processes come last, at any age. `now` is a Unix time in seconds.
     """
     now = time.time() if now is None else now
     waiting_keys = read_fragment_keys(
@@ -173,7 +172,7 @@ def find_archived_nodes(session: Session) -> set[lineage.Node]:
 
 
 def find_used_keys(session: Session) -> tuple[set[str], dict[str, str]]:
-    """Return the keys (digests and array names) of bytes in use, and key → owner of bytes that only archived things
+    """Return the keys (digests and array names) of bytes in use, and key → owner of bytes that only archived entities
     need.
     """
     archived_nodes = find_archived_nodes(session)
@@ -182,7 +181,7 @@ def find_used_keys(session: Session) -> tuple[set[str], dict[str, str]]:
         nodes += [node for node in map(lineage.make_node, session.scalars(select(table))) if node.noun != "run"]
     active_nodes = {node for node in nodes if node not in archived_nodes}
     frontier = set(active_nodes)
-    while frontier:  # archived inputs of live things are in use
+    while frontier:  # archived inputs of live entities are in use
         edges = lineage.read_parents(session, frontier)
         frontier = {edge.node for at in frontier for edge in edges[at]} - active_nodes
         active_nodes |= frontier

@@ -1,7 +1,7 @@
 """Merge another registry into this one, by the rules of ingest. Repeated and mutual merges change nothing.
 
-Facts are inserted by key. Results of units that are complete here are compared, and differences are kept as conflicts.
-Annotations are a log, so both logs are kept. Jobs are not merged.
+Facts are inserted by key. Results of units that are complete in both registries are compared, and differences are kept
+as conflicts. Annotations are a log, so both logs are kept. Jobs are not merged.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class MergePreview(NamedTuple):
     """The effect of a merge.
 
     `runs`: the runs that would change, in their new state: `id`, `name`, `kind`, `host`, `state`, `units`, `done`,
-    `done_before` (None: the run is not here) and `conflicts`, their number. `unchanged`: the number of other runs in
-    the other registry. `conflicts`: the new conflicts, with the keys of `registry.read.list_conflicts` and `differs`:
-    column → (here, there).
+    `done_before` (None: the run is not in this registry) and `conflicts`, their number. `unchanged`: the number of
+    other runs in the other registry. `conflicts`: the new conflicts, with the keys of `registry.read.list_conflicts`
+    and `differs`: column → (here, there).
     """
 
     report: MergeReport
@@ -154,7 +154,7 @@ def describe_run_change(row: Mapping[str, Any]) -> str:
 
 
 def find_conflict_differences(session: Session, conflict: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the columns of a conflict's row that differ from the row that is here, with both values."""
+    """Return the columns of a conflict's row that differ from the stored row, with both values."""
     table, key, row = TABLES.get(conflict["table_name"]), conflict["key"], conflict["row"]
     if table is None:
         table = tables.Base.metadata.tables[conflict["table_name"]]
@@ -424,7 +424,7 @@ def find_run_column(table: Table) -> Column[Any] | None:
 
 
 def list_runless_nouns() -> set[str]:
-    """Return the nouns whose things need no run, such as datasets, checkpoints, engines and machines."""
+    """Return the nouns whose entities need no run, such as datasets, checkpoints, engines and machines."""
     noun_tables = names.list_noun_tables().items()
     return {
         noun for noun, table in noun_tables if find_run_column(table.__table__) is None and noun not in LOCAL_TABLES
@@ -453,10 +453,10 @@ def merge_facts(session: Session, table: Table, rows: list[dict[str, Any]], repo
 
 
 def find_fact_updates(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of `mine` to update from `row`, the other registry's row of the same thing.
+    """Return the columns of `mine` to update from `row`, the other registry's row of the same entity.
 
-    These are the end of an attempt, a later sighting of a machine, an earlier creation time, and values unknown here.
-    Other columns are never changed, because runs and files depend on them.
+    These are the end of an attempt, a later sighting of a machine, an earlier creation time, and values that this
+    registry lacks. Other columns are never changed, because runs and files depend on them.
     """
     if table.name == "attempt":
         lost_state = tables.AttemptState.LOST
@@ -482,7 +482,7 @@ def list_compared_columns(table: Table) -> tuple[str, ...]:
 def read_existing_rows(
     session: Session, table: Table, rows: list[dict[str, Any]]
 ) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Return key → existing row, for the keys of `rows` that exist here."""
+    """Return key → existing row, for the keys of `rows` that exist in this registry."""
     key = [column.name for column in table.primary_key]
     keys = {tuple(row[name] for name in key) for row in rows}
     first = [row[key[0]] for row in rows]
@@ -517,7 +517,7 @@ def record_conflict(session: Session, table: Table, key: list[str], row: dict[st
 
 
 def filter_new_conflicts(session: Session, conflicts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the other registry's conflicts that are not recorded here and whose row differs from the one here."""
+    """Yield the other registry's conflicts that this registry has not recorded and whose row differs from its own."""
     for name in dict.fromkeys(row["table_name"] for row in conflicts):
         table_rows = [row for row in conflicts if row["table_name"] == name]
         stored_texts = read_conflict_texts(session, name, {row["run_id"] for row in table_rows})
@@ -527,7 +527,9 @@ def filter_new_conflicts(session: Session, conflicts: list[dict[str, Any]]) -> I
 
 
 def is_current_row(session: Session, conflict: dict[str, Any]) -> bool:
-    """Return whether the row of another registry's conflict equals the current row here. Its JSON is not trusted."""
+    """Return whether the row of another registry's conflict equals this registry's current row. Its JSON is not
+    trusted.
+    """
     table, key, row = TABLES.get(conflict["table_name"]), conflict["key"], conflict["row"]
     kinds: dict[str, Any] = {} if table is None else {column.name: column.type for column in table.primary_key}
     if table is None or not (isinstance(key, dict) and isinstance(row, dict)) or not brought.has_table(session, table):

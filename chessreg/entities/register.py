@@ -35,7 +35,7 @@ def check_registration(database: Database, name: str | None) -> None:
 
 
 def require_unused_name(database: Database, noun: str, name: str | None, target: UUID | None = None) -> None:
-    """Raise BadInputError if `name` belongs to a thing other than `target` (None: not registered yet)."""
+    """Raise BadInputError if `name` belongs to an entity other than `target` (None: not registered yet)."""
     if name is not None:
         with database.read() as session:
             names.require_free_name(session, noun, target or "", name)
@@ -80,6 +80,6 @@ def record_verification(session: Session, artifact: StoredArtifact) -> None:
 
 
 def assign_name(session: Session, noun: str, target: UUID, name: str | None) -> None:
-    """Add `name` to the names of a thing. Raises BadInputError if another thing has this name."""
+    """Add `name` to the names of an entity. Raises BadInputError if another entity has this name."""
     if name is not None:
         names.add_name(session, noun, target, name)

@@ -174,9 +174,9 @@ def list_steps(session: Session, run_id: UUID) -> list[dict[str, Any]]:
 
 
 def build_step(session: Session, node: lineage.Node, name: str | None) -> dict[str, Any]:
-    """Return the step that makes this thing.
+    """Return the step that makes this entity.
 
-    `command` makes it, or is a comment if the thing is not in this registry. `files` has the name and sha256 of each
+    `command` makes it, or is a comment if the entity is not in this registry. `files` has the name and sha256 of each
     file that the command reads. `afterwards` lists the commands that follow it. `name` is the thing's own name.
     """
     noun = load_entity(node.noun)

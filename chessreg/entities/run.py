@@ -219,7 +219,7 @@ def format_typed_dataset(sql: SqlSession, reference: str) -> str:
 
 def describe_reference(sql: SqlSession, value: Any) -> Any:
     """Return an input reference as the name of its target: `fit`, `games:fit`, or `games, split 0–80 %` for a part
-    without a name here. Any other value is returned unchanged, and so is a reference to an unknown target."""
+    without a name. Any other value is returned unchanged, and so is a reference to an unknown target."""
     if not isinstance(value, str):
         return value
     if value.startswith("run:"):

@@ -125,7 +125,7 @@ def build_question(
 
 
 def find_recorded_entry(database: Database, name: str | Entry) -> Entry:
-    """Return the query of this name, including queries next to the files of kinds that were run here."""
+    """Return the query of this name, including queries next to the files of kinds that this registry has used."""
     if isinstance(name, Entry):
         return name
     complete = list_complete_kinds(database)
@@ -171,7 +171,7 @@ def load_kind_views(database: Database, engine: QueryEngine, entry: Entry) -> No
 
 
 def list_trusted_kind_files(database: Database) -> tuple[Path, ...]:
-    """Return the files of user kinds that were run here and are trusted."""
+    """Return the files of user kinds that this registry has used and that are trusted."""
     from chessreg.runs.trust import can_load
 
     return tuple(sorted(filter(can_load, list_recorded_kind_files(database))))

@@ -37,7 +37,7 @@ def check_select(sql: str) -> str:
         name = str(kind).rpartition(".")[2].replace("_", " ")
         if kind == duckdb.StatementType.LOAD and statements[0].query.split()[0].upper() != name:
             name = "INSTALL"  # DuckDB parses INSTALL as LOAD
-        raise BadInputError(f"{name} is not allowed here", HINT)
+        raise BadInputError(f"{name} is not allowed", HINT)
     text: str = statements[0].query.strip()
     return text.rstrip(";").rstrip()
 

@@ -44,7 +44,7 @@ DRIVER_ERRORS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
         "put back a copy from backups/ next to it, where `chessreg db backup` writes them",
     ),
     ("database or disk is full", RegistryError, "cannot grow: the disk is full", "free some space and try again"),
-    ("readonly database", RegistryError, "is read-only here", "check the owner and mode of it and its folder"),
+    ("readonly database", RegistryError, "is read-only", "check the owner and mode of it and its folder"),
     ("unable to open database", RegistryError, "cannot be opened", "check the owner and mode of it and its folder"),
     ("database is locked", RegistryError, "stayed locked for 30 s by another writer", "wait for it, then try again"),
     (

@@ -163,7 +163,7 @@ def open_file_keys() -> set[FileKey]:
 def refuse_registry(path: Path) -> None:
     """Raise BadInputError if `path`, under any name, is a file of a registry that this process uses."""
     if get_file_key(path) in open_file_keys():
-        raise BadInputError(f"{path} belongs to the registry that is open here", "name another file")
+        raise BadInputError(f"{path} belongs to the open registry", "name another file")
 
 
 def get_file_key(path: Path) -> FileKey | None:

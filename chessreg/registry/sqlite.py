@@ -170,7 +170,7 @@ def open_readable(path: Path, copies: RegistryCopies) -> Connection:
             if is_disk_full(refused) or not has_space(Path(tempfile.gettempdir())):  # cp reports only an exit status
                 problem = f"{DISK_FULL} at {place or tempfile.gettempdir()}, where its copy would be written"
                 raise RegistryError(
-                    f"the registry {path} cannot be locked here, and {problem}",
+                    f"the registry {path} cannot be locked, and {problem}",
                     "free some space there, or set TMPDIR to another folder",
                 ) from refused
             raise error from None
@@ -198,7 +198,7 @@ class RegistryCopies:
                 words = ["cp", "--", str(source), str(copy.with_name(copy.name + suffix))]
                 subprocess.run(words, check=True, capture_output=True)
         if not is_copied:
-            print(f"chessreg: {path} cannot be locked here: reading a copy of its current state", file=sys.stderr)
+            print(f"chessreg: {path} cannot be locked: reading a copy of its current state", file=sys.stderr)
         connection = _open_connection(copy, "rw")
         connection.execute("PRAGMA query_only=ON")
         return connection

@@ -461,7 +461,7 @@ def list_waiting(database: Database, store: Store) -> list[dict[str, Any]]:
 
 
 def explain_waiting(database: Database, rows_by_table: dict[str, int], run_id: str) -> str:
-    """Return why an undamaged fragment is not ingested: its run is unknown here, or no process has ingested it yet."""
+    """Return why an undamaged fragment is not ingested: its run is unknown, or no process has ingested it yet."""
     try:
         with database.read() as session:
             has_run = "run" in rows_by_table or session.get(tables.Run, UUID(run_id)) is not None

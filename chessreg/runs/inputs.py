@@ -116,7 +116,7 @@ def require_weights(checkpoint: tables.Checkpoint, name: str) -> tables.Checkpoi
     """Return the checkpoint. Raises BadInputError for an external model, whose weights are unknown."""
     if checkpoint.artifact is None:
         raise BadInputError(
-            f"checkpoint {name} is an external model: its games are here, its weights are not",
+            f"checkpoint {name} is an external model: its games are recorded, its weights are not",
             "chessreg import checkpoint FILE",
         )
     return checkpoint

@@ -109,7 +109,9 @@ def estimate_time(
 
 
 def describe_busy_cores() -> str:
-    """Return how much longer than estimated a run takes here now, by the last minute's load; empty on idle cores."""
+    """Return how much longer than estimated a run takes now, by the last minute's load of this machine; empty on idle
+    cores.
+    """
     from chessreg.models.devices import count_usable_cores
 
     cores = count_usable_cores()

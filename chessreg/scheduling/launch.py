@@ -203,7 +203,9 @@ def plan_order(order: Order, inputs: ExpectedInputs, planned: dict[str, PlannedR
         elif run is not None:
             raise transfer.make_unfinished_input_error(run.kind, run.id.hex, earlier_job is not None)
         else:
-            raise NotFoundError(f"{name}: no run with spec {needed_hash[:12]}… is here or launched", "launch it first")
+            raise NotFoundError(
+                f"{name}: no run with spec {needed_hash[:12]}… is complete or launched", "launch it first"
+            )
     units = missing = None
     status = "queued"
     if not dependencies:

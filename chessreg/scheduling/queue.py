@@ -219,7 +219,7 @@ def find_jobs(session: Session, reference: str) -> list[Job]:
     """Return the jobs that a reference names: by a run's name, or by the end of a job, launch or run id.
 
     Names take precedence, since e4 is a valid name. An id needs at least 6 digits. Raises NotFoundError, and
-    BadInputError if several things match.
+    BadInputError if several entities match.
     """
     digits = reference.lower().replace("-", "")
     if set(digits) <= set("0123456789abcdef") and not names.find_by_name(session, "run", reference):

@@ -76,7 +76,7 @@ def test_the_time_is_measured_by_earlier_runs_of_the_kind(here: Any, monkeypatch
     words = ["run", TOY, "--positions", "400", "--dry-run"]
     assert here.json(*words)["seconds"] is None
     assert here(*words) == 0
-    assert "time   not known: kind toy counts no operations and has no earlier run here\n" in here.out
+    assert "time   not known: kind toy counts no operations and has no earlier run in this registry\n" in here.out
     assert here("run", TOY, "--positions", "2") == 0, here.err
     planned = here.json(*words)
     assert planned["like"] == 1

@@ -95,7 +95,7 @@ def test_a_plan_a_run_and_a_run_again(here, toys, monkeypatch):
     assert here(*toys, "--load", "done.zip", "--dry-run") == 4
     assert here.err.startswith("error: --load changes the registry")
     assert here(*toys, "--dry-run", "--save", "again.zip") == 4
-    assert here.err.startswith("error: --dry-run, --save and --report each do one thing alone")
+    assert here.err.startswith("error: --dry-run, --save and --report exclude each other")
     assert not (here.folder / "again.zip").exists()
 
     def stopped(self, *arguments):

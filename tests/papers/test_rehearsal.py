@@ -166,7 +166,7 @@ def test_the_command_prints_every_step_and_fails_if_one_failed(world, capsys, mo
     assert run_command_line([*words, "--size", "small"]) == 4
     assert "add --size paper" in capsys.readouterr().err
     assert run_command_line([*words, "--size", "paper", "--dry-run"]) == 4
-    assert "--rehearse does one thing alone" in capsys.readouterr().err
+    assert "--rehearse excludes other actions" in capsys.readouterr().err
     assert run_command_line([*words, "--size", "paper"]) == 0
     shown = capsys.readouterr()
     assert "[2/3] a" in shown.err

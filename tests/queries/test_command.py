@@ -128,7 +128,7 @@ def test_sql_of_ones_own(type_, filled):
     [
         (["elo by interventoin"], 3, 'hint: did you mean "elo by intervention"'),
         (["elo", "--checkpoint", "refrence"], 3, "reference"),
-        (["--sql", "DROP TABLE game"], 4, "error: DROP is not allowed here"),
+        (["--sql", "DROP TABLE game"], 4, "error: DROP is not allowed"),
         (["--sql", "SELECT * FROM nowhere"], 4, "nowhere"),
         (["elo", "--where", "1 = 1; DELETE FROM run"], 4, "--where is one SQL condition"),
         (["elo", "--since", "soon"], 4, "'soon' is not a date"),

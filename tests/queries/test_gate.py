@@ -56,7 +56,7 @@ def test_anything_but_one_select_is_refused(sql, empty):
 @pytest.mark.parametrize("sql", ["INSTALL sqlite", "LOAD httpfs", "force install sqlite"])
 def test_what_is_refused_is_called_as_it_was_typed(sql, empty):
     name = "LOAD" if "LOAD" in sql else "INSTALL"
-    with pytest.raises(BadInputError, match=f"^{name} is not allowed here"):
+    with pytest.raises(BadInputError, match=f"^{name} is not allowed"):
         run_sql(empty, sql)
 
 

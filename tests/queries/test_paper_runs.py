@@ -105,7 +105,7 @@ def test_another_kind_or_version_is_named():
     assert comparison.list_differences(other, probe) == ["made by imported-probe, the paper's number by probe"]
     older = RecordedRun("probe", probe.version - 1, fitted().settings)
     assert comparison.list_differences(older, probe) == [
-        f"made by version {probe.version - 1} of probe, described here for {probe.version}"
+        f"made by version {probe.version - 1} of probe, not {probe.version}"
     ]
 
 

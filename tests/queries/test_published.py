@@ -431,7 +431,7 @@ def test_a_row_that_lacks_what_a_reason_names_is_not_comparable_all_the_same(dat
         .to_pylist()
     )
     assert [row["reasons"] for row in rows] == [
-        "", "layers 8, the paper's 12", "not known here: what the paper's number depends on",
+        "", "layers 8, the paper's 12", "not recorded: a setting that the paper's number depends on",
     ]  # fmt: skip
 
 
@@ -443,7 +443,7 @@ def test_for_reading_numbers_without_ours_are_left_out_and_counted(database, mak
     assert [row["table"] for row in result.rows] == [
         *["Table 3"] * 2, "Figure 2, an earlier version", *["Section 2.2"] * 2,
     ]  # fmt: skip
-    assert "40 published numbers have no counterpart here" in result.notes[-1]
+    assert "40 published numbers have no counterpart in this registry" in result.notes[-1]
     text = render_result(result, "table")
     assert text.startswith("paper Karvonen 2024; unit %; model reference\n")
     assert "49.6  50.0 [4" in text

@@ -80,9 +80,9 @@ def test_a_read_only_registry_can_be_read_and_says_that_it_cannot_be_written(
     read_only: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert as_an_ordinary_user(lambda: count_runs(read_only)) == "1"
-    assert f"{read_only} cannot be locked here: reading a copy" in capfd.readouterr().err
+    assert f"{read_only} cannot be locked: reading a copy" in capfd.readouterr().err
     said = as_an_ordinary_user(lambda: write_a_word(read_only))
-    assert said.startswith(f"RegistryError: the registry {read_only} is read-only here (check the owner and mode")
+    assert said.startswith(f"RegistryError: the registry {read_only} is read-only (check the owner and mode")
 
 
 def test_a_temporary_folder_without_space_for_that_copy_is_named(
@@ -96,9 +96,7 @@ def test_a_temporary_folder_without_space_for_that_copy_is_named(
         Path(folder).chmod(0o777)
         monkeypatch.setattr(tempfile, "tempdir", folder)
         said = as_an_ordinary_user(limited)
-        assert said.startswith(
-            f"RegistryError: the registry {read_only} cannot be locked here, and the disk is full at "
-        )
+        assert said.startswith(f"RegistryError: the registry {read_only} cannot be locked, and the disk is full at ")
         assert folder in said
         assert "set TMPDIR" in said
         assert not list(Path(folder).iterdir())

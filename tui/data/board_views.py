@@ -75,17 +75,17 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
                 tables.KindRecord.name == run.kind, tables.KindRecord.version == run.version
             )
         ).first()
-        checkpoint_name = name_runs(sql, {run_id})[run_id]
+        run_name = name_runs(sql, {run_id})[run_id]
     if record is None:
-        raise NotFoundError(f"kind {run.kind} of run {checkpoint_name} is not recorded here")
+        raise NotFoundError(f"kind {run.kind} of run {run_name} is not recorded in this registry")
     result_tables = (
         [row["result_table"]] if row.get("result_table") else [f for f in record.result_tables if f in RESULT_TABLES]
     )
     full_row = find_row(session, row, result_tables)
     if full_row is None:
-        raise NotFoundError(f"unit {row.get('unit')} of run {checkpoint_name} has no stored row")
+        raise NotFoundError(f"unit {row.get('unit')} of run {run_name} has no stored row")
     if run.kind in KINDS_WITH_OWN_SCREEN:
-        return Boards(full_row, [], checkpoint_name, run.kind)
+        return Boards(full_row, [], run_name, run.kind)
     kind = find_kind_of_record(record, session.store.read_only)
     views = kind.board_views({k: v for k, v in full_row.items() if k != "result_table"}, session.inputs)
     if not views:
@@ -98,14 +98,14 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
         model = game.match.checkpoint_id
         suffix = "" if game.intervention is None else " without the edit"
         return Boards(
-            full_row, views, checkpoint_name, run.kind, game.move_limit_ply, format_game(game.record()),
+            full_row, views, run_name, run.kind, game.move_limit_ply, format_game(game.record()),
             "" if model is None else model.hex, describe_game(game), model=game.model + suffix,
         )  # fmt: skip
     checkpoint, layers = find_run_checkpoint(session, run.spec), find_score_layers(session, full_row)
     model_name = name_checkpoint(session, checkpoint)
     facts = describe_cached_game(session, run.spec, full_row)
     return Boards(
-        full_row, views, checkpoint_name, run.kind, checkpoint=checkpoint, facts=facts, layers=layers, model=model_name
+        full_row, views, run_name, run.kind, checkpoint=checkpoint, facts=facts, layers=layers, model=model_name
     )
 
 
@@ -122,7 +122,7 @@ def format_dataset_game(row: Mapping[str, Any], last: BoardFrame) -> str:
 
 
 def describe_cached_game(session: Session, spec: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the dataset, ratings, result and first moves of the game that a score is about, if it is here."""
+    """Return the dataset, ratings, result and first moves of the game that a score is about, if it is in the store."""
     from chessreg.entities.dataset import build_dataset_frames
 
     cache = spec.get("test_cache") if row.get("split") == "test" and spec.get("test_cache") else spec.get("cache")

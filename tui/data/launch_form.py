@@ -429,7 +429,7 @@ def format_star(rank: int) -> str:
 
 
 def find_starred(sql: SqlSession, noun: str) -> set[UUID]:
-    """Return the ids of the starred things of a noun."""
+    """Return the ids of the starred entities of a noun."""
     now = names.CURRENT_ANNOTATIONS.c
     statement = select(now.target).where(now.noun == noun, now.word == tables.AnnotationWord("star").value)
     return {UUID(hex=target) for target in sql.scalars(statement)}
@@ -729,7 +729,7 @@ def queue_form(session: Session, form: Form, checked: FormCheck) -> tuple[UUID |
 
 
 def list_executors() -> tuple[str, ...]:
-    """Return the executors available here, including each Slurm profile."""
+    """Return the executors available on this machine, including each Slurm profile."""
     executors: list[str] = []
     for word in EXECUTORS:
         executors.append(word)

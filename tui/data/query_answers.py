@@ -170,8 +170,8 @@ def search_catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
     """Return the queries that contain all words in their title, question, aliases, paper or plots, and an error
     message.
 
-    The catalogue includes queries of trusted user kinds that were run here. Queries that a complete run can answer
-    (`answered`) come first. If the users' queries are invalid, the message is not empty and they are left out.
+    The catalogue includes queries of trusted user kinds that this registry has used. Queries that a complete run can
+    answer (`answered`) come first. If the users' queries are invalid, the message is not empty and they are left out.
     """
     from chessreg.queries.ask import list_answerable_titles, list_trusted_kind_files
     from chessreg.queries.catalogue import list_entries

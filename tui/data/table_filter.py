@@ -113,7 +113,7 @@ class View:
             if fields := [field for field, calls in names.items() if any(map(is_match, calls))]:
                 return fields
         raise BadInputError(
-            f"column {name!r} does not exist here", f"columns are {', '.join(list_filter_names(self.columns))}"
+            f"column {name!r} does not exist", f"columns are {', '.join(list_filter_names(self.columns))}"
         )
 
 

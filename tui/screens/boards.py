@@ -184,7 +184,7 @@ class DatasetRowsScreen(BoardsScreen):
 
         pages = open_dataset_games(session, self.dataset_id)
         if not pages.parts:
-            raise NotFoundError("the files of this dataset are not here", "chessreg pull")
+            raise NotFoundError("the files of this dataset are not in the store", "chessreg pull")
         return read_board_page([DATASET_GAME], DATASET_GAME, pages, number)
 
     def make_columns(self, listed: BoardRows) -> Sequence[TableColumn]:

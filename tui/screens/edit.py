@@ -325,7 +325,7 @@ class CaseScreen(StateScreen):
         marks = [line for line in dict.fromkeys(lines) if not line.startswith("numbers")]
         heat = "shade" if size == 1 else "shade, number in %"
         if not case.squares:
-            return " · ".join(["the probabilities of squares are not here: chessreg pull", *marks])
+            return " · ".join(["the probabilities of squares are not in the store: chessreg pull", *marks])
         return " · ".join([*([f"{heat}: next move begins there"] if self.heated else []), *marks])
 
     def on_resize(self, event: events.Resize) -> None:

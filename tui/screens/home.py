@@ -417,7 +417,9 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
                 if yes:
                     self.begin(FIRST_COMMANDS["demo"])
 
-            self.app.push_screen(Confirm("Run the demo here? It uses all cores for a few minutes."), make_demo)
+            self.app.push_screen(
+                Confirm("Run the demo in this registry? It uses all cores for a few minutes."), make_demo
+            )
         elif self.at_home is not None:
             from tui.screens.files import import_picked_file
             from tui.screens.things import IMPORT_COMMANDS
@@ -446,7 +448,7 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         self.notify(last, title=message, severity="error" if status else "information")
 
     def update_overview(self) -> None:
-        """Show the counts in tiles or in one line, and the command started here."""
+        """Show the counts in tiles or in one line, and the command that this app started."""
         if self.at_home is not None and self.is_attached:
             note = f" · running: chessreg {self.busy}" if self.busy else ""
             line = Text(format_home_overview(self.at_home) + note, no_wrap=True, overflow="ellipsis")

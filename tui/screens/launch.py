@@ -58,7 +58,7 @@ DRAFTS_KEY = "launch.drafts"  # unfinished forms by the reference of their kind
 
 
 class LaunchScreen(AppScreen):
-    """The experiment kinds of chessreg, of installed packages and of files used here."""
+    """The experiment kinds of chessreg, of installed packages and of files used in this registry."""
 
     place = "launch"
     finds = False

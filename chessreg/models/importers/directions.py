@@ -279,7 +279,7 @@ def read_origin(logged: dict[str, Any], name: str) -> FileOrigin:
 
 
 def translate_label(config: str) -> str:
-    """Return chessreg's name of one of the author's labels; a label that does not exist here keeps its name."""
+    """Return chessreg's name of one of the author's labels; a label that does not exist keeps its name."""
     return LABELS.get(config, config.removeprefix("chess_").removesuffix("_probe").replace("_", "-"))
 
 

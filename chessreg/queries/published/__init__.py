@@ -305,7 +305,7 @@ def drop_unmatched(result: QueryResult) -> QueryResult:
     left = len(result) - len(kept_places)
     if not kept_places or not left:
         return result
-    note = f"{left} published numbers have no counterpart here; --format csv and --json list them all"
+    note = f"{left} published numbers have no counterpart in this registry; --format csv and --json list them all"
     return replace(result, table=result.table.take(kept_places), notes=[*result.notes, note])
 
 
@@ -356,7 +356,7 @@ def has_part(value: PublishedValue) -> str:
 
 def build_reason_sql(condition: RowCondition) -> str:
     """Return the SQL of the reason for a failed condition, also if a value named in the reason is unknown."""
-    unknown_text = "'not known here: what the paper''s number depends on'"
+    unknown_text = "'not recorded: a setting that the paper''s number depends on'"
     return (
         f"CASE WHEN NOT coalesce(({condition.holds}), false) THEN coalesce({condition.otherwise}, {unknown_text}) END"
     )

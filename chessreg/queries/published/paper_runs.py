@@ -182,7 +182,7 @@ class PaperComparison:
             return [f"made by {ours.kind}, the paper's number by {paper.kind}"]
         texts = self.compare_settings(ours.settings, paper.settings, paper)
         if ours.version != paper.version:
-            texts.append(f"made by version {ours.version} of {ours.kind}, described here for {paper.version}")
+            texts.append(f"made by version {ours.version} of {ours.kind}, not {paper.version}")
         return texts
 
     def list_unstated_settings(self, ours: RecordedRun, paper: PaperRun) -> list[str]:

@@ -1,4 +1,4 @@
-"""Annotations of things: names, tags, notes, pins, archive, invalidation. An append-only log."""
+"""Annotations of entities: names, tags, notes, pins, archive, invalidation. An append-only log."""
 
 import enum
 from collections.abc import Mapping

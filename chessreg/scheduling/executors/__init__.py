@@ -103,8 +103,8 @@ class Executor(Protocol):
     """The interface of executors. It is used from one thread of one process; a new object on the same store must
     continue.
 
-    The constructor raises BadInputError or NotFoundError, with a command that helps, if the executor cannot work here.
-    `chessreg launch` calls it before anything is queued.
+    The constructor raises BadInputError or NotFoundError, with a command that helps, if the executor cannot work on
+    this machine. `chessreg launch` calls it before anything is queued.
     """
 
     def submit(self, works: Sequence[Submission]) -> dict[UUID, str]:

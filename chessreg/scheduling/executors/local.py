@@ -274,7 +274,7 @@ class MachineSlots:
         largest_memory = max(gpu.total for gpu in gpus if not number or gpu.index == int(number))
         if needs.gpu_memory > largest_memory:
             raise BadInputError(
-                f"no GPU here has {needs.gpu_memory:g} GiB", f"the largest has {largest_memory:.0f} GiB"
+                f"no GPU of this machine has {needs.gpu_memory:g} GiB", f"the largest has {largest_memory:.0f} GiB"
             )
         if needs.devices > len(gpus):
             raise BadInputError(f"this machine has {len(gpus)} GPUs for --devices {needs.devices}", "lower --devices")

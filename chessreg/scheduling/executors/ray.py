@@ -189,5 +189,5 @@ def require_ray_at(address: str) -> None:
         why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise NotFoundError(
             f"no Ray cluster responds at {address}: {why}",
-            f"ray start --head there, ray start --address={address} here",
+            f"ray start --head on that machine, ray start --address={address} on this one",
         ) from error

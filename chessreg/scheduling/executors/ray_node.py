@@ -50,13 +50,15 @@ def describe_machine(request: dict[str, Any]) -> dict[str, Any]:
 def start_node(request: dict[str, Any]) -> dict[str, Any]:
     """Start Ray with the request's `head`, `address`, `token`, `is_head`, `has_work` and `callback`, unless it runs.
 
-    Raises ChessregError if a node of another cluster runs here, a port is taken, or a machine cannot be reached.
+    Raises ChessregError if a node of another cluster runs on this machine, a port is taken, or a machine cannot be
+    reached.
     """
     earlier_record = read_json_or_none(get_node_record_file())
     if earlier_record is not None and is_running(earlier_record):
         if earlier_record["token"] != request["token"]:
             raise ChessregError(
-                "a node of another cluster runs here", "on the machine that started it: chessreg cluster down"
+                "a node of another cluster runs on this machine",
+                "on the machine that started it: chessreg cluster down",
             )
         return {"started": False}
     if earlier_record is not None:
@@ -114,7 +116,9 @@ def build_ray_environment(token: Path) -> dict[str, str]:
 
 
 def stop_node(request: dict[str, Any]) -> dict[str, Any]:
-    """Stop the node and all its processes, and remove its files. Does nothing if the node of this token is not here."""
+    """Stop the node and all its processes, and remove its files. Does nothing if no node of this token runs on this
+    machine.
+    """
     record = read_json_or_none(get_node_record_file())
     if record is None or record["token"] != request["token"]:
         return {"stopped": False}

@@ -90,7 +90,7 @@ def test_an_external_model_has_a_name_and_no_weights(session):
     assert row["checkpoint"] == "org/model:abc"
     name_externals(session.database, report.run_id)
     assert session.query("elo by intervention").rows[0]["checkpoint"] == simplify_name("org/model:abc") == "org-model"
-    with pytest.raises(BadInputError, match="external model: its games are here, its weights are not"):
+    with pytest.raises(BadInputError, match="external model: its games are recorded, its weights are not"):
         session.inputs.reference("checkpoint", "org-model")
 
 
