@@ -126,7 +126,7 @@ def add_annotation(
     get_noun_table(noun)
     target_hex = target.hex if isinstance(target, UUID) else UUID(target).hex
     if annotated in (tables.AnnotationWord.TAG, tables.AnnotationWord.NOTE) and not withdrawn:
-        require_text(word, value)
+        require_annotation_text(word, value)
     if annotated is tables.AnnotationWord.NAME and not withdrawn:
         require_free_name(session, noun, target_hex, value)
         for old in _read_annotation_values(session, noun, target_hex, annotated):
@@ -136,7 +136,7 @@ def add_annotation(
         _append_annotation(session, noun, target_hex, annotated, value, withdrawn)
 
 
-def require_text(word: str, value: str) -> None:
+def require_annotation_text(word: str, value: str) -> None:
     """Raise BadInputError for an empty note or tag, and for a tag with control characters, which no filter can name."""
     if not value.strip():
         raise BadInputError(f"the {word} is empty", f"give the text of the {word}")

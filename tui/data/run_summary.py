@@ -167,11 +167,11 @@ def summarize_matches(sql: SqlSession, run_id: UUID) -> Summary:
         .order_by(match.number)
     )  # fmt: skip
     rows: list[Row] = []
-    for number, color, opponent, policy, games, score, points_value, draws, losses, legal, turns in sql.execute(query):
+    for number, color, opponent, policy, games, score, wins, draws, losses, legal, turns in sql.execute(query):
         has_tries = legal is not None and turns and policy not in MASKED_POLICIES
         first_tries = float(legal) / float(turns) if has_tries else None
         rows.append(
-            {"match": number, "color": color, "opponent": opponent, "games": games, "score": score, "won": points_value,
+            {"match": number, "color": color, "opponent": opponent, "games": games, "score": score, "won": wins,
              "drawn": draws, "lost": losses, "legal": first_tries, "narrows": f"match={number}"}
         )  # fmt: skip
     columns = [
