@@ -26,7 +26,7 @@ from tui.data.run_rows import ATTEMPT_COLUMNS, SETTING_COLUMNS, format_headline,
 from tui.interval_bars import IntervalBars
 from tui.screens.annotate import AnnotatingScreen
 from tui.screens.base import PartsScreen, RunOnPage
-from tui.screens.preview import BoardPreviewingScreen
+from tui.screens.preview import WIDE_CELLS, BoardPreviewingScreen, RowPreview
 from tui.widgets.bars import PaneStrip
 from tui.widgets.table import PageTable
 
@@ -133,8 +133,22 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
             self.schedule_preview()
 
     @property
-    def has_previews(self) -> bool:
+    def has_boards(self) -> bool:
+        """Whether the rows of the part have boards."""
         return self.pane is not None and self.pane.result_table in TABLES_WITH_BOARDS
+
+    @property
+    def has_previews(self) -> bool:
+        """Whether a pane is shown: boards of a row or, in wide terminals, the run itself next to a short table."""
+        return self.has_boards or (self.pane is not None and self.size.width >= WIDE_CELLS)
+
+    async def build_preview(self, row: Mapping[str, Any]) -> RowPreview | None:
+        """Return the boards of a row, or the results, given settings and attempts of the run."""
+        if self.has_boards:
+            return await super().build_preview(row)
+        from tui.screens.run_preview import read_run_preview
+
+        return await read_run_preview(self, self.run_id, self.crumb)
 
     @property
     def run_on_page(self) -> RunOnPage | None:
