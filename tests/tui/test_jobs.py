@@ -204,7 +204,7 @@ async def test_a_job_shows_its_shards_its_log_and_its_settings(drive, queue: Any
         screen = driver.screen
         assert isinstance(screen, JobScreen)
         assert screen.job_id == queue.job("sums").id
-        await driver.until("4/9 units of 3 jobs", "[log]")
+        await driver.until("4/9 units stored of 3 jobs", "[log]")
         log = screen.query_one(LogView)
         path = queue.session.store.runs / queue.job("sums").run_id.hex / "jobs" / screen.job_id.hex / "log.txt"
         await driver.once(lambda: log.lines == path.read_text().splitlines(), "the whole log")  # it grows meanwhile
