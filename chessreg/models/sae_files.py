@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -404,6 +404,3 @@ def find_dictionary_class(sae: SparseAutoencoder) -> str:
     raise BadInputError(
         f"dictionary_learning has no {sae.architecture} SAE that {bias} the decoder's bias", "--layout saelens"
     )
-
-
-LAYOUTS: tuple[Layout, ...] = get_args(Layout)

@@ -10,7 +10,7 @@ from sqlalchemy import update
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import EvaluatedGames
-from chessreg.games.boards.moves import HashSet, hash_positions, pack_moves, unpack_moves
+from chessreg.games.boards.moves import HashSet, hash_positions, unpack_moves
 from chessreg.registry import tables
 from tests.replays import replay_texts
 
@@ -103,7 +103,9 @@ def test_what_is_not_known_is_said_to_be_unknown(world_session):
 @pytest.mark.usefixtures("forget")
 def test_training_games_that_are_elsewhere_are_unknown(world_session):
     found = overlap.measure_overlap(
-        world_session.inputs, trained(world_session, "dataset:" + "0" * 64), EvaluatedGames.from_moves([pack_moves([])])
+        world_session.inputs,
+        trained(world_session, "dataset:" + "0" * 64),
+        EvaluatedGames.from_items(world_session.dataset("sample"), np.arange(1)),
     )
     assert found.games is None
     assert "not in this registry" in (found.why_unknown or "")
@@ -118,7 +120,7 @@ def test_a_probe_and_a_cache_lead_to_the_same_games(world_session):
     assert probed is not None
     assert cached[0][1].tolist() == probed[0][1].tolist()
     found = overlap.measure_overlap(
-        inputs, inputs.reference("run:vector", "skill"), EvaluatedGames.from_moves(games.moves(cached[0][1][:2]))
+        inputs, inputs.reference("run:vector", "skill"), EvaluatedGames.from_items(games, cached[0][1][:2])
     )
     assert (found.games, found.of_games) == (2, 2)
 

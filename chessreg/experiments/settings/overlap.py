@@ -83,16 +83,6 @@ class EvaluatedGames:
             return cls(join_hashes([]), join_hashes([]), positions)
         return cls(items.hashes[places], hash_openings(items.moves(places)), positions)
 
-    @classmethod
-    def from_moves(cls, packed: Sequence[bytes]) -> EvaluatedGames:
-        """Return the hashes of games given as packed moves, such as the games that a model just played, with all
-        positions."""
-        hashes = []
-        for start in range(0, len(packed), GAMES_AT_ONCE):
-            boards, offsets = compute_boards_after(packed[start : start + GAMES_AT_ONCE])
-            hashes.append(hash_positions(boards, number_plies(offsets)))
-        return cls(hash_move_lists(packed), hash_openings(packed), join_hashes(hashes))
-
 
 @dataclass(frozen=True)
 class TrainingOverlap:
