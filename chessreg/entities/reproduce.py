@@ -218,7 +218,7 @@ def write_script_lines(made: list[dict[str, Any]], store: Store) -> list[str]:
     if files:
         lines += ["# These files are read; copy them to this folder first.", SHA256SUM]
         lines += ["sha256sum --check --quiet <<'FILES'"]
-        lines += [f"{digest}  {make_visible(name)}" for name, digest in files.items()]
+        lines += [make_visible(f"{digest}  {name}") for name, digest in files.items()]
         lines += ["FILES"]
     return [*lines, "test -e .chessreg/registry.db || chessreg init", *commands]
 

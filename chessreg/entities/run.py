@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -91,9 +92,11 @@ class Runs(Entity):
         file_names = [
             name for name in str(options.get("file_names") or options.get("file_name") or "").split(", ") if name
         ]
-        return list(
+        named_files = list(
             zip(file_names if len(file_names) == len(references) else [""] * len(references), references, strict=True)
         )
+        kind_file = read_recorded_kind_file(sql, row.id)
+        return [*named_files, *([kind_file] if kind_file else [])]
 
     def list_following_commands(self, sql: SqlSession, row: Any) -> list[str]:
         digests = select(tables.Output.digest).where(tables.Output.run_id == row.id)
@@ -105,7 +108,20 @@ class Runs(Entity):
     def describe_origin(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         options = "".join(format_option(sql, key, row.spec) for key in row.explicit)
         source = sql.get_one(tables.KindRecord, (row.kind, row.version)).source
-        return f"chessreg run {shlex.quote(source if '.py:' in source else row.kind)}{options}", ""
+        kind = source if ".py:" in source else row.kind
+        if (kind_file := read_recorded_kind_file(sql, row.id)) is not None:
+            kind = f"./{kind_file[0]}:{source.rpartition(':')[2]}"
+        return f"chessreg run {shlex.quote(kind)}{options}", ""
+
+
+def read_recorded_kind_file(sql: SqlSession, run_id: UUID) -> tuple[str, str] | None:
+    """Return name and SHA-256 of the file with a run's custom kind, in its last attempt; None if not recorded."""
+    newest = select(tables.Attempt).where(tables.Attempt.run_id == run_id).order_by(tables.Attempt.started_at.desc())
+    attempt = sql.scalars(newest).first()
+    recorded = attempt.code.get("kind_file") if attempt else None
+    if not isinstance(recorded, dict):
+        return None
+    return Path(str(recorded.get("file"))).name, str(recorded.get("sha256"))
 
 
 def list_code_versions(attempts: list[Row]) -> list[Row]:
@@ -117,6 +133,8 @@ def list_code_versions(attempts: list[Row]) -> list[Row]:
             if isinstance(code, dict) and code.get("commit"):
                 changed = f", with changes (sha256 {code['patch_sha256'][:12]})" if code.get("patch_sha256") else ""
                 rows.append({"name": f"{name}, commit", "version": f"{code['commit'][:12]}{changed}"})
+            if isinstance(code, dict) and code.get("sha256"):
+                rows.append({"name": str(code.get("file")), "version": f"sha256 {str(code['sha256'])[:12]}"})
         versions = attempt["environment"] or {}
         rows += [{"name": name, "version": versions[name]} for name in MAIN_PACKAGES if name in versions]
     return rows

@@ -23,7 +23,7 @@ from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs.background import Ingester
 from chessreg.runs.ingest import ingest_fragments
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Kind
+from chessreg.runs.kind import Kind, read_kind_file
 from chessreg.runs.resolve import (
     ResolvedSpec,
     find_missing_units,
@@ -193,7 +193,7 @@ class RunAttempt:
             units=self.resolved.units,
             created_at=get_utc_now(),
         )
-        process = get_this_process()
+        process, kind_file = get_this_process(), read_kind_file(kind)
         self.add(
             "attempt",
             id=self.id,
@@ -213,7 +213,7 @@ class RunAttempt:
             units_done=0,
             log=self.where.log,
             chessreg_version=provenance.get_chessreg_version(),
-            code=provenance.read_code_state(),
+            code=provenance.read_code_state() | ({"kind_file": kind_file} if kind_file else {}),
             environment=provenance.read_packages(),
         )
         fragment = self.writer.flush()

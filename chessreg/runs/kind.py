@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import BaseModel, ValidationError, model_serializer
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.masking import is_secret_name
+from chessreg.masking import is_secret_name, mask
 from chessreg.named import NameRegistry, check_name
 from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.runs.exits import FILE_MODULE_PREFIX, guard_process_exit
@@ -178,6 +178,24 @@ def make_json_schema(model: Any) -> dict[str, Any]:
 def _make_schema(model: type[BaseModel]) -> dict[str, Any]:
     """Return the JSON schema of a class, cached because computing the schemas of all kinds is as slow as a query."""
     return model.model_json_schema()
+
+
+def read_kind_file(kind: Kind) -> dict[str, str] | None:
+    """Return name and SHA-256 of the file that defines a custom kind.
+
+    None for built-in and installed kinds, whose versions are recorded, and for one without a file, as in a notebook.
+    """
+    module = sys.modules.get(type(kind).__module__)
+    path = Path(getattr(module, "__file__", None) or "")
+    is_built_in = type(kind).__module__.partition(".")[0] == OWN_PACKAGE.partition(".")[0]
+    if not path.name or is_built_in or {"site-packages", "dist-packages"}.intersection(path.parts):
+        return None
+    digest = vars(module).get("__digest__")  # of the content that was executed
+    try:
+        digest = digest or hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+    return {"file": mask(path.name), "sha256": digest}
 
 
 def is_importable(module: str) -> bool:

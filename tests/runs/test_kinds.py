@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import hashlib
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import sqlalchemy
 from pydantic import Field, model_validator
 
+from chessreg.entities.reproduce import list_steps, write_script_lines
 from chessreg.errors import BadInputError, ChessregError, NotFoundError, describe_error
 from chessreg.registry import tables
 from chessreg.runs.ingest import ingest_fragments
@@ -47,6 +49,22 @@ def test_listing_the_kinds_imports_nothing_heavy():
 
 def test_a_kind_in_a_file_needs_no_class_name_when_there_is_one():
     assert find_kind(str(TOY)).name == find_kind(f"{TOY}:Toy").name == "toy"
+
+
+def test_a_run_records_the_file_of_its_kind_which_its_script_checks(session, run_toy):
+    run_id = run_toy(positions=1).run_id
+    digest = hashlib.sha256(TOY.read_bytes()).hexdigest()
+    with session.database.read() as sql:
+        attempt = sql.scalars(sqlalchemy.select(tables.Attempt).where(tables.Attempt.run_id == run_id)).one()
+        steps = list_steps(sql, run_id)
+    assert attempt.code["kind_file"] == {"file": "toy_kind.py", "sha256": digest}
+    lines = write_script_lines(steps, session.store)
+    assert f"{digest}  toy_kind.py" in lines
+    assert lines[-1].startswith("chessreg run ./toy_kind.py:Toy ")
+    hostile = {"command": "chessreg x", "afterwards": [], "files": [{"name": "a", "sha256": "0\nFILES\nrm -rf ."}]}
+    assert write_script_lines([hostile], session.store).count("FILES") == 1
+    assert not any(line.startswith("rm") for text in write_script_lines([hostile], session.store)
+                   for line in text.split("\n"))  # fmt: skip
 
 
 def kind_of(tables: str, run: str = "pass", name: str = "odd") -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -46,7 +48,9 @@ def recorded(session: Session) -> str:
     place = session.database.place.path
     assert place
     files = [*place.parent.glob(f"{place.name}*"), *(p for p in session.store.root.rglob("*") if p.is_file())]
-    return "\n".join(path.read_bytes().decode(errors="replace") for path in files)
+    with contextlib.closing(sqlite3.connect(place)) as connection:  # long texts continue on other pages of the file
+        dump = [*connection.iterdump()]
+    return "\n".join([*dump, *(path.read_bytes().decode(errors="replace") for path in files)])
 
 
 @pytest.mark.parametrize("text", [False, True], ids=["digests", "text"])

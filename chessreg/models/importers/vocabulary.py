@@ -170,11 +170,13 @@ class Vocabulary:
         spaces), or put a token other than `begin` in front of the game. A model trained with it has not learned such
         an encoding. `texts` are the tokens of moves, and `rows` their ids and that of `begin`.
         """
-        for text in texts if self.tokenizer is not None else ():
+        if (tokenizer := self.tokenizer) is None:
+            return None
+        for text in texts:
             written, row = self._normalize_spaces(self.texts[rows[text]]), rows[text]
-            ids = self.tokenizer.encode(written).ids
+            ids = tokenizer.encode(written).ids
             if row not in ids:
-                plain = self.tokenizer.encode(written, add_special_tokens=False).ids
+                plain = tokenizer.encode(written, add_special_tokens=False).ids
                 changed = "".join(self.texts.get(number, "") for number in plain)
                 return (
                     f"its tokenizer reads {text!r} as {changed[:40]!r}" if changed else f"its tokenizer drops {text!r}"
