@@ -257,7 +257,8 @@ def find_longest_items(items: Games | Positions, places: np.ndarray) -> np.ndarr
 def select_cache_sites(
     spec: CacheSpec, encoding: Encoding, block_size: int, games: Games | Positions, places: np.ndarray
 ) -> EncodedGames:
-    """Return the items at these rows of the dataset, with the token positions whose activations are stored."""
+    """Return the items at rows `places` int [n] of the dataset, encoded for a context of `block_size` tokens, with the
+    token positions whose activations are stored."""
     encoded = EncodedGames.from_items(encoding, block_size, games, places, spec.sites, spec.alignment)
     return encoded.select_numbered(spec.skip_sites, spec.max_sites, spec.last_sites)
 
@@ -272,7 +273,12 @@ def write_activation_group(
     low: int,
     high: int,
 ) -> None:
-    """Publish the activations of units low to high as one group. An interruption leaves no part of it."""
+    """Publish the activations of the units `low` to `high` (exclusive) as one group. An interruption leaves no part of
+    it.
+
+    `points` are hook points, and `places` int [units of the run] the rows of the run's games. If another attempt has
+    published the group, its group is registered.
+    """
     from store.array_writer import ActivationWriter
     from store.errors import AlreadyPublishedError
 
@@ -311,7 +317,11 @@ def compute_activations(
     sites: np.ndarray,
     dtype: str,
 ) -> list[np.ndarray]:
-    """Return one array [sites, d_model] per hook point for these items, as `compute_stored_activations` does."""
+    """Return one array [sites, d_model] of type `dtype` per hook point, in the order of `points`.
+
+    `items` are numbers of encoded items, one row of the batch each. Site i is token `encoded.sites.token[sites[i]]` of
+    batch row `row[i]`.
+    """
     import torch
 
     from chessreg.models.language_model import compute_stored_activations
@@ -329,7 +339,7 @@ def record_activation_group(
     low: int,
     high: int,
 ) -> None:
-    """Register a published group and mark all its units as done, in one step."""
+    """Register the group at `path` and mark its units `low` to `high` (exclusive) as done, in one transaction."""
     from store.arrays import ArrayGroup
     from store.files import sync_path
 

@@ -161,7 +161,11 @@ class Decoding(Kind):
         targets: Mapping[int, TargetMove],
         answers: Sequence[Mapping[str, DecodedAnswer | None]],
     ) -> None:
-        """Emit how many samples of each position have which distance from its greedy answer."""
+        """Emit, for each position, the number of samples at each edit distance from its greedy answer.
+
+        `targets` maps units to positions, and `answers` has their answers by mode, in the same order. A position
+        without a greedy answer has no rows.
+        """
         positions = select_positions(task.spec, task.inputs)
         columns = {"prompt": describe_prompt(encoding), "legal_list": has_move_list(encoding)}
         for (unit, target), answer in zip(targets.items(), answers, strict=True):
@@ -359,8 +363,11 @@ def answer_teacher_forced(
 def count_sample_distances(
     spec: DecodingSpec, model: LanguageModel, encoding: Encoding, target: TargetMove, greedy: DecodedAnswer, item: int
 ) -> dict[int, int]:
-    """Return edit distance → number of samples of one position with this distance from its greedy answer, in tokens
-    without the end token."""
+    """Return edit distance → number of samples of one position with this distance from its answer `greedy`.
+
+    Distances are in tokens, without the token that ends an answer. `item` is the position's row in the dataset, a part
+    of the key of every draw. The spec gives the number of samples, the temperature and top-p.
+    """
     prompt = build_prompt(target, encoding, model)
     assert prompt is not None
     every = range(spec.samples)

@@ -235,8 +235,8 @@ def has_room(model: LanguageModel, prompt: Sequence[int]) -> bool:
 def compute_legal_masses(
     session: DecodingSession, encoding: Encoding, boards: list[chess.Board], rows: list[int]
 ) -> list[float | None]:
-    """Return the exact probability, 0 to 1, that the next text of each of these session rows is a legal move on its
-    board."""
+    """Return, for each board, the exact probability (0 to 1) that the next text of session row `rows[i]` is a legal
+    move on `boards[i]`."""
     from chessreg.models.decoding.legal import score_legal_moves, sum_legal_mass
 
     scores = score_legal_moves(session, boards, encoding, rows)

@@ -343,7 +343,10 @@ class StateVerdict:
 def judge_states(
     model: LanguageModel, selection: ScoredStates, batch: int, edits: Sequence[ResidualEdit] = ()
 ) -> Iterator[tuple[int, StateVerdict]]:
-    """Yield the index and the verdict of each position that has a legal move, in order."""
+    """Yield (index, verdict) of each position of `selection` that has a legal move, in order.
+
+    `batch` positions are read per pass, with `edits`.
+    """
     from chessreg.models.decoding.values import score_moves
 
     fens = selection.read_columns("fen")["fen"]
@@ -359,10 +362,11 @@ def judge_states(
 def judge_decisions(
     model: LanguageModel, selection: Decisions, batch: int = 128, edits: Sequence[ResidualEdit] = ()
 ) -> Iterator[tuple[int, Verdict]]:
-    """Yield the index and the verdict of each decision, in any order. Decisions that the model cannot read are left
-    out.
+    """Yield (index, verdict) of each decision of `selection`, in any order. Decisions that the model cannot read are
+    left out.
 
-    A model of games reads each game once: each row of a session is a game, and continues from decision to decision.
+    `batch` is the number of session rows. A model of games reads each game once: each row of a session is a game, and
+    continues from decision to decision. `edits` apply to every pass.
     """
     from chessreg.models.decoding.session import open_decoding_session
 

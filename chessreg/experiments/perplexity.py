@@ -111,8 +111,8 @@ class Perplexity(Kind):
 def score_games(
     model: LanguageModel, games: Games, places: np.ndarray, spec: PerplexitySpec, batch: int
 ) -> list[tuple[float | None, int]]:
-    """Return (negative log-likelihood in nats, tokens predicted) of each game; None for a game longer than the
-    context."""
+    """Return (negative log-likelihood in nats, tokens predicted) of the games at rows `places` int [n]. The first is
+    None for a game longer than the context. `batch` games are read per pass."""
     from chessreg.models.decoding.next_tokens import get_masked_ids, iterate_next_token_logprobs
 
     tokens = model.encoding.games(games, places)

@@ -243,7 +243,8 @@ def read_puzzles(positions: Positions, places: np.ndarray) -> list[Puzzle]:
 
 
 def solve_puzzles(puzzles: Sequence[Puzzle], model: LanguageModel, session: DecodingSession, spec: PuzzlesSpec) -> None:
-    """Choose the model's moves for all puzzles together, move after move. Row r of the session belongs to puzzle r."""
+    """Play all puzzles together, move after move, and store the model's moves in `puzzles`. Row r of the session
+    belongs to puzzle r. A puzzle ends with the first wrong move."""
     encoding, policy, depth = model.encoding, spec.make_chooser(), 0
     while any(not puzzle.is_over for puzzle in puzzles):
         prompts, turns = [list(tokens) for tokens in session.tokens], []

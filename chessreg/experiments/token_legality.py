@@ -246,7 +246,8 @@ def emit_phase_scores(
     game: int,
     predictions: list[TokenPrediction],
 ) -> None:
-    """Emit the scores of one game by phase, and a row for each illegal prediction."""
+    """Emit the scores of one game (row `game` of the dataset) by phase, and a row for each illegal one of its
+    `predictions`."""
     for number in sorted({one.phase for one in predictions}):
         phase_trials = [one for one in predictions if one.phase == number]
         near_trials = [

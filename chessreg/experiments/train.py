@@ -420,7 +420,9 @@ def encode_games(spec: TextSpec, reference: str, inputs: Inputs, field: str) -> 
 def iterate_training_games(
     spec: TextSpec | PositionSpec, reference: str, inputs: Inputs, field: str
 ) -> Iterator[tuple[Games, np.ndarray]]:
-    """Yield the games of a dataset with the rows of those to train on, some thousand rows at a time."""
+    """Yield the games of the dataset `reference` with rows int [n] of those to train on, some thousand rows at a time.
+    Duplicates and games with fewer than `spec.min_characters` are left out. `field` is the setting that names the
+    dataset, for errors."""
     import pyarrow.compute as pc
 
     games, part = inputs.dataset(reference, field)
@@ -457,7 +459,7 @@ def open_position_corpus(
 
 
 def append_positions(data: TrainingData, writer: CorpusWriter, tokens: np.ndarray, actions: Any) -> None:
-    """Append tokens [n, 77 or 78] and labels [n] to a corpus of positions."""
+    """Append `tokens` [n, 77 or 78] and labels `actions` [n] to the corpus of `writer`, and report progress."""
     writer.append("tokens", tokens)
     writer.append("actions", np.asarray(actions, np.int16))
     data.report(f"preparing positions: {writer.rows['actions']:,}")

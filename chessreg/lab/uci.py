@@ -281,7 +281,7 @@ COMMANDS: dict[str, Callable[[UciEngine, list[str]], None]] = {
 def format_info_lines(
     player_move: PlayerMove, board: chess.Board, settings: UciSettings, milliseconds: int
 ) -> Iterator[str]:
-    """Yield the info lines of a move.
+    """Yield the info lines of a move. `milliseconds` is the time it took.
 
     The legal moves are variations of one move each: the played move first, then by falling probability. If the move was
     drawn and another is more probable, an info string reports it.

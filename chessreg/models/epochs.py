@@ -165,7 +165,8 @@ def _iterate_drawn_buckets(cutter: _BucketCutter, order: EpochOrder, first: int)
 def _iterate_buckets(
     cutter: _BucketCutter, order: EpochOrder, config: TrainConfig, epoch: int, first: int
 ) -> Iterator[Batch]:
-    """Yield the batches of one bucket after the other, in a drawn order within each bucket."""
+    """Yield the batches of one epoch from number `first`, one bucket after the other, in a drawn order within each
+    bucket."""
     number = 0
     for bucket, place in enumerate(range(0, order.count, BUCKET_ITEMS)):
         games, starts = cutter.cut(order.items(place, place + BUCKET_ITEMS))

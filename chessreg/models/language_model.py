@@ -338,8 +338,8 @@ row in a larger array, each int64 [n]."""
 def collect_activations(
     model: LanguageModel, points: Sequence[str], rows: int, passes: Iterable[ActivationPass]
 ) -> dict[str, Tensor]:
-    """Return hook point → activations float32 [rows, d_model] on the model's device. Rows without a pass
-    are 0."""
+    """Return hook point → activations float32 [rows, d_model] on the model's device. Each of `passes` names the target
+    rows of its activations; rows without a pass are 0."""
     made = {point: torch.zeros(rows, model.d_model, device=model.device) for point in points}
     for tokens, row, token, target in passes:
         place = target.to(model.device)

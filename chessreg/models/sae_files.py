@@ -206,7 +206,8 @@ def refuse_saelens_options(settings: dict[str, Any], weights: dict[str, Tensor],
 
 
 def require_tensors(weights: Mapping[str, Tensor], needed: set[str], unused: set[str], name: str) -> None:
-    """Raise BadInputError for missing weights, and for weights whose use is unknown."""
+    """Raise BadInputError if one of the weights `needed` is missing, or if a weight is neither in `needed` nor in
+    `unused`. `name` is the file's name."""
     if missing := sorted(needed - weights.keys()):
         raise BadInputError(f"{name} has no weights {', '.join(missing)}", f"it has {', '.join(sorted(weights))}")
     if unknown := sorted(weights.keys() - needed - unused):

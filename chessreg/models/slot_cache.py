@@ -147,8 +147,8 @@ def plan_row_spans(
 ) -> list[RowSpan]:
     """Return the spans that a pass reads, without rows that have no new tokens.
 
-    For each row: the column of its first new token, the number of new tokens, and their visible keys, bool [tokens,
-    keys] (None: all columns up to their own).
+    For each of `rows`: `first` is the column of its first new token, `counts` the number of new tokens, and `visible`
+    their visible keys, bool [tokens, keys] (None: all columns up to their own). `dtype` is the type of the masks.
     """
     row_spans, begin = [], 0
     for i, (row, start, count) in enumerate(zip(rows, first.tolist(), counts.tolist(), strict=True)):

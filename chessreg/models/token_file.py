@@ -286,7 +286,8 @@ def _encode_games(encoding: Encoding, games: Games, rows: np.ndarray) -> tuple[n
 def _draw_positions(
     encoding: Encoding, ignored: Sequence[int], games: Games, rows: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, list[list[Ids]], list[list[Ids]]]:
-    """Draw turns of these games; return item int [n], tokens up to the move int [n], answers and spellings of each."""
+    """Draw `count` turns of the games at these rows; return their item int [n], the number of tokens before the move
+    int [n], and the answers and the accepted spellings of each. Spellings have no `ignored` ids."""
     from chessreg.games.boards.moves import replay_boards
 
     tokens = encoding.games(games, rows)

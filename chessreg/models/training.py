@@ -178,7 +178,8 @@ def make_autocast(options: TrainerOptions) -> AbstractContextManager[Any]:
 def compute_total_loss(
     forward: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor, options: TrainerOptions
 ) -> Tensor:
-    """Return the summed cross-entropy of the unpadded tokens, in nats."""
+    """Return the summed cross-entropy in nats of the `labels` [batch, length] that are not padding, given `inputs`
+    [batch, length]."""
     with make_autocast(options):
         logits = forward(inputs.to(options.device))
     return F.cross_entropy(logits.float().flatten(0, 1), labels.to(options.device).flatten(), reduction="sum")

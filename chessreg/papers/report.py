@@ -123,8 +123,8 @@ def build_sheet_scope(work: Work, sheet: Sheet) -> Scope:
 def write_published_page(
     work: Work, sheet: Sheet, result: QueryResult, title: str, stem: str, folder: Path
 ) -> list[str]:
-    """Write the paper's numbers next to ours as `STEM-published.md` and `.csv`. Return both names, or [] if the paper
-    has no such numbers."""
+    """Write the paper's numbers next to those of `result` as `STEM-published.md` and `.csv` in `folder`, under the
+    heading `title`. Return both names, or [] if the paper has no such numbers."""
     from chessreg.queries import render
     from chessreg.queries.published import compare_with_published, drop_unmatched
 
@@ -140,7 +140,8 @@ def write_published_page(
 
 
 def write_sheet_plots(work: Work, sheet: Sheet, scoring: str, stem: str, folder: Path) -> tuple[list[str], list[str]]:
-    """Write the plots of a sheet; return their files, and the reason for each plot without a point."""
+    """Write the plots of a sheet, with the points per game of `scoring`, to `folder` as files that begin with `stem`.
+    Return their names, and the reason for each plot without a point."""
     from chessreg.queries import plot
     from chessreg.queries.ask import query_plot_rows
     from chessreg.queries.catalogue import find_plot

@@ -35,10 +35,8 @@ def draw_random_like(direction: np.ndarray, layer: int, seed: int) -> np.ndarray
 
 
 def draw_random_directions(seed: int, draw: int, layer: int, units: Iterable[int], width: int) -> np.ndarray:
-    """Return directions drawn uniformly from the sphere, one for each unit, float32 [units, width].
-
-    They depend on seed, draw, layer and unit alone.
-    """
+    """Return unit vectors drawn uniformly from the sphere, one for each unit, float32 [units, width]. They depend on
+    `seed`, `draw` (the number of the control), `layer` and unit alone."""
     keys = [(seed, f"{Stream.RANDOM}-{draw}", layer, number) for number in units]
     return normalize_rows(np.stack([generator(*key).standard_normal(width) for key in keys]))
 

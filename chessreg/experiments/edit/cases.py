@@ -62,7 +62,8 @@ class Case:
 def build_prefixes(
     spec: NextTokenEditSpec, encoding: Encoding, games: Games, places: np.ndarray, units: Sequence[int]
 ) -> list[GamePrefix]:
-    """Return the prefixes of these units. Unit u is prefix u % n of game u // n. A shorter game has fewer prefixes."""
+    """Return the prefixes of these units. Unit u is prefix u % n of the game at row `places[u // n]`, where n is the
+    number of `spec.prefixes`. A shorter game has fewer prefixes."""
     per_game = spec.states_per_game
     by_game: dict[int, list[int]] = {}
     for unit in units:

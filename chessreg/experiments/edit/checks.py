@@ -121,7 +121,8 @@ def check_edit_layers(
 def check_saes(
     inputs: Inputs, reference: str, expansion: int | None, layers: Iterable[int], checkpoint: tables.Checkpoint
 ) -> None:
-    """Raise BadInputError unless an SAE run has an SAE for the residual of every edited layer of this checkpoint.
+    """Raise BadInputError unless the SAE run `reference` has an SAE of this `expansion` for the residual of each of
+    `layers` of the checkpoint.
 
     Raises NotFoundError for an expansion that the run does not have.
     """

@@ -106,7 +106,11 @@ class Editor:
         keys: Sequence[Sequence[Key]],
         temperature: Sequence[float],
     ) -> list[list[SampledText]]:
-        """Sample texts in each tree on its board, with a key and a temperature for each sample."""
+        """Sample texts in each tree on its board, and return them by tree.
+
+        `keys` has one list per tree with the random key of each sample. `temperature` has one value per tree; 0 is
+        greedy.
+        """
         limit = self.spec.max_tokens
         return sample_trees(trees, self.encoding, boards, keys, temperature=temperature, max_tokens=limit)
 
@@ -239,7 +243,11 @@ class StateReading:
     def from_logits(
         cls, logits: np.ndarray, probabilities: Mapping[Prefix, float], answers: RemovalAnswers, removal: Removal
     ) -> StateReading:
-        """Return the readings, given the probe's logits float32 [64, 13] and the probability of every answer."""
+        """Return the readings of an edited state.
+
+        `logits` float32 [64, 13] are the probe's. `probabilities` maps the token ids of each canonical answer to its
+        probability. `answers` and `removal` are the state's answers and removed piece.
+        """
         shared_probabilities = [sum(probabilities[ids] for ids in texts) for texts in answers.shared_texts]
         exponentials = np.exp(logits[removal.square].astype(np.float64) - logits[removal.square].max())
         return cls(

@@ -81,7 +81,7 @@ class LoadedState:
 
 
 def load_edited_state(inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None) -> LoadedState:
-    """Return a state under a condition; by default under the first edit.
+    """Return the state of `unit` with the edits of `condition`; of the run's first edit if that is None.
 
     Raises NotFoundError for a state or condition that does not exist, and BadInputError for a state without an edit.
     """
@@ -132,8 +132,8 @@ def load_readings(
 def compute_probe_logits(
     model: LanguageModel, prompt: Sequence[int], probes: Sequence[FittedProbe], edits: Sequence[ResidualEdit]
 ) -> np.ndarray:
-    """Return the logits of probes of several layers at the last token, float32 [probes, 64, 13], from one forward
-    pass."""
+    """Return the logits float32 [probes, 64, 13] of probes of several layers, read at the last token of `prompt` (token
+    ids) in one forward pass with `edits`."""
     last = torch.tensor([[len(prompt) - 1]])
     layers = [probe.layer for probe in probes]
     residuals = model.residuals(torch.tensor([list(prompt)]), layers, last, edits=edits)[:, 0, 0]
@@ -141,7 +141,12 @@ def compute_probe_logits(
 
 
 def build_edit_panels(readings: ProbeReadings, label: int, measure: Measure, clip: float | None) -> list[HeatPanel]:
-    """Return the panels of Figure 5: the class before and after the edit, and below it the empty square."""
+    """Return the panels of Figure 5 (Karvonen 2024): class `label` on every square before and after the edit, and below
+    it the class of empty squares.
+
+    `measure` is the quantity to show. `clip` limits the color scale of logarithms and logits; None: the range of the
+    values.
+    """
     panels = []
     for row in dict.fromkeys((label, EMPTY)):
         name = "empty" if row == EMPTY else PIECE_CLASSES[row]
@@ -156,8 +161,8 @@ def build_edit_panels(readings: ProbeReadings, label: int, measure: Measure, cli
 
 
 def build_reading_panels(readings: ProbeReadings, label: int, measure: Measure, clip: float) -> list[HeatPanel]:
-    """Return the panels of Figure 1: the true squares of the piece, the clean model's reading clipped, and the full
-    reading."""
+    """Return the panels of Figure 1 (Karvonen 2024): the true squares of class `label`, the clean model's reading
+    limited to `clip`, and the reading without a limit. `measure` is the quantity to show."""
     values, name = readings.values("clean", label, measure), PIECE_CLASSES[label]
     letters = get_board_letters(readings.original)
     truth = np.array([float(letter == name) for letter in letters])

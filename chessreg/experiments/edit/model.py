@@ -234,7 +234,8 @@ class PieceRemovals(EditedModel[EditSpec]):
     def compute_vectors(
         self, condition: EditCondition, layer: int, removals: Sequence[Removal], token_mask: str
     ) -> np.ndarray:
-        """Return the directions that a condition subtracts, before scaling: unit vectors float32 [states, d_model]."""
+        """Return the directions that a condition subtracts at a layer, before scaling: unit vectors float32 [removals,
+        d_model]. `token_mask` selects the probe for the tokens to edit."""
         spec, draw = self.spec, condition.draw
         weight = self.probe(layer, token_mask).weight
         if condition.source == RANDOM:

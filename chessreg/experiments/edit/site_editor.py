@@ -330,7 +330,11 @@ class SiteEditor(CaseEdits):
     def compute_outcomes(
         self, tokens: NextTokens, cases: Sequence[Case], sites: np.ndarray, later: np.ndarray
     ) -> list[Outcome]:
-        """Return the outcomes of all conditions except the clean one. Conditions with equal layers share a pass."""
+        """Return the outcomes of all conditions except the clean one. Conditions with equal layers share a pass.
+
+        `tokens` holds the clean pass over the cases' prefixes. `sites` int64 [cases] are the tokens to edit, and
+        `later` int64 [cases] the sites of the later boards, which only patches read.
+        """
         if self.spec.token_mask != "last":
             return [
                 self.edit_several_tokens(tokens, cases, sites, later, condition) for condition in self.all_conditions
@@ -362,8 +366,8 @@ class SiteEditor(CaseEdits):
     def edit_several_tokens(
         self, tokens: NextTokens, cases: Sequence[Case], sites: np.ndarray, later: np.ndarray, condition: EditCondition
     ) -> Outcome:
-        """Return the outcome of a condition that edits several tokens of each prefix. Equation 1 gives the length at
-        each token."""
+        """Return the outcome of a condition that edits several tokens of each prefix, with the arguments of
+        `compute_outcomes`. Equation 1 gives the length at each token."""
         layers, scales = self.find_edited_layers(condition), self.compute_scales(condition, cases)
         vectors = {layer: self.compute_vectors(tokens, cases, sites, later, condition, layer, {}) for layer in layers}
         edits = [self.edit(layer, vectors[layer], scales) for layer in layers]
@@ -385,8 +389,12 @@ class SiteEditor(CaseEdits):
     def compute_norms(
         self, tokens: NextTokens, sites: np.ndarray, layer: int, vectors: np.ndarray, scales: np.ndarray
     ) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
-        """Return the norms of the reference, of the direction, and of the added vector at a layer, each float64
-        [cases]."""
+        """Return three norms at a layer, each float64 [cases]: of the reference (None without one), of the direction,
+        and of the added vector.
+
+        `sites` int64 [cases] are the edited tokens, `vectors` [cases, d_model] the directions, and `scales` float
+        [cases] their factors.
+        """
         size = np.linalg.norm(vectors.astype(np.float64), axis=1)
         reference = self.get_norm_reference(layer)
         if reference is None:

@@ -72,8 +72,8 @@ class Removal:
 def build_states(
     spec: EditSettings, encoding: Encoding, games: Games, places: np.ndarray, units: Sequence[int]
 ) -> list[State]:
-    """Return the states of these units. Unit u is state u % per_game of game u // per_game. A short game has fewer
-    states."""
+    """Return the states of these units. Unit u is state u % `spec.per_game` of the game at row `places[u //
+    spec.per_game]`. A short game has fewer states."""
     states = []
     for unit in units:
         item = int(places[unit // spec.per_game])

@@ -175,7 +175,8 @@ def write_probabilities(
 
 
 def write_probability_group(path: Path, units: Sequence[int], conditions: Sequence[str], values: np.ndarray) -> None:
-    """Write the probabilities of these units to a file."""
+    """Write `values` [units, conditions, 64], the probability that the next move begins on each square, as a
+    safetensors file."""
     from safetensors.numpy import save_file
 
     arrays = {ARTIFACT_KIND: np.ascontiguousarray(values, "<f4"), "unit": np.asarray(units, "<i8")}

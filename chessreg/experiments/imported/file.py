@@ -83,22 +83,20 @@ def record_imported_file(task: Task[Any, Any], reference: str, kind: str) -> Non
 
 
 def refuse_reimport(database: Database, kind: str, run_id: UUID | None, spec: Any) -> None:
-    """Raise BadInputError if a run with other settings imported the same bytes and is neither archived nor invalid.
-
-    The games of these bytes would count twice.
-    """
+    """Raise BadInputError if another run of `kind` imported the bytes of `spec`'s file with other settings and is
+    neither archived nor invalid: the games would count twice. `run_id` is excluded."""
     with database.read() as session:
         runs = session.scalars(select(tables.Run).where(tables.Run.kind == kind)).all()
         same = [run for run in runs if run.spec.get("file") == spec.file and run.id != run_id]
         if not same:
             return
-        imported_runs = select(names.CURRENT_ANNOTATIONS.c.target).where(
+        excluded_runs = select(names.CURRENT_ANNOTATIONS.c.target).where(
             names.CURRENT_ANNOTATIONS.c.noun == "run",
             names.CURRENT_ANNOTATIONS.c.word.in_(
                 [tables.AnnotationWord.ARCHIVE.value, tables.AnnotationWord.INVALID.value]
             ),
         )
-        excluded_ids = set(session.scalars(imported_runs))
+        excluded_ids = set(session.scalars(excluded_runs))
         counted_runs = [run for run in same if run.id.hex not in excluded_ids]
         if counted_runs:
             run_name = names.read_name(session, "run", counted_runs[0].id) or counted_runs[0].id.hex[-6:]

@@ -93,8 +93,9 @@ def parse_path_settings(
 ) -> dict[str, Any]:
     """Return the settings `layers`, `hook_point` and `phase` that the paths of Davis's files name.
 
-    Raises BadInputError for a path without a layer, for files of different hook points or phases, and for an option
-    that differs from the paths.
+    `files` are the contents of `paths`, and `options` the settings of the user. With `inputs`, layers are counted for
+    the named checkpoint; else for Davis's model. Raises BadInputError for a path without a layer, for files of
+    different hook points or phases, and for an option that differs from the paths.
     """
     from chessreg.models.importers.davis_probes import DAVIS_LAYERS, get_hook_point
 

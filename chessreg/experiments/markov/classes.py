@@ -260,10 +260,10 @@ def find_same_last_partners(seed: int, prefixes: Prefixes, member: np.ndarray) -
 
 
 def find_nearest_partners(seed: int, games: Games, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:
-    """Return a partner for each member, int64 [members]: same ply and phase, and a board that differs in one piece.
+    """Return the number of a partner prefix for each member, int64 [members], -1 without a candidate.
 
-    Two boards differ in one piece if they are equal after one piece is removed from one or both. Drawn by seed; -1
-    without a candidate.
+    `member` int64 [members] are numbers in `prefixes`. A partner has the same ply and phase, and a board that differs
+    in one piece: the boards are equal after one piece is removed from one or both. Among several, `seed` draws.
     """
     member_keys = [
         (keys, member[rows], rows) for keys, rows in _hash_with_piece_off(build_boards(games, prefixes, member))

@@ -27,7 +27,8 @@ def prepare_reading(
 ) -> tuple[FittedProbe, ProbeData]:
     """Return the probe and the data in the form in which its scores are computed.
 
-    For a probe by way of an SAE these are its weight on latents, and latents.
+    `reference` is the probe's run. The weights of a probe of an SAE become weights on its latents, and the data the
+    latents; any other probe and its data are returned unchanged.
     """
     if "source" not in probe.detail:
         return probe, data
@@ -206,7 +207,11 @@ def build_rating_rows(
     baselines: Baselines | None,
     device: str,
 ) -> Iterator[tuple[int, float, RatingRow]]:
-    """Yield for each game its row in the dataset, the mean rating read at its positions, and its columns."""
+    """Yield for each game its row in the dataset, the mean Elo rating read at its positions, and its columns.
+
+    `rows` bool [positions] selects positions of `data`. `standard` converts the reader's output to Elo. `baselines`
+    adds the absolute errors of its guesses. `split` is a column.
+    """
     for logits in iterate_game_logits(reader, data, rows, layer, device, centre=False):
         read = logits.logits[:, 0, 0].astype(np.float64) * standard.std + standard.mean
         elo = float(data.labels[logits.rows[0], 0])

@@ -111,10 +111,12 @@ def compute_gradient_by_autograd(
 def compute_gradient_in_one_pass(
     residual: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, outputs: int
 ) -> torch.Tensor:
-    """Return the same gradient from a closed form, five times faster.
+    """Return the gradient of `compute_gradient_by_autograd` in closed form, five times faster.
 
-    With respect to the logits it is the softmax minus 1 at the true class, or twice the error. weight is [layer,
-    d_model, classes * squares]: the softmax runs along squares, which are adjacent in memory.
+    `residual` is [layers, positions, d_model], `target` int64 (classes) or float (values) [positions, squares], and
+    `weight` [layers, d_model, outputs * squares], where `outputs` is the number of classes or 1. With respect to the
+    logits the gradient is the softmax minus 1 at the true class, or twice the error. The softmax runs along squares,
+    which are adjacent in memory.
     """
     layers, positions = len(weight), len(target)
     logits = torch.bmm(residual, weight).view(layers, positions, outputs, -1)
@@ -316,9 +318,11 @@ class ProbeWork:
         fit_positions: HashSet,
         baselines: Baselines | None,
     ) -> None:
-        """Emit a score row for each game, and over all games the accuracy of each square.
+        """Emit a score row for each game of `on`, and the accuracy of each square over all its games.
 
-        Probes of one phase also get the ROC-AUC of each class (Davis 4.4), which takes longer than fitting a small
+        `mask` bool [positions] selects positions. `majority` has the most frequent class of each square in the fit
+        data, `fit_positions` the hashes of the fitted positions, and `baselines` guesses without the model. Probes of
+        one phase also get the ROC-AUC of each class (Davis 2025, section 4.4), which takes longer than fitting a small
         probe.
         """
         right, positions = np.zeros(on.labels.shape[1], np.int64), 0
@@ -358,7 +362,10 @@ class ProbeWork:
         standard: RatingScaler,
         baselines: Baselines | None,
     ) -> None:
-        """Emit a prediction row for each game, and the mean absolute error over all positions, in Elo."""
+        """Emit a prediction row for each game of `on`, and the mean absolute error over all positions, in Elo.
+
+        `mask` bool [positions] selects positions, and `standard` converts the reader's output to Elo.
+        """
         error, positions, name = 0.0, 0, f"{split}:{self.spec.skill.rating}:{layer}"
         for game, value, columns in build_rating_rows(reader, on, mask, layer, split, standard, baselines, self.device):
             self.task.emit("prediction", unit, columns, item=game, name=name, value=value)

@@ -100,7 +100,11 @@ def add_run_games(
     players: dict[PlayerKey, RatedPlayer],
     games: list[tuple[int, int, int, tuple[Any, ...]]],
 ) -> None:
-    """Add the games of one run, each as (player, opponent, outcome, cluster)."""
+    """Append the games of one run to `games`, each as (player, opponent, outcome, cluster), and its sides to `players`.
+
+    Player and opponent are numbers in `players`. Games of a cluster are resampled together. Raises BadInputError for a
+    run without games.
+    """
     game = tables.Game
     matches = {m.number: m for m in session.scalars(select(tables.Match).where(tables.Match.run_id == run.id))}
     if not matches:
@@ -144,7 +148,8 @@ def add_sweep_games(
     players: dict[PlayerKey, RatedPlayer],
     games: list[tuple[int, int, int, tuple[Any, ...]]],
 ) -> None:
-    """Add the games of an imported sweep: wins, draws and losses of one model against each level, without the games."""
+    """Append the games of an imported sweep, with the arguments of `add_run_games`: wins, draws and losses of one model
+    against each level. `matches` are the run's matches by number."""
     point = tables.MetricPoint
     game_count = session.execute(
         select(point.unit, point.name, point.value).where(point.run_id == run.id).order_by(point.unit)

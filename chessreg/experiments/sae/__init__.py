@@ -149,8 +149,8 @@ def build_latent_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]
 
 
 def format_token_context(encoding: Encoding, origin: SaeOrigin, game: int, token: int, ply: int) -> str:
-    """Return the last 24 tokens before a token, and the token in brackets; for a position its whole text and the
-    token."""
+    """Return the text of the last 24 tokens before token `token` of the game at row `game`, and the token in brackets.
+    For a position, which is found by `ply`, return its whole text and the token."""
     tokens = origin.encode_items(encoding, origin.held_items, np.array([game])).tokens
     if encoding.content == "position":
         item = int(np.flatnonzero(tokens.ply == ply)[0]) if len(tokens) > 1 else 0

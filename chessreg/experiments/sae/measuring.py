@@ -153,7 +153,11 @@ def measure_batch(
     mean_residuals: Mapping[str, Tensor],
     measured: Mapping[int, SaeMeasurement],
 ) -> None:
-    """Add some items to the sums of every autoencoder."""
+    """Add `items` int [n], numbers of encoded items, to the sums of every autoencoder in `measured`.
+
+    `saes` maps a unit to its hook point and autoencoder. `mean_residuals` maps a hook point to the mean residual
+    float32 [d_model], for the mean ablation.
+    """
     lengths = np.minimum(np.diff(encoded.tokens.offsets)[items], model.block_size)
     tokens = torch.from_numpy(encoded.pad_tokens(items, int(lengths.max())))
     row, sites = encoded.find_item_sites(items)
@@ -202,7 +206,7 @@ def measure_batch(
 
 
 def add_game_values(one: SaeMeasurement, game: np.ndarray, name: str, values: np.ndarray) -> None:
-    """Add values [n] of these games to a column of the sums."""
+    """Add `values` [n] to column `name` of the sums, each at its game, `game` int [n]."""
     np.add.at(one.sums[:, SUM_NAMES.index(name)], game, values)
 
 
@@ -236,7 +240,8 @@ def compute_cross_entropy(logits: Tensor, tokens: Tensor, lengths: np.ndarray) -
 
 @torch.inference_mode()
 def compute_logits_after(model: LanguageModel, point: str, tokens: Tensor, residual: Tensor) -> Tensor:
-    """Return the logits with this residual stream [batch, length, d_model] at a hook point.
+    """Return the logits [batch, length, vocab] of `tokens` [batch, length] when `residual` [batch, length, d_model]
+    replaces the residual stream at hook point `point`.
 
     Earlier blocks are not computed if the adapter can start at that hook point.
     """
@@ -279,7 +284,8 @@ def compute_sae_statistics(one: SaeMeasurement, seed: int) -> dict[str, tuple[fl
 def compute_sae_metrics(
     sums: Mapping[str, np.ndarray], x_sum: np.ndarray, error_sum: np.ndarray, predicts: bool
 ) -> dict[str, list[float]]:
-    """Return every metric of sums [n] and vectors [n, d_model], as defined in this module."""
+    """Return every metric, as defined in this module, of n resamples: `sums` maps a column to its sums [n], `x_sum` and
+    `error_sum` [n, d_model] are sums of inputs and of errors. Cross-entropies need `predicts`."""
     with np.errstate(divide="ignore", invalid="ignore"):
         n = sums["tokens"]
         error = sums["sse"] - np.square(error_sum).sum(1) / n

@@ -204,8 +204,8 @@ class FeatureArray(ActivationArray):
 def get_read_view(inputs: Inputs, reference: str, probe: FittedProbe, data: Data) -> tuple[FittedProbe, Data]:
     """Return a probe and its data in the form that its scores were computed with.
 
-    For the sources of this module, that is the weight on features and a view of the features; any other probe and its
-    data are returned unchanged.
+    `reference` is the probe's run. For the sources of this module, the result is the weight on features and a view of
+    the features; any other probe and its data are returned unchanged.
     """
     if probe.detail.get("source") not in (LATENTS, CONTRAST, MEANS):
         return probe, data

@@ -78,10 +78,10 @@ def load_sae(
     expansion: int | None = None,
     device: str = "cpu",
 ) -> SparseAutoencoder:
-    """Return the autoencoder of one layer or hook point, and of one expansion, of an SAE run; each may be left out if
-    the run has only one.
+    """Return an autoencoder of the SAE run `reference`. `layer` or `hook_point`, and `expansion`, may be None if the
+    run has only one.
 
-    Raises NotFoundError for one that the run lacks, BadInputError if several match, and for a damaged file.
+    Raises NotFoundError if the run has no such autoencoder, BadInputError if several match, and for a damaged file.
     """
     return read_sae(inputs, reference, choose_sae_row(inputs, reference, layer, hook_point, expansion), device)
 

@@ -279,7 +279,11 @@ def publish_sae(
     measured: SaeMeasurement,
     overlaps: dict[str, Any],
 ) -> None:
-    """Publish an autoencoder as an artifact (safetensors and meta.json), and its row."""
+    """Publish the autoencoder of a unit as an artifact (safetensors and meta.json), and its row in the table `sae`.
+
+    `measured` has its metrics on held-out games, and `overlaps` the games, openings and positions that these share with
+    the training data.
+    """
     from safetensors.numpy import save_file
 
     sae = trainer.sae

@@ -153,7 +153,10 @@ def load_decisions(
 
 
 def locate_in_games(positions: Positions, places: np.ndarray, games: Games, part: DatasetPart | None) -> Decisions:
-    """Return the positions at these rows that occur in a game of the dataset, or of a part of it."""
+    """Return the positions at rows `places` int [n] that occur in a game of `games`, or of `part` of it.
+
+    Raises BadInputError if none of them does.
+    """
     inside = games.rows(part)
     game = positions.games_of(games)[places]
     game = np.where(np.isin(game, inside), game, -1)

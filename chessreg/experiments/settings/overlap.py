@@ -145,13 +145,19 @@ def refuse_overlap(
     allow: bool,
     subject: str = "the model",
 ) -> None:
-    """Raise BadInputError if whole games of an evaluation are training games, unless that is allowed. Fast."""
+    """Raise BadInputError if whole games of an evaluation are training games, unless `allow`. Reads only hashes of
+    games.
+
+    The games are at rows `places` of `games`. `reference` is the model, probe or vector, which the error calls
+    `subject`.
+    """
     training_items, _ = load_training_items(inputs, reference)
     refuse_game_overlap(training_items or [], games.hashes[places], allow, subject)
 
 
 def refuse_game_overlap(training_items: TrainingItems, hashes: np.ndarray, allow: bool, subject: str) -> None:
-    """Raise BadInputError if games with these move hashes uint64 [n] are training games, unless that is allowed."""
+    """Raise BadInputError if games with the move hashes `hashes` uint64 [n] are training games, unless `allow`. The
+    error calls the owner of the training data `subject`."""
     if allow:
         return
     hash_set = HashSet(hashes)

@@ -100,9 +100,11 @@ def make_contrastive(task: Task[Contrast, VectorOptions], layers: list[int]) -> 
 def iterate_contrasts(
     task: Task[Any, VectorOptions], spec: Contrast, games: ClassedGames, classes: np.ndarray, layers: list[int]
 ) -> Iterator[tuple[int, Direction]]:
-    """Yield (layer, contrast): from the cache one layer at a time, else from one forward pass for all layers.
+    """Yield (layer, contrast) of `layers`: from the cache one layer at a time, else from one forward pass for all
+    layers.
 
-    A control reuses the sums that the original run kept.
+    `classes` int [games] are the classes to contrast, which a control permutes. A control reuses the sums that the
+    original run kept.
     """
     if games.cache is not None:
         rows = sums.mask_cached_rows(games.cache, spec.first_ply, spec.last_ply)
@@ -182,10 +184,12 @@ def make_cascade(task: Task[Cascade, VectorOptions], layers: list[int]) -> Direc
 def iterate_cascade(
     task: Task[Any, VectorOptions], spec: Cascade, games: ClassedGames, classes: np.ndarray, layers: list[int]
 ) -> Iterator[tuple[int, Direction]]:
-    """Yield (layer, contrast), each computed while the vectors of the earlier layers are added at every token.
+    """Yield (layer, contrast) of `layers`, each computed while the vectors of the earlier layers are added at every
+    token.
 
-    Each layer needs one forward pass, because an added vector changes all later activations. Earlier layers that were
-    not requested are computed too, or read if this run has stored them.
+    `classes` int [games] are the classes to contrast. Each layer needs one forward pass, because an added vector
+    changes all later activations. Earlier layers that were not requested are computed too, or read if this run has
+    stored them.
     """
     import torch
 

@@ -37,7 +37,8 @@ def encode_ply_sites(
     first_ply: int,
     last_ply: int | None,
 ) -> EncodedGames:
-    """Return the games at these rows of a dataset, with their sites of plies first_ply to last_ply inclusive."""
+    """Return the games at rows `places` of a dataset, encoded for a context of `block_size` tokens, with their `sites`
+    (the name of a kind of token positions) of plies `first_ply` to `last_ply` inclusive (None: the last)."""
     encoded = EncodedGames.from_items(encoding, block_size, games, places, sites)
     ply = encoded.sites.ply
     return encoded.take((ply >= first_ply) & (ply <= (np.iinfo(ply.dtype).max if last_ply is None else last_ply)))

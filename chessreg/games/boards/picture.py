@@ -269,7 +269,8 @@ def _make_square(square: int, **style: Any) -> Patch:
 
 
 def _draw_piece(axis: Axes, square: int, glyph: str, inside: str) -> None:
-    """Draw a filled figurine with an outline, readable on light and dark squares."""
+    """Draw the figurine `glyph` on a square, filled with color `inside` and outlined to be readable on light and dark
+    squares."""
     from matplotlib.patheffects import withStroke
 
     outline = [withStroke(linewidth=1.5, foreground="#202020" if inside == "white" else "#c0c0c0")]

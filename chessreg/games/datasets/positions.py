@@ -702,7 +702,11 @@ def _check_moves(fens: list[str], words: Words, tally: Tally) -> tuple[np.ndarra
 def _compute_keys(
     fens: list[str], games: list[str | None], given_ply: np.ndarray, bad_rows: Collection[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return position_hash uint64, game_hash uint64 and ply int64 of each row."""
+    """Return position_hash uint64, game_hash uint64 and ply int64 of each row.
+
+    `games` are game ids, None if unknown. `given_ply` float [rows] is used where it agrees with the side to move.
+    `bad_rows` have no valid FEN.
+    """
     fields = [fen.rsplit(" ", 2) if place not in bad_rows else ("", "0", "0") for place, fen in enumerate(fens)]
     position_hash = np.frombuffer(
         b"".join(_hash_text(_normalize_en_passant(position_text)) for position_text, _, _ in fields), "<u8"
@@ -763,7 +767,8 @@ def _play_puzzle(board: chess.Board, moves: Sequence[str]) -> dict[str, str | No
 
 
 def _parse_legal_move(board: chess.Board, word: str, title: str, play: bool = False) -> str:
-    """Return the UCI of a legal move written in UCI or SAN. Raises _BadRowError."""
+    """Return the UCI of a legal move `word`, written in UCI or SAN; with `play`, also make it on the board. Raises
+    _BadRowError, which calls the move `title`."""
     for parse in (board.parse_uci, board.parse_san):
         try:
             move = parse(word)

@@ -290,7 +290,8 @@ def refuse_mixed_scales(scales: Sequence[str]) -> None:
 
 
 def _select_stratum(name: str, stratum: np.ndarray, rated: np.ndarray, leave_out: Any) -> np.ndarray:
-    """Return which games are in a stratum, bool [n]."""
+    """Return which games are in the stratum `name`, bool [n]. The other `rated` games are passed to `leave_out` with a
+    reason. Raises BadInputError if no rated game is in it."""
     if name not in set(stratum[rated]):
         stratum_names, counts = np.unique(stratum[rated].astype(str), return_counts=True)
         order = np.argsort(-counts, kind="stable")[:8]
@@ -312,7 +313,11 @@ def _group_games(rule: SkillRule, stratum: np.ndarray, rated: np.ndarray) -> lis
 def _compute_edges(
     rule: SkillRule, rating: np.ndarray, stratum: np.ndarray, rated: np.ndarray
 ) -> dict[str, list[float]]:
-    """Return the edges of the bins of each set of games; sets with too few games are omitted."""
+    """Return stratum → edges of its rating bins, in Elo; `all` if strata are pooled or the rule names edges. Strata
+    with too few games are omitted.
+
+    `rating`, `stratum` and `rated` are [games].
+    """
     if rule.edges:
         values = rating[rated]
         low, high = (min(values.min(), rule.edges[0]), max(values.max(), rule.edges[-1])) if len(values) else (0, 0)
@@ -327,7 +332,8 @@ def _compute_edges(
 
 
 def _keep_bins(rule: SkillRule, bins: np.ndarray, edges: dict[str, list[float]], stratum: np.ndarray) -> np.ndarray:
-    """Return the class of each game, int64 [n]; -1 for bins that are not kept. Bins with equal edges count as one."""
+    """Return the class of each game, int64 [n]: the place of its bin in `rule.keep`, -1 for other bins. `bins` int [n]
+    are bin numbers. Bins with equal `edges` count as one."""
     if not rule.keep:
         return bins
     classes = np.full(len(bins), -1, np.int64)
@@ -339,7 +345,8 @@ def _keep_bins(rule: SkillRule, bins: np.ndarray, edges: dict[str, list[float]],
 
 
 def _balance_strata(classes: np.ndarray, stratum: np.ndarray, places: np.ndarray, seed: int) -> np.ndarray:
-    """Return classes with equal numbers of games per class in every stratum, chosen by a seeded draw for each game."""
+    """Return `classes` int [n] with equal numbers of games per class in every stratum; the others become -1. A draw by
+    `seed` and the game's row `places` selects them."""
     balanced = np.full(len(classes), -1, np.int64)
     kinds = np.unique(classes[classes >= 0])
     for name in set(stratum[classes >= 0]):

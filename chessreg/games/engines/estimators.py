@@ -180,7 +180,8 @@ def resample_counts(pool: Pool, resamples: int, key: Sequence[int | str]) -> Pai
 
 
 def _add_interval(counts: PairCounts, ratings: np.ndarray, player: int, name: str) -> PlayerRating:
-    """Return a player's rating with its interval; see `estimate_ratings`."""
+    """Return the rating of `player` (a number) with its interval. `ratings` [1 + resamples, players] has the estimate
+    in row 0. `name` is the estimator; see `estimate_ratings`."""
     value = float(ratings[0, player])
     if math.isnan(value):
         return PlayerRating(None, None, None)
@@ -207,9 +208,9 @@ def _add_interval(counts: PairCounts, ratings: np.ndarray, player: int, name: st
 
 
 def _find_opponents(counts: PairCounts, ratings: np.ndarray, player: int, joint: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ratings of a player's opponents and the games against each, both [opponent].
+    """Return the ratings of a player's opponents and the number of games against each, both [opponents].
 
-    They are the anchored opponents or, for a joint estimate, all with a finite rating.
+    They are the anchored opponents or, with `joint`, all with a finite rating in `ratings` [players].
     """
     if not joint:
         rated, results = counts.select_anchored_opponents(player)

@@ -286,7 +286,12 @@ class EnginePool:
     def _enqueue(
         self, game: Hashable, position: str, go: str, skill: int, patience: float, is_fresh: bool, lines: int = 1
     ) -> Future[SearchResult]:
-        """Queue a search and start a worker if fewer than `processes` run. Raises ChessregError on a closed pool."""
+        """Queue a search and start a worker if fewer than `processes` run.
+
+        `position` and `go` are UCI commands, `skill` is the level, and `patience` the seconds to wait for its answer.
+        `is_fresh` resets the engine before the search, and `lines` is the number of variations. Raises ChessregError on
+        a closed pool.
+        """
         future: Future[SearchResult] = Future()
         with self._lock:
             if self._is_closed:

@@ -147,7 +147,8 @@ def read_game(row: int, tags: dict[str, str], moves: Movetext, move_text: str) -
 
 
 def read_tagged_ending(game: ForeignGame, board: chess.Board, tags: dict[str, str], movetext: str) -> None:
-    """Set why the game stopped, if the board does not show it: from the tags, then from the last comment."""
+    """Set the termination of `game` if `board`, its last position, does not show it: from `tags`, then from the last
+    comment in `movetext`."""
     termination_tag = tags.get("Termination", "").lower()
     tag_termination = next(
         (termination for word, termination in _TERMINATIONS.items() if word in termination_tag), None

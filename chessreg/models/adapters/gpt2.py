@@ -92,7 +92,11 @@ class GPT2Config:
 
 
 def attend_fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool = True) -> Tensor:
-    """Attend with PyTorch's fused kernel: causal without a mask, except that a single query sees every key."""
+    """Attend with PyTorch's fused kernel and return [batch, heads, queries, head width].
+
+    `q`, `k` and `v` are [batch, heads, tokens, head width]. Without a `mask`, attention is causal if `causal`, except
+    that a single query sees every key. `dropout` is the probability of dropping a weight.
+    """
     causal = causal and mask is None and q.shape[2] > 1
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=q.shape[-1] ** -0.5

@@ -62,9 +62,10 @@ def score_legal_moves(
     encoding: Encoding,
     rows: Sequence[int] | None = None,
 ) -> list[dict[str, float]]:
-    """Return {UCI: log P} of every legal move's canonical answer, including its end, for the board of each row.
+    """Return {UCI: log P} of every legal move's canonical answer, including its end, for each board.
 
-    The exponentials sum to the legal move mass; the rest is illegal moves and other spellings of legal ones.
+    `rows` are the session rows of the boards; None: all rows in order. The exponentials sum to the legal move mass; the
+    rest is illegal moves and other spellings of legal ones.
     """
     answers = [encoding.answers(board) for board in boards]
     answer_scores = score_answers(session, [list(ids_by_move.values()) for ids_by_move in answers], rows)

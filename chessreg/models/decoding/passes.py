@@ -167,7 +167,12 @@ def _run_network(
     keep: Keep,
     after: tuple[int, Tensor] | None = None,
 ) -> Tensor:
-    """Run the network with its edits and hooks; return final hidden states [rows, width, d_model]."""
+    """Run the network with its edits and return final hidden states [rows, width, d_model].
+
+    `ids` and `positions` are int [rows, width]. Each edit comes with a mask of the tokens it changes, None for all.
+    `keep` is called with each of the `watched_points` and its residual. `after` is a layer and its output, to compute
+    only later layers.
+    """
     with ExitStack() as stack:
         stack.enter_context(apply_edits(model.network, edits))
         if watched_points:

@@ -117,7 +117,8 @@ def begin_drafts(session: DecodingSession, turns: Sequence[ModelTurn]) -> list[D
 def choose_moves(
     policy: Policy, session: DecodingSession, encoding: Encoding, turns: Sequence[ModelTurn]
 ) -> list[MoveChoice]:
-    """Return the choices of these turns, running all passes they need."""
+    """Return the choice of each of `turns`, in order, running all passes they need. A turn's row is its row of the
+    session, which must hold its prompt."""
     drafts = dict(enumerate(begin_drafts(session, turns)))
     choices: dict[int, MoveChoice] = {}
     while drafts:
@@ -136,8 +137,12 @@ POLICIES: NameRegistry[Maker] = NameRegistry("policy", "retry:5, legal, trie, fr
 
 
 def make_policy(text: str, temperatures: tuple[float, ...] = (), resigns: bool = True, move_tokens: int = 0) -> Policy:
-    """Return the policy with this text. Raises NotFoundError for an unknown name, BadInputError for an invalid
-    argument."""
+    """Return the policy that `text` names, as in `retry:10`.
+
+    `temperatures` has one value per try; empty: the policy's default. With `resigns`, an answer that is a resignation
+    ends the game. `move_tokens` is the most tokens of a move, 0 for the encoding's. Raises NotFoundError for an unknown
+    name, BadInputError for an invalid argument.
+    """
     name, _, argument = text.partition(":")
     return POLICIES[name](argument, temperatures, resigns, move_tokens)
 

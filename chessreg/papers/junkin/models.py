@@ -246,7 +246,7 @@ def plan_tuning(name: str, settings: dict[str, Any], template: str, weights: int
 
 
 def plan_prompt_test(request: Request, size: JunkinSize, name: str, model: str, template: str, positions: int) -> Step:
-    """Return the test of a language model on unseen positions with one template."""
+    """Return the test `name` of the language model `model` on `positions` unseen positions with one prompt template."""
     return Step(
         name, "decoding",
         {"checkpoint": model, "dataset": f"{request.positions}:test", "template": template, **size.written,
@@ -318,7 +318,7 @@ def plan_ladder_match(size: JunkinSize, name: str, checkpoint: str, work: int) -
 
 
 def plan_ratings(size: JunkinSize, runs: Sequence[str], name: str, color: str) -> Iterator[Step]:
-    """Return the ratings of these ladders if a rung has a known rating."""
+    """Yield the ratings of the ladders `runs` with one color, if a rung of the ladder has a known rating."""
     rated_count = sum(get_engine_rating(rung) is not None for rung in parse_ladder(size.rungs))
     if rated_count:
         units = len(SIDE_BY_SIDE) + len(DRAW_WEIGHTS) * rated_count
