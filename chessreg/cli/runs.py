@@ -118,15 +118,16 @@ def compare(home: Home, references: tuple[str, ...], only: str | None) -> None:
     labels = [subject.label for subject in comparison.subjects]
     if not comparison.differing:
         click.echo("nothing differs between their settings, code and machines", err=True)
+    headings = [f"{labels[0]} (baseline)", *labels[1:]]
     for group, rows in comparison.differing.items():
         click.echo(f"\n{group}")
         print_output(
             home,
-            [{"": key} | dict(zip(labels, map(clip_fact, values), strict=True)) for key, values in rows.items()],
+            [{"": key} | dict(zip(headings, map(clip_fact, values), strict=True)) for key, values in rows.items()],
         )
     if comparison.metrics:
         click.echo(f"\nmetrics, and differences from {labels[0]}; rates are fractions of 1, losses are in nats")
-        print_metrics(labels, comparison.metrics)
+        print_metrics(headings, comparison.metrics)
 
 
 def print_metrics(labels: list[str], metrics: list[Metric]) -> None:
