@@ -49,9 +49,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "paper": LazyCommand("chessreg.cli.paper:paper", "Run a whole paper: its runs, then its tables and figures."),
         "runs": LazyCommand("chessreg.cli.runs:runs", "List, show, name, tag, note and invalidate runs."),
         "compare": LazyCommand("chessreg.cli.runs:compare", "Compare runs: what differs, and by how much."),
-        "lineage": LazyCommand(
-            "chessreg.cli.reproduce:lineage", "Show the inputs and outputs of a run, dataset or checkpoint as a tree."
-        ),
+        "lineage": LazyCommand("chessreg.cli.reproduce:lineage", "Show the inputs and outputs of a run as a tree."),
         "reproduce": LazyCommand(
             "chessreg.cli.reproduce:reproduce", "Rerun and compare, or print a script that reruns."
         ),
