@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -95,7 +94,7 @@ class Runs(Entity):
         named_files = list(
             zip(file_names if len(file_names) == len(references) else [""] * len(references), references, strict=True)
         )
-        kind_file = read_recorded_kind_file(sql, row.id)
+        kind_file = read.read_kind_file_of_run(sql, row.id)
         return [*named_files, *([kind_file] if kind_file else [])]
 
     def list_following_commands(self, sql: SqlSession, row: Any) -> list[str]:
@@ -109,19 +108,9 @@ class Runs(Entity):
         options = "".join(format_option(sql, key, row.spec) for key in row.explicit)
         source = sql.get_one(tables.KindRecord, (row.kind, row.version)).source
         kind = source if ".py:" in source else row.kind
-        if (kind_file := read_recorded_kind_file(sql, row.id)) is not None:
+        if (kind_file := read.read_kind_file_of_run(sql, row.id)) is not None:
             kind = f"./{kind_file[0]}:{source.rpartition(':')[2]}"
         return f"chessreg run {shlex.quote(kind)}{options}", ""
-
-
-def read_recorded_kind_file(sql: SqlSession, run_id: UUID) -> tuple[str, str] | None:
-    """Return name and SHA-256 of the file with a run's custom kind, in its last attempt; None if not recorded."""
-    newest = select(tables.Attempt).where(tables.Attempt.run_id == run_id).order_by(tables.Attempt.started_at.desc())
-    attempt = sql.scalars(newest).first()
-    recorded = attempt.code.get("kind_file") if attempt else None
-    if not isinstance(recorded, dict):
-        return None
-    return Path(str(recorded.get("file"))).name, str(recorded.get("sha256"))
 
 
 def list_code_versions(attempts: list[Row]) -> list[Row]:

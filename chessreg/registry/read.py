@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
 
@@ -235,3 +236,13 @@ def read_loads(session: Session) -> dict[UUID, Row]:
         .order_by(attempt.checked_in_at)
     )
     return {machine: {"load": load, "load_at": at} for machine, load, at in session.execute(query)}
+
+
+def read_kind_file_of_run(session: Session, run_id: UUID) -> tuple[str, str] | None:
+    """Return name and SHA-256 of the file with a run's custom kind, in its last attempt; None if not recorded."""
+    newest = select(tables.Attempt).where(tables.Attempt.run_id == run_id).order_by(tables.Attempt.started_at.desc())
+    attempt = session.scalars(newest).first()
+    recorded = attempt.code.get("kind_file") if attempt else None
+    if not isinstance(recorded, dict):
+        return None
+    return PurePosixPath(str(recorded.get("file"))).name, str(recorded.get("sha256"))

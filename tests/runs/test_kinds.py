@@ -67,6 +67,15 @@ def test_a_run_records_the_file_of_its_kind_which_its_script_checks(session, run
                    for line in text.split("\n"))  # fmt: skip
 
 
+def test_a_changed_kind_file_is_reported_when_earlier_results_are_kept(session, tmp_path, capsys):
+    file = tmp_path / "odd_kind.py"
+    for text in (kind_of("tables = ('score',)"), kind_of("tables = ('score',)") + "# changed"):
+        file.write_text(text)
+        kind = find_kind(str(file))
+        session.run(kind.spec(), kind=kind)
+    assert capsys.readouterr().err.count("odd_kind.py has changed since run") == 1
+
+
 def kind_of(tables: str, run: str = "pass", name: str = "odd") -> str:
     """The text of a file with a kind of two units, of which `run` does one."""
     return f"""
