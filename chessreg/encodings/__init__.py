@@ -1,7 +1,7 @@
 """Encodings: how chess is written as tokens for a model, and the board at each token.
 
-To add one, put a file here that registers an object with the interface `base.Encoding`. The conformance tests in
-tests/encodings then check it.
+To add one, add a file to this package that registers an object with the interface `base.Encoding`. The conformance
+tests in tests/encodings then check it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _encodings: NameRegistry[Encoding] = NameRegistry("encoding")
-_load_errors: list[str] = []  # errors of files here that cannot be loaded
+_load_errors: list[str] = []  # errors of files of this package that cannot be loaded
 
 
 def register_encoding(encoding: Encoding) -> None:
@@ -53,8 +53,8 @@ def get_encoding(name: str, folder: Path | None = None) -> Encoding:
     """Return the encoding with this name. An encoding of one checkpoint (`prompt-…`, `moves-…`) is read from `folder`,
     the checkpoint's folder.
 
-    Raises NotFoundError for an unknown name (the message lists the known ones, or the file here that failed to load)
-    and for an encoding of one checkpoint without `folder`.
+    Raises NotFoundError for an unknown name (the message lists the known ones, or the file of this package that failed
+    to load) and for an encoding of one checkpoint without `folder`.
     """
     if not is_stored_encoding(name):
         if name not in _encodings and _load_errors:

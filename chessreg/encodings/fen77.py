@@ -319,7 +319,7 @@ class Fen77(FenCharacters):
 
     @cached_property
     def action_ids(self) -> dict[str, int]:
-        """UCI text → action. The paper calls a text syntactically valid if it is a key here."""
+        """UCI text → action. The paper calls a text syntactically valid if it is a key of this mapping."""
         return {move: number for number, move in enumerate(self.actions)}
 
     @cached_property

@@ -1,4 +1,4 @@
-"""`probe-apply`: fitted probes, trained here or imported, applied to other games."""
+"""`probe-apply`: fitted probes, trained by chessreg or imported, applied to other games."""
 
 from __future__ import annotations
 

@@ -140,7 +140,8 @@ class UciEngine:
         self._position_error = ""
         if lost_castling := find_lost_castling(words, self._board):
             self.info(
-                f"castling {lost_castling} is not possible here and is ignored; Chess960 castling is not supported"
+                f"castling {lost_castling} is not possible in this position and is ignored; "
+                "Chess960 castling is not supported"
             )
         for word in moves:
             try:

@@ -99,7 +99,10 @@ class BranchCorpus:
             start = stop
 
     def build_branches(self, rows: np.ndarray, game_loss: float = 0.0) -> Branches:
-        """Return these games and their branches as one pass."""
+        """Return the games at `rows` int [n], with all their branches, as one pass.
+
+        `game_loss` is the weight of the loss at the tokens of the games themselves; 0 leaves them out.
+        """
         branch_ranges = [np.arange(self.first[row], self.first[row + 1]) for row in rows]
         spans = [int(self.seen[branch_range[-1]]) for branch_range in branch_ranges]
         inner = [

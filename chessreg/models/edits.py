@@ -79,7 +79,7 @@ class ResidualEdit:
     """residual ± scale · vector after block `layer` (0-based), at the tokens of a mask.
 
     `vector` is [d_model], [batch, d_model] for one direction per row, or [batch, length, d_model] for one per token;
-    `scale` is a number, [batch] or [batch, length]. The vector is not normalized here. `reference` multiplies the scale
+    `scale` is a number, [batch] or [batch, length]. The vector is not normalized. `reference` multiplies the scale
     at each token by the norm of `reference(residual)` there (Davis equation 1, where it is the model's final LayerNorm;
     `Network.norm`). The form `mlp-bias` adds the vector to the bias of the block's `mlp.c_proj` instead of hooking the
     block's output, as in chess_gpt_eval; it needs one vector at all tokens and gives the same result. `instead`

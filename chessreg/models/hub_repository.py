@@ -1,8 +1,8 @@
 """Repositories of the Hugging Face hub: addresses, listings, downloads that resume, and uploads in one commit.
 
 An address is written as in Hugging Face's own tools: `hf:[datasets/]USER/NAME[@REVISION][/PATH]`. A file name comes
-from the server, so it is checked before it becomes a path. The user's token goes only to the hub itself, never to the
-storage that the hub redirects to.
+from the server, so it is checked before it becomes a path. The user's token is sent only to the hub itself, never to
+the storage that the hub redirects to.
 """
 
 from __future__ import annotations

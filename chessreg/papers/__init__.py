@@ -1,4 +1,5 @@
-"""Papers: each is a module or package here, a list of specs that name each other's outputs and the tables they fill.
+"""Papers: each is a module or package of this package, a list of specs that name each other's outputs and the tables
+they fill.
 
 It has one `PAPER` (chessreg.papers.plan.Paper); a new paper is a new file.
 """

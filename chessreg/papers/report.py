@@ -81,14 +81,15 @@ def write_sheet(work: Work, sheet: Sheet, scoring: str, folder: Path) -> ReportE
     return ReportEntry(title, len(result), (*files, *figures), command, (*result.notes, *empty))
 
 
-def format_page(result: QueryResult, title: str, command: str, beside: bool = False) -> str:
+def format_page(result: QueryResult, title: str, command: str, with_published: bool = False) -> str:
     """Return a Markdown page with one table, and how to print the rows that its cells are computed from.
 
-    `command` is the command that repeats the query. With `beside`, the table has the paper's numbers next to ours.
+    `command` is the command that repeats the query. With `with_published`, the table has the paper's numbers next to
+    ours.
     """
     from chessreg.queries import render
 
-    rows_text = "The rows behind `ours` where `our row` is N" if beside else "The rows behind row N"
+    rows_text = "The rows behind `ours` where `our row` is N" if with_published else "The rows behind row N"
     trace_text = (
         f"{rows_text} (games, trials or scores, each with its run and unit):\n\n    {command} --rows N\n\n"
         "`chessreg board RUN:UNIT` draws one of them, `chessreg reproduce RUN` prints the commands that repeat the "
@@ -96,8 +97,8 @@ def format_page(result: QueryResult, title: str, command: str, beside: bool = Fa
     )
     notes = "".join(f"- {render.escape_markdown(note)}\n" for note in result.notes)
     return "\n".join(
-        [f"# {title}\n", render.format_markdown(result, numbered=not beside), trace_text, *([notes] if notes else []),
-         render.format_provenance(result) + "\n"]
+        [f"# {title}\n", render.format_markdown(result, numbered=not with_published), trace_text,
+         *([notes] if notes else []), render.format_provenance(result) + "\n"]
     )  # fmt: skip
 
 
@@ -133,7 +134,9 @@ def write_published_page(
     except NotFoundError:
         return []
     command = format_sheet_command(work, sheet, result.meta.get("scoring", "paper"))
-    text = format_page(drop_unmatched(comparison), f"{title}: the paper's numbers and ours", command, beside=True)
+    text = format_page(
+        drop_unmatched(comparison), f"{title}: the paper's numbers and ours", command, with_published=True
+    )
     write_file(folder / f"{stem}-published.md", text.encode())
     render.write_result(comparison, folder / f"{stem}-published.csv")
     return [f"{stem}-published.md", f"{stem}-published.csv"]

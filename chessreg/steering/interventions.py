@@ -1,7 +1,7 @@
 """Interventions on the residual stream as a setting of kinds: the directions of a vector run, a scale and a control.
 
 Karvonen 2024, section 4.3: `scale` times a direction is added after the chosen blocks, at every token. Directions are
-stored as per-token means. The author's coefficient 0.1 on sums over eight positions is therefore scale 0.8 here
+stored as per-token means. The author's coefficient 0.1 on sums over eight positions is therefore scale 0.8 in chessreg
 (caa.py of his code).
 """
 

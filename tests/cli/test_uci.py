@@ -326,7 +326,9 @@ def test_the_first_variation_is_the_move_that_is_played_and_a_draw_of_another_is
 
 def test_castling_that_the_board_does_not_allow_is_told(talk: Any) -> None:
     said = talk("fen-77")("position fen nrbqkbrn/pppppppp/8/8/8/8/PPPPPPPP/NRBQKBRN w KQkq - 0 1")
-    assert said == ["info string castling KQkq is not possible here and is ignored; Chess960 castling is not supported"]
+    assert said == [
+        "info string castling KQkq is not possible in this position and is ignored; Chess960 castling is not supported"
+    ]
     assert talk("fen-77")("position fen r3k2r/8/8/8/8/8/8/R3K2R b HAha - 0 1", "position startpos") == []
 
 

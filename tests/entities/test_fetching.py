@@ -198,7 +198,7 @@ def test_an_interrupted_download_goes_on_where_it_was(session: Session, server: 
     server.break_at = 10_000
     with pytest.raises(ChessregError, match="broke at 10000 of") as caught:
         fetched(session, "karvonen/8layers")
-    assert "resumes here" in caught.value.hint
+    assert "resumes at this point" in caught.value.hint
     with session.database.read() as sql:
         assert sql.query(tables.Checkpoint).count() == 0
     server.break_at = None

@@ -84,7 +84,7 @@ class EditSettings(GameSelection):
     probe: Annotated[str, Ref("run:probe")] = Field(description="piece probes of that model: the directions")
     black_probe: Annotated[str | None, Ref("run:probe")] = Field(
         None,
-        description="piece probes fitted where Black is to move, for edits there. Left out: --probe there too",
+        description="piece probes fitted where Black is to move, for edits there. Left out: --probe for these as well",
     )
     dataset: Annotated[str | None, Ref("dataset")] = Field(  # type: ignore[assignment]
         None, description="games: a dataset, or one part of it (NAME:PART). Left out: --moves"

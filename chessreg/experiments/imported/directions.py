@@ -204,7 +204,7 @@ def build_import_spec(
 
     Layer, model, label and cascade come from `options`, then from the files, then from their names. `name` is the
     run's; it is also the label of tensors without metadata, unless `options` has one. `inputs` is `None` where no
-    registry exists yet; `checkpoint` is not looked up then. All checks happen here, so a refused file leaves nothing in
+    registry exists yet; `checkpoint` is not looked up then. All checks run first, so a refused file leaves nothing in
     the store. Raises BadInputError, and NotFoundError for a missing file.
     """
     named_files, unnamed_files = read_direction_files(kind, paths)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SITES = "all"
 BATCH_GAMES = 8
-MIN_GAMES = 4  # a model that cannot read so many in MAX_WORK is not measured
+MIN_GAMES = 4  # a model that cannot read these games in MAX_WORK is not measured
 BUNDLED = "bundled"
 
 

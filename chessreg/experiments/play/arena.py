@@ -180,7 +180,8 @@ class Arena:
         return game
 
     def _admit(self, ready_rows: list[int]) -> None:
-        """Read the prompts of these games, keep the rows of the others, and start a draft for each of their moves."""
+        """Read the prompts of the games in the session rows `ready_rows`, keep the other rows, and start a draft for
+        the next move of each of these games."""
         self._update_engine_speed()
         row_tokens: list[Any] = list(self.session.tokens)
         turns = []

@@ -1,4 +1,5 @@
-"""`rating`: ratings of the players in a pool of games, played here or imported, against engines of known rating."""
+"""`rating`: ratings of the players in a pool of games, played by chessreg or imported, against engines of known
+rating."""
 
 from __future__ import annotations
 

@@ -302,7 +302,7 @@ def compute_sae_metrics(
     return {name: value.tolist() for name, value in metrics.items()}
 
 
-MIN_HALF_DECADE = -16  # half decades; latents active at less than one in 1e8 tokens count here
+MIN_HALF_DECADE = -16  # half decades; the lowest also counts latents active at less than one in 1e8 tokens
 
 
 def count_firing_frequencies(firing_counts: np.ndarray, tokens: int) -> dict[int, int]:

@@ -38,7 +38,7 @@ class ChoosingSpec(Spec):
         return self
 
     def make_chooser(self) -> Policy:
-        """Return the policy. A game result written as a move is an illegal move, because no game is resigned here.
+        """Return the policy. A game result written as a move is an illegal move, because no game is played to its end.
 
         Raises NotFoundError for an unknown policy, and BadInputError for temperatures that do not fit its tries.
         """

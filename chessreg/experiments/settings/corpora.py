@@ -51,7 +51,9 @@ class TrainingData:
 
         full_description = {"version": CORPUS_VERSION, "datasets": list(self.references), **description}
         for reference in self.references:
-            self.inputs.items(reference, self.field)  # recorded as inputs of the run, whoever made the corpus
+            self.inputs.items(
+                reference, self.field
+            )  # recorded as inputs of the run, also if another run made the corpus
         wait = "waiting for another run that prepares the same training data"
         return open_corpus(self.inputs.store, full_description, columns, write, self.run_id, lambda: self.report(wait))
 

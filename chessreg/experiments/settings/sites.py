@@ -117,7 +117,7 @@ class EncodedGames:
         return EncodedGames(self.encoding, tokens, shifted_sites, high - low, self.fits_context[first:last])
 
     def iterate_batches(self, order: np.ndarray, batch_games: int) -> Iterator[np.ndarray]:
-        """Yield batches of items in this order.
+        """Yield arrays int [n] of item numbers, in the order of `order`, with at most `batch_games` games each.
 
         A batch of boards has more items, because boards are short, and leaves out boards without a site.
         """

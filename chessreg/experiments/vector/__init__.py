@@ -47,7 +47,7 @@ class Vector(Kind):
 
     Karvonen 2024, section 4: the mean residual of the strong games minus that of the weak ones, all layers in one
     pass. Averages are per position. The author's vectors are sums over eight positions, so his coefficient 0.1
-    corresponds to a scale of 0.8 here. Controls (--source random, shuffled or shuffled-probe) are separate runs,
+    corresponds to a scale of 0.8 in chessreg. Controls (--source random, shuffled or shuffled-probe) are separate runs,
     with the norm of the real vector in each layer. One unit is one layer.
     """
 

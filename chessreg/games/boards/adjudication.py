@@ -119,7 +119,8 @@ MAX_MATE_MOVES = 100  # an evaluation further from that of a mate is centipawns
 
 
 def count_mate_moves(centipawns: float) -> int | None:
-    """Return the moves to mate of an evaluation that stores a mate, as engines here or Lichess's files do; else None.
+    """Return the moves to mate of an evaluation that stores a mate, as chessreg's engines or Lichess's files do; else
+    None.
 
     >>> count_mate_moves(9_997), count_mate_moves(-29_999), count_mate_moves(-35)
     (3, 1, None)

@@ -142,7 +142,7 @@ def format_readings(frame: BoardFrame) -> str:
 def format_evaluation(centipawns: float) -> str:
     """Return an evaluation in centipawns (White's view) as pawns; a mate in n as `#n`, or `#-n` if Black mates.
 
-    Recognizes mates as encoded by the engines here and by Lichess's files.
+    Recognizes mates as encoded by chessreg's engines and by Lichess's files.
 
     >>> format_evaluation(-35), format_evaluation(9_997), format_evaluation(-29_999), format_evaluation(10_000)
     ('-0.35 for White', '#3', '#-1', '#0')

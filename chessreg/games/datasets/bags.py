@@ -196,8 +196,8 @@ class Bag:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises NotFoundError for a missing file, BagError if it cannot be a bag: too short, or with an inconsistent
-        index."""
+        """Open the bag at `path` and read the end of its index. Raises NotFoundError for a missing file, BagError if it
+        cannot be a bag: too short, or with an inconsistent index."""
         if not path.is_file():
             raise NotFoundError(f"{path} does not exist") if not path.exists() else BagError(f"{path} is not a file")
         self.path = path

@@ -105,9 +105,9 @@ class DatasetReport:
     """Identity and counts of a dataset. `rejected` and `skipped` map a reason to a number of games.
 
     `found` counts all games of the sources: kept, rejected or skipped (None in datasets built before it was counted).
-    `rejected` are bad games in a good stream, listed in `rejects.tsv`. `skipped` are good games that do not belong here
-    (variants, custom starts, no moves, fewer than `min_plies`). `duplicates` are games whose moves occurred before;
-    they are kept and marked in the column `duplicate`. `noncanonical` counts games whose SAN was rewritten;
+    `rejected` are bad games in a good stream, listed in `rejects.tsv`. `skipped` are good games that the dataset
+    excludes (variants, custom starts, no moves, fewer than `min_plies`). `duplicates` are games whose moves occurred
+    before; they are kept and marked in the column `duplicate`. `noncanonical` counts games whose SAN was rewritten;
     `result_mismatches` those whose Result tag and movetext disagree (the tag wins unless it is `*`); `missing_results`
     those whose movetext ends without a result; `cut` those that their source truncates inside a word (the complete
     moves before it are kept). `notes` describe the layout of sources other than PGN. `salvaged` is the reason why a

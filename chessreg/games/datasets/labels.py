@@ -148,7 +148,7 @@ def get_label(name: str) -> Label:
 
 
 LABEL_ALIASES = {"joint": "piece"}
-"""The papers' names of labels that exist here under another name: Davis's joint label of color and type."""
+"""The papers' names of labels that have another name in chessreg: Davis's joint label of color and type."""
 
 
 def iterate_positions(

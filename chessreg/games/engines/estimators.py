@@ -224,8 +224,8 @@ def _find_opponents(counts: PairCounts, ratings: np.ndarray, player: int, joint:
 
 
 def _find_bound(rated: np.ndarray, games: np.ndarray, is_win: bool) -> float | None:
-    """Return the rating at which winning (or losing) all of these games has probability 0.05; None without
-    opponents."""
+    """Return the rating at which winning (losing, unless `is_win`) all games has probability 0.05; None without
+    opponents. `rated` float [n] are the opponents' ratings, and `games` int [n] the games against each."""
     if not len(rated):
         return None
     low, high = rated.min() - MAX_ELO_DISTANCE, rated.max() + MAX_ELO_DISTANCE

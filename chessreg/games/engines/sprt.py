@@ -54,7 +54,11 @@ class Sprt:
         return math.log(self.beta / (1 - self.alpha)), math.log((1 - self.beta) / self.alpha)
 
     def decision(self, counts: Sequence[int], values: Sequence[float]) -> str:
-        """Return `low` or `high`, or an empty string while the counts of outcomes decide nothing."""
+        """Return `low` or `high`, or an empty string while the evidence is not sufficient.
+
+        `counts` are the numbers of pairs with each outcome, and `values` the points of these outcomes, such as
+        COLOR_PAIR_VALUES.
+        """
         if sum(counts) < MIN_PAIRS:
             return ""
         ratio, (lower, upper) = compute_log_likelihood_ratio(counts, values, self.low, self.high), self.bounds

@@ -1,7 +1,7 @@
 """One UCI engine process, used directly through its pipes.
 
 python-chess's `SimpleEngine` costs about the time of 500 nodes per move (an event loop, a thread switch, and parsing of
-every info line). Here a move is one write, one or two reads and a search for the last score.
+every info line). In this module a move is one write, one or two reads and a search for the last score.
 
 No engine outlives its parent: the parent has the only write end of its standard input, which closes at any exit,
 including SIGKILL, and a UCI engine quits at end of file, even in mid-search. It runs in a separate session, so that

@@ -199,12 +199,14 @@ def compute_digest(path: Path, algorithm: str = "sha256") -> str:
 def make_network_error(url: str, error: Exception) -> ChessregError:
     """Return the error of a failed request, with the hint to repeat the command."""
     reason = getattr(error, "reason", None) or error
-    return ChessregError(f"cannot read {url}: {reason}", "check the network and run the same command: it resumes here")
+    return ChessregError(
+        f"cannot read {url}: {reason}", "check the network and run the same command: it resumes at this point"
+    )
 
 
 def make_disk_error(error: OSError, part: Path) -> ChessregError:
     """Return the error of a failed write; a full disk has another hint."""
     message = f"cannot write {part}: {describe_os_error(error)}"
     if is_disk_full(error):
-        return ChessregError(message, "free some space and run the same command: it resumes here")
+        return ChessregError(message, "free some space and run the same command: it resumes at this point")
     return BadInputError(message)

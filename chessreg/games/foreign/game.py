@@ -167,8 +167,8 @@ class ForeignGame:
     """One game as recorded in its file.
 
     `row` counts from 0. `white_tries` and `black_tries` are the tries of each turn (None if not recorded); `illegal`
-    has (ply, number, text) of each recorded illegal try. `source_columns` are values of the file without another field
-    here, such as its scores, unchanged.
+    has (ply, number, text) of each recorded illegal try. `source_columns` are values of the file without another
+    field, such as its scores, unchanged.
     """
 
     row: int

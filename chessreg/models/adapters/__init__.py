@@ -1,4 +1,5 @@
-"""Adapters: one file per architecture, registered by name. To add one, put a file here that registers itself."""
+"""Adapters: one file per architecture, registered by name. To add one, add a file to this package that registers
+itself."""
 
 import pkgutil
 

@@ -121,7 +121,7 @@ class MoveDistribution:
 
 @dataclass(frozen=True)
 class Mass:
-    """A probability, of which at most `unexplored` more lies behind prefixes below MIN_PREFIX_PROBABILITY."""
+    """A probability, of which at most `unexplored` more belongs to prefixes below MIN_PREFIX_PROBABILITY."""
 
     probability: float
     unexplored: float

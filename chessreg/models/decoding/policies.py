@@ -40,7 +40,7 @@ RESIGNATIONS = frozenset({"1-0", "0-1", "1/2-1/2"})
 class ModelTurn:
     """A turn of the model on `board`, whose prompt is in row `row` of the session. `key` names the draws.
 
-    `prompt` is set if the prompt and a move exceed the session's context; the row then contains something else, and the
+    `prompt` is set if the prompt and a move exceed the session's context; the row then contains other tokens, and the
     oldest tokens have to be dropped.
     """
 
@@ -410,7 +410,7 @@ class LegalPolicy(LegalMovePolicy):
 
 
 def check_policy(text: str, head: str) -> None:
-    """Raise BadInputError for the policy `value` and a model whose head predicts something else."""
+    """Raise BadInputError for the policy `value` and a model whose head has other outputs."""
     if text.partition(":")[0] == "value" and head not in ("action-value", "state-value"):
         raise make_no_values_error(head)
 

@@ -60,8 +60,8 @@ def sample_trees(
     encoding's).
 
     `temperature` has one value per key (0 is greedy). `boards` has the position of each row. A key names the draws of a
-    continuation, for example (seed, unit, ply, try); the step is added here, so the result does not depend on the rows
-    of a batch. Continuations share the nodes of their row's tree, and existing nodes are not recomputed: after the
+    continuation, for example (seed, unit, ply, try); this function adds the step, so the result does not depend on the
+    rows of a batch. Continuations share the nodes of their row's tree, and existing nodes are not recomputed: after the
     legal moves were scored, most texts cost nothing. Karvonen 2024 (chess_gpt_eval): at most 10 new characters, ending
     at a space.
     """

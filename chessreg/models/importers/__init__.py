@@ -1,6 +1,6 @@
 """Importing third-party checkpoints: one module per format, one registry, one verification for all.
 
-To add a format, put a file here that registers an object with the interface `registry.ImportFormat`.
+To add a format, add a file to this package that registers an object with the interface `registry.ImportFormat`.
 """
 
 import pkgutil

@@ -131,7 +131,8 @@ class EditSteps:
 
 
 def plan_linear_probe_edits(request: Request, size: DavisSize) -> Iterator[Step]:
-    """Yield the sweep that chooses, and edits with linear probes: by layer, of several layers and tokens, published."""
+    """Yield the steps of edits with linear probes: the sweep that chooses layer and α, the case of Figure 4, edits by
+    layer, edits of several layers and tokens, and edits as published."""
     step, layers = EditSteps(request, size).step, request.layers
     yield step(
         SWEEP_STEP, "choice of layer and α", size.sweep_games, 3 * layers * len(size.scales),

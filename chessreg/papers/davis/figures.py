@@ -97,7 +97,8 @@ def draw_violins(masses: PanelMasses, path: Path, title: str) -> None:
 
 
 def draw_square_maps(steps: CompleteSteps, path: Path) -> str:
-    """Draw the maps of the ICMLA paper: mean mass on the target board by piece and square, type Probe, chosen α."""
+    """Draw the maps of the ICMLA paper to `path`: mean mass on the target board by piece and square, type Probe, chosen
+    α. Return the command that prints the numbers."""
     from chessreg.games.boards.picture import HeatPanel, save_heatmaps
 
     best = get_chosen_edit(steps)

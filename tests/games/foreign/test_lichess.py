@@ -111,7 +111,7 @@ def test_a_broken_download_goes_on_from_where_it_was(server: Server, tmp_path: P
     server.break_at = 300_000
     with pytest.raises(ChessregError, match="broke at 300000 of 1024000 bytes") as caught:
         fetch_month("2013-01", tmp_path, server.url)
-    assert "resumes here" in caught.value.hint
+    assert "resumes at this point" in caught.value.hint
     part = tmp_path / f"{NAME}.part"
     assert part.stat().st_size == 300_000
     assert not (tmp_path / NAME).exists()
