@@ -26,6 +26,7 @@ from tui.data import job_rows
 from tui.data.job_rows import LogTail, list_job_pages
 from tui.screens import job as job_module
 from tui.screens.job import JobScreen
+from tui.screens.launch import FormScreen
 from tui.widgets.bars import FilterBar
 from tui.widgets.logview import LogView
 from tui.widgets.table import PageTable
@@ -367,6 +368,19 @@ async def test_read_only_offers_no_change(drive, queue: Any) -> None:
         before = queue.job("broken")
         await driver.press("R")
         assert queue.job("broken").state == before.state
+
+
+async def test_a_waiting_job_lends_its_settings_to_another_launch(drive, own_queue: Any) -> None:
+    """Also before it starts, when its run is not in the registry."""
+    own_queue.launch(own_queue.order("Gated", "patient", count=3))
+    async with drive(own_queue.folder) as driver:
+        await driver.go("jobs")
+        await driver.find_row("patient")
+        for keys in (["ctrl+l"], ["escape", "enter", "ctrl+l"]):  # from the list, and from the job's page
+            await driver.press(*keys)
+            assert isinstance(driver.screen, FormScreen)
+            assert driver.screen.form.typed == {"count": "3"}
+            assert "the form has the settings of" in driver.notices
 
 
 async def test_a_job_is_seen_to_finish(drive, own_queue: Any) -> None:

@@ -765,17 +765,25 @@ def list_kind_rows(session: Session) -> list[Row]:
 
 
 def read_run_form(session: Session, run_id: UUID) -> Form:
-    """Return the form of a run's kind with the settings that were given to the run, except its name."""
+    """Return the form of a run's kind with the settings that were given to the run, except its name.
+
+    A run that has not started is read from its job.
+    """
     from chessreg.entities.run import format_typed_reference
-    from chessreg.runs.kind import find_kind_of_record
+    from chessreg.runs.kind import find_own_kind, find_recorded_kind
 
     with session.database.read() as sql:
-        run = sql.get_one(tables.Run, run_id)
-        record = sql.get_one(tables.KindRecord, (run.kind, run.version))
-        kind = find_kind_of_record(record, session.store.read_only)
-        form = Form(kind, record.source if ".py:" in record.source else record.name)
-        settings = flatten_settings(run.spec)
-        for key in form.every_key & settings.keys() & set(run.explicit):
+        run = sql.get(tables.Run, run_id)
+        if run is not None:
+            name, spec, explicit = run.kind, run.spec, run.explicit
+            source = sql.get_one(tables.KindRecord, (run.kind, run.version)).source
+        else:
+            job = sql.scalars(select(tables.Job).where(tables.Job.run_id == run_id).limit(1)).one()
+            name, spec, explicit, source = job.kind, *(job.detail[key] for key in ("spec", "explicit", "source"))
+        kind = find_own_kind(name) or find_recorded_kind(source, session.store.read_only)
+        form = Form(kind, source if ".py:" in source else name)
+        settings = flatten_settings(spec)
+        for key in form.every_key & settings.keys() & set(explicit):
             value = settings[key]
             if isinstance(value, list) and value:
                 form.typed[key] = ",".join(format_typed_reference(sql, each) for each in value)

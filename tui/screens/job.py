@@ -275,6 +275,12 @@ class JobScreen(JobActionsScreen, PartsScreen):
     def command(self) -> str:
         return f"chessreg attach {show.abbreviate_id(self.job_id)}"
 
+    def action_launch(self) -> None:
+        from tui.screens.launch import open_run_form
+
+        if self.view is not None:
+            open_run_form(self, self.view.job["run_id"], self.crumb)
+
     @work(group="run")
     async def action_run(self) -> None:
         """Open the run of the job, if it has started."""
