@@ -278,7 +278,7 @@ def print_relative_norms(home: Home, run_id: str) -> None:
     except NotFoundError:
         return
     for found in measured:
-        share = f"{float(f'{100 * found.share:.2g}'):g} % of the residual's mean norm ({found.residual:.4g} in sample games)"
+        share = f"{found.compute_percent(1):g} % of the residual's mean norm ({found.residual:.4g} in sample games)"
         equal = f"--intervention.scale {found.scale:g} makes it as long as the residual"
         click.echo(f"layer {found.layer}: its norm is {share}; {equal}", err=True)
 

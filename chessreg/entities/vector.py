@@ -47,14 +47,13 @@ class RelativeNorm(NamedTuple):
     residual: float
 
     @property
-    def share(self) -> float:
-        """The vector's norm as a share of the residual's."""
-        return self.norm / self.residual
-
-    @property
     def scale(self) -> float:
         """The `--intervention.scale`, with two digits, at which the vector is as long as the residual."""
         return float(f"{self.residual / self.norm:.2g}")
+
+    def compute_percent(self, scale: float) -> float:
+        """Return the length of the scaled vector in percent of the residual's, with two digits."""
+        return float(f"{100 * abs(scale) * self.norm / self.residual:.2g}")
 
 
 def measure_relative_norms(

@@ -263,13 +263,9 @@ def format_equal_scales(norms: Sequence[RelativeNorm]) -> str:
 
 
 def format_scale_note(scale: float, norms: Sequence[RelativeNorm]) -> str:
-    """Return the length of scaled vectors as a share of the residual's, and the scale at which they are equal.
-
-    >>> format_scale_note(200, [RelativeNorm(3, 0.5, 100.0)])
-    'scale 200 adds 100 % of the residual stream\'s length; scale 200 makes it as long as the residual stream at layer 3'
-    """
-    shares = sorted(100 * abs(scale) * norm.share for norm in norms)
-    between = " to ".join(dict.fromkeys(f"{float(f'{share:.2g}'):g}" for share in (shares[0], shares[-1])))
+    """Return the length of scaled vectors as a share of the residual's, and the scale at which they are equal."""
+    percents = sorted(norm.compute_percent(scale) for norm in norms)
+    between = " to ".join(f"{percent:g}" for percent in dict.fromkeys((percents[0], percents[-1])))
     return f"scale {scale:g} adds {between} % of the residual stream's length; {format_equal_scales(norms)}"
 
 
