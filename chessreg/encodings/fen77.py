@@ -289,7 +289,8 @@ class FenCharacters(ABC):
 
     @abstractmethod
     def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
-        """Return the answer that a move is. Raises BadInputError for a move that is none."""
+        """Return the ids of a move's answer, without an end token. Raises BadInputError for a move that the model
+        cannot write."""
 
     @property
     def forms(self) -> tuple[Form, ...]:

@@ -397,7 +397,8 @@ class MoveTokens:
 
     @cached_property
     def forms(self) -> tuple[Form, ...]:
-        """Return one form for each sequence of tokens before the last one, grouping moves that share it."""
+        """Return the forms of all moves: for each position in a move, the ids that may be there. Moves that share all
+        tokens but the last are one form."""
         continuations: dict[tuple[int, ...], set[int]] = {}
         for ids in self._moves:
             continuations.setdefault(ids[:-1], set()).add(ids[-1])

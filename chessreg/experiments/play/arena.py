@@ -131,7 +131,7 @@ class Arena:
                 game.advise(answer)
             else:
                 game.push(answer.move)
-        self._turn_over()
+        self._replace_ended_games()
         self._compact()
         busy_rows = self.drafts.keys() | self.pending_answers.keys()
         ready_rows = [r for r, game in enumerate(self.games) if game and game.is_model_to_move and r not in busy_rows]
@@ -149,7 +149,7 @@ class Arena:
                 del self.drafts[row]
                 self._get_game(row).take(choice)
         self.work_s += time.perf_counter() - start
-        self._turn_over()
+        self._replace_ended_games()
         self.tick(filter(None, self.games))
 
     def _wait_for_engines(self) -> None:
@@ -159,7 +159,7 @@ class Arena:
         self.wait_s += time.perf_counter() - start
         self.tick(filter(None, self.games))
 
-    def _turn_over(self) -> None:
+    def _replace_ended_games(self) -> None:
         """Remove ended games, add new ones, and query the engines whose turn it is."""
         self._free_ended_rows()
         self._fill()

@@ -216,7 +216,8 @@ def build_player_key(session: Session, match: tables.Match, run: tables.Run, is_
 
 
 def note_elos(player: RatedPlayer, opponent: RatedPlayer, extra: dict[str, Any], color: chess.Color) -> None:
-    """Collect the ratings in the tags of a tournament's game."""
+    """Append the Elo ratings in the tags of a tournament's game, `extra`, to the `elos` of both players. `color` is the
+    color of `player`."""
     player_tag, opponent_tag = ("white_elo", "black_elo") if color else ("black_elo", "white_elo")
     for rated_player, name in ((player, player_tag), (opponent, opponent_tag)):
         if isinstance(extra.get(name), int):

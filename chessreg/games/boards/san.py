@@ -221,7 +221,11 @@ def _find_rivals(m: _MoveSlice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _write_letters(m: _MoveSlice, ply: np.ndarray, mate: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Return the characters of each ply with its move number and separator, uint8 [plies, 15]; zeros are unused."""
+    """Return the characters of each ply with its move number and separator, uint8 [plies, 15]; zeros are unused.
+
+    `m` has the moves, `ply` int [plies] their numbers in the game from 0. `mate` and `last` select the mating plies and
+    the last ply of each game.
+    """
     n = len(ply)
     letters = np.zeros((_WIDTH, n), np.uint8)
     number = np.where(ply % 2 == 0, ply // 2 + 1, 0)

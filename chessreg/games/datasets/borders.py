@@ -213,7 +213,7 @@ def iterate_games(block: bytes, first_line: int) -> Iterator[RawGame]:
             border = _find_header_end(text)
         tags, moves = text[:border], text[border:]
         if game is not None:
-            if tags and game.takes_tags(tags):
+            if tags and game.can_take_tags(tags):
                 game.tags.append(tags)
                 game.moves, game.line = [moves], game.line if game.tags[0].strip() else line
                 continue
@@ -235,7 +235,7 @@ class _OpenGame:
     line: int
     names: set[str] = field(default_factory=set)
 
-    def takes_tags(self, tags: str) -> bool:
+    def can_take_tags(self, tags: str) -> bool:
         """Return whether the game has no moves so far and none of these tags."""
         if _MOVE_LIKE.search(_skip_comments(self.moves[-1])):
             return False
