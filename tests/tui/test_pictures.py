@@ -100,7 +100,14 @@ def test_boards(picture: Any, session: Session) -> None:
         await driver.press("5")
 
     row = first_row(session, "plain", "game")
-    picture(steps, "[games]", row["termination"], f"{row['first_try_legal']}/{row['turns']}", "plain", "sure")
+    picture(
+        steps,
+        "[games]",
+        row["termination"].replace("_", " "),
+        f"{row['first_try_legal']}/{row['turns']}",
+        "plain",
+        "sure",
+    )
 
 
 def test_queries(picture: Any) -> None:

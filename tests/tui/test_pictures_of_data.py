@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from chessreg.entities import load_entity
+from chessreg.entities.vector import RelativeNorm
 from chessreg.queries.compare import compare_runs
 from chessreg.session import Session
+from tui.model_process import ModelProcess
 
 
 @pytest.fixture
@@ -126,7 +128,12 @@ def test_f1_by_class(picture: Any) -> None:
 
 
 @pytest.mark.trained
-def test_norms_by_layer(picture: Any, study: Session) -> None:
+def test_norms_by_layer(picture: Any, study: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def measured(self: ModelProcess, run: str) -> list[RelativeNorm]:
+        return [RelativeNorm(layer, 0.5, 100.0) for layer in range(3)]
+
+    monkeypatch.setattr(ModelProcess, "measure_scales", measured)
+
     async def steps(driver: Any) -> None:
         await driver.press(*tabs(4))
         await driver.stand_on("skill")

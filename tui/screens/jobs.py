@@ -203,7 +203,7 @@ PROGRESS = TableColumn(
     least=10,
     tone=lambda row: choose_state_tone(row["state"]),
 )
-UNITS = TableColumn("done", "units stored", right=True, text=show.format_units_done)
+UNITS = TableColumn("done", "stored", right=True, text=show.format_units_done)
 PACE = TableColumn("pace", "pace", text=show.format_job_pace, whole=True, role="detail")
 ON = TableColumn("executor", "on", role="detail")
 MACHINE = TableColumn("machine", "machine", text=lambda row: show.format_host(row["machine"]), widest=20, role="detail")

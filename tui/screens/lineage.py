@@ -35,7 +35,7 @@ def format_node_state(row: Row) -> str:
 
 
 COLUMNS = (
-    TableColumn("what", "lineage", text=format_node, widest=120, least=30),
+    TableColumn("what", "lineage", text=format_node, widest=120, least=30, role="key"),
     TableColumn("short", "id", text=lambda row: show.abbreviate_id(row["id"][-6:])),
     TableColumn("state", "state", text=format_node_state),
     TableColumn("settings", "settings", widest=60, least=16),

@@ -246,7 +246,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
         if details is None:
             return
         keep_cursor, self.thing = self.thing is not None, details
-        self.update_summary()
+        self.query_one("#summary", Static).update("\n".join(filter(None, [details.summary, details.annotations])))
         if noun == "vector" and not keep_cursor:
             self.run_exclusive(self.measure_scales, "scales")
         strip = self.query_one(PaneStrip)
@@ -254,13 +254,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
         strip.place = min(strip.place, len(strip.names) - 1)
         self.show_part(keep_cursor)
 
-    scales = ""  # of a vector: the scales at which it is as long as the model's residual
-
-    def update_summary(self) -> None:
-        """Show the summary of the entity, its annotations, and the scales of a vector."""
-        if self.thing is not None:
-            lines = [self.thing.summary, self.thing.annotations, self.scales]
-            self.query_one("#summary", Static).update("\n".join(filter(None, lines)))
+    legend = ""  # of a vector: the scales at which it is as long as the model's residuals
 
     async def measure_scales(self) -> None:
         """Show the scales at which the vectors are as long as the model's residuals, if they can be measured."""
@@ -268,9 +262,9 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
 
         with suppress(ChessregError):
             if norms := await self.app.model.measure_scales(self.thing_id.hex):
-                self.scales = f"intervention.{format_equal_scales(norms)}"
+                self.legend = f"intervention.{format_equal_scales(norms)}"
         self.require_shown()
-        self.update_summary()
+        self.show_part(keep=True)
 
     @property
     def part(self) -> Part | None:
@@ -280,7 +274,8 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
         if (part := self.part) is None:
             return
         columns = [replace(column, widest=90) for column in entity_rows.make_entity_columns(part.columns, part.rows)]
-        self.query_one(PageTable).set_title(part.name.removesuffix(f" {len(part.rows):,}"))  # the table adds it
+        title = part.name.removesuffix(f" {len(part.rows):,}")  # the table adds it
+        self.query_one(PageTable).set_title(title, self.legend if title == "layers" else "")
         self.query_one(PageTable).show(ListPages(part.rows), part.rows[:200], columns=columns, keep=keep)
         self.set_class(part.chart is not None, "-chart")
         if part.chart is not None:
