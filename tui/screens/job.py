@@ -349,7 +349,7 @@ def format_job_summary(view: JobView) -> str:
         job["name"] or "",
         f"job {show.abbreviate_id(job['id'])}",
         f"shard {format_shard(job)}" if format_shard(job) else "",
-        f"{show.format_units_done(job)} units stored" if job["units"] else "",
+        f"{show.format_units_done(job)} units" if job["units"] else "",
         show.format_job_pace(job),
         f"{job['executor']} on {show.format_host(job['machine'])}" if job["machine"] else job["executor"],
         f"partition {job['partition']}" if job["partition"] else "",
