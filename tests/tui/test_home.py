@@ -296,7 +296,7 @@ async def test_an_empty_registry_is_filled_from_inside(drive, tmp_path: Path, mo
         assert "D  the demo" in driver.text
         assert "D demo" in driver.lines[-1]
         await driver.press("D")
-        assert "Run the demo here?" in driver.text
+        assert "Run the demo in this registry?" in driver.text
         await driver.press("n", "A", "e", "ctrl+u")
         await driver.type(str(tmp_path / "no.pgn"))
         await driver.press("enter")

@@ -297,10 +297,10 @@ async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_mo
             while "Here" not in driver.text:
                 await driver.pilot.pause(0.02)
         await driver.pilot.press("escape")
-        assert screen.is_asking
+        assert screen.asking
         os.kill(process.pid, signal.SIGCONT)
         await driver.press("H")
-        assert not screen.is_asking
+        assert not screen.asking
         assert screen.scale == 5.0
         assert screen.answer.scales in ((5.0,), ())
         os.kill(process.pid, signal.SIGKILL)
@@ -341,7 +341,7 @@ async def test_a_position_that_the_lab_refuses_is_shown_without_the_answer_befor
     async with drive(size=(160, 45), start="lab") as driver:
         lab = driver.screen
         assert lab.answer is not None
-        lab.go(sans)
+        lab.show_moves(sans)
         assert not lab.has_current_answer, "nor are its moves played before the next answer"
         await driver.settle()
         assert driver.screen.query_one(Banner).message
