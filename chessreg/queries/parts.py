@@ -43,6 +43,7 @@ BATCH_UNITS = 300_000  # units whose numbers are computed at once, to bound the 
 MOST_FILES = 2_000
 MOST_ATTEMPTS = 20  # at an answer while other processes change the registry
 SUFFIX = ".numbers.zip"
+PARTIAL_SUFFIX = ".numbers.partial"  # of files that are still being written
 STATISTICS = "statistics"
 ROWS = "rows.json"
 TABLE_SUFFIX = ".arrow"
@@ -351,11 +352,12 @@ def read_numbers(path: Path) -> PartNumbers | None:
 
 
 def write_numbers(path: Path, part: PartNumbers) -> None:
-    """Write the numbers of a part. Remove the oldest files above MOST_FILES. Raises OSError."""
+    """Write the numbers of a part. Remove the oldest files above MOST_FILES, and those of killed writers. Raises
+    OSError."""
     import pyarrow as pa
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{uuid4().hex}{mirror.PART_SUFFIX}")
+    aside = path.with_name(f"{uuid4().hex}{PARTIAL_SUFFIX}")
     try:
         with zipfile.ZipFile(aside, "x") as packed:
             packed.writestr(ROWS, json.dumps(part.rows))
@@ -368,7 +370,11 @@ def write_numbers(path: Path, part: PartNumbers) -> None:
         aside.rename(path)
     finally:
         aside.unlink(missing_ok=True)
-    files = [*path.parent.glob(f"*{SUFFIX}")]
-    if len(files) > MOST_FILES:
-        for old in sorted(files, key=lambda file: file.stat().st_mtime)[: len(files) - MOST_FILES]:
-            old.unlink(missing_ok=True)
+    files = sorted(path.parent.glob(f"*{SUFFIX}"), key=lambda file: file.stat().st_mtime)
+    killed = [
+        file
+        for file in path.parent.glob(f"*{PARTIAL_SUFFIX}")
+        if time.time() - file.stat().st_mtime > mirror.STALE_SECONDS
+    ]
+    for old in (*files[:-MOST_FILES], *killed):
+        old.unlink(missing_ok=True)

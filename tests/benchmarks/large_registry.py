@@ -37,9 +37,12 @@ SERIES = {
 DRAW = "(((n + 1) * 7919 + {seed}) * 104729 + n / 7) % 999983 % {modulus}"
 MOVES = {
     "sqlite": "randomblob(2 * ({plies}))",
-    "postgresql": "decode(repeat(md5(n::text), ({plies}) / 8), 'hex')",
+    "postgresql": "decode(repeat(md5(n::text), (({plies}) / 8)::int), 'hex')",
 }
-TRIES = {"sqlite": "zeroblob(({plies}) / 2)", "postgresql": "decode(repeat('00', ({plies}) / 2), 'hex')"}
+TRIES = {
+    "sqlite": "zeroblob(({plies}) / 2)",
+    "postgresql": "decode(repeat('00', (({plies}) / 2)::int), 'hex')",
+}
 
 
 def draw(seed: int, modulus: int) -> str:
