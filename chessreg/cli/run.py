@@ -184,7 +184,8 @@ class KindCommand(click.Command):
         hidden_count = sum(map(len, list(sections.values())[2:]))
         if not is_complete and hidden_count:
             variant_flag = f" {format_flag([tag])} {value}" if value in variants else ""
-            counts = f"{hidden_count} more settings and {len(self.execution)} execution options"
+            more = "1 more setting" if hidden_count == 1 else f"{hidden_count} more settings"
+            counts = f"{more} and {len(self.execution)} execution options"
             formatter.write(f"\n{counts}:\n  {ctx.command_path}{variant_flag} --help-all\n")
 
     def execute(self, **params: Any) -> None:

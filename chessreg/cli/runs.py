@@ -128,6 +128,8 @@ def compare(home: Home, references: tuple[str, ...], only: str | None) -> None:
     if comparison.metrics:
         click.echo(f"\nmetrics, and differences from {labels[0]}; rates are fractions of 1, losses are in nats")
         print_metrics(headings, comparison.metrics)
+    for note in comparison.notes:
+        click.echo(note, err=True)
 
 
 def print_metrics(labels: list[str], metrics: list[Metric]) -> None:

@@ -148,6 +148,7 @@ class RunComparison:
     kinds: list[str]
     differing: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # group → fact → a value for each subject
     metrics: list[Metric] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what a reader of the metrics must know
 
     def __repr__(self) -> str:
         return repr(self._make_rows())
@@ -193,6 +194,7 @@ class RunComparison:
                  "differences": [d._asdict() if d else None for d in m.differences]}
                 for m in self.metrics
             ],
+            "notes": self.notes,
         }  # fmt: skip
 
 
@@ -349,9 +351,12 @@ def measure_beyond_controls(database: Database, comparison: RunComparison) -> li
         for control in ("random", "shuffled"):
             values = [estimate_beyond_control(rows, subject, f"minus_{control}", unit) for subject in subjects]
             if any(value.value is not None for value in values):
-                draws = [d for row in rows if (d := row.get(f"{control}_draws")) and d < FEW_CONTROL_DRAWS]
-                few = f" ({min(draws)} played; below {FEW_CONTROL_DRAWS} the interval is too narrow)" if draws else ""
-                controls.append(Metric(f"{measure}, minus {control} directions{few}", values, [None] * len(subjects)))
+                draws = sorted({number for row in rows if (number := row.get(f"{control}_draws"))})
+                count = " to ".join(map(str, dict.fromkeys((draws[0], draws[-1])))) + " " if draws else ""
+                name = f"{measure}, minus {count}{control} {'direction' if draws == [1] else 'directions'}"
+                controls.append(Metric(name, values, [None] * len(subjects)))
+                if draws and draws[0] < FEW_CONTROL_DRAWS:
+                    comparison.notes.append(f"{name}: below {FEW_CONTROL_DRAWS}, the interval is too narrow")
     return controls
 
 

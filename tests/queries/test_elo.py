@@ -265,8 +265,8 @@ def test_compare_shows_an_edit_beyond_the_controls_that_it_is_given(database, co
     found = compare_runs(database, ["plain", "negative", "random-0", "random-1", "shuffled-0", "shuffled-1"])
     row = edited(database)
     for control in ("random", "shuffled"):
-        few = "(2 played; below 5 the interval is too narrow)"
-        metric = next(m for m in found.metrics if m.name == f"score, minus {control} directions {few}")
+        metric = next(m for m in found.metrics if m.name == f"score, minus 2 {control} directions")
+        assert f"{metric.name}: below 5, the interval is too narrow" in found.notes
         ends = tuple(row[f"minus_{control}{end}"] for end in ("", "_low", "_high"))
         assert [tuple(v) for v in metric.values] == [(None,) * 3, ends, *[(None,) * 3] * 4]
     plain = compare_runs(database, ["plain", "negative"])

@@ -309,10 +309,10 @@ class Play(Kind):
         "opening",
         "policy",
         "adjudication",
-        "stop",
         "intervention.vector",
         "intervention.layers",
         "intervention.scale",
+        "intervention.control",
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": PAPER,

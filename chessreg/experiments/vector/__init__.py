@@ -63,7 +63,7 @@ class Vector(Kind):
         "skill.bins",
         "cascade_scale",
         "direction_norm",
-        "side",
+        "seed",
     )
     example = "--source contrastive --cache reference-fit --first-ply 4"
     tables = ("metric_point",)
