@@ -1,9 +1,12 @@
 -- Views over the registry's tables, for the catalogue and for users' SQL. Each begins with a `-- view:` line.
 
 -- view: named
--- The current name of each named object. A name that several objects share is written name@host.
+-- The current name of each named object. A name that several objects share is written name@host, or name@ID if they
+-- also share the host.
 SELECT noun, target,
-       CASE WHEN count(*) OVER (PARTITION BY noun, value) > 1 THEN value || '@' || host ELSE value END AS name
+       CASE WHEN count(*) OVER (PARTITION BY noun, value) = 1 THEN value
+            WHEN count(*) OVER (PARTITION BY noun, value, host) = 1 THEN value || '@' || host
+            ELSE value || '@' || right(target::VARCHAR, 6) END AS name
 FROM (
     SELECT noun, target, value, host,
            row_number() OVER (PARTITION BY noun, target ORDER BY "at" DESC, value) AS place

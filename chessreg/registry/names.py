@@ -1,7 +1,7 @@
 """Names and other annotations of entities, and the lookup from a user's reference to an id.
 
 A name is a label, not an identity: it can be assigned, moved and withdrawn. After a merge, two machines may have used
-the same name, which is then shown as name@host.
+the same name, which is then shown as name@host, or name@ID if both are of one host.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import socket
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -219,37 +219,54 @@ def require_free_name(session: Session, noun: str, target: UUID | str, name: str
 
 
 def read_noun_names(session: Session, noun: str) -> dict[UUID, str]:
-    """Return id → name for all named entities of a noun. A name shared by several is written name@host."""
+    """Return id → name for all named entities of a noun. A name shared by several is written as by
+    `format_shared_name`."""
     rows = session.execute(
         select(CURRENT_ANNOTATIONS.c.target, CURRENT_ANNOTATIONS.c.value, CURRENT_ANNOTATIONS.c.host)
         .where(CURRENT_ANNOTATIONS.c.noun == noun, CURRENT_ANNOTATIONS.c.word == tables.AnnotationWord.NAME.value)
         .order_by(CURRENT_ANNOTATIONS.c.at, CURRENT_ANNOTATIONS.c.value)
     ).all()
     newest = {target: (value, host) for target, value, host in rows}
-    values = [value for value, _ in newest.values()]
-    shared_values = {value for value, holders in Counter(values).items() if holders > 1}
+    hosts = defaultdict(list)
+    for value, host in newest.values():
+        hosts[value].append(host)
     return {
-        UUID(hex=target): f"{value}@{host}" if value in shared_values else value
+        UUID(hex=target): format_shared_name(value, host, target, hosts[value])
         for target, (value, host) in newest.items()
     }
+
+
+def format_shared_name(name: str, host: str, target: str, hosts: Sequence[str]) -> str:
+    """Return the name of an entity as lists show it. `hosts` are those of all entities with this name.
+
+    >>> format_shared_name("mine", "box", "0" * 32, ["box"])
+    'mine'
+    >>> format_shared_name("mine", "box", "0" * 32, ["box", "gpu"])
+    'mine@box'
+    >>> format_shared_name("mine", "box", "0" * 32, ["box", "box"])
+    'mine@000000'
+    """
+    if len(hosts) < 2:
+        return name
+    return f"{name}@{host if hosts.count(host) == 1 else shorten_id(target)}"
 
 
 def read_names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID, str]:
     """Return id → name for the given entities. Faster than `read_noun_names` for a few of many entities."""
     id_hexes, name = sorted({id.hex for id in ids}), tables.AnnotationWord.NAME
     newest: dict[str, tuple[str, str]] = {}
-    holders: dict[str, set[str]] = defaultdict(set)
+    holders: dict[str, dict[str, str]] = defaultdict(dict)  # name → target → host
     for target, value, host in _iter_names(session, noun, id_hexes):
         newest[target] = (value, host)
-        holders[value].add(target)
+        holders[value][target] = host
     # Other holders of these names, by the index of values: the view would number every annotation of the noun.
     log = tables.Annotation
     query = select(log.target).where(log.noun == noun, log.word == name)
     others = {target for (target,) in select_by_keys(session, query, log.value, sorted(holders))}
-    for target, value, _ in _iter_names(session, noun, sorted(others.difference(id_hexes))):
-        holders[value].add(target)
+    for target, value, host in _iter_names(session, noun, sorted(others.difference(id_hexes))):
+        holders[value][target] = host
     return {
-        UUID(hex=target): f"{value}@{host}" if len(holders[value]) > 1 else value
+        UUID(hex=target): format_shared_name(value, host, target, [*holders[value].values()])
         for target, (value, host) in newest.items()
     }
 
@@ -316,14 +333,14 @@ def suggest_names(session: Session, noun: str, reference: str) -> list[str]:
 
 
 def find_by_name(session: Session, noun: str, reference: str) -> list[UUID]:
-    """Return the ids of entities named `reference` (name or name@host). Results of runs are found by the run's name
-    too."""
+    """Return the ids of entities named `reference` (name, name@host or name@ID). Results of runs are found by the
+    run's name too."""
     holders = _find_holders(session, noun, reference)
     if not holders and "@" in reference:
-        name, _, host = reference.rpartition("@")
-        holders = [
-            (target, found_host) for target, found_host in _find_holders(session, noun, name) if found_host == host
-        ]
+        name, _, suffix = reference.rpartition("@")
+        named = _find_holders(session, noun, name)
+        holders = [(target, host) for target, host in named if host == suffix]
+        holders = holders or [(target, host) for target, host in named if suffix == shorten_id(target)]
     table = get_noun_table(noun)
     if not holders and has_run_column(table):
         runs = find_by_name(session, "run", reference)

@@ -205,6 +205,10 @@ def test_a_name_given_on_two_machines_is_told_apart_by_the_host(database: Databa
         assert names.resolve_id(session, "run", "best@box2") == two
         with pytest.raises(BadInputError, match="best@box1"):
             names.resolve_id(session, "run", "best")
+        from_host(session, "box1", two)  # two registries of one machine
+        shown = {id: f"best@{id.hex[-6:]}" for id in (one, two)}
+        assert names.read_noun_names(session, "run") == names.read_names_of(session, "run", shown) == shown
+        assert {id: names.resolve_id(session, "run", name) for id, name in shown.items()} == {one: one, two: two}
 
 
 def test_what_is_not_there_brings_names_that_come_near(database: Database, rows: Any) -> None:
