@@ -110,7 +110,7 @@ def test_ratings_without_a_known_opponent_say_what_to_give(here):
 def test_aggregates_stand_in_a_table_of_their_own(here):
     report = here.json("import", "results", MEANS, "--rename", "sample_8layers=eight")
     assert (report["aggregates"], report["models"]) == (4, {"sample_8layers": 4})
-    answer = here.json("query", "interventions of others")
+    answer = here.json("query", "imported interventions")
     assert {row["checkpoint"] for row in answer["rows"]} == {"eight"}
 
 

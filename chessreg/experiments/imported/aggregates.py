@@ -64,7 +64,7 @@ class ImportedAggregates(ImportedFile):
     name = "imported-aggregates"
     tables = ("metric_point",)
     spec = ImportedAggregatesSpec
-    queries = ("interventions of others",)
+    queries = ("imported interventions",)
     example = "--file sample"
 
     def units(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> int:

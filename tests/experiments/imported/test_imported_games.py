@@ -229,7 +229,7 @@ def test_aggregates_become_arms_with_their_interventions(session):
         "high": 0.29,
     }
     assert {p.name for p in points if p.unit == 3} == {"pct_games_without_illegal_forfeit", "low", "high"}
-    table = session.query("interventions of others").rows
+    table = session.query("imported interventions").rows
     assert [(r["intervention"], r["opening"], r["value"], r["n"]) for r in table] == [
         ("contrastive:skill L5 x0.3", "random:20", 0.25, 400),
         ("probe:skill L6 x0.5", "random:20", 0.2, 400),

@@ -1,4 +1,4 @@
--- title: interventions of others
+-- title: imported interventions
 -- topic: board edits
 -- question: Which scores did published grid searches of interventions report?
 -- aliases: grid search, imported aggregates, published interventions
