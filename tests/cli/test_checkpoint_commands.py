@@ -85,7 +85,8 @@ def test_an_import_prints_and_keeps_how_well_the_model_predicts_games(here: Any,
     source = nanogpt(tmp_path / "ckpt.pt", vocabulary=34)
     (tmp_path / "vocab.json").write_text(json.dumps({text: number for number, text in enumerate(characters)}))
     assert here("import", "checkpoint", source, "--vocabulary", "vocab.json", "--name", "tiny") == 0
-    loss, entropy = (re.search(rf"^{name} .* nats.* +([\d.]+)$", here.out, re.M)[1] for name in ("loss", "entropy"))
+    names = "loss on sample games", "loss of token frequencies alone"
+    loss, entropy = (re.search(rf"^{name}, nats per token +([\d.]+)$", here.out, re.M)[1] for name in names)
     assert float(loss) > float(entropy)
     warning = "warning: the model does not predict the sample games: "
     assert warning in here.err

@@ -255,6 +255,7 @@ def test_a_narrow_table_keeps_the_differences_from_the_controls(database, contro
     assert "-0.500 [" in "".join(table)  # minus the random direction
     assert hidden.startswith("not shown:")
     assert "delta_" not in hidden.replace("delta_elo", "")
+    assert "minus_" not in hidden
     assert " score," in hidden
 
 
