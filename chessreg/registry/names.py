@@ -31,6 +31,12 @@ LOOKS_LIKE_ID = re.compile(r"[0-9a-f]{6,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{
 ID_PART = re.compile(r"[0-9a-f-]{2,}")
 CLOCK_STEP = timedelta(microseconds=1)
 LATEST_TIME = datetime.max.replace(tzinfo=UTC) - CLOCK_STEP  # clocks of other machines may be wrong
+TEXT_NAMES = {
+    tables.AnnotationWord.TAG: "tag",
+    tables.AnnotationWord.NOTE: "note",
+    tables.AnnotationWord.INVALID: "reason",
+}
+"""Annotation with a text → the word for the text in messages."""
 CURRENT_ANNOTATIONS = view(
     "annotation_now", column("noun"), column("target"), column("word"), column("value"), column("host"), column("at")
 )
@@ -115,7 +121,7 @@ def add_annotation(
 
     Does nothing if the entity has the annotation already, so an interrupted command can be repeated. A new name
     replaces the entity's earlier names (`add_name` keeps them). Raises BadInputError for an unknown word, an invalid
-    name, a name that another entity of this noun has, an empty note or tag, or a tag of several lines.
+    name, a name that another entity of this noun has, an empty text, or a tag of several lines.
     """
     try:
         annotated = tables.AnnotationWord(word)
@@ -125,8 +131,8 @@ def add_annotation(
         ) from None
     get_noun_table(noun)
     target_hex = target.hex if isinstance(target, UUID) else UUID(target).hex
-    if annotated in (tables.AnnotationWord.TAG, tables.AnnotationWord.NOTE) and not withdrawn:
-        require_annotation_text(word, value)
+    if annotated in TEXT_NAMES and not withdrawn:
+        require_annotation_text(annotated, value)
     if annotated is tables.AnnotationWord.NAME and not withdrawn:
         require_free_name(session, noun, target_hex, value)
         for old in _read_annotation_values(session, noun, target_hex, annotated):
@@ -136,10 +142,10 @@ def add_annotation(
         _append_annotation(session, noun, target_hex, annotated, value, withdrawn)
 
 
-def require_annotation_text(word: str, value: str) -> None:
-    """Raise BadInputError for an empty note or tag, and for a tag with control characters, which no filter can name."""
+def require_annotation_text(word: tables.AnnotationWord, value: str) -> None:
+    """Raise BadInputError for an empty text, and for a tag with control characters, which no filter can name."""
     if not value.strip():
-        raise BadInputError(f"the {word} is empty", f"give the text of the {word}")
+        raise BadInputError(f"the {TEXT_NAMES[word]} is empty", "give a text")
     if word == tables.AnnotationWord.TAG and not value.isprintable():
         raise BadInputError(f"{clip_text(value)!a} cannot be a tag", "use one line of text, or add a note instead")
 

@@ -51,7 +51,7 @@ def read_annotations(session: Session, noun: str, ids: Sequence[UUID] | None = N
             "starred": bool(texts["star"]),
             "pinned": bool(texts["pin"]),
             "archived": bool(texts["archive"]),
-            "invalid": "; ".join(texts["invalid"]) if texts["invalid"] else None,
+            "invalid": "; ".join(texts["invalid"]) or "no reason" if texts["invalid"] else None,
         }
         for target, texts in annotations.items()
     }

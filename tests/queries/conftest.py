@@ -31,7 +31,7 @@ class Maker:
 
     def say(self, noun, id, word, value="", withdrawn=False):
         with self.database.write() as session:
-            add_annotation(session, noun, id, word, value, withdrawn)
+            add_annotation(session, noun, id, word, value or ("wrong" if word == "invalid" else ""), withdrawn)
 
     def machine(self, host="box1"):
         found = make_uuid(hash_canonical_json(host))

