@@ -157,7 +157,10 @@ def format_block(language: str, lines: Sequence[str]) -> str:
 
 
 def format_layer_table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:
-    """Return a Markdown table of the columns that have a value in any row."""
+    """Return a Markdown table of the columns that have a value in any row, except `run_id` and `name`.
+
+    `columns` are the headings by column name.
+    """
     headings = {name: heading for name, heading in columns.items() if name not in ("run_id", "name")}
     headings = {name: heading for name, heading in headings.items() if any(row.get(name) is not None for row in rows)}
     lines = [f"| {' | '.join(headings.values())} |", f"|{' --- |' * len(headings)}"]

@@ -116,7 +116,10 @@ def open_corpus(
 
 
 def _map_columns(folder: Path, columns: Columns, run_id: str | None) -> dict[str, np.ndarray] | None:
-    """Return the columns of a corpus, or None if it is missing or damaged."""
+    """Return the columns of a corpus mapped into memory, or None if it is missing or damaged.
+
+    Marks the corpus as used now, and by `run_id` if given.
+    """
     try:
         with contextlib.suppress(PermissionError):  # a store that is open for reading only
             os.utime(folder)  # gc leaves new folders alone

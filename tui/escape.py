@@ -49,7 +49,7 @@ class AltKeyParser(XTermParser):
 
 
 def install_parser() -> None:
-    """Make Textual's drivers use this parser."""
+    """Make Textual's drivers use AltKeyParser."""
     from textual.drivers import linux_driver, web_driver
 
     modules: tuple[Any, ...] = (linux_driver, web_driver)

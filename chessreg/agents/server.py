@@ -276,7 +276,7 @@ def describe_table(result: QueryResult, limit: int, offset: int, number: str = "
 
 
 def page_rows(rows: Sequence[Any], limit: int, offset: int) -> dict[str, Any]:
-    """Return `limit` rows from `offset`, and their total number."""
+    """Return at most `limit` rows from `offset` as a document: `total_rows`, `offset` and `rows`."""
     return {"total_rows": len(rows), "offset": offset, "rows": rows[offset : offset + limit]}
 
 

@@ -443,7 +443,7 @@ BUNDLED_MODELS = {"pgn": ("reference-model", "reference"), "uci": ("uci-model", 
 
 
 def find_bundled_model(row: tables.Checkpoint) -> str | None:
-    """Return the key in REFERENCES of a bundled model, or None for another model."""
+    """Return the key in BUNDLED_MODELS of a bundled model, or None for another model."""
     spec_hash = str((row.detail.get("source") or {}).get("spec_hash") or "")
     for which, (data, _) in BUNDLED_MODELS.items() if spec_hash and row.run_id is None else ():
         config = files("chessreg") / "data" / data / "chessreg.json"

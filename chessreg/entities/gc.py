@@ -282,7 +282,7 @@ def format_bin_time(path: Path, store: Store) -> str:
 
 
 def list_bin_folders(store: Store) -> list[Path]:
-    """Return the folders that were moved to the bin."""
+    """Return the paths inside the bin of everything that was moved there, sorted."""
     folders = [folder for folder in (store.root / BIN_FOLDER).glob("*") if parse_bin_time(folder.name) is not None]
     patterns = ("artifacts/??/*", "arrays/*", "runs/*/*", "corpora/*", "fragments/ingested/*")
     return sorted(path for folder in folders for pattern in patterns for path in folder.glob(pattern))

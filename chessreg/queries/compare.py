@@ -276,7 +276,7 @@ def list_differences(session: Session, subjects: list[Subject]) -> dict[str, dic
 
 
 def read_effective_paths(session: Session, subject: Subject) -> set[str]:
-    """Return the settings of a run that have an effect, by dotted path."""
+    """Return the dotted paths of a run's settings that have an effect, with `kind` and `version`."""
     run = session.get_one(tables.Run, subject.run_id)
     return {"kind", "version", *list_effective_settings(run.kind, run.spec)}
 

@@ -80,7 +80,7 @@ class FileGate:
             self._leave(self._foreign, thread)
 
     def is_entered(self) -> bool:
-        """Return whether this thread is inside `own()`."""
+        """Return whether this thread is inside `use_with_python()`."""
         return self._own[threading.get_ident()] > 0
 
     def is_used(self) -> bool:

@@ -105,8 +105,9 @@ def read_run_rows(
 
 
 def format_marks(row: Mapping[str, Any]) -> str:
-    """Return the suffix to a run's state: ` (failed)` if its last attempt failed, ` (invalid)` or ` (stale)`, else
-    empty."""
+    """Return the suffix to a run's state in brackets: how its last attempt failed, and `invalid` or `stale`. Otherwise
+    empty.
+    """
     end = None if row["end"] in ("interrupted", "cancelled") else row["end"]
     mark = "invalid" if row["invalid"] else "stale" if row["stale"] else None
     marks_text = ", ".join(filter(None, [end, mark]))

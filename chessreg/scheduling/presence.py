@@ -123,7 +123,7 @@ class Presence:
 
 
 def read_last_lines(path: Path, lines: int) -> str:
-    """Return the last lines of a log, joined into one line."""
+    """Return the last `lines` lines of a log, joined into one line by ` / `. Empty if the file cannot be read."""
     try:
         log_lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -74,7 +74,9 @@ def make_count_column(field: str, heading: str) -> TableColumn:
 
 
 def summarize_layers(sql: SqlSession, run_id: UUID) -> Summary:
-    """Accuracy of each layer and split. `chosen` is the layer that is best on validation, or on the one split."""
+    """Return the accuracy of each layer and split as a table. `chosen` marks the layer that is best on validation, or
+    on the one split.
+    """
     score = tables.Score
     query = (
         select(score.layer, score.split, func.sum(score.correct), func.sum(score.n))

@@ -363,7 +363,7 @@ class FourBoardsScreen(DrawingScreen):
         return super().can_offer(action)
 
     def action_view(self) -> None:
-        """Show the next part of PARTS."""
+        """Show the next selection of the four boards, in the order of PARTS."""
         if len(self.views()) == len(PANES):
             parts = list(PARTS)
             self.part = parts[(parts.index(self.choose_part()) + 1) % len(parts)]

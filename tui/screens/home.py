@@ -61,7 +61,7 @@ def format_baseline(row: Mapping[str, Any]) -> str:
 
 
 def format_sample_size(row: Mapping[str, Any]) -> str:
-    """Return the number of games or states behind the result: 50 games."""
+    """Return the number of games or states behind the result, such as `50 games`. Empty without a result."""
     return row["answer"]["sample"] if row.get("answer") else ""
 
 

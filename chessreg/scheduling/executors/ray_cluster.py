@@ -69,7 +69,7 @@ def lock_cluster() -> Iterator[None]:
 
 
 def get_cluster_file() -> Path:
-    """Return the record of the cluster that was started from this machine."""
+    """Return the path of the file that records the cluster started from this machine."""
     return get_state_folder() / "cluster.json"
 
 

@@ -275,7 +275,11 @@ srun --ntasks-per-node=1 --kill-on-bad-exit=1 bash -c 'PET_NODE_RANK=$SLURM_PROC
 
 
 def format_node_path(part: str, work: Submission, store: str) -> str:
-    """Return a path in the submission's folder, `STORE/runs/RUN/jobs/JOB`, relative to the node's path of the store."""
+    """Return `part` as a path on the node: the submission's folder, `STORE/runs/RUN/jobs/JOB`, is in the node's path
+    `store`.
+
+    A part that is not a path in this folder is returned unchanged.
+    """
     folder = work.folder
     if not part.startswith(f"{folder}/"):
         return part
