@@ -130,7 +130,7 @@ def test_without_an_edit_it_is_hugging_faces_pass_of_the_same_weights(squares: L
 def test_a_model_without_a_cache_gives_the_same(squares: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     edits = edits_of(squares, (0, 2))
     fast = NextTokens(squares, ROWS, SITES, range(LAYERS)).predict_edited(WHICH, edits)
-    monkeypatch.setattr(type(squares.network), "cached", False)
+    monkeypatch.setattr(type(squares.network), "can_cache", False)
     assert (
         float((NextTokens(squares, ROWS, SITES, range(LAYERS)).predict_edited(WHICH, edits) - fast).abs().max()) < 1e-5
     )

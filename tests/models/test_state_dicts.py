@@ -51,7 +51,7 @@ def lightning(weights: Weights, prefix: str, **settings: Any) -> dict[str, Any]:
 def test_a_state_dict_of_transformers_is_read_with_the_heads_that_are_known(
     layout: str, conv1d: Any, tmp_path: Path
 ) -> None:
-    weights, options, path = weights_of(conv1d), {"given": UnrecordedSettings(heads=2)}, tmp_path / "model.ckpt"
+    weights, options, path = weights_of(conv1d), {"settings": UnrecordedSettings(heads=2)}, tmp_path / "model.ckpt"
     if layout == "no prefix":
         weights = {name.removeprefix("transformer."): tensor for name, tensor in weights.items()}
     if layout == "safetensors":
@@ -98,7 +98,7 @@ def test_the_number_of_heads_is_found_by_the_games_of_a_trained_model(tmp_path: 
 
 REFUSED = {
     "heads of an untrained model": (nanogpt_weights(), {}, "give --heads N, one of 1, 2, 4"),
-    "heads that do not divide": (nanogpt_weights(), {"given": UnrecordedSettings(heads=5)},
+    "heads that do not divide": (nanogpt_weights(), {"settings": UnrecordedSettings(heads=5)},
                                  "5 attention heads (--heads) do not divide 32"),
     "a name twice": ({**nanogpt_weights(), **lightning(nanogpt_weights(), "module.")["state_dict"]}, {},
                      "holds the weight transformer.wte.weight twice"),
@@ -109,7 +109,7 @@ REFUSED = {
                     **lightning(nanogpt_weights(), "ema.")["state_dict"]}, {}, "holds 2 models: ema., model."),
     "a head of another part": (lightning(nanogpt_weights(), "model.") | {"state_dict": {
         **lightning(nanogpt_weights(), "model.")["state_dict"], "head.weight": torch.ones(32, 32)}},
-        {"given": UnrecordedSettings(heads=4)}, "weights that no GPT-2 of this shape has: transformer.head.weight"),
+        {"settings": UnrecordedSettings(heads=4)}, "weights that no GPT-2 of this shape has: transformer.head.weight"),
     "code": (lightning(nanogpt_weights(), "model.", made_by=print), {}, "would execute code"),
     "no positions": ({n: t for n, t in nanogpt_weights().items() if "wpe" not in n}, {}, "has no transformer.wpe."),
     "other matrices": (
