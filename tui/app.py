@@ -328,7 +328,7 @@ class ChessregApp(Host):
         self._taking_in = True
         try:
             failure = await self.database.ask("ingesting results", ingest)
-        except Exception as error:  # an unreadable registry is reported by `look`
+        except Exception as error:  # an unreadable registry is reported by `check_for_changes`
             self.log.warning(error)
             return
         finally:
@@ -346,7 +346,7 @@ class ChessregApp(Host):
             return
         try:
             rows = await self.database.ask("reading followed jobs", lambda session: list_ended_jobs(session, ids))
-        except Exception as error:  # an unreadable registry is reported by `look`
+        except Exception as error:  # an unreadable registry is reported by `check_for_changes`
             self.log.warning(error)
             return
         for row in rows:

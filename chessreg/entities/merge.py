@@ -470,7 +470,7 @@ def find_fact_updates(table: Table, mine: dict[str, Any], row: dict[str, Any]) -
     values = {
         name: value for name, value in row.items() if mine[name] in unknown_values and value not in unknown_values
     }
-    values.pop("completed_at", None)  # set by `settle`
+    values.pop("completed_at", None)  # set by `settle_completion`
     return values | ({"created_at": row["created_at"]} if row["created_at"] < mine["created_at"] else {})
 
 

@@ -84,7 +84,7 @@ class FileGate:
         return self._own[threading.get_ident()] > 0
 
     def is_used(self) -> bool:
-        """Return whether any thread is inside `own()` or `foreign()`."""
+        """Return whether any thread is inside `use_with_python()` or `use_with_adbc()`."""
         return bool(self._own.total() or self._foreign.total())
 
     def _leave(self, counts: Counter[int], me: int) -> None:

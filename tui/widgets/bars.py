@@ -133,7 +133,7 @@ KEY_BAR_LINES = 1
 
 
 class Banner(Static):
-    """A message above the screen. `say` shows it and `hush` hides it."""
+    """A message above the screen. `set_message` shows it and `clear_message` hides it."""
 
     DEFAULT_CSS = """
     Banner { height: auto; max-height: 3; padding: 0 1; display: none; color: $foreground; }

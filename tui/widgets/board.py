@@ -480,7 +480,7 @@ class Squares(Widget):
         return signs
 
     def make_legend(self) -> Text:
-        """Return `signs` in one line."""
+        """Return the signs and colors of `list_signs` with their meanings, in one line."""
         line = Text()
         for sign, meaning in self.list_signs():
             line.append(" · " if line.plain else "").append_text(sign).append(f" {meaning}")

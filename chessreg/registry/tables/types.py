@@ -134,7 +134,7 @@ def replace_nul(value: Any) -> Any:
 
 class CheckedType:
     """A column type that restricts the values accepted from other registries, by `pattern` or an overridden
-    `admits`."""
+    `is_valid`."""
 
     pattern: ClassVar[re.Pattern[str]]
     hint: ClassVar[str] = "this row was not written by chessreg, or was changed later"
