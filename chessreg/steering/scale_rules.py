@@ -104,11 +104,12 @@ def apply_scale_rule(
     rule: ScaleRule,
     value: float,
 ) -> list[ResidualEdit]:
-    """Return the edits with the scales of a rule. `edits` has one edit per layer in ascending order, with a direction
-    per prompt.
+    """Return the edits with the scales of a rule. `value` is the spec's scale, which the rule reads as a length or as a
+    logit.
 
-    A rule without a target needs no readings, which may then be `None`. The scale is computed at the last position of
-    the prompt, where the move begins, and kept for the characters that follow.
+    `prompts` are token ids. `edits` has one edit per layer in ascending order, with a direction per prompt, and
+    `readings` the probe of each. A rule without a target needs no readings, which may then be `None`. The scale is
+    computed at the last position of the prompt, where the move begins, and kept for the characters that follow.
     """
     if rule.target is None:
         return [replace(edit, scale=value) for edit in edits]
