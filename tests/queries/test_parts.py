@@ -192,6 +192,23 @@ def test_stored_numbers_are_never_outdated(seed, steps, database, tmp_path):
         assert quick[1] == slow[1], (title, operation.__name__, scope)
 
 
+@pytest.mark.parametrize("identified_by", ["time of completion", "fragment"])
+def test_results_that_were_made_again_are_counted_again(identified_by, database, make):
+    run = make.play(make.checkpoint("a"), [{"result": "1-0"}] * 4)
+    before = ask(database, "elo by intervention", True)[0]
+    with database.write() as session:
+        session.query(tables.Game).filter_by(run_id=run.id).update({"result": "0-1"})
+        if identified_by == "fragment":
+            session.add(tables.FragmentRecord(name="later", run_id=run.id, rows=4, ingested_at=START))
+        else:
+            session.get_one(tables.Run, run.id).completed_at += timedelta(seconds=1)
+    for path in mirror.find_differing_files(database, {}):
+        path.unlink()
+    after = ask(database, "elo by intervention", True)[0]
+    assert (before[0]["w"], after[0]["w"]) == (4, 0)
+    assert after == ask(database, "elo by intervention", False)[0]
+
+
 def test_doctor_finds_numbers_of_results_that_were_changed_by_hand(database, make):
     run = make.play(make.checkpoint("a"), [{"result": "1-0"}] * 4)
     make.play(make.checkpoint("b"), [{"result": "1-0"}] * 4)
