@@ -112,15 +112,24 @@ def reproduce(home: Home, reference: str, do: bool) -> None:
 
 def print_script(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) -> None:
     """Print a shell script that makes the run on another machine; code, versions and host are comments."""
-    from chessreg.entities.reproduce import write_script_lines
+    from chessreg.entities.reproduce import resolve_step_files, write_script_lines
 
+    store = home.session().store
     last = row["tries"][-1] if row["tries"] else {}
     code = last.get("code", {})
     if home.json:
         facts = {key: last.get(key) for key in ("host", "code", "chessreg_version", "environment")}
-        print_output(home, {"run_id": row["id"], "spec": row["spec"], "steps": made, **facts})
+        print_output(
+            home,
+            {
+                "run_id": row["id"],
+                "spec": row["spec"],
+                "steps": [resolve_step_files(step, store) for step in made],
+                **facts,
+            },
+        )
         return
-    for line in write_script_lines(made, home.session().store):
+    for line in write_script_lines(made, store):
         click.echo(line)
     click.echo(make_visible(f"# chessreg {last.get('chessreg_version')} on {last.get('host')}"))
     for part_name, state in code.items():
@@ -128,6 +137,8 @@ def print_script(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) ->
             note = f", with changes (sha256 {str(state['patch_sha256'])[:12]})" if state.get("patch_sha256") else ""
             note += "; --json has them" if state.get("patch") else ""
             click.echo(make_visible(f"# {part_name} at commit {str(state['commit'])[:12]}{note}"))
+        elif part_name == "chessreg":
+            click.echo("# commit unknown: not installed from a git checkout")
     versions = last.get("environment") or {}
     versions_listed = [
         f"{name} {versions[name]}" for name in ("torch", "transformers", "chess", "numpy") if name in versions

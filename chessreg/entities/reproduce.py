@@ -195,6 +195,18 @@ SHA256SUM = 'command -v sha256sum >/dev/null || sha256sum() { shasum -a 256 "$@"
 """macOS has `shasum` only."""
 
 
+def resolve_step_files(step: dict[str, Any], store: Store) -> dict[str, Any]:
+    """Return a step of `build_step` in which files are those of a user: named as in the command, with the SHA-256 of
+    their bytes. It is None for the bundled sample and for a file whose bytes are not in this store."""
+    command, files = step["command"], []
+    for file in step["files"]:
+        name, digest = resolve_file(file["name"], file["sha256"], store)
+        if name:
+            command = command.replace(file["sha256"], shlex.quote(name))
+        files.append({"name": name, "sha256": digest})
+    return {**step, "command": command, "files": files}
+
+
 def write_script_lines(made: list[dict[str, Any]], store: Store) -> list[str]:
     """Return the lines of a shell script that makes everything in `made` (steps of `build_step`) in an empty folder.
 
@@ -202,18 +214,13 @@ def write_script_lines(made: list[dict[str, Any]], store: Store) -> list[str]:
     """
     files: dict[str, str] = {}
     commands = []
-    for step in made:
-        command = step["command"]
+    for step in (resolve_step_files(step, store) for step in made):
         for file in step["files"]:
-            name, digest = resolve_file(file["name"], file["sha256"], store)
-            if digest is None:
-                if name:
-                    command = command.replace(file["sha256"], shlex.quote(name))
-            elif files.setdefault(name, digest) != digest:
-                raise BadInputError(f"two different files are named {name}", "list the steps with their files: --json")
-            else:
-                command = command.replace(file["sha256"], shlex.quote(name))
-        commands += [command, *step["afterwards"]]
+            if file["sha256"] and files.setdefault(file["name"], file["sha256"]) != file["sha256"]:
+                raise BadInputError(
+                    f"two different files are named {file['name']}", "list the steps with their files: --json"
+                )
+        commands += [step["command"], *step["afterwards"]]
     lines = ["#!/bin/sh", "set -e"]
     if files:
         lines += ["# These files are read; copy them to this folder first.", SHA256SUM]

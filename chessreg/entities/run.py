@@ -122,6 +122,8 @@ def list_code_versions(attempts: list[Row]) -> list[Row]:
             if isinstance(code, dict) and code.get("commit"):
                 changed = f", with changes (sha256 {code['patch_sha256'][:12]})" if code.get("patch_sha256") else ""
                 rows.append({"name": f"{name}, commit", "version": f"{code['commit'][:12]}{changed}"})
+            elif name == "chessreg":
+                rows.append({"name": "chessreg, commit", "version": "unknown: not installed from a git checkout"})
             if isinstance(code, dict) and code.get("sha256"):
                 rows.append({"name": str(code.get("file")), "version": f"sha256 {str(code['sha256'])[:12]}"})
         versions = attempt["environment"] or {}

@@ -218,10 +218,10 @@ def require_free_name(session: Session, noun: str, target: UUID | str, name: str
     target_hex = target.hex if isinstance(target, UUID) else target
     holders = [holder for holder, _ in _find_holders(session, noun, name) if holder != target_hex]
     if holders:
-        raise BadInputError(
-            f"the name {name!r} is taken by {noun} {shorten_id(holders[0])}",
-            "choose another name, or remove that one first",
-        )
+        holder = shorten_id(holders[0])
+        command = {"run": "runs", "checkpoint": "checkpoint", "dataset": "dataset"}.get(noun)
+        rename = f", or rename that one: chessreg {command} name {holder} OTHER" if command else ""
+        raise BadInputError(f"the name {name!r} is taken by {noun} {holder}", f"choose another name{rename}")
 
 
 def read_noun_names(session: Session, noun: str) -> dict[UUID, str]:
