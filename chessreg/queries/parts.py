@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 LEAST_UNITS = 10_000  # a query with fewer units in each of its parts is answered without files
 BATCH_UNITS = 300_000  # units whose numbers are computed at once, to bound the memory
 MOST_FILES = 2_000
-MOST_ATTEMPTS = 20  # at an answer while other processes change the registry
+MOST_ATTEMPTS = 8  # at an answer while other processes change the registry; then all rows are counted
 SUFFIX = ".numbers.zip"
 PARTIAL_SUFFIX = ".numbers.partial"  # of files that are still being written
 STATISTICS = "statistics"
