@@ -391,3 +391,20 @@ async def test_a_datasets_games_and_positions_are_looked_at_from_the_data_room(
         assert "v games" not in driver.lines[-1]
         await driver.press("v")
         assert isinstance(driver.screen, DataScreen)
+
+
+def test_fields_leave_out_what_is_empty_or_internal_and_name_nested_values() -> None:
+    from tui.screens.base import is_id, list_shown_fields
+
+    digest = "0f" * 32
+    row = {
+        "name": "games", "tags": [], "starred": False, "legal": False, "rank": 3, "moves": b"12", "id": digest,
+        "layers": [3, 4], "read": [f"dataset:{digest}"], "report": {"games": 24, "found": {"both_elos": 2}},
+        "games": 24,
+    }  # fmt: skip
+    fields = dict(list_shown_fields(row))
+    assert fields == {
+        "name": "games", "legal": "no", "id": digest, "layers": "3, 4", "read": [f"dataset:{digest}"],
+        "report found both elos": "2", "games": "24",
+    }  # fmt: skip
+    assert [name for name, value in fields.items() if is_id(value)] == ["id", "read"]

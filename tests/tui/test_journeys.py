@@ -57,10 +57,10 @@ async def test_typing_narrows_the_runs_and_escape_brings_them_back(drive) -> Non
         assert "1 of 8 runs" in driver.text
         assert " cut " in driver.text
         assert "complete " not in driver.text.replace("not complete", "")
-        assert "Esc back" in driver.lines[-1]
+        assert "Esc clear filter" in driver.lines[-1]
         await driver.press("escape")
         assert "8 runs (1" in driver.lines[1]
-        assert "Esc back" not in driver.lines[-1]
+        assert "Esc clear filter" not in driver.lines[-1]
         assert isinstance(driver.app.focused, PageTable)
 
 

@@ -181,7 +181,7 @@ async def test_escape_clears_the_filter_before_it_leaves(drive: Any) -> None:
         await driver.press("slash")
         await driver.type("state:partial")
         await driver.press("enter")
-        assert "Esc back" in driver.lines[-1]
+        assert "Esc clear filter" in driver.lines[-1]
         await driver.press("escape")
         text = driver.text
         assert "8 runs (1" in text
