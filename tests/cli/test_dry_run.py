@@ -65,6 +65,9 @@ def test_of_a_table_of_settings_only_the_given_ones_are_called_given(here: Any) 
     assert "draws by evaluation" not in here.err
     shown = here.json("runs", "show", "steered")
     assert shown["explicit"] == ["checkpoint", "games", "intervention.scale", "intervention.vector", "opponent"]
+    assert here("runs", "show", "steered") == 0, here.err
+    assert not re.search(r"sha256:|run:[0-9a-f]|dataset:[0-9a-f]", here.out)  # names of inputs, not their hashes
+    assert re.search(r"^torch +\d", here.out, re.M)
 
 
 def save_direction(folder: Path) -> str:
