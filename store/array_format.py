@@ -59,8 +59,8 @@ def find_logical_type(name: str) -> LogicalType:
 
 
 def check_hook_points(hook_points: Sequence[str]) -> tuple[str, ...]:
-    """Return the names as a tuple. Raises StoreError if there are none, for duplicates, and for invalid folder
-    names."""
+    """Return the names as a tuple. Raises StoreError for an empty sequence, for duplicates, and for invalid
+    folder names."""
     names = tuple(hook_points)
     if not names or len(set(names)) != len(names):
         raise StoreError(f"hook points must be named once each, not {list(names)}")

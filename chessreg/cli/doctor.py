@@ -113,7 +113,7 @@ def check_work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
 
 
 def run_checks(look: Callable[[Home], Iterator[Check]], home: Home) -> Iterator[Check]:
-    """Yield the checks of one function; an exception is a problem of its own."""
+    """Yield the checks of one function; an exception is reported as a failed check."""
     try:
         yield from look(home)
     except (ChessregError, StoreError) as error:

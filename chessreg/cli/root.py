@@ -17,7 +17,7 @@ from chessreg.errors import BadInputError, describe_error, find_custom_kind
 from chessreg.named import clip_text
 from chessreg.terminal import make_json_visible, make_streams_visible, make_visible
 
-EXIT_PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell says it of any program
+EXIT_PIPE_CLOSED = 141  # 128 + SIGPIPE, as shells report it
 EXIT_INTERRUPTED = 130
 MAX_ERROR_LENGTH = 1500  # characters of an error's line
 COMPLETION_VARIABLE = "_CHESSREG_COMPLETE"  # the variable in which a shell asks for completions

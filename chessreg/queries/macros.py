@@ -24,7 +24,7 @@ MACROS = {
     ELSE 0.0::DOUBLE END""",
     # Legal first tries of a game. NULL for the policies that choose among the legal moves, where every try is legal.
     "first_tries": "(policy, legal) AS CASE WHEN coalesce(policy, '') NOT IN ('legal', 'trie') THEN legal END",
-    # What a table says of games that the engine's evaluation scored, out of n.
+    # The note on games that were scored by the engine's evaluation, out of n.
     "unfinished_text": """(adjudicated, n) AS CASE
     WHEN 2 * adjudicated > n
         THEN 'most games are unfinished and scored by Stockfish''s evaluation (column adjudicated): '

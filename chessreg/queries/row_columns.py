@@ -75,7 +75,7 @@ TEXTS = {
     "near_correct": "legal ones among near",
     "nll": "sum of the negative log-likelihoods of the game's tokens, in nats",
     "opening_number": "number of the opening; games with the same number start alike",
-    "opponent": "the opponent as it was given",
+    "opponent": "the opponent as specified in the match",
     "original": "the same on the original board: legal texts, or probability",
     "other": "value of the row that is compared with",
     "other_best": "best of the run that is subtracted",

@@ -27,7 +27,7 @@ MOST_NUMBERS_AT_ONCE = 4_000_000  # numbers drawn at once, so that many distinct
 MOST_KINDS_DRAWN_APART = (
     400  # above this number of distinct clusters, cells with equal numbers of clusters share one set of draws
 )
-MOST_COLUMNS_AT_ONCE = 128  # about as many count columns of cells with shared draws are resampled at once
+MOST_COLUMNS_AT_ONCE = 128  # approximate number of count columns of cells with shared draws that are resampled at once
 SHARED_CLUSTERS = 40_000  # most clusters of a cell with shared draws, which take a byte each
 
 

@@ -304,7 +304,7 @@ def end_job(job: Job, cause: Cause, message: str | None) -> None:
 
 
 def has_active_job(session: Session, run_id: UUID, excluded_job: Job | None = None) -> bool:
-    """Return whether a run has a job that may still do something. `beside` excludes the jobs of its launch."""
+    """Return whether a run has a job that can still progress. The jobs of `excluded_job`'s launch are ignored."""
     jobs = session.scalars(select(Job).where(Job.run_id == run_id)).all()
     return any(
         can_progress(session, job) for job in jobs if excluded_job is None or job.group_id != excluded_job.group_id

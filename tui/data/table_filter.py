@@ -103,10 +103,10 @@ class View:
         return parse_terms(text)
 
     def find_fields(self, name: str) -> list[str]:
-        """Return the fields of the columns called `name`; if there are none, of those with the word `name` in their
-        name; else of those whose name begins with it.
+        """Return the fields of the columns called `name`, else of those with the word `name` in their name, else of
+        those whose name begins with it.
 
-        Raises BadInputError if there is none.
+        Raises BadInputError if no column matches.
         """
         names = {column.field: list_column_names(column) for column in self.columns}
         for is_match in (name.__eq__, lambda call: name in call.split("_"), lambda call: call.startswith(name)):

@@ -235,7 +235,7 @@ class MachineRequest:
             self.process.stdin.flush()
 
     def read_answer(self) -> dict[str, Any]:
-        """Return the answer, or `error` and `hint` if there is none."""
+        """Return the answer, or `error` and `hint` without one."""
         assert self.process.stdout
         lines = [line.strip() for line in self.process.stdout if line.strip()]
         for line in lines:

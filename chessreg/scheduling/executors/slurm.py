@@ -435,9 +435,9 @@ def get_end_status(state: str, code: str, reason: str) -> SubmissionStatus:
         elif ended_by:
             message = f"ended by signal {ended_by}"
         elif reason not in ("None", "", "NonZeroExitCode"):
-            message = f"exit status {exit_code}, and Slurm says {reason}"
+            message = f"exit status {exit_code}, and Slurm reports {reason}"
     elif cause in (Cause.FAILED, Cause.LOST):
-        message = f"{message or 'it did not run'}: Slurm says {state}, {reason}"
+        message = f"{message or 'it did not run'}: Slurm reports {state}, {reason}"
     return SubmissionStatus("ended", exit_code, cause, message)
 
 

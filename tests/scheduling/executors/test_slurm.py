@@ -172,7 +172,7 @@ def test_a_gpu_is_asked_for_unless_the_work_wants_none(tmp_path):
         ("TIMEOUT", "0:15", Cause.WALLTIME, 143, "it reached its walltime"),
         ("PREEMPTED", "0:15", Cause.PREEMPTED, 143, "preempted by Slurm"),
         ("OUT_OF_MEMORY", "0:125", Cause.OOM, 253, "Slurm killed it: out of memory"),
-        ("NODE_FAIL", "1:0", Cause.LOST, 1, "its node failed: Slurm says NODE_FAIL, why"),
+        ("NODE_FAIL", "1:0", Cause.LOST, 1, "its node failed: Slurm reports NODE_FAIL, why"),
     ],
 )
 def test_every_end_has_its_cause(state, code, cause, exit_code, said):
