@@ -154,8 +154,8 @@ class Entity:
         return "", f"{self.noun} {row.id.hex[-6:]}"
 
     def list_source_files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
-        """Return (name, SHA-256) of each file that the command of `made_by` reads. `sha256:…` instead of a digest
-        refers to an artifact.
+        """Return (name, SHA-256) of each file that the command of `describe_origin` reads. `sha256:…` instead of a
+        digest refers to an artifact.
         """
         return []
 
