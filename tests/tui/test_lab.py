@@ -327,7 +327,7 @@ async def test_both_models_moves_stand_in_one_order_with_their_change_below_two_
             assert [line[2:].split()[0] for line in lines] == order[: len(lines)], name
         for move, line in zip(text.compare_moves(lab.answer), shown["edited"], strict=False):
             if move.change is not None:
-                assert line[2:].split()[2] == f"Δ{move.change:+.3f}"
+                assert line[2:].split()[2] == f"Δ{move.change:+z.3f}"
         shown_panes = [pane for pane in lab.query(BoardPane) if pane.display]
         assert [(pane.id, pane.squares.square_size) for pane in shown_panes] == [("original", 3), ("target", 3)]
         assert all(pane.region.bottom <= 39 for pane in shown_panes)
