@@ -34,11 +34,13 @@ def lineage(home: Home, reference: str, direction: str | None) -> None:
     \b
     Example: chessreg lineage reference-board
     """
-    from chessreg.registry.lineage import build_tree, find_node
+    from chessreg.entities.lineage_tree import build_described_tree
+    from chessreg.registry.lineage import find_node
 
     with open_with_waiting_results(home).read() as session:
         node = find_node(session, reference)
-        trees = {way: build_tree(session, node, up=way == "up") for way in ("up", "down") if direction in (None, way)}
+        ways = [way for way in ("up", "down") if direction in (None, way)]
+        trees = {way: build_described_tree(session, node, up=way == "up") for way in ways}
     if home.json:
         print_output(home, {way: node_tree.as_dict() for way, node_tree in trees.items()})
         return
@@ -65,7 +67,9 @@ def draw_tree(branch: Branch, onto: Tree | None = None) -> Tree:
     state = "" if facts["state"] == "complete" else f" [{COLORS.get(facts['state'], 'cyan')}]{facts['state']}[/]"
     note = " [dim]… as above[/dim]" if branch.again else ""
     name = f"[bold]{escape(facts['name'])}[/bold] " if facts["name"] else ""
-    text = f"{field}{escape(facts['kind'])} {name}{branch.node.id[-6:]}{state}{note}"
+    described = " · ".join(filter(None, (facts.get("settings"), facts.get("host"))))
+    description = f"  [dim]{escape(described)}[/dim]" if described and not branch.again else ""
+    text = f"{field}{escape(facts['kind'])} {name}{branch.node.id[-6:]}{state}{note}{description}"
     at = Tree(text) if onto is None else onto.add(text)
     for inner in branch.branches:
         draw_tree(inner, at)

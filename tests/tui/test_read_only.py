@@ -97,7 +97,7 @@ WRITING = {  # place → its actions that change a row, a file or a setting: oth
     "thing": "verify",
     "lab": "store",
     "jobs": "launch cancel cancel.launch retry priority.1 priority.-1",
-    "job": "cancel cancel.launch retry priority.1 priority.-1",
+    "job": "launch cancel cancel.launch retry priority.1 priority.-1",
     "launch": "file",
     "form": "launch after_launch.cancel after_launch.retry",
     "result": "export",

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, NamedTuple
-from uuid import UUID
 
 from tui.data.pages import Row
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session as SqlSession
-
     from chessreg.registry.lineage import Branch
     from chessreg.session import Session
 
@@ -26,48 +23,13 @@ class Trees(NamedTuple):
 
 
 def build_lineage_trees(session: Session, noun: str, id: str) -> Trees:
-    """Build both trees of a run, dataset, checkpoint or file; `id` is hexadecimal. Runs have `settings`, `host` and
-    `created_at`."""
-    from chessreg.registry.lineage import Node, build_tree
+    """Build both trees of a run, dataset, checkpoint or file; `id` is hexadecimal."""
+    from chessreg.entities.lineage_tree import build_described_tree
+    from chessreg.registry.lineage import Node
 
     with session.database.read() as sql:
         node = Node(noun, id)
-        trees = Trees(build_tree(sql, node, up=True), build_tree(sql, node, up=False))
-        branches = [*iter_branches(trees.up), *iter_branches(trees.down)]
-        facts = read_lineage_facts(sql, {UUID(branch.node.id) for branch in branches if branch.node.noun == "run"})
-        for branch in branches:
-            branch.facts |= facts.get(branch.node.id, {})
-    return trees
-
-
-def iter_branches(branch: Branch) -> Iterator[Branch]:
-    """Yield a branch and those below it."""
-    yield branch
-    for inner in branch.branches:
-        yield from iter_branches(inner)
-
-
-def read_lineage_facts(sql: SqlSession, ids: Collection[UUID]) -> dict[str, Row]:
-    """Return the settings, machine (`host`) and creation time of runs, by their id in hexadecimal digits.
-
-    `settings` are the seed and those that were given, without inputs.
-    """
-    from chessreg.registry.read import read_run_rows
-    from chessreg.runs.inputs import REFERENCE_PATTERN
-    from chessreg.runs.spec import describe_source, flatten_settings, format_value
-
-    found: dict[str, Row] = {}
-    for row in read_run_rows(sql, list(ids), stale=()):
-        settings = {
-            path.rpartition(".")[2].replace("_", " "): format_value(value)
-            for path, value in flatten_settings(row["spec"]).items()
-            if (path == "seed" or describe_source(path, row["explicit"]) == "given") and value not in (None, [], "")
-        }
-        words = (f"{name} {text}" for name, text in settings.items() if not REFERENCE_PATTERN.match(text))
-        found[row["id"].hex] = {
-            "settings": ", ".join(words), "host": row["host"], "created_at": row["created_at"],
-        }  # fmt: skip
-    return found
+        return Trees(build_described_tree(sql, node, up=True), build_described_tree(sql, node, up=False))
 
 
 def list_tree_lines(trees: Trees, ways: Collection[str], folded: Collection[str]) -> list[Row]:

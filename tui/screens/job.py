@@ -276,10 +276,8 @@ class JobScreen(JobActionsScreen, PartsScreen):
         return f"chessreg attach {show.abbreviate_id(self.job_id)}"
 
     def action_launch(self) -> None:
-        from tui.screens.launch import open_run_form
-
         if self.view is not None:
-            open_run_form(self, self.view.job["run_id"], self.crumb)
+            self.app.open_run_form(self, self.view.job["run_id"], self.crumb)
 
     @work(group="run")
     async def action_run(self) -> None:

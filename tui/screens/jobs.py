@@ -284,13 +284,11 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         self.relabel()  # the available actions depend on the state of the job
 
     def action_launch(self) -> None:
-        from tui.screens.launch import open_run_form
-
         row = self.query_one(PageTable).current_row
         if row is None:
             self.app.action_go("launch")
         else:
-            open_run_form(self, row["run_id"], format_job_crumb(row))
+            self.app.open_run_form(self, row["run_id"], format_job_crumb(row))
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         self.filter_text = event.text

@@ -162,9 +162,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
         return "run", {self.run_id: self.crumb}
 
     def action_launch(self) -> None:
-        from tui.screens.launch import open_run_form
-
-        open_run_form(self, self.run_id, self.crumb)
+        self.app.open_run_form(self, self.run_id, self.crumb)
 
     def action_lineage(self) -> None:
         self.app.open_lineage("run", self.run_id.hex, self.crumb)

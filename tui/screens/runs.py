@@ -314,10 +314,8 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
             self.app.push_screen(CompareScreen(list(selected_runs)))
 
     def action_launch(self) -> None:
-        from tui.screens.launch import open_run_form
-
         if (row := self.query_one(PageTable).current_row) is not None:
-            open_run_form(self, row["id"], label_run(row))
+            self.app.open_run_form(self, row["id"], label_run(row))
 
     def action_lineage(self) -> None:
         if (row := self.query_one(PageTable).current_row) is not None:

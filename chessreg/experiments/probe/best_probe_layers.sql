@@ -1,7 +1,7 @@
 -- title: best probe layers
 -- topic: probes
 -- question: Which layer is best, and how much better than a random-init control?
--- aliases: probe accuracy of the best layer, karvonen table 1, best layer, random-init control, untrained control,
+-- aliases: probe accuracy of the best layer, which layer knows the board, karvonen table 1, best layer, random-init control, untrained control,
 --       probe control, random init baseline
 -- paper: Karvonen 2024, Table 1
 -- kinds: probe

@@ -1,7 +1,8 @@
 -- title: probe accuracy by layer
 -- topic: probes
 -- question: How accurately does a probe predict the label at each layer?
--- aliases: probe accuracy, probes, karvonen figure 3, linear probe, linear probes, board probe, board state probe,
+-- aliases: probe accuracy, read the board, board represented,
+--       world model, probes, karvonen figure 3, linear probe, linear probes, board probe, board state probe,
 --       layer accuracy, probes, board probe accuracy, piece probes, error bars of probe accuracy
 -- paper: Karvonen 2024, Figure 3
 -- kinds: probe

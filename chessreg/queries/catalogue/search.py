@@ -23,7 +23,7 @@ ENDING = re.compile(r"(?<=...)(ies|y?(?:es|s|ing|ed)|y|e)$")
 COMMON = """
 a all an and any are as at be by can did do does each for from get give good has have how i in is it its list many
 me model models much my number of often on one or our per print result results show table that the their them there
-these they this to use used vs was we were what when where which who why with work works
+these they this to use used vs was we well were what when where which who why with work works
 """
 COMMON_WORDS = frozenset(COMMON.split())
 
