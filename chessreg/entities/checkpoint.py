@@ -210,7 +210,7 @@ def find_twin_name(row: Row, called: dict[UUID, str]) -> str | None:
 def read_legal_share(sql: SqlSession, artifact: str | None) -> float | None:
     """Return the fraction of turns whose greedy text is a legal move.
 
-    Uses the newest complete legality run of these weights. Returns None if there is no such run.
+    Uses the newest complete legality run of these weights. Returns None without such a run.
     """
     run, run_input, trial = tables.Run, tables.RunInput, tables.Trial
     newest = (

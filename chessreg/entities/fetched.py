@@ -109,7 +109,7 @@ def make_group(content: Content, folder: str, names: set[str]) -> ContentGroup:
 
 
 def choose_files(repository: HubRepository) -> list[RepositoryFile]:
-    """Return the files to download: those of the address's pattern, else those that chessreg may read.
+    """Return the files to download: the matches of the address's pattern, else all files that chessreg may read.
 
     A model at the top of a repository excludes weights elsewhere, such as copies for other programs. Raises
     NotFoundError if the pattern fits no file, BadInputError for a repository without such files or with several models.

@@ -85,7 +85,7 @@ def repair_groups(database: Database, store: Store, of: TornRun, damaged: Iterab
 
 def move_group_to_bin(store: Store, array: str) -> None:
     """Move the local bytes of a group to the bin, from which `chessreg gc --restore` restores them."""
-    with suppress(StoreError):  # an invalid name, so there are no bytes
+    with suppress(StoreError):  # an invalid name, so no bytes exist
         path = store.array(array)
         if path.exists():
             gc.move_to_bin(
