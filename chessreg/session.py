@@ -12,6 +12,7 @@ from uuid import UUID
 
 from chessreg.registry.database import Database
 from chessreg.registry.place import RegistryPlace, resolve_place, resolve_store_path
+from chessreg.registry.result_tables import LEAST_STORED_UNITS
 
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
@@ -124,9 +125,10 @@ class Session:
         if report.attempt_id is None:  # it was complete already
             name_run(report.run_id)
             return report
-        from chessreg.queries.numbers import store_numbers
+        if report.units >= LEAST_STORED_UNITS:
+            from chessreg.queries.numbers import store_numbers
 
-        store_numbers(self.database, report.run_id)
+            store_numbers(self.database, report.run_id)
         return report
 
     def launch(

@@ -400,11 +400,11 @@ class ChessregApp(Host):
 
         self.push_screen(LineageScreen(noun, id, called))
 
-    def open_run_form(self, screen: AppScreen, run_id: UUID, called: str) -> None:
-        """Open the launch form with the settings of a run, which `screen` reads."""
+    def open_run_form(self, run_id: UUID, called: str) -> None:
         from tui.screens.launch import open_run_form
 
-        open_run_form(screen, run_id, called)
+        if self.top_screen is not None:
+            open_run_form(self.top_screen, run_id, called)
 
     def prompt(self, question: str, answered: Callable[[str | None], None]) -> None:
         from tui.screens.dialogs import Prompt

@@ -114,6 +114,10 @@ class Host(App[Exception | None]):
         """Open the lineage of an entity."""
         raise NotImplementedError
 
+    def open_run_form(self, run_id: UUID, called: str) -> None:
+        """Open the launch form with the settings of a run."""
+        raise NotImplementedError
+
     def action_messages(self) -> None:
         """Open the screen of messages."""
         raise NotImplementedError

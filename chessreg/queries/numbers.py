@@ -46,7 +46,7 @@ def store_numbers(database: Database, run_id: UUID | None = None, timeout: float
     with suppress(ChessregError, OSError, duckdb.Error):
         if database.read_only:
             return
-        many = select(Run.kind).distinct().where(Run.completed_at.is_not(None), Run.units >= parts.LEAST_UNITS)
+        many = select(Run.kind).distinct().where(Run.completed_at.is_not(None), Run.units >= parts.LEAST_STORED_UNITS)
         with database.read() as session:
             kinds = set(session.scalars(many if run_id is None else many.where(Run.id == run_id)))
         for entry in list_entries():

@@ -29,7 +29,7 @@ from uuid import UUID, uuid4
 from chessreg.folders import get_cache_folder
 from chessreg.queries import duck, mirror
 from chessreg.queries.engine import OtherVersionError, QueryAnswer, QueryEngine
-from chessreg.registry.result_tables import RESULT_TABLES
+from chessreg.registry.result_tables import LEAST_STORED_UNITS, RESULT_TABLES
 from store.files import sync_path
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from chessreg.queries.question import CatalogueQuestion
     from chessreg.registry.database import Database
 
-LEAST_UNITS = 10_000  # a query with fewer units in each of its parts is answered without files
 BATCH_UNITS = 300_000  # units whose numbers are computed at once, to bound the memory
 MOST_FILES = 2_000
 MOST_ATTEMPTS = 8  # at an answer while other processes change the registry; then all rows are counted
@@ -80,7 +79,7 @@ def answer_from_parts(
     for _ in range(MOST_ATTEMPTS):
         try:
             listing = list_query_parts(question, until)
-            if max(listing.units.values(), default=0) < LEAST_UNITS:
+            if max(listing.units.values(), default=0) < LEAST_STORED_UNITS:
                 return None
             parts = read_part_numbers(question, listing, until)
 
@@ -200,7 +199,7 @@ def list_number_files(question: CatalogueQuestion, listing: PartListing) -> dict
     folder, recipe, paths = find_numbers_folder(question.engine.database), describe_recipe(question), {}
     for part, rows in listing.rows.items():
         states = listing.runs.identify(rows)
-        if states is not None and listing.units[part] >= LEAST_UNITS:
+        if states is not None and listing.units[part] >= LEAST_STORED_UNITS:
             facts = [{name: value for name, value in row.items() if name != "part"} for row in rows]
             text = json.dumps([listing.runs.registry, recipe, states, facts], default=str)
             paths[part] = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}{SUFFIX}"

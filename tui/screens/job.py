@@ -277,7 +277,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
 
     def action_launch(self) -> None:
         if self.view is not None:
-            self.app.open_run_form(self, self.view.job["run_id"], self.crumb)
+            self.app.open_run_form(self.view.job["run_id"], self.crumb)
 
     @work(group="run")
     async def action_run(self) -> None:

@@ -288,7 +288,7 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         if row is None:
             self.app.action_go("launch")
         else:
-            self.app.open_run_form(self, row["run_id"], format_job_crumb(row))
+            self.app.open_run_form(row["run_id"], format_job_crumb(row))
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         self.filter_text = event.text

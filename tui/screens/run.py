@@ -162,7 +162,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
         return "run", {self.run_id: self.crumb}
 
     def action_launch(self) -> None:
-        self.app.open_run_form(self, self.run_id, self.crumb)
+        self.app.open_run_form(self.run_id, self.crumb)
 
     def action_lineage(self) -> None:
         self.app.open_lineage("run", self.run_id.hex, self.crumb)

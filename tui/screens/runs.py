@@ -315,7 +315,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def action_launch(self) -> None:
         if (row := self.query_one(PageTable).current_row) is not None:
-            self.app.open_run_form(self, row["id"], label_run(row))
+            self.app.open_run_form(row["id"], label_run(row))
 
     def action_lineage(self) -> None:
         if (row := self.query_one(PageTable).current_row) is not None:
