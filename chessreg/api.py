@@ -126,11 +126,12 @@ class Registry(Session):
 
         Raises NotFoundError for an unknown reference.
         """
-        from chessreg.registry.lineage import build_tree, find_node
+        from chessreg.entities.lineage_tree import build_described_tree
+        from chessreg.registry.lineage import find_node
 
         with self._read() as sql:
             node = find_node(sql, reference)
-            return {way: build_tree(sql, node, up=way == "up") for way in ("up", "down")}
+            return {way: build_described_tree(sql, node, up=way == "up") for way in ("up", "down")}
 
     # -- lists ----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from chessreg.registry.database import Database
 from chessreg.registry.place import RegistryPlace, resolve_place, resolve_store_path
-from chessreg.registry.result_tables import LEAST_STORED_UNITS
+from chessreg.registry.tables.provenance import LONG_RUN_UNITS
 
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
@@ -125,7 +125,7 @@ class Session:
         if report.attempt_id is None:  # it was complete already
             name_run(report.run_id)
             return report
-        if report.units >= LEAST_STORED_UNITS:
+        if report.units >= LONG_RUN_UNITS:
             from chessreg.queries.numbers import store_numbers
 
             store_numbers(self.database, report.run_id)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 def find_differing_number_files(database: Database) -> Iterator[Path]:
     """Yield the files of current parts that cannot be read, or whose numbers differ from those of the results."""
+    if not any(parts.find_numbers_folder(database).glob(f"*{parts.SUFFIX}")):
+        return
     for entry in list_entries():
         for scoring in SCORINGS if entry.stored else ():
             question = build_question(database, entry, Scope(), scoring, None)
@@ -46,7 +48,7 @@ def store_numbers(database: Database, run_id: UUID | None = None, timeout: float
     with suppress(ChessregError, OSError, duckdb.Error):
         if database.read_only:
             return
-        many = select(Run.kind).distinct().where(Run.completed_at.is_not(None), Run.units >= parts.LEAST_STORED_UNITS)
+        many = select(Run.kind).distinct().where(Run.completed_at.is_not(None), Run.units >= parts.LONG_RUN_UNITS)
         with database.read() as session:
             kinds = set(session.scalars(many if run_id is None else many.where(Run.id == run_id)))
         for entry in list_entries():

@@ -29,7 +29,8 @@ from uuid import UUID, uuid4
 from chessreg.folders import get_cache_folder
 from chessreg.queries import duck, mirror
 from chessreg.queries.engine import OtherVersionError, QueryAnswer, QueryEngine
-from chessreg.registry.result_tables import LEAST_STORED_UNITS, RESULT_TABLES
+from chessreg.registry.result_tables import RESULT_TABLES
+from chessreg.registry.tables.provenance import LONG_RUN_UNITS
 from store.files import sync_path
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def answer_from_parts(
     for _ in range(MOST_ATTEMPTS):
         try:
             listing = list_query_parts(question, until)
-            if max(listing.units.values(), default=0) < LEAST_STORED_UNITS:
+            if max(listing.units.values(), default=0) < LONG_RUN_UNITS:
                 return None
             parts = read_part_numbers(question, listing, until)
 
@@ -199,7 +200,7 @@ def list_number_files(question: CatalogueQuestion, listing: PartListing) -> dict
     folder, recipe, paths = find_numbers_folder(question.engine.database), describe_recipe(question), {}
     for part, rows in listing.rows.items():
         states = listing.runs.identify(rows)
-        if states is not None and listing.units[part] >= LEAST_STORED_UNITS:
+        if states is not None and listing.units[part] >= LONG_RUN_UNITS:
             facts = [{name: value for name, value in row.items() if name != "part"} for row in rows]
             text = json.dumps([listing.runs.registry, recipe, states, facts], default=str)
             paths[part] = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}{SUFFIX}"

@@ -1,6 +1,3 @@
 """Names of the tables with results of runs. This module does not import SQLAlchemy, so that kinds load fast."""
 
 RESULT_TABLES = ("score", "trial", "game", "illegal_attempt", "rating", "prediction", "metric_point", "statistic")
-
-LEAST_STORED_UNITS = 10_000
-"""Numbers of answers about runs with fewer units are not stored (chessreg.queries.parts)."""

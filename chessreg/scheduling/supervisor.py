@@ -27,6 +27,7 @@ from chessreg.masking import mask
 from chessreg.registry.database import Database
 from chessreg.registry.states import get_state_word
 from chessreg.registry.tables import Attempt, Cause, Job, JobState, Run
+from chessreg.registry.tables.provenance import LONG_RUN_UNITS
 from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs.attempt import to_fragment_row
 from chessreg.runs.ingest import ingest_fragments
@@ -50,7 +51,6 @@ OFFER_INTERVAL_S = 2.0  # for jobs that did not fit
 FREED_SPACE_BYTES = 16 << 20  # freed space after which a job with a full disk is retried
 FULL_DISK_TIMEOUT_S = 600.0  # retried after this time too, since quotas and remote disks are not visible here
 IDLE_TIMEOUT_S = 300.0
-LONG_RUN_UNITS = 10_000  # the numbers of complete runs with at least this many units are stored between jobs
 
 
 class Supervisor:

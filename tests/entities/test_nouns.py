@@ -89,6 +89,7 @@ def test_saes_are_named_only_where_they_are_made_read_or_exchanged() -> None:
     exchange |= {f"chessreg/experiments/imported/{name}.py" for name in ("__init__", "saes", "sae_measures")}
     exchange |= {"chessreg/cards.py", "chessreg/publishing.py", "chessreg/entities/fetched.py"}  # of the hub
     exchange |= {"chessreg/runs/spec.py", "chessreg/runs/inputs.py"}  # the reference to a folder that is imported
+    exchange |= {"tui/actions.py", "tui/screens/things.py"}  # the key that imports them
     assert (settings | network | exchange) <= named, "no longer names them"
     assert named - {"chessreg/registry/tables/__init__.py"} - settings - network - exchange == {
         "chessreg/entities/sae.py",
@@ -137,7 +138,7 @@ def test_saes_are_listed_shown_drawn_and_traced(tmp_path: Path, capsys: pytest.C
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
         add_saes(session, "here")
         room = entity_rows.list_entities(session)["sae"]
-        assert [(row["name"], row["checkpoint"], row["layers"]) for row in room] == [("features", "tiny", 2)]
+        assert [(row["name"], row["checkpoint"], row["layers"]) for row in room] == [("features", "tiny", "0-1")]
         thing = entity_rows.load_details(session, "sae", room[0]["thing"])
         assert thing.summary == "SAEs · tiny"
         assert [part.name for part in thing.parts] == ["SAEs 2", "facts"]

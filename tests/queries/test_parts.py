@@ -30,7 +30,7 @@ STORED = [entry.title for entry in list_entries() if entry.stored]
 @pytest.fixture(autouse=True)
 def short_parts(monkeypatch):
     """Parts with few units have files too, and intervals take little time."""
-    monkeypatch.setattr(parts, "LEAST_STORED_UNITS", 1)
+    monkeypatch.setattr(parts, "LONG_RUN_UNITS", 1)
     monkeypatch.setattr(mirror, "LEAST_ROWS", 1)
     monkeypatch.setattr(mirror, "LONG_ROWS", 5)
     monkeypatch.setattr(stats, "RESAMPLES", 20)
@@ -40,7 +40,7 @@ def ask(database: Database, title: str, quick: bool, **scope):
     """The answer of a process that has not asked yet; if not `quick`, from SQL without any file."""
     with pytest.MonkeyPatch.context() as patch, Database.open(database.place.path, create=False) as again:
         if not quick:
-            patch.setattr(parts, "LEAST_STORED_UNITS", 1 << 60)
+            patch.setattr(parts, "LONG_RUN_UNITS", 1 << 60)
             patch.setattr(mirror, "read_mirror", lambda *_: None)
         result = run_query(again, title, **scope)
         return result.rows, result.notes, result.meta["rows_read"]

@@ -105,12 +105,12 @@ def code_state(path: Path) -> None:
 
 
 def named_as_input(path: Path) -> None:
-    with pytest.raises(BadInputError, match="belongs to the registry"):
+    with pytest.raises(BadInputError, match="belongs to the open registry"):
         require_user_file(str(path))
 
 
 def named_as_output(path: Path) -> None:
-    with pytest.raises(BadInputError, match="belongs to the registry"):
+    with pytest.raises(BadInputError, match="belongs to the open registry"):
         write_file(path.with_name("registry.db-wal"), b"")
 
 

@@ -161,7 +161,7 @@ def test_a_machine_of_the_same_name_and_store_path_looks_after_its_own_jobs(eith
     monkeypatch.setattr("store.process.read_system_id", lambda: "b" * 32)
     theirs = desk.next_supervisor()
     assert not theirs.run_once(), "it has nothing to do"
-    theirs.put_back()
+    theirs.requeue_running_jobs()
     with desk.session.database.read() as session:
         assert queue.read_own_jobs(session, desk.session.store, *queue.ACTIVE_STATES) == []
         (row,) = status.read_job_rows(session, desk.jobs())

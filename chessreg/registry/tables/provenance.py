@@ -66,6 +66,10 @@ class KindRecord(Base):
     determinism: Mapped[str] = mapped_column(String(16))
 
 
+LONG_RUN_UNITS = 10_000
+"""A run with at least this many units is long: after its completion the numbers of queries about it are stored."""
+
+
 class Run(Base):
     """A run of one spec. The id derives from the spec's hash, so the same spec on two machines is the same run."""
 
