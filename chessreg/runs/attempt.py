@@ -19,7 +19,6 @@ from chessreg.registry import provenance
 from chessreg.registry.database import Database
 from chessreg.registry.identity import make_id, make_uuid, shorten_id
 from chessreg.registry.machine import describe_this_machine, read_load
-from chessreg.registry.read import read_kind_file_of_run
 from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs.background import Ingester
 from chessreg.runs.ingest import ingest_fragments
@@ -432,6 +431,8 @@ def warn_if_kind_changed(database: Database, resolved: ResolvedSpec) -> None:
     """Print a warning if the file of a custom kind differs from that of the run's last attempt."""
     if (kind_file := read_kind_file(resolved.kind)) is None:
         return
+    from chessreg.registry.read import read_kind_file_of_run
+
     with database.read() as session:
         recorded = read_kind_file_of_run(session, resolved.run_id)
     if recorded is not None and recorded[1] != kind_file["sha256"]:
