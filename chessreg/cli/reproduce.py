@@ -142,7 +142,8 @@ def print_script(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) ->
             note += "; --json has them" if state.get("patch") else ""
             click.echo(make_visible(f"# {part_name} at commit {str(state['commit'])[:12]}{note}"))
         elif part_name == "chessreg":
-            click.echo("# commit unknown: not installed from a git checkout")
+            digest = f"; {state['file']}: sha256 {state['sha256'][:12]}" if state.get("sha256") else ""
+            click.echo(make_visible(f"# commit unknown: not installed from a git checkout{digest}"))
     versions = last.get("environment") or {}
     versions_listed = [
         f"{name} {versions[name]}" for name in ("torch", "transformers", "chess", "numpy") if name in versions

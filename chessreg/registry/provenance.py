@@ -147,20 +147,36 @@ def get_chessreg_version() -> str:
 
 
 def read_code_state(folder: Path | None = None) -> dict[str, Any]:
-    """Return the state of the code: `chessreg` (version; in a checkout also commit and patch) and `working_folder`.
+    """Return the state of the code: `chessreg` (version; in a repository also commit and patch, elsewhere the digest of
+    its files) and `working_folder`.
 
     `working_folder` is the repository of `folder` (default: the current folder). It is None outside a repository, and
     left out if that is chessreg's own repository.
     """
     folder = (folder or Path.cwd()).resolve()
     package_state = read_repository_state(Path(__file__).parent) if _is_checkout() else None
-    state: dict[str, Any] = {"chessreg": {"version": get_chessreg_version(), **(package_state or {})}}
+    package_state = package_state or {"file": SOURCE_FILES, "sha256": hash_source_files()}
+    state: dict[str, Any] = {"chessreg": {"version": get_chessreg_version(), **package_state}}
     nearest = next((str(path) for path in (folder, *folder.parents) if (path / ".git").exists()), None)
-    if package_state is None or package_state["root"] != nearest:  # otherwise it is the same repository
+    root = package_state.get("root")
+    if root is None or root != nearest:  # otherwise it is the same repository
         folder_state = read_repository_state(folder)
-        if not (package_state and folder_state and package_state["root"] == folder_state["root"]):
+        if not (root and folder_state and root == folder_state["root"]):
             state["working_folder"] = folder_state
     return state
+
+
+SOURCE_FILES = "chessreg/ and store/ (*.py, *.sql)"
+
+
+def hash_source_files() -> str:
+    """Return the SHA-256 of the names and contents of SOURCE_FILES, which identifies code without a commit."""
+    top = Path(__file__).parents[2]
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in ("chessreg", "store") for path in (top / folder).rglob("*")):
+        if path.suffix in (".py", ".sql"):
+            digest.update(f"{path.relative_to(top).as_posix()} {_hash_content(path.read_bytes())}\n".encode())
+    return digest.hexdigest()
 
 
 def _is_checkout() -> bool:
