@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -284,18 +285,18 @@ def draw_lines(
 def draw_bars(
     axis: Axes, result: QueryResult, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str]
 ) -> None:
-    """Draw groups of bars: one group per x in order of appearance, one bar per series.
+    """Draw groups of bars: one group per x in order of appearance, one bar per series and row.
 
     `parts` are the rows by series. The place in `series` determines color and position in the group.
     """
     places = list_category_labels([row for rows in parts.values() for row in rows], plot)
-    width = 0.8 / len(series)
     for label, rows in parts.items():
         place = series.index(label)
+        positions, widths = list_positions(plot, rows, places, place, len(series))
         axis.bar(
-            [places.index(format_number(row[plot.x], 3)) + (place - (len(series) - 1) / 2) * width for row in rows],
+            positions,
             [row[plot.y] for row in rows],
-            width,
+            widths,
             yerr=compute_error_bars(result, plot, rows),
             label=label,
             color=COLORS[place % len(COLORS)],
@@ -314,17 +315,16 @@ def draw_dots(
     series: Sequence[str],
     places: Sequence[str],
 ) -> None:
-    """Draw values along the horizontal axis: one row per x, from top to bottom, with one dot per series.
+    """Draw values along the horizontal axis: one line per x, from top to bottom, with one dot per series and row.
 
     `parts` are the rows by series, and `places` the values of x in their order. The place in `series` determines color
     and marker.
     """
-    step = 0.8 / len(series)
     for label, rows in parts.items():
         place = series.index(label)
         axis.errorbar(
             [row[plot.y] for row in rows],
-            [places.index(format_number(row[plot.x], 3)) + (place - (len(series) - 1) / 2) * step for row in rows],
+            list_positions(plot, rows, places, place, len(series))[0],
             xerr=compute_error_bars(result, plot, rows),
             label=label,
             color="0.4" if BASELINE_KEY in rows[0] else COLORS[place % len(COLORS)],
@@ -339,6 +339,29 @@ def draw_dots(
     for row in range(1, len(places)):
         axis.axhline(row - 0.5, color="0.5", linewidth=0.3)
     mark_zero(axis, "x")
+
+
+SHARED_WIDTH = 0.9  # of its part that a bar takes if several rows share the part of a series
+
+
+def list_positions(
+    plot: Plot, rows: Sequence[Row], places: Sequence[str], place: int, count: int
+) -> tuple[list[float], list[float]]:
+    """Return the center and width of each row of a series along the axis of x, where two values are 1 apart.
+
+    `places` are the values of x in their order. The series is number `place` of `count`, which share 0.8. Its rows of
+    one x, such as several random directions, share its part.
+    """
+    labels = [format_number(row[plot.x], 3) for row in rows]
+    totals, seen, width = Counter(labels), Counter[str](), 0.8 / count
+    positions, widths = [], []
+    for label in labels:
+        share = width / totals[label]
+        start = places.index(label) + (place - count / 2) * width
+        positions.append(start + (seen[label] + 0.5) * share)
+        widths.append(share if totals[label] == 1 else SHARED_WIDTH * share)
+        seen[label] += 1
+    return positions, widths
 
 
 def compute_error_bars(result: QueryResult, plot: Plot, rows: Sequence[Row]) -> list[list[float]] | None:

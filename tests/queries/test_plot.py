@@ -1,5 +1,6 @@
 """Plots: the elements that a query's header declares, with intervals, the same bytes every time."""
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -88,6 +89,24 @@ def test_bars_stand_in_groups(played):
     [axis] = drawn(played, "score by intervention").axes
     assert len(axis.containers) > 1
     assert [label.get_text() for label in axis.get_xticklabels()] == ["random:20"]
+
+
+@pytest.mark.parametrize("form", ["bars", "dots"])
+def test_rows_that_share_a_label_lie_side_by_side(form):
+    """Such as matches with several random directions, which the column `intervention` calls by one name."""
+    rows = {"opening": ["book"] * 4, "score": [0.4, 0.5, 0.6, 0.7], "intervention": ["none", *["random L4"] * 3]}
+    arms = Plot("arms", "opening", "score", form=form, series=("intervention",))
+    [axis] = plot.draw_figure(QueryResult(pa.table(rows), {}), arms).axes
+    plain, controls = axis.containers
+    if form == "bars":
+        ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in (*plain, *controls)]
+        assert [bar.get_height() for bar in controls] == [0.5, 0.6, 0.7]
+    else:
+        lines = [container.lines[0] for container in (plain, controls)]
+        ends = [(place, place) for line in lines for place in line.get_ydata()]
+        assert lines[1].get_xdata().tolist() == [0.5, 0.6, 0.7]
+    assert all(end < start for (_, end), (start, _) in itertools.pairwise(ends))
+    assert -0.5 < ends[0][0] < ends[-1][1] < 0.5
 
 
 def differences():
