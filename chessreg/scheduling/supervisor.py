@@ -109,7 +109,7 @@ class Supervisor:
         if number != self._long_runs:
             self._long_runs = number
             command, quiet = child.build_python_command("chessreg.queries.numbers"), subprocess.DEVNULL
-            environment = child.build_child_environment()
+            environment = {**child.build_child_environment(), "CHESSREG_REGISTRY": self.database.reference}
             subprocess.Popen(command, env=environment, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
 
     def pause(self, seconds: float) -> None:

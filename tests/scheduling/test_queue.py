@@ -116,5 +116,5 @@ def test_the_numbers_of_a_long_run_are_stored_once(desk, monkeypatch):
         desk.supervisor.store_numbers()
         desk.supervisor.store_numbers()
     [(command, environment)] = started
-    registry = str(desk.session.database.place.path)
-    subprocess.run(command, env=environment | {"CHESSREG_REGISTRY": registry}, check=True)
+    assert environment["CHESSREG_REGISTRY"] == desk.session.database.reference
+    subprocess.run(command, env=environment, check=True)
