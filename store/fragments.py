@@ -147,7 +147,7 @@ def pack_fragment(run_id: str, attempt_id: str, created_ns: int, lines: list[byt
         message = f"{len(lines)} rows take more than the {MAX_MEMORY_BYTES >> 30} GiB of memory that a fragment may"
         raise StoreError(message, "emit fewer rows in one unit")
     footer = json.dumps({"end": len(lines), "crc32": zlib.crc32(body)}).encode() + b"\n"
-    return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(body + footer)
+    return zstandard.ZstdCompressor(level=6, write_checksum=True).compress(body + footer)
 
 
 def place_file(store: Store, data: bytes, target: Path) -> None:

@@ -522,7 +522,7 @@ def build_game_columns(game: PlayedGame) -> dict[str, Any]:
         "first_try_legal": game.first_try_legal,
         "tries": np.array(game.tries, np.uint8).tobytes(),
         "moves": pack_moves(game.board.move_stack),
-        "seconds": game.seconds,
+        "seconds": round(game.seconds, 3),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import time
 
@@ -10,6 +11,7 @@ from sqlalchemy import func, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
 from chessreg.registry import tables
+from chessreg.runs import ingest
 from chessreg.runs.ingest import ingest_fragments, ingest_waiting, insert_rows, list_waiting, requeue_quarantined
 from chessreg.runs.kind import find_kind
 from chessreg.session import open_session
@@ -239,3 +241,21 @@ def test_results_are_stored_as_sqlalchemy_stores_them(session, run_toy):
         sql.execute(text("DELETE FROM game"))
     assert fast == apart
     assert without == (*apart[:-1], "NULLnull")
+
+
+def test_garbage_is_collected_again_after_an_ingest_that_fails(session, run_toy, monkeypatch):
+    run_toy(positions=2)
+    (fragment, *_) = list_ingested(session.store)
+    fragment.path.rename(session.store.incoming / fragment.name)
+    enabled = []
+
+    def fail(*_):
+        enabled.append(gc.isenabled())
+        raise OSError("disk")
+
+    monkeypatch.setattr(ingest, "ingest_rows", fail)
+    with pytest.raises(OSError, match="disk"):
+        ingest_fragments(session.database, session.store)
+    with ingest.pause_garbage_collection(), ingest.pause_garbage_collection():
+        enabled.append(gc.isenabled())
+    assert (enabled, gc.isenabled()) == ([False, False], True)
