@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from chessreg.registry.database import Database
 
 
-# One row per metric and cluster, with hits and trials. The names in `clusters` contain the dataset or the opening, so
-# that only equal games and equal openings are paired. The dataset is the source of the items, not the training data of
-# the run or its model. Trials of `legality` are greedy texts, numbered below 0. Trials of `token-legality` are only the
-# errors; the rates are in its scores.
+# One row per metric, cluster and part, with hits and trials. The names of clusters contain the dataset or the opening,
+# so that only equal games and equal openings are paired. Games of one opening are a cluster, paired by color (`part`).
+# The dataset is the source of the items, not the training data of the run or its model. Trials of `legality` are greedy
+# texts, numbered below 0. Trials of `token-legality` are only the errors; the rates are in its scores.
 CLUSTERS = """
 WITH subject(number, run_id, attempt_id) AS (VALUES {subjects}),
 about AS (
@@ -71,7 +71,7 @@ found AS (
     WHERE u.hits IS NOT NULL
     UNION ALL BY NAME
     SELECT s.number, u.metric,
-           g.opening_stream || ' ' || g.color || ' ' || g.opening_number AS cluster, u.hits, u.trials
+           g.opening_stream || ' ' || g.opening_number AS cluster, g.color AS part, u.hits, u.trials
     FROM games AS g JOIN subject AS s ON g.run_id = s.run_id AND g.attempt_id = coalesce(s.attempt_id, g.attempt_id),
     LATERAL (
         SELECT unnest(['score', 'first try legal', 'forfeits']) AS metric,
@@ -81,7 +81,7 @@ found AS (
     ) AS u
     WHERE u.hits IS NOT NULL
 )
-SELECT number, metric, cluster, sum(hits) AS hits, sum(trials) AS trials
+SELECT number, metric, cluster, coalesce(part, '') AS part, sum(hits) AS hits, sum(trials) AS trials
 FROM found GROUP BY ALL ORDER BY ALL
 """
 # A metric's value is its last step. If steps are squares, classes, bins or positions in a search, the last step has no
@@ -327,10 +327,10 @@ def compute_metrics(database: Database, subjects: list[Subject]) -> list[Metric]
     answer = open_shared_engine(database).answer(
         {"clusters": CLUSTERS.format(subjects=values), "values": VALUES.format(subjects=values)}
     )
-    rates: dict[str, dict[int, dict[str, tuple[float, float]]]] = {}
+    rates: dict[str, dict[int, Cell]] = {}
     for row in answer["clusters"].to_pylist():
         cells = rates.setdefault(row["metric"], {}).setdefault(row["number"], {})
-        cells[row["cluster"]] = (row["hits"], row["trials"])
+        cells[row["cluster"], row["part"]] = (row["hits"], row["trials"])
     metrics = [rate_metric(name, cells, len(subjects)) for name, cells in rates.items()]
     estimates_by_subject: dict[str, dict[int, Estimate]] = {}
     for row in answer["values"].to_pylist():
@@ -374,10 +374,13 @@ def estimate_beyond_control(rows: list[dict[str, Any]], subject: Subject, column
     )
 
 
-def rate_metric(name: str, cells: dict[int, dict[str, tuple[float, float]]], subjects: int) -> Metric:
+Cell = dict[tuple[str, str], tuple[float, float]]  # (cluster, part of it) → (hits, trials)
+
+
+def rate_metric(name: str, cells: dict[int, Cell], subjects: int) -> Metric:
     """Return a rate (hits / trials) of each subject and its difference from the first, both with intervals.
 
-    `cells` maps a subject's number to cluster → (hits, trials). Subjects without trials have unknown values.
+    `cells` maps a subject's number to its counts. Subjects without trials have unknown values.
     """
     alone = {number: to_clusters(cell) for number, cell in cells.items()}
     values = [stats.estimate_rate(alone[n], "hits", "trials") if n in alone else stats.UNKNOWN for n in range(subjects)]
@@ -399,22 +402,25 @@ def build_value_metric(name: str, cells: dict[int, Estimate], subjects: int) -> 
     return Metric(name, values, differences)
 
 
-def to_clusters(cell: dict[str, tuple[float, float]]) -> Clusters:
-    hits, trials = np.array(list(cell.values())).T
-    return Clusters({"hits": hits, "trials": trials}, np.ones(len(cell), np.int64))
+def to_clusters(ours: Cell, base: Cell | None = None) -> Clusters:
+    """Return the clusters of a cell; with `base`, pairs of the clusters' parts that both have."""
+    names = ("hits", "trials") if base is None else ("hits", "trials", "base_hits", "base_trials")
+    sums: dict[str, np.ndarray] = {}
+    for key in sorted(ours if base is None else ours.keys() & base.keys()):
+        counts = np.array(ours[key] if base is None else (*ours[key], *base[key]))
+        sums[key[0]] = sums.get(key[0], 0) + counts
+    table = np.array(list(sums.values())).reshape(len(sums), len(names)).T
+    return Clusters(dict(zip(names, table, strict=True)), np.ones(len(sums), np.int64))
 
 
-def estimate_difference(ours: dict[str, tuple[float, float]], base: dict[str, tuple[float, float]]) -> Estimate:
+def estimate_difference(ours: Cell, base: Cell) -> Estimate:
     """Return the difference of two rates, over their shared clusters; without shared clusters, over each side
     separately. Swapping the sides negates the value and the ends of its interval exactly."""
+    pairs = to_clusters(ours, base)
+    if pairs.number:
+        return stats.estimate_rate_difference(pairs, "hits", "trials", "base_hits", "base_trials")
     if sorted(ours.items()) > sorted(base.items()):
         return estimate_difference(base, ours).negate()
-    shared_clusters = sorted(ours.keys() & base.keys())
-    if shared_clusters:
-        table = np.array([(*ours[key], *base[key]) for key in shared_clusters]).T
-        counts = dict(zip(("hits", "trials", "base_hits", "base_trials"), table, strict=True))
-        pairs = Clusters(counts, np.ones(len(shared_clusters), np.int64))
-        return stats.estimate_rate_difference(pairs, "hits", "trials", "base_hits", "base_trials")
     return stats.estimate_independent_difference(to_clusters(ours), to_clusters(base), "hits", "trials")
 
 

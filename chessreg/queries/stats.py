@@ -98,25 +98,38 @@ class Clusters:
     several draws (of a control direction, of a probe's seed, of untrained weights); NaN is missing. `weights` is int64
     [kind of cluster]. `of` selects counts. Their resamples depend only on these numbers and on `role`, not on the order
     of clusters or the cell's other counts. Separate roles give the two sides of a difference independent draws.
+    `orientation` of pairs: -1 if their sides were swapped for resampling, 0 if swapping changes nothing.
     """
 
-    def __init__(self, counts: dict[str, np.ndarray], weights: np.ndarray, role: str = "") -> None:
+    def __init__(
+        self, counts: dict[str, np.ndarray], weights: np.ndarray, role: str = "", orientation: int = 1
+    ) -> None:
         self.counts = {name: np.asarray(values, np.float64) for name, values in counts.items()}
         self.weights = np.asarray(weights, np.int64)
-        self.role = role
+        self.role, self.orientation = role, orientation
         self._of: dict[tuple[str, ...], Clusters] = {}
 
     def select_counts(self, *names: str, role: str = "") -> Clusters:
-        """Return these counts of the clusters that have all of them (for pairs, both sides). Equal clusters are merged
-        and sorted."""
+        """Return these counts of the clusters that have all of them. Equal clusters are merged and sorted.
+
+        Four counts without draws are pairs: two of one side, then two of the other. If the sides are swapped, the
+        resamples are the same.
+        """
         if (*names, role) not in self._of:
             parts = [array if (array := self.counts[name]).ndim == 2 else array[:, None] for name in names]
             has_values = np.all([~np.isnan(part).all(axis=1) for part in parts], axis=0)
             parts = [part[has_values][:, ~np.isnan(part[has_values]).all(axis=0)] for part in parts]
             table, weights = _merge_equal_rows(np.concatenate(parts, axis=1) + 0.0, self.weights[has_values])
+            order, orientation = names, 1
+            if len(names) == 4 and all(self.counts[name].ndim == 1 for name in names):
+                swapped = _merge_equal_rows(np.roll(table, 2, axis=1), weights)
+                own_bytes, swapped_bytes = ([array.tobytes() for array in side] for side in ((table, weights), swapped))
+                orientation = (own_bytes < swapped_bytes) - (own_bytes > swapped_bytes)
+                if orientation < 0:
+                    order, (table, weights) = (*names[2:], *names[:2]), swapped
             ends = np.cumsum([part.shape[1] for part in parts])[:-1]
-            counts = dict(zip(names, np.split(table, ends, axis=1), strict=True))
-            self._of[*names, role] = Clusters(counts, weights, role)
+            counts = dict(zip(order, np.split(table, ends, axis=1), strict=True))
+            self._of[*names, role] = Clusters(counts, weights, role, orientation)
         return self._of[*names, role]
 
     @property
@@ -289,7 +302,8 @@ def estimate_rate_difference(clusters: Clusters, hits: str, trials: str, base_hi
     """Return the share of hits among trials minus the baseline's, between -1 and 1, with its interval.
 
     All arguments but `clusters` are names of counts. Only clusters that have all four counts are used (pairs), and both
-    sides are resampled together. UNKNOWN if a side has no trials.
+    sides are resampled together. Swapping the sides negates the value and the ends of the interval exactly. UNKNOWN if
+    a side has no trials.
     """
     pairs = clusters.select_counts(hits, trials, base_hits, base_trials)
     if not pairs.number or not pairs.sum_count(trials) or not pairs.sum_count(base_trials):
@@ -298,7 +312,7 @@ def estimate_rate_difference(clusters: Clusters, hits: str, trials: str, base_hi
     resamples = _resample_ratios(pairs, hits, trials) - _resample_ratios(
         pairs, base_hits, base_trials, Stream.STATISTICS_BASE
     )
-    low, high = _central_interval(resamples)
+    low, high = _compute_difference_interval(pairs, resamples)
     if low == high:  # all pairs differ equally: the bound is the possible share of other pairs
         bound = compute_one_sided_bound(pairs.number)
         low, high = max(-1.0, value - bound), min(1.0, value + bound)
@@ -353,11 +367,10 @@ def estimate_mean_difference(
     value = pairs.sum_count(total) / pairs.sum_count(trials) - pairs.sum_count(base_total) / pairs.sum_count(
         base_trials
     )
-    low, high = _compute_interval(
-        pairs,
-        _resample_ratios(pairs, total, trials)
-        - _resample_ratios(pairs, base_total, base_trials, Stream.STATISTICS_BASE),
+    resamples = _resample_ratios(pairs, total, trials) - _resample_ratios(
+        pairs, base_total, base_trials, Stream.STATISTICS_BASE
     )
+    low, high = _compute_difference_interval(pairs, resamples) if pairs.number > 1 else (None, None)
     return Estimate(value, low, high)
 
 
@@ -434,7 +447,7 @@ def estimate_elo_difference(clusters: Clusters, points: str, games: str, base_po
         # A resample without any point counts as half a point, so that its Elo is finite.
         clipped_rates = [np.clip(r, 0.5 / n, 1 - 0.5 / n) for r, n in zip(both, trials, strict=True)]
         elos = [-400 * np.log10(1 / r - 1) for r in clipped_rates]
-        low, high = _central_interval(elos[0] - elos[1])
+        low, high = _compute_difference_interval(pairs, elos[0] - elos[1])
         if low == high:  # all pairs differ equally, as in `estimate_rate_difference`
             bound, half = compute_one_sided_bound(pairs.number), 0.5 / pairs.sum_count(games)
             ends = (our_rate.value - bound, our_rate.value + bound)
@@ -453,6 +466,14 @@ def _resample_ratios(clusters: Clusters, hits: str, trials: str, side: str = "")
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios: np.ndarray = top / bottom
     return ratios
+
+
+def _compute_difference_interval(pairs: Clusters, resamples: np.ndarray) -> tuple[float, float]:
+    """Return the ends of the interval of a difference. Swapping the sides of the pairs negates them exactly."""
+    if not pairs.orientation:
+        resamples = np.concatenate([resamples, -resamples])
+    low, high = _central_interval(resamples * (pairs.orientation or 1))
+    return (low, high) if pairs.orientation >= 0 else (-high, -low)
 
 
 def _compute_interval(clusters: Clusters, resamples: np.ndarray) -> tuple[float | None, float | None]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.probe import ProbeSpec
+from chessreg.queries import run_query
 from chessreg.queries.compare import compare_runs, read_curves
+from chessreg.queries.stats import compute_wilson_interval
 from chessreg.registry import names, tables
 from chessreg.registry.identity import make_id
 from chessreg.session import Session
@@ -73,6 +76,45 @@ def test_a_comparison_of_swapped_runs_is_the_negated_one(probes: Session):
     for metric in found:
         theirs = by_name[metric.name]
         assert metric.differences[1] == (theirs and theirs.negate()), metric.name
+
+
+def test_a_difference_has_the_interval_of_the_table_elo_by_intervention(make, database):
+    """Small matches, where one further draw moves an end of the interval by a whole step."""
+    random, checkpoint = np.random.default_rng(4), make.checkpoint("reference")
+    results = ["1-0", "0-1", "1/2-1/2"]
+    plain = [{"result": result} for result in random.choice(results, 10)]
+    make.play(checkpoint, plain, name="plain")
+    make.play(
+        checkpoint, [*plain[1::-1], *plain[2:]], intervention=make.intervention(checkpoint, scale=99), name="tied"
+    )
+    for number in range(1, 13):
+        games = [{"result": result} for result in random.choice(results, random.integers(2, 11))]
+        make.play(checkpoint, games, intervention=make.intervention(checkpoint, scale=number), name=f"edit-{number}")
+    rows = {row["runs"]: row for row in run_query(database, "elo by intervention").rows}
+    edits = sorted(rows.keys() - {"plain"})
+
+    def compare_scores(runs):
+        return next(metric.differences for metric in compare_runs(database, runs).metrics if metric.name == "score")
+
+    for name, difference in zip(edits, compare_scores(["plain", *edits])[1:], strict=True):
+        table = tuple(rows[name]["delta_score" + end] for end in ("", "_low", "_high"))
+        assert tuple(difference) == pytest.approx(table, abs=1e-6), name
+    for name in ("tied", "edit-1"):
+        assert compare_scores([name, "plain"])[1] == compare_scores(["plain", name])[1].negate()
+
+
+def test_both_games_of_an_opening_are_one_cluster_paired_by_color(make, database):
+    """Black's games are paired with Black's only, and the winner of an opening does not depend on the player."""
+    checkpoint = make.checkpoint("reference")
+    both = [{"result": "1-0" if n % 4 < 2 else "0-1"} for n in range(40)]  # White, Black, White, …
+    make.play(checkpoint, both, color="both", name="both")
+    make.play(checkpoint, [{"result": "1-0"}] * 20, name="white")
+    metric = next(m for m in compare_runs(database, ["both", "white"]).metrics if m.name == "score")
+    assert metric.values[0].value == 0.5
+    assert metric.values[0].low == pytest.approx(
+        compute_wilson_interval(0.5, 20)[0]
+    )  # every opening has one point of 2
+    assert metric.differences[1].value == 0.5  # White's games only
 
 
 def test_the_pinned_run_is_the_baseline_wherever_it_is_named(probes: Session):

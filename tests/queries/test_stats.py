@@ -157,6 +157,17 @@ def test_a_paired_difference_is_narrower_than_one_of_independent_matches():
     assert paired.high - paired.low < (alone.high - alone.low) / 2
 
 
+def test_swapped_sides_negate_a_difference_and_its_interval_exactly():
+    random, names = np.random.default_rng(6), ("points", "games", "base", "base_games")
+    for number in (2, 5, 8, 700):  # 700: draws that all cells share
+        for _ in range(20 if number < 700 else 1):
+            sides = random.integers(0, 3 if number < 700 else 60, (2, number)) / 2
+            pairs = clusters(points=sides[0], games=[1] * number, base=sides[1], base_games=[1] * number)
+            swapped = clusters(points=sides[1], games=[1] * number, base=sides[0], base_games=[1] * number)
+            for estimate in (stats.estimate_rate_difference, stats.estimate_mean_difference):
+                assert estimate(pairs, *names) == estimate(swapped, *names).negate()
+
+
 def test_a_difference_uses_only_clusters_that_both_have():
     nan = math.nan
     some = clusters(points=[1, 0], games=[1, 1], base=[0, nan], base_games=[1, nan], weights=[10, 90])
