@@ -63,7 +63,7 @@ def format_card_of_dataset(
     content = get_dataset_content(row)
     report = row["report"]
     total = row["plies" if content == "positions" else "games"]
-    what = f"{rows:,} {content}" + (f", the part {part} of the {total:,} of {dataset_name}" if part else "")
+    description = f"{rows:,} {content}" + (f", the part {part} of the {total:,} of {dataset_name}" if part else "")
     matter = ["tags: [chess, chessreg]", *format_licence(row["licence"])]
     matter += ["configs:"]
     for file in files:
@@ -72,7 +72,7 @@ def format_card_of_dataset(
     dates = [date for date in (report.get("first_date"), report.get("last_date")) if date]
     licence = f" --licence {shlex.quote(row['licence'])}" if row["licence"] else ""
     name = shlex.quote(f"{dataset_name}-{part}" if part else dataset_name)
-    facts = [f"{what}. Ratings: {rating}. Licence: {escape_markdown(row['licence'] or 'not recorded')}."]
+    facts = [f"{description}. Ratings: {rating}. Licence: {escape_markdown(row['licence'] or 'not recorded')}."]
     facts += [f"Dates: {' to '.join(dict.fromkeys(dates))}."] if dates else []
     facts += [f"{line}." for line in format_dataset_counts(row)]
     if "puzzles.parquet" in files:

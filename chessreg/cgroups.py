@@ -46,14 +46,14 @@ def find_memory_groups(tree: Path = CGROUP_TREE, own: Path = OWN_CGROUPS) -> Ite
 
 def measure_cgroup_memory(tree: Path = CGROUP_TREE, own: Path = OWN_CGROUPS) -> float:
     """Return the bytes that this process may still use in all its memory cgroups, infinity without a limit."""
-    left = math.inf
+    free_bytes = math.inf
     for folder, files in find_memory_groups(tree, own):
         with suppress(OSError, ValueError):  # the limit may be "max"
             limit = int((folder / files.limit).read_text(encoding="utf-8"))
-            used = int((folder / files.usage).read_text(encoding="utf-8"))
-            cached = read_counter(folder / "memory.stat", files.cached)
-            left = min(left, max(limit - used + cached, 0))
-    return left
+            used_bytes = int((folder / files.usage).read_text(encoding="utf-8"))
+            cached_bytes = read_counter(folder / "memory.stat", files.cached)
+            free_bytes = min(free_bytes, max(limit - used_bytes + cached_bytes, 0))
+    return free_bytes
 
 
 def count_oom_kills(tree: Path = CGROUP_TREE, own: Path = OWN_CGROUPS) -> int:

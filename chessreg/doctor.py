@@ -136,12 +136,12 @@ def find_unattended_attempts(database: Database, store: Store, registry: str) ->
     presence = Presence(store)
     with database.read() as session:
         jobs = queue.read_own_jobs(session, store, *queue.ACTIVE_STATES)
-        left = [job for job in jobs if job.state is JobState.RUNNING or queue.can_progress(session, job)]
+        unfinished_jobs = [job for job in jobs if job.state is JobState.RUNNING or queue.can_progress(session, job)]
         running_ids = {job.id.hex for job in jobs if job.state is JobState.RUNNING}
-    if left and not presence.read_holder():
+    if unfinished_jobs and not presence.read_holder():
         yield Problem(
             "supervisor",
-            f"{len(left)} jobs wait or run on {socket.gethostname()}, and no supervisor looks after them",
+            f"{len(unfinished_jobs)} jobs wait or run on {socket.gethostname()}, and no supervisor looks after them",
             "chessreg supervisor start",
             lambda: presence.start(registry),
         )
@@ -230,12 +230,12 @@ def find_differing_numbers(database: Database) -> Iterator[Problem]:
 
 def find_leftovers(store: Store) -> Iterator[Problem]:
     """Yield files that ended processes left in `tmp/`."""
-    left = gc.list_stale_staging(store)
-    if left:
+    stale_stagings = gc.list_stale_staging(store)
+    if stale_stagings:
         yield Problem(
             "staging",
-            f"processes that have ended left {len(left)} unfinished files or folders in {store.tmp}, "
-            f"{sum(item.bytes for item in left):,} bytes",
+            f"processes that have ended left {len(stale_stagings)} unfinished files or folders in {store.tmp}, "
+            f"{sum(item.bytes for item in stale_stagings):,} bytes",
             "chessreg doctor --fix",
             store.clean_staging,
         )

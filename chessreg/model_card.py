@@ -125,10 +125,10 @@ def format_data_table(data: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def format_training(session: Session, row: dict[str, Any], made: list[dict[str, Any]] | None) -> str:
+def format_training(session: Session, row: dict[str, Any], steps: list[dict[str, Any]] | None) -> str:
     """Return the origin of the weights: a script of commands for a run of this registry, else their source."""
-    if made is not None:
-        lines = "\n".join(write_script_lines(made, session.store))
+    if steps is not None:
+        lines = "\n".join(write_script_lines(steps, session.store))
         return f"This script makes the model in an empty folder:\n\n```sh\n{lines}\n```"
     shape = row["detail"].get("shape") or {}
     facts = {

@@ -66,8 +66,8 @@ def find_published_noun(session: Session, reference: str) -> str:
             f"{reference!r} is not a checkpoint, dataset, probe, vector or SAE run", "chessreg runs list"
         )
     if len(ids_by_noun) > 1:
-        which = ", ".join(f"{noun} {id.hex[-6:]}" for noun, id in ids_by_noun.items())
-        raise BadInputError(f"{reference!r} is ambiguous: {which}", "give one of these ids")
+        reference_texts = ", ".join(f"{noun} {id.hex[-6:]}" for noun, id in ids_by_noun.items())
+        raise BadInputError(f"{reference!r} is ambiguous: {reference_texts}", "give one of these ids")
     return next(iter(ids_by_noun))
 
 
@@ -146,12 +146,12 @@ def write_dataset_files(session: Session, reference: str, folder: Path, address:
     import pyarrow.parquet as pq
 
     file, part = session.inputs.items(session.inputs.reference("dataset", reference))
-    selected = file if part is None else file.part(part)
-    tables = build_published_tables(selected)
+    selected_file = file if part is None else file.part(part)
+    tables = build_published_tables(selected_file)
     folder.mkdir()
     for name, table in tables.items():
         pq.write_table(table, folder / name, compression="zstd")
-    return format_card_of_dataset(session, reference, address, len(selected), list(tables))
+    return format_card_of_dataset(session, reference, address, len(selected_file), list(tables))
 
 
 def build_published_tables(file: DatasetFile) -> dict[str, pa.Table]:
@@ -168,10 +168,12 @@ def build_published_tables(file: DatasetFile) -> dict[str, pa.Table]:
     table = file.table((*POSITION_COLUMNS, "line"))
     puzzle = pc.is_valid(table["line"])
     tables_of: dict[str, pa.Table] = {}
-    others, puzzles = table.filter(pc.invert(puzzle)), table.filter(puzzle)
-    if len(others) or not len(puzzles):
-        filled_names = [name for name in POSITION_COLUMNS if others[name].null_count < len(others) or name == "fen"]
-        tables_of["positions.parquet"] = others.select(filled_names)
+    game_table, puzzles = table.filter(pc.invert(puzzle)), table.filter(puzzle)
+    if len(game_table) or not len(puzzles):
+        filled_names = [
+            name for name in POSITION_COLUMNS if game_table[name].null_count < len(game_table) or name == "fen"
+        ]
+        tables_of["positions.parquet"] = game_table.select(filled_names)
     if len(puzzles):
         filled_names = [name for name in POSITION_COLUMNS if puzzles[name].null_count < len(puzzles) and name != "best"]
         moves = pc.binary_join_element_wise(pa.scalar(NO_MOVE), puzzles["line"], " ")

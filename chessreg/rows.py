@@ -99,7 +99,7 @@ def sort_listed_rows(
     >>> [row["n"] for row in sort_listed_rows([{"n": 2}, {"n": None}, {"n": 3}], "-n")]
     [3, 2, None]
     """
-    ordered = list(rows)
+    ordered_rows = list(rows)
     keys = {_make_sort_name(heading): key for key, heading in (headings or {}).items()}
     keys |= {_make_sort_name(key): key for row in rows[:1] for key in row}
     for word in reversed(sort.split(",") if sort and rows else []):
@@ -109,10 +109,10 @@ def sort_listed_rows(
             raise BadInputError(
                 f"--sort {sort}: column {name.removeprefix('-')!r} does not exist", f"one of {', '.join(sorted(keys))}"
             )
-        known_rows = [row for row in ordered if row[key] is not None]
+        known_rows = [row for row in ordered_rows if row[key] is not None]
         known_rows.sort(key=lambda row: make_sort_key(row[key]), reverse=name.startswith("-"))
-        ordered = [*known_rows, *(row for row in ordered if row[key] is None)]
-    return ordered
+        ordered_rows = [*known_rows, *(row for row in ordered_rows if row[key] is None)]
+    return ordered_rows
 
 
 def _make_sort_name(text: str) -> str:

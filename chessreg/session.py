@@ -101,10 +101,10 @@ class Session:
 
         run_kind = find_kind_of_spec(spec, kind)
 
-        def check_name(resolved: Any, missing: int) -> None:
+        def check_name(resolved_spec: Any, missing_units: int) -> None:
             if name:  # refuse a taken name before anything is done
                 with self.database.read() as session:
-                    names.require_free_name(session, "run", resolved.run_id, name)
+                    names.require_free_name(session, "run", resolved_spec.run_id, name)
 
         def name_run(run_id: UUID) -> None:
             if name:

@@ -218,8 +218,8 @@ def write_mlflow(records: Sequence[RunRecord], where: str, project: str, session
         if current := [
             run for run, tags in zip(existing_runs, known_states, strict=True) if not record.is_newer_than(*tags)
         ]:
-            for stale in [run for run in existing_runs if run is not current[0]]:  # of an update that was cut off
-                client.delete_run(stale.info.run_id)
+            for stale_run in [run for run in existing_runs if run is not current[0]]:  # of an update that was cut off
+                client.delete_run(stale_run.info.run_id)
             continue
         for unfinished_run in client.search_runs([experiment], f"tags.`{STARTED_TAG}` = '{record.id}'"):
             client.delete_run(unfinished_run.info.run_id)
@@ -246,8 +246,8 @@ def write_mlflow(records: Sequence[RunRecord], where: str, project: str, session
         client.log_dict(run, record.as_dict(), DOCUMENT)
         client.set_terminated(run, "FINISHED" if record.state == COMPLETE else "FAILED", end_ms)
         client.set_tag(run, RUN_TAG, record.id)
-        for stale in existing_runs:
-            client.delete_run(stale.info.run_id)
+        for stale_run in existing_runs:
+            client.delete_run(stale_run.info.run_id)
         new, updated_count = new + (not existing_runs), updated_count + bool(existing_runs)
     return WrittenRuns(new, updated_count)
 
@@ -264,12 +264,14 @@ def write_wandb(records: Sequence[RunRecord], where: str, project: str, session:
     folder.mkdir(parents=True, exist_ok=True)
     new = updated_count = synced_count = 0
     for record in records:
-        earlier = list(folder.glob(f"wandb/offline-run-*-{record.id}"))
-        known_states = [read_exported_progress(path / DOCUMENT) for path in earlier if (path / DOCUMENT).exists()]
+        earlier_folders = list(folder.glob(f"wandb/offline-run-*-{record.id}"))
+        known_states = [
+            read_exported_progress(path / DOCUMENT) for path in earlier_folders if (path / DOCUMENT).exists()
+        ]
         if any(not record.is_newer_than(*known_state) for known_state in known_states):
             continue
-        synced_count += any(True for path in earlier for _ in path.glob("*.synced"))
-        for earlier_folder in earlier:
+        synced_count += any(True for path in earlier_folders for _ in path.glob("*.synced"))
+        for earlier_folder in earlier_folders:
             shutil.rmtree(earlier_folder)
         run = wandb.init(
             project=project, dir=folder, mode="offline", id=record.id, name=record.title, job_type=record.kind,

@@ -137,9 +137,9 @@ def list_group_files(metadata: bytes, digest: str | None) -> dict[str, int]:
             LOGICAL_TYPES[attributes["logical_dtype"]],
         )
         chunks = {name: len(attributes["chunks"][name]) for name in names}
-        actual = group_digest(attributes)
-        if actual != (attributes["digest"] if digest is None else digest):
-            raise CorruptError(f"the metadata of this array is of digest {actual[:12]}, not as expected")
+        actual_digest = group_digest(attributes)
+        if actual_digest != (attributes["digest"] if digest is None else digest):
+            raise CorruptError(f"the metadata of this array is of digest {actual_digest[:12]}, not as expected")
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError, AttributeError) as error:
         raise CorruptError(f"the metadata of this array is damaged: {error}") from error
     files = dict.fromkeys(

@@ -304,10 +304,10 @@ class ActivationArray:
         generator = make_batch_generator(seed, epoch)
         order = [plan[i] for i in generator.permutation(len(plan))]
 
-        def load_chunk(group: int, chunk: int, first: int, wanted: np.ndarray) -> Columns:
-            part, local = self.parts[group], wanted - first
+        def load_chunk(group: int, chunk: int, first: int, wanted_rows: np.ndarray) -> Columns:
+            part, local = self.parts[group], wanted_rows - first
             chunks = (part.read_chunk(name, chunk) for name in names)
-            return [wanted, *(values if len(local) == len(values) else values[local] for values in chunks)]
+            return [wanted_rows, *(values if len(local) == len(values) else values[local] for values in chunks)]
 
         def read_batches() -> Iterator[Batch]:
             pieces = mix_rows(read_ahead(load_chunk, order, prefetch), largest * mix_chunks, generator)

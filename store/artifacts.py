@@ -74,10 +74,10 @@ def parse_manifest(content: bytes, digest: str) -> Manifest:
         record = json.loads(content)
         kind = check_safe_name("kind", str(record["kind"]))
         files = tuple((str(name), int(size), str(sha)) for name, size, sha in record["files"])
-        actual = _digest_entries(list(files))
+        actual_digest = _digest_entries(list(files))
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise CorruptError(f"the manifest of artifact {digest[:12]} is damaged") from error
-    if actual != digest:
+    if actual_digest != digest:
         raise CorruptError(f"artifact {digest[:12]}: its manifest does not belong to it")
     for name, size, sha in files:
         format_safe_path(name)
@@ -228,16 +228,16 @@ class ArtifactStore:
             return self.lent[digest]
         record = _read_manifest(folder)
         with convert_os_errors(f"read artifact {digest[:12]}"):
-            expected = {name: (size, sha) for name, size, sha in record["files"]}
-            actual = {name: (size, sha) for name, size, sha in _list_entries(folder)}
-        for name in sorted(expected.keys() | actual.keys()):
-            if name not in actual:
+            expected_files = {name: (size, sha) for name, size, sha in record["files"]}
+            actual_files = {name: (size, sha) for name, size, sha in _list_entries(folder)}
+        for name in sorted(expected_files.keys() | actual_files.keys()):
+            if name not in actual_files:
                 raise CorruptError(f"artifact {digest[:12]}: {name} is missing")
-            if name not in expected:
+            if name not in expected_files:
                 raise CorruptError(f"artifact {digest[:12]}: {name} was added after publication")
-            if actual[name] != expected[name]:
+            if actual_files[name] != expected_files[name]:
                 raise CorruptError(f"artifact {digest[:12]}: {name} has changed since publication")
-        if _digest_entries([(name, *expected[name]) for name in expected]) != digest:
+        if _digest_entries([(name, *expected_files[name]) for name in expected_files]) != digest:
             raise CorruptError(f"artifact {digest[:12]}: its manifest does not belong to it")
         return self.artifact(digest)
 
@@ -275,18 +275,18 @@ class ArtifactStore:
 
     def keep(self, digest: str) -> None:
         """Publish a lent file. Other digests are ignored."""
-        if (lent := self.lent.pop(digest, None)) is not None:
-            self.publish(lent.path, digest)
+        if (lent_artifact := self.lent.pop(digest, None)) is not None:
+            self.publish(lent_artifact.path, digest)
 
     def release(self) -> None:
         """Remove the lent files that were not kept."""
         discard_lent(self.lent)
 
 
-def discard_lent(lent: dict[str, StoredArtifact]) -> None:
+def discard_lent(lent_artifacts: dict[str, StoredArtifact]) -> None:
     """Remove lent files that were not published."""
-    while lent:
-        discard_path(lent.popitem()[1].path)
+    while lent_artifacts:
+        discard_path(lent_artifacts.popitem()[1].path)
 
 
 def format_artifact_key(digest: str) -> str:

@@ -439,11 +439,11 @@ class WriterLock:
 
 
 def _find_newest_write(path: Path) -> float:
-    newest = 0.0
+    newest_write = 0.0
     with contextlib.suppress(FileNotFoundError):
-        newest = path.lstat().st_mtime
+        newest_write = path.lstat().st_mtime
         for parent, folders, names in os.walk(path):
             for name in (*folders, *names):
                 with contextlib.suppress(FileNotFoundError):
-                    newest = max(newest, (Path(parent) / name).lstat().st_mtime)
-    return newest
+                    newest_write = max(newest_write, (Path(parent) / name).lstat().st_mtime)
+    return newest_write

@@ -102,10 +102,10 @@ class ObjectSource(ABC):
             finally:
                 discard_path(part_path)
 
-    def _check_unlisted_files(self, key: str, listed: Collection[str]) -> None:
+    def _check_unlisted_files(self, key: str, listed_keys: Collection[str]) -> None:
         """Raise CorruptError if a file exists that is not listed."""
         for full_name in self._list_keys(key):
-            if (name := full_name.removeprefix(f"{key}/")) not in listed:
+            if (name := full_name.removeprefix(f"{key}/")) not in listed_keys:
                 raise CorruptError(f"{key} at {self.url} has a file that is not listed: {name!a}")
 
     def _read_metadata(self, key: str) -> bytes:
@@ -121,14 +121,14 @@ class ObjectSource(ABC):
         """Write an object of exactly `size` bytes, or at most that if not `exactly`. Raises CorruptError for other
         sizes."""
         target.parent.mkdir(parents=True, exist_ok=True)
-        left = size
+        remaining_bytes = size
         with convert_os_errors(f"write {target}"), target.open("xb") as file:
             for piece in self._read(key):
-                left -= len(piece)
-                if left < 0:
+                remaining_bytes -= len(piece)
+                if remaining_bytes < 0:
                     break
                 file.write(piece)
-        if left < 0 or (exactly and left):
+        if remaining_bytes < 0 or (exactly and remaining_bytes):
             raise CorruptError(f"{key} at {self.url} is not {size} bytes long")
 
 

@@ -523,9 +523,9 @@ def check_keys(actions: Iterable[Action] = ACTIONS) -> None:
                 raise ValueError(f"{key} in {action.place} is both {keys[key]} and {action.name}")
             keys[key] = action.name
     for place, keys in by_place.items():
-        both = set(keys) & set(by_place.get(EVERYWHERE, {})) if place not in PLACES_WITH_OWN_KEYS else set()
-        if both:
-            raise ValueError(f"{', '.join(sorted(both))} of {place} is taken everywhere")
+        shared_keys = set(keys) & set(by_place.get(EVERYWHERE, {})) if place not in PLACES_WITH_OWN_KEYS else set()
+        if shared_keys:
+            raise ValueError(f"{', '.join(sorted(shared_keys))} of {place} is taken everywhere")
 
 
 def check_shared_places(actions: Sequence[Action]) -> None:

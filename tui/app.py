@@ -166,7 +166,7 @@ class ChessregApp(Host):
         plain: bool = False,
         images: type[Any] | None = None,
         keys: Mapping[str, str] | None = None,
-        typed: str = "",
+        typed_text: str = "",
     ) -> None:
         self.remembered = RememberedState(place, frozen=read_only)
         start = start or self.remembered.get("room", "")
@@ -178,7 +178,7 @@ class ChessregApp(Host):
         self.keys = dict(keys or {})
         self.set_keymap(self.keys)
         self.themes = (*THEMES, *themes)
-        self.database = DatabaseWorker(opener, answered=self.show_slow_call, held=True)
+        self.database = DatabaseWorker(opener, on_answer=self.show_slow_call, held=True)
         self.model = ModelProcess(self.database, read_only)
         self.read_only = read_only
         self.glyphs = glyphs or ("outline" if self.no_color else "solid")
@@ -186,7 +186,7 @@ class ChessregApp(Host):
         self.since, self.since_told = find_news_period(self.remembered)
         self.writes = Writes()
         self.drafts = {}
-        self.typed = TypedKeys(self, typed)
+        self.typed = TypedKeys(self, typed_text)
         self.followed = set()
         self.notices = deque(maxlen=MAX_NOTICES)
         self.version: str | None = None
@@ -377,17 +377,17 @@ class ChessregApp(Host):
 
     # -- actions --------------------------------------------------------------------------------------------------
 
-    def open(self, noun: str, id: UUID, called: str) -> None:
+    def open(self, noun: str, id: UUID, name: str) -> None:
         from tui.screens.job import JobScreen
         from tui.screens.run import RunScreen
         from tui.screens.things import ThingScreen
 
         if noun == "run":
-            self.push_screen(RunScreen(id, called))
+            self.push_screen(RunScreen(id, name))
         elif noun == "job":
-            self.push_screen(JobScreen(id, called))
+            self.push_screen(JobScreen(id, name))
         else:
-            self.push_screen(ThingScreen(noun, id, called))
+            self.push_screen(ThingScreen(noun, id, name))
 
     def open_plot(self, question: ScreenQuestion) -> None:
         from tui.screens.answers import PlotScreen
@@ -395,21 +395,21 @@ class ChessregApp(Host):
 
         self.push_screen((HeatScreen if question.entry.plots[0].form == "board" else PlotScreen)(question))
 
-    def open_lineage(self, noun: str, id: str, called: str) -> None:
+    def open_lineage(self, noun: str, id: str, name: str) -> None:
         from tui.screens.lineage import LineageScreen
 
-        self.push_screen(LineageScreen(noun, id, called))
+        self.push_screen(LineageScreen(noun, id, name))
 
-    def open_run_form(self, run_id: UUID, called: str) -> None:
+    def open_run_form(self, run_id: UUID, name: str) -> None:
         from tui.screens.launch import open_run_form
 
         if self.top_screen is not None:
-            open_run_form(self.top_screen, run_id, called)
+            open_run_form(self.top_screen, run_id, name)
 
-    def prompt(self, question: str, answered: Callable[[str | None], None]) -> None:
+    def prompt(self, question: str, on_answer: Callable[[str | None], None]) -> None:
         from tui.screens.dialogs import Prompt
 
-        self.push_screen(Prompt(question), answered)
+        self.push_screen(Prompt(question), on_answer)
 
     def action_help(self) -> None:
         if self.top_screen is not None and not isinstance(self.top_screen, HelpScreen):
@@ -456,9 +456,9 @@ class ChessregApp(Host):
             return
         parts = find_jump_targets(screen)
 
-        def focus_target(chosen: Widget | None) -> None:
-            if chosen is not None:
-                screen.set_focus(chosen)
+        def focus_target(target: Widget | None) -> None:
+            if target is not None:
+                screen.set_focus(target)
 
         self.push_screen(Jump(parts), focus_target)
 

@@ -67,10 +67,10 @@ class DatabaseWorker:
         self,
         opener: Callable[[], Session],
         threads: int = WORKER_THREADS,
-        answered: Callable[[], None] = lambda: None,
+        on_answer: Callable[[], None] = lambda: None,
         held: bool = False,
     ) -> None:
-        self._opener, self._size, self._answered, self._held = opener, threads, answered, held
+        self._opener, self._size, self._answered, self._held = opener, threads, on_answer, held
         self._session: Session | None = None
         self._opening = threading.Lock()
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
@@ -112,8 +112,8 @@ class DatabaseWorker:
 
     def find_oldest_call(self) -> Waiting | None:
         """Return the oldest unanswered call."""
-        oldest = min(self._open, key=lambda call: call.since, default=None)
-        return Waiting(oldest.what, time.monotonic() - oldest.since) if oldest else None
+        oldest_call = min(self._open, key=lambda call: call.since, default=None)
+        return Waiting(oldest_call.what, time.monotonic() - oldest_call.since) if oldest_call else None
 
     @property
     def is_open(self) -> bool:

@@ -98,11 +98,11 @@ class Host(App[Exception | None]):
             self.notify("the registry cannot be read now, so no command is started", severity="warning")
         return self.lost
 
-    def prompt(self, question: str, answered: Callable[[str | None], None]) -> None:
-        """Ask for one line, and pass it to `answered`: None if the user left the dialog."""
+    def prompt(self, question: str, on_answer: Callable[[str | None], None]) -> None:
+        """Ask for one line, and pass it to `on_answer`: None if the user left the dialog."""
         raise NotImplementedError
 
-    def open(self, noun: str, id: UUID, called: str) -> None:
+    def open(self, noun: str, id: UUID, name: str) -> None:
         """Open the screen of a run, a job, or any other entity of the registry."""
         raise NotImplementedError
 
@@ -110,11 +110,11 @@ class Host(App[Exception | None]):
         """Open the screen of a query's plots, that of boards if its first plot shows boards."""
         raise NotImplementedError
 
-    def open_lineage(self, noun: str, id: str, called: str) -> None:
+    def open_lineage(self, noun: str, id: str, name: str) -> None:
         """Open the lineage of an entity."""
         raise NotImplementedError
 
-    def open_run_form(self, run_id: UUID, called: str) -> None:
+    def open_run_form(self, run_id: UUID, name: str) -> None:
         """Open the launch form with the settings of a run."""
         raise NotImplementedError
 
@@ -190,11 +190,11 @@ class Host(App[Exception | None]):
             self.lost = True
             screen.stale = True  # type: ignore[attr-defined]  # it is read again once the registry is there
         note = "; retried every 2 s" if isinstance(error, RegistryError) else ""
-        full = message + (f" ({hint}{note})" if hint else note)
-        if not self.notices or self.notices[-1].message != full:
-            self.notices.append(Notice(datetime.now(UTC), "", full, "error"))
+        full_message = message + (f" ({hint}{note})" if hint else note)
+        if not self.notices or self.notices[-1].message != full_message:
+            self.notices.append(Notice(datetime.now(UTC), "", full_message, "error"))
         for banner in screen.query(Banner):
-            banner.set_message(full, wrong=True)
+            banner.set_message(full_message, wrong=True)
 
     def clear_banner(self, screen: Screen[Any]) -> None:
         """Remove the banner."""

@@ -156,8 +156,8 @@ def format_job_pace(row: Mapping[str, Any]) -> str:
     """Return the rate of a job and its remaining time (12.3/s, 4 min 0 s left), or when its scheduler will start it."""
     if (starts_in := measure_seconds_to_start(row)) is not None:
         return f"starts in {show.format_seconds(starts_in)}"
-    left = f"{show.format_seconds(row['seconds_left'])} left" if row["seconds_left"] is not None else ""
-    return ", ".join(filter(None, [format_rate(row["rate"]), left]))
+    time_left = f"{show.format_seconds(row['seconds_left'])} left" if row["seconds_left"] is not None else ""
+    return ", ".join(filter(None, [format_rate(row["rate"]), time_left]))
 
 
 def measure_seconds_to_start(row: Mapping[str, Any]) -> float | None:
@@ -169,15 +169,15 @@ def measure_seconds_to_start(row: Mapping[str, Any]) -> float | None:
     return seconds if seconds > 0 else None
 
 
-def format_result_words(found: Mapping[str, Any]) -> str:
+def format_result_words(finding: Mapping[str, Any]) -> str:
     """Return a run's result in words with its sample, and its difference from an earlier run of the same kind.
 
     >>> format_result_words({"measure": "test %", "value": 93.256, "sample": "50 games", "change": 1.5, "than": "b"})
     '93.3 % test · 50 games · Δ +1.5 to b'
     """
-    parts = [f"{format_measured_value(found)} {found['measure'].removesuffix(' %')}"]
-    parts.append(found.get("sample", ""))
-    parts.append(f"Δ {format_signed_change(found)} to {found['than']}" if format_signed_change(found) else "")
+    parts = [f"{format_measured_value(finding)} {finding['measure'].removesuffix(' %')}"]
+    parts.append(finding.get("sample", ""))
+    parts.append(f"Δ {format_signed_change(finding)} to {finding['than']}" if format_signed_change(finding) else "")
     return " · ".join(filter(None, parts))
 
 

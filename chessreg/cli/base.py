@@ -253,8 +253,8 @@ class Numbers(click.ParamType):
     """Several values in one option: `0,2,5-7`, or words `a,b`; each of `empty_words` is the empty list. An empty text
     is refused, because an unset shell variable gives it."""
 
-    def __init__(self, item: type, needed: bool = False, empty_words: Sequence[str] = ("none",)) -> None:
-        self.item, self.needed, self.empty_words = item, needed, empty_words
+    def __init__(self, item: type, is_required: bool = False, empty_words: Sequence[str] = ("none",)) -> None:
+        self.item, self.needed, self.empty_words = item, is_required, empty_words
         self.name = f"{item.__name__},…"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:

@@ -22,14 +22,17 @@ LISTED = get_headings(load_entity("checkpoint"))
 VERIFIED = ("max_logit_difference", "import_loss", "import_entropy", "import_legal", "vocabulary")
 
 
-def print_checkpoint(home: Home, made: RegisteredCheckpoint) -> None:
+def print_checkpoint(home: Home, checkpoint: RegisteredCheckpoint) -> None:
     """Print the checkpoint that was registered, now or earlier."""
     with home.session().database.read() as session:
-        row, names_text = read_checkpoint(session, made.id.hex), names.describe_names(session, "checkpoint", made.id)
-    if not made.created:
+        row, names_text = (
+            read_checkpoint(session, checkpoint.id.hex),
+            names.describe_names(session, "checkpoint", checkpoint.id),
+        )
+    if not checkpoint.created:
         click.echo(f"these weights are checkpoint {names_text} already; nothing was added", err=True)
     if home.json:
-        print_output(home, {**row, "created": made.created})
+        print_output(home, {**row, "created": checkpoint.created})
     else:
         output = load_entity("checkpoint").make_output(row)
         assert isinstance(output.fields, dict)

@@ -137,10 +137,10 @@ def find_expected_noun(words: Sequence[str]) -> str:
     """
     if words and words[-1].startswith("--"):
         return OPTIONS.get(words[-1]) or as_noun(re.split(r"[-.]", words[-1])[-1])
-    command, *rest = words or [""]
+    command, *other_words = words or [""]
     if command in OF_RUN:
         return "run"
-    return as_noun(command) if command != "run" and len(rest) == 1 and rest[0] not in WITHOUT_NAME else ""
+    return as_noun(command) if command != "run" and len(other_words) == 1 and other_words[0] not in WITHOUT_NAME else ""
 
 
 def as_noun(word: str) -> str:

@@ -82,23 +82,23 @@ def make_filter_options(function: Any) -> Any:
     return function
 
 
-def print_dataset(home: Home, added: AddedDataset) -> None:
+def print_dataset(home: Home, dataset: AddedDataset) -> None:
     """Print the dataset that was added, now or earlier."""
     from chessreg.entities.dataset import format_dataset_counts, get_dataset_content
 
     with home.session().database.read() as session:
-        row = read_entity_row(session, "dataset", DATASET.table, added.id.hex)
-        names_text = names.describe_names(session, "dataset", added.id)
-    if not added.created:
+        row = read_entity_row(session, "dataset", DATASET.table, dataset.id.hex)
+        names_text = names.describe_names(session, "dataset", dataset.id)
+    if not dataset.created:
         click.echo(f"these bytes are dataset {names_text} already; nothing was added", err=True)
     content = get_dataset_content(row)
-    print_output(home, {**row, "content": content, "created": added.created}, get_headings(DATASET))
+    print_output(home, {**row, "content": content, "created": dataset.created}, get_headings(DATASET))
     if not home.json:
         for line in format_dataset_counts(row):
             click.echo(line)
-    if added.created and row["rejected"] and not home.json:
+    if dataset.created and row["rejected"] and not home.json:
         click.echo(
-            f"{row['rejected']:,} {content} were rejected: chessreg dataset show {added.id.hex[-6:]} --rejects",
+            f"{row['rejected']:,} {content} were rejected: chessreg dataset show {dataset.id.hex[-6:]} --rejects",
             err=True,
         )
 

@@ -117,8 +117,8 @@ def make_noun_tables(database: Database) -> None:
     for message in brought.load_package_nouns():
         click.echo(f"note: {message}", err=True)
     with database.read() as sql:
-        missing = brought.find_missing_tables(sql)
-    if missing:
+        missing_tables = brought.find_missing_tables(sql)
+    if missing_tables:
         with database.write() as sql:
             brought.create_missing_tables(sql)
 
@@ -158,10 +158,10 @@ def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> Non
     database = open_with_waiting_results(home)
     store = home.session().store
     if empty:
-        removed = collector.empty_bin(store, days * collector.SECONDS_PER_DAY)
+        removed_bytes = collector.empty_bin(store, days * collector.SECONDS_PER_DAY)
         if home.json:
-            print_output(home, {"bytes": removed})
-        click.echo(f"{removed:,} bytes are deleted permanently", err=True)
+            print_output(home, {"bytes": removed_bytes})
+        click.echo(f"{removed_bytes:,} bytes are deleted permanently", err=True)
         return
     if restore:
         rows = collector.restore_from_bin(store)
@@ -200,19 +200,20 @@ def recover(home: Home, only_list: bool, again: bool) -> None:
         if again:
             ingest.requeue_quarantined(session.store)
         totals = ingest.ingest_waiting(session.database, session.store)
-    left = ingest.list_waiting(session.database, session.store)
+    waiting_fragments = ingest.list_waiting(session.database, session.store)
     now = time.time()
     if home.json:
-        print_output(home, {**totals, "left": left})
+        print_output(home, {**totals, "left": waiting_fragments})
     else:
         if totals:
             click.echo(f"{totals['fragments']} fragments imported, {totals['rows']} rows", err=True)
-        if left:
+        if waiting_fragments:
             left_rows = [
-                {**row, "age": f"{max(now - row['created'], 0):.0f} s" if row["created"] else ""} for row in left
+                {**row, "age": f"{max(now - row['created'], 0):.0f} s" if row["created"] else ""}
+                for row in waiting_fragments
             ]
             print_output(home, left_rows, ["fragment", "state", "run", "rows", "age", "why"])
         else:
             click.echo("nothing waits", err=True)
-    if left and not only_list:
+    if waiting_fragments and not only_list:
         click.get_current_context().exit(1)

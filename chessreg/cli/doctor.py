@@ -124,9 +124,9 @@ def run_checks(look: Callable[[Home], Iterator[Check]], home: Home) -> Iterator[
 def check_python(home: Home) -> Iterator[Check]:
     """Yield the Python version and whether the required packages are installed."""
     yield Check("python", "ok", platform.python_version())
-    missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
-    if missing:
-        yield Check("packages", "missing", ", ".join(missing), install_command("chessreg"))
+    missing_packages = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
+    if missing_packages:
+        yield Check("packages", "missing", ", ".join(missing_packages), install_command("chessreg"))
     else:
         yield Check("packages", "ok", f"{len(REQUIRED)} present")
 

@@ -172,7 +172,7 @@ def checkpoint(
         registered = import_checkpoint(
             session.database, session.store, source, name=name, encoding=prompt_encoding, trained_on=trained_on or None,
             fetched=read_fetch_record(home.store_path / "downloads", source), vocabulary=vocabulary,
-            given=unrecorded_settings,
+            unrecorded=unrecorded_settings,
         )  # fmt: skip
     print_checkpoint(home, registered)
 
@@ -274,13 +274,13 @@ def print_relative_norms(home: Home, run_id: str) -> None:
 
     session = home.session()
     try:
-        measured = measure_relative_norms(session.inputs, run_id, session.model)
+        relative_norms = measure_relative_norms(session.inputs, run_id, session.model)
     except NotFoundError:
         return
-    for found in measured:
-        share = f"{found.compute_percent(1):g} % of the residual's mean norm ({found.residual:.4g} in sample games)"
-        equal = f"--intervention.scale {found.scale:g} makes it as long as the residual"
-        click.echo(f"layer {found.layer}: its norm is {share}; {equal}", err=True)
+    for norms in relative_norms:
+        share = f"{norms.compute_percent(1):g} % of the residual's mean norm ({norms.residual:.4g} in sample games)"
+        scale_text = f"--intervention.scale {norms.scale:g} makes it as long as the residual"
+        click.echo(f"layer {norms.layer}: its norm is {share}; {scale_text}", err=True)
 
 
 @import_.command()
@@ -445,7 +445,7 @@ def fetch(
 
     session = home.open_for_adding(check=download_file)
     with show_progress_line(source_file.name, quiet=home.json) as on_progress:
-        added = adding.fetch_source(
+        fetched_source = adding.fetch_source(
             session.database,
             session.store,
             source_file,
@@ -457,10 +457,10 @@ def fetch(
             arrived=arrived,
             on_progress=on_progress,
         )
-    if isinstance(added, AddedDataset):
-        dataset.print_dataset(home, added)
+    if isinstance(fetched_source, AddedDataset):
+        dataset.print_dataset(home, fetched_source)
     else:
-        checkpoint.print_checkpoint(home, added)
+        checkpoint.print_checkpoint(home, fetched_source)
 
 
 def fetch_from_hub(home: Home, source: str, file: str | None, revision: str, endpoint: str | None) -> None:

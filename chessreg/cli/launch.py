@@ -310,12 +310,12 @@ def launch_in_process(home: Home, orders: list[Order], *, dry_run: bool, wait: b
     )
     ingest_fragments(session.database, session.store)
     if dry_run:
-        group, planned = None, plan_orders(orders, session.database, session.store)
+        group, planned_runs = None, plan_orders(orders, session.database, session.store)
     else:
-        group, planned = launch_orders(orders, session.database, session.store)
-    rows = [make_plan_row(each) for each in planned]
+        group, planned_runs = launch_orders(orders, session.database, session.store)
+    rows = [make_plan_row(each) for each in planned_runs]
     if dry_run:
-        for row, each in zip(rows, planned, strict=True):
+        for row, each in zip(rows, planned_runs, strict=True):
             preview = preview_run(each, session.database, session.store)
             row |= {name: preview[name] for name in ("seconds", "basis")}
     presence = Presence(session.store)
@@ -323,8 +323,10 @@ def launch_in_process(home: Home, orders: list[Order], *, dry_run: bool, wait: b
     references: list[str] = []
     if wait and not dry_run:
         with session.database.read() as sql:
-            earlier = find_jobs_at_work(sql, [each.run_id for each in planned if each.status == "already_queued"])
-        references = [id.hex for id in ([group] if group else []) + earlier]
+            earlier_jobs = find_jobs_at_work(
+                sql, [each.run_id for each in planned_runs if each.status == "already_queued"]
+            )
+        references = [id.hex for id in ([group] if group else []) + earlier_jobs]
     if as_json and not references:
         print_output(True, {"group_id": group, "runs": rows, "supervisor": presence.read_holder() if group else None})
     elif not as_json:
@@ -342,8 +344,8 @@ def launch_in_process(home: Home, orders: list[Order], *, dry_run: bool, wait: b
             row["time"] = explanation if row["seconds"] is None else f"about {format_duration(row['seconds'])}"
         print_output(False, planned_rows, PLANNED if dry_run else LISTED)
         if bases := list(dict.fromkeys(filter(None, (row.get("basis") for row in rows)))):
-            busy = describe_busy_cores() if any(order.on == "local" for order in orders) else ""
-            click.echo(f"time from {'; '.join(filter(None, [*bases, busy]))}", err=True)
+            busy_note = describe_busy_cores() if any(order.on == "local" for order in orders) else ""
+            click.echo(f"time from {'; '.join(filter(None, [*bases, busy_note]))}", err=True)
         if group:
             click.echo(f"launched as {group.hex[-6:]}; chessreg attach {group.hex[-6:]} follows it", err=True)
             if has_started:
@@ -392,17 +394,17 @@ def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:
         click.echo("there is nothing to submit: all of it is complete or launched already", err=True)
 
 
-def make_plan_row(planned: PlannedRun) -> dict[str, Any]:
+def make_plan_row(planned_run: PlannedRun) -> dict[str, Any]:
     """Return the fields of a planned run for printing and for `--json`."""
     return {
-        "run_id": planned.run_id,
-        "kind": planned.order.kind.name,
-        "name": planned.order.name,
-        "status": planned.status,
-        "units": planned.units,
-        "missing": planned.missing,
-        "shards": planned.shards if planned.status == "queued" else None,
-        "on": planned.order.on,
-        "priority": planned.order.priority,
-        "waits_for": [spec_hash[26:32] for spec_hash in planned.after],
+        "run_id": planned_run.run_id,
+        "kind": planned_run.order.kind.name,
+        "name": planned_run.order.name,
+        "status": planned_run.status,
+        "units": planned_run.units,
+        "missing": planned_run.missing,
+        "shards": planned_run.shards if planned_run.status == "queued" else None,
+        "on": planned_run.order.on,
+        "priority": planned_run.order.priority,
+        "waits_for": [spec_hash[26:32] for spec_hash in planned_run.after],
     }

@@ -250,8 +250,15 @@ def run_paper(
         devices.check_device("auto" if device is None else device)
         devices.check_threads(threads or 0)
     session = home.session()
-    how = {key: value for key, value in (("device", device), ("threads", threads)) if value is not None}
-    work = Work(session, find_paper(name), make_request(session, **{"checkpoint": None, **options}), how, first, only)
+    execution_options = {key: value for key, value in (("device", device), ("threads", threads)) if value is not None}
+    work = Work(
+        session,
+        find_paper(name),
+        make_request(session, **{"checkpoint": None, **options}),
+        execution_options,
+        first,
+        only,
+    )
     action.check()
     if action.rehearse and work.request.size != "paper":
         raise BadInputError(f"--rehearse is for the size paper, not {work.request.size}", "add --size paper")
@@ -280,9 +287,9 @@ def load_saved_paper(work: Work, file: Path) -> None:
     """Import the results that `--save` wrote on another machine."""
     from chessreg.papers import archive
 
-    loaded, states = archive.load_paper(work, file)
+    loaded_paper, states = archive.load_paper(work, file)
     note = f", {states} begun trainings" if states else ""
-    click.echo(f"{loaded.results:,} new results of {loaded.runs:,} runs{note} from {file}", err=True)
+    click.echo(f"{loaded_paper.results:,} new results of {loaded_paper.runs:,} runs{note} from {file}", err=True)
 
 
 def save_paper_file(work: Work, file: Path, as_json: bool) -> None:
@@ -318,11 +325,11 @@ def run_steps(work: Work, quiet: bool) -> bool:
     total = len(work.steps)
     with show_progress_line("", quiet=quiet) as on_progress:
 
-        def print_step(number: int, planned: StepPlan) -> None:
+        def print_step(number: int, step_plan: StepPlan) -> None:
             if not quiet:
-                state = f"is {planned.state}" if planned.is_done else f"{planned.missing:,} units"
-                state = f"refused: {planned.why}" if planned.state == "refused" else state
-                click.echo(f"[{number}/{total}] {planned.step.name} ({planned.step.kind}): {state}", err=True)
+                state = f"is {step_plan.state}" if step_plan.is_done else f"{step_plan.missing:,} units"
+                state = f"refused: {step_plan.why}" if step_plan.state == "refused" else state
+                click.echo(f"[{number}/{total}] {step_plan.step.name} ({step_plan.step.kind}): {state}", err=True)
 
         try:
             return work.run_steps(print_step, on_progress)
@@ -371,10 +378,10 @@ def print_rehearsal(work: Work, as_json: bool) -> None:
         click.echo("interrupted: nothing is kept", err=True)
         sys.exit(130)
     failed_steps = [step for step in steps if step.state == FAILED]
-    expected = sum(step.expected_seconds or 0.0 for step in steps)
+    expected_seconds = sum(step.expected_seconds or 0.0 for step in steps)
     rows = [asdict(step) for step in steps]
     if as_json:
-        print_output(True, {"steps": rows, "failed": len(failed_steps), "expected_seconds": expected})
+        print_output(True, {"steps": rows, "failed": len(failed_steps), "expected_seconds": expected_seconds})
     else:
         shown_rows = [
             row
@@ -389,8 +396,8 @@ def print_rehearsal(work: Work, as_json: bool) -> None:
         gpu_columns = ["gpu"] if any(row["gpu_bytes"] is not None for row in rows) else []
         print_output(False, shown_rows, ["name", "kind", "state", "seconds", "memory", *gpu_columns, "whole"])
         click.echo(
-            f"{len(steps)} steps, {len(failed_steps)} failed; about {format_cpu_time(expected) or 'an unknown time'} "
-            "for the whole paper on this machine",
+            f"{len(steps)} steps, {len(failed_steps)} failed; about "
+            f"{format_cpu_time(expected_seconds) or 'an unknown time'} for the whole paper on this machine",
             err=True,
         )
         for step in failed_steps:
@@ -406,7 +413,7 @@ def print_paper_plan(work: Work, as_json: bool) -> None:
     from chessreg.runs.cost import measure_multiplication_rate
 
     plan = work.plan()
-    short = describe_missing_games(work.session, work.steps)
+    shortage = describe_missing_games(work.session, work.steps)
     rate = measure_multiplication_rate() if any(p.step.operations or p.step.engine_seconds for p in plan) else 0.0
     times = {
         p.step.name: 0.0
@@ -424,7 +431,8 @@ def print_paper_plan(work: Work, as_json: bool) -> None:
     totals = sum_step_plans(plan) | {"cpu_seconds": sum(each or 0.0 for each in times.values()) if rate else None}
     if as_json:
         print_output(
-            True, {"paper": work.paper.name, "tag": work.tag, "steps": rows, "totals": totals, "too_few_games": short}
+            True,
+            {"paper": work.paper.name, "tag": work.tag, "steps": rows, "totals": totals, "too_few_games": shortage},
         )
         return
     rows_listed = [
@@ -438,15 +446,16 @@ def print_paper_plan(work: Work, as_json: bool) -> None:
     columns = ["step", "kind", "state", "units", "missing", "rows", "bytes", *(["cpu"] if rate else []), "serves"]
     print_output(False, rows_listed, columns)
     states = ", ".join(f"{count} {state}" for state, count in totals["states"].items())
-    left = ", ".join(f"{count:,} {table}" for table, count in totals["rows"].items()) or "none"
+    row_counts = ", ".join(f"{count:,} {table}" for table, count in totals["rows"].items()) or "none"
     click.echo(
-        f"{totals['steps']} steps: {states}; rows to come: {left}; {totals['bytes']:,} bytes in the store", err=True
+        f"{totals['steps']} steps: {states}; rows to come: {row_counts}; {totals['bytes']:,} bytes in the store",
+        err=True,
     )
     if rate:
         cost = f"about {totals['cpu_seconds'] / 3600:,.1f} core-hours on one thread of this machine"
         click.echo(f"{cost}, of {rate / 1e9:,.0f} Gflop/s; steps of seconds are not counted", err=True)
     click.echo("numbers of waiting steps are expectations, counted when the steps before them are complete", err=True)
-    for line in short:
+    for line in shortage:
         click.echo(line, err=True)
     if (trials := totals["rows"].get("trial", 0)) >= MANY_TRIALS:
         click.echo(

@@ -253,17 +253,17 @@ def answer_query(home: Home, question: Asked) -> QueryResult:
 
     entry = find_named_entry(home, question.name)
     database, scope = open_registry_for_query(home), Scope.from_options(question.scope)
-    how: dict[str, Any] = {
+    render_options: dict[str, Any] = {
         "scoring": question.scoring, "sort": question.sort, "timeout": question.timeout, "memory": question.memory
     }  # fmt: skip
     if question.rows is not None:
         if question.published:
             raise click.UsageError("--rows and --published exclude each other")
-        rows = query_rows_behind(database, entry, question.rows, scope, **how)
+        rows = query_rows_behind(database, entry, question.rows, scope, **render_options)
         explain = f"chessreg query {shlex.quote(entry.title)} --rows {question.rows} --columns"
         column_notes = describe_row_columns(entry, rows.columns)
         return replace(rows, described=column_notes, notes=[*rows.notes, f"{explain} explains the columns"])
-    result = run_query(database, entry, scope, **how)
+    result = run_query(database, entry, scope, **render_options)
     if question.name and not (entry.is_called(question.name) if len(result) else entry.is_titled(question.name)):
         result = replace(result, notes=[f'this is "{entry.title}": {entry.question}', *result.notes])
     if question.published:

@@ -114,7 +114,7 @@ def reproduce(home: Home, reference: str, do: bool) -> None:
         click.get_current_context().exit(1)
 
 
-def print_script(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) -> None:
+def print_script(home: Home, row: dict[str, Any], steps: list[dict[str, Any]]) -> None:
     """Print a shell script that makes the run on another machine; code, versions and host are comments."""
     from chessreg.entities.reproduce import resolve_step_files, write_script_lines
 
@@ -128,12 +128,12 @@ def print_script(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) ->
             {
                 "run_id": row["id"],
                 "spec": row["spec"],
-                "steps": [resolve_step_files(step, store) for step in made],
+                "steps": [resolve_step_files(step, store) for step in steps],
                 **facts,
             },
         )
         return
-    for line in write_script_lines(made, store):
+    for line in write_script_lines(steps, store):
         click.echo(line)
     click.echo(make_visible(f"# chessreg {last.get('chessreg_version')} on {last.get('host')}"))
     for part_name, state in code.items():
@@ -169,8 +169,8 @@ def rerun_exactly(home: Home, session: Session, run_id: UUID) -> bool:
     output_count = outcome.outputs_same + len(outcome.outputs_differing)
     if output_count:
         click.echo(f"{outcome.outputs_same} of {output_count} outputs have the same bytes", err=True)
-    for what in outcome.outputs_kept:
-        click.echo(make_visible(f"kept, because its bytes were not in the store: {what}"), err=True)
+    for output in outcome.outputs_kept:
+        click.echo(make_visible(f"kept, because its bytes were not in the store: {output}"), err=True)
     return outcome.is_equal
 
 
@@ -196,12 +196,12 @@ def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
         return agrees
     rows = []
     for m in comparison.metrics:
-        then, now, difference = (*m.values, m.differences[1])
+        then_value, now_value, difference = (*m.values, m.differences[1])
         difference_text = difference.format_value("+") if difference else ""
         p_value = f"{p[m.name]:.2g}" if m.name in p else ""
         rows.append(
             {
-                "metric": m.name, "then": then.format_value(), "again": now.format_value(),
+                "metric": m.name, "then": then_value.format_value(), "again": now_value.format_value(),
                 "difference": difference_text,
                 "p (Holm)": p_value,
             }

@@ -170,20 +170,20 @@ def report_closed_pipe() -> Iterator[None]:
 def move_options_to_front(args: Sequence[str]) -> list[str]:
     """Return the arguments with --registry, --store and --debug moved to the front, unless they follow a `--`."""
     front: list[str] = []
-    rest: list[str] = []
-    left = list(args)
-    while left:
-        word = left.pop(0)
+    other_args: list[str] = []
+    remaining_args = list(args)
+    while remaining_args:
+        word = remaining_args.pop(0)
         name, equals, _ = word.partition("=")
         if word == "--":
-            return [*front, *rest, word, *left]
+            return [*front, *other_args, word, *remaining_args]
         if name in ANYWHERE:
             front.append(word)
-            if ANYWHERE[name] and not equals and left:
-                front.append(left.pop(0))
+            if ANYWHERE[name] and not equals and remaining_args:
+                front.append(remaining_args.pop(0))
         else:
-            rest.append(word)
-    return front + rest
+            other_args.append(word)
+    return front + other_args
 
 
 def show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

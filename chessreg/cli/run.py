@@ -94,7 +94,7 @@ def run(ctx: click.Context, resume: str | None) -> None:
 
 
 def make_kind_command(
-    kind: Kind, name: str, made: type[KindCommand] | None = None, more: Sequence[click.Option] = ()
+    kind: Kind, name: str, command_class: type[KindCommand] | None = None, more: Sequence[click.Option] = ()
 ) -> click.Command:
     """Return the command of one kind: its settings, its execution options, and `more` options."""
 
@@ -120,7 +120,7 @@ def make_kind_command(
         ),
         click.Option(["--json"], is_flag=True, help="Print one JSON document."),
     ]
-    return (made or KindCommand)(kind, name, settings, execution, kind_options)
+    return (command_class or KindCommand)(kind, name, settings, execution, kind_options)
 
 
 class KindCommand(click.Command):
@@ -128,7 +128,9 @@ class KindCommand(click.Command):
 
     verb = "run"
 
-    def __init__(self, kind: Kind, name: str, settings: list[Any], execution: list[Any], own: list[Any]) -> None:
+    def __init__(
+        self, kind: Kind, name: str, settings: list[Any], execution: list[Any], own_options: list[Any]
+    ) -> None:
         self.kind, self.execution = kind, execution
         help_all = click.Option(
             ["--help-all"],
@@ -138,7 +140,7 @@ class KindCommand(click.Command):
             callback=show_help_all,
             help="Show every setting and execution option.",
         )
-        self.own = [*own, help_all]
+        self.own = [*own_options, help_all]
         text = inspect.getdoc(type(kind)) or ""
         if kind.example:
             text += f"\n\n\b\nExample: chessreg {self.verb} {name}\n  {kind.example.replace(' --', chr(10) + '  --')}"
@@ -239,46 +241,46 @@ def write_options(
             formatter.write_dl(records)
 
 
-def print_plan(planned: dict[str, Any], as_json: bool) -> None:
+def print_plan(plan: dict[str, Any], as_json: bool) -> None:
     """Print the plan in numbers, then the settings that have an effect: given ones first, with names as typed."""
     if as_json:
-        print_output(True, planned)
+        print_output(True, plan)
         return
     from chessreg.runs.kind import find_own_kind
 
-    rows = ", ".join(f"{count:,} in {table}" for table, count in planned["rows"].items()) or "not estimated"
-    click.echo(f"{planned['kind']} {planned['run_id'][-6:]}")
-    click.echo(f"  units  {planned['units']:,}, of which {planned['missing']:,} are missing")
-    click.echo(f"  time   {format_time(planned)}")
-    click.echo(f"  rerun  {RERUN_ROWS[planned['determinism']]}")
+    rows = ", ".join(f"{count:,} in {table}" for table, count in plan["rows"].items()) or "not estimated"
+    click.echo(f"{plan['kind']} {plan['run_id'][-6:]}")
+    click.echo(f"  units  {plan['units']:,}, of which {plan['missing']:,} are missing")
+    click.echo(f"  time   {format_time(plan)}")
+    click.echo(f"  rerun  {RERUN_ROWS[plan['determinism']]}")
     click.echo(f"  rows   {rows}")
-    click.echo(f"  bytes  {planned['bytes']:,} in the store")
-    settings = planned["settings"]
+    click.echo(f"  bytes  {plan['bytes']:,} in the store")
+    settings = plan["settings"]
     flat = flatten_settings({name: setting["name"] or setting["value"] for name, setting in settings.items()})
-    if custom_kind := find_own_kind(planned["kind"]):
+    if custom_kind := find_own_kind(plan["kind"]):
         flat = name_all_settings(custom_kind.spec, flat)
-    sources = {path: planned["sources"].get(path, "default") for path in flat}
+    sources = {path: plan["sources"].get(path, "default") for path in flat}
     for path in sorted(flat, key=lambda path: sources[path] == "default"):
-        if path not in planned["without_effect"]:
+        if path not in plan["without_effect"]:
             click.echo(f"  {path:<22} {clip_text(format_value(flat[path]), 59):<60} {sources[path]}")
-    for remark in planned["remarks"]:
+    for remark in plan["remarks"]:
         click.echo(f"  note: {remark}", err=True)
 
 
 RERUN_ROWS = {"exact": "gives the same rows", "statistical": "may differ by chance"}
 
 
-def format_time(planned: dict[str, Any]) -> str:
+def format_time(plan: dict[str, Any]) -> str:
     """Return the expected time of the missing units and its basis."""
     from chessreg.cli.jobs import format_duration
     from chessreg.scheduling.expected_time import describe_busy_cores
 
-    if not planned["missing"]:
+    if not plan["missing"]:
         return "none: the run is complete"
-    if planned["seconds"] is None:
-        return f"not known: kind {planned['kind']} counts no operations and has no earlier run in this registry"
-    basis = "; ".join(filter(None, (planned["basis"], describe_busy_cores())))
-    return f"about {format_duration(planned['seconds'])}, from {basis}"
+    if plan["seconds"] is None:
+        return f"not known: kind {plan['kind']} counts no operations and has no earlier run in this registry"
+    basis = "; ".join(filter(None, (plan["basis"], describe_busy_cores())))
+    return f"about {format_duration(plan['seconds'])}, from {basis}"
 
 
 def build_run_settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
@@ -333,18 +335,18 @@ def make_plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: 
     ingest_fragments(session.database, session.store)
     inputs = session.inputs
     resolved_spec: ResolvedSpec = resolve_spec(kind, spec, inputs)
-    missing = find_missing_units(inputs, resolved_spec)
-    if missing:
+    missing_units = find_missing_units(inputs, resolved_spec)
+    if missing_units:
         require_runnable(resolved_spec, execution, inputs)
     estimate = kind.estimate(resolved_spec.spec, inputs)
-    time = estimate_time(kind, resolved_spec.spec, estimate, resolved_spec.units, len(missing), inputs, execution)
+    time = estimate_time(kind, resolved_spec.spec, estimate, resolved_spec.units, len(missing_units), inputs, execution)
     typed_values, resolved_values = spec.model_dump(mode="json"), resolved_spec.spec.model_dump(mode="json")
     return {
         "run_id": resolved_spec.run_id.hex,
         "kind": kind.name,
         "spec_hash": resolved_spec.spec_hash,
         "units": resolved_spec.units,
-        "missing": len(missing),
+        "missing": len(missing_units),
         "seconds": time.seconds,
         "like": time.attempts,
         "basis": time.basis,
@@ -416,23 +418,23 @@ def execute_run(
         "done_now": report.missing_before - report.missing,
         "name": name,
     }
-    short = report.run_id.hex[-6:]
+    short_id = report.run_id.hex[-6:]
     if as_json:
         print_output(True, record)
     elif report.attempt_id is None:
-        click.echo(f"{kind.name} {short} is complete already ({report.units} units); nothing to do", err=True)
-        click.echo(short)
+        click.echo(f"{kind.name} {short_id} is complete already ({report.units} units); nothing to do", err=True)
+        click.echo(short_id)
     elif report.state == "complete":
-        click.echo(f"{kind.name} {short} complete: {report.units} units", err=True)
+        click.echo(f"{kind.name} {short_id} complete: {report.units} units", err=True)
         queries = kind.select_queries(spec) or list_query_titles(kind)
         if kind.next_command:
-            click.echo(f"  chessreg {kind.next_command} {shlex.quote(name or short)}", err=True)
+            click.echo(f"  chessreg {kind.next_command} {shlex.quote(name or short_id)}", err=True)
         for query in queries[:MOST_NAMED_QUERIES]:
             click.echo(f'  chessreg query "{query}"', err=True)
         if len(queries) > MOST_NAMED_QUERIES:
             more = len(queries) - MOST_NAMED_QUERIES
             click.echo(f"  chessreg query --list  # {more} more tables of {kind.name} runs", err=True)
-        click.echo(short)
+        click.echo(short_id)
     if report.interrupted:
         note = ""
         with suppress(RegistryError):  # one that does not answer
@@ -440,7 +442,7 @@ def execute_run(
                 note = " and the state of the unfinished unit"
         click.echo(
             f"interrupted: {report.units - report.missing} of {report.units} units{note} are kept; "
-            f"chessreg run --resume {short}",
+            f"chessreg run --resume {short_id}",
             err=True,
         )
         sys.exit(130)
@@ -547,7 +549,7 @@ def trust(home: Home, reference: str | None, list_: bool, remove: str | None) ->
     if list_:
         print_output(home, [asdict(row) for row in trusts.list_trusted()], ["digest", "path", "since"])
     elif remove is not None:
-        removed = trusts.revoke_trust(remove)
-        print_output(home, [asdict(row) for row in removed], ["digest", "path", "since"])
+        was_removed = trusts.revoke_trust(remove)
+        print_output(home, [asdict(row) for row in was_removed], ["digest", "path", "since"])
     elif reference is not None:
         print_output(home, asdict(trusts.trust_reference(reference)))

@@ -151,14 +151,14 @@ def suggest_commands(root: click.Group, context: click.Context, words: Sequence[
     `context` is that of `root`. Both orders of the first two words are tried, with their synonyms, so that
     `checkpoint import` finds `import checkpoint`; then either word alone.
     """
-    first, *others = (word.lower() for word in words[:2] if not word.startswith("-"))
+    first, *other_words = (word.lower() for word in words[:2] if not word.startswith("-"))
     pairs: list[tuple[str, ...]] = []
-    for second in others:
+    for second in other_words:
         for one in _list_synonyms(first):
             for other in _list_synonyms(second):
                 pairs += [(one, other), (other, one)]
     commands = [pair for pair in pairs if _is_command(root, context, pair)]
-    commands += [(word,) for word in others if not commands and _is_command(root, context, (word,))]
+    commands += [(word,) for word in other_words if not commands and _is_command(root, context, (word,))]
     if not commands and first in PHRASES:
         return [PHRASES[first]]
     if not commands:

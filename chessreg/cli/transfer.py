@@ -186,25 +186,25 @@ def pull(home: Home, references: tuple[str, ...], place: str | None, inputs: boo
     print_transfer(home, report, states, "here")
 
 
-def print_transfer(home: Home, done: TransferReport, states: int, where: str) -> None:
+def print_transfer(home: Home, report: TransferReport, states: int, where: str) -> None:
     """Print the artifacts that were copied and their bytes. `where` ends the last line: `here` or `at PLACE`."""
     if home.json:
         facts: dict[str, Any] = {
-            "moved": [{"digest": i.digest, "what": i.what, "bytes": i.bytes} for i in done.moved],
-            "there_before": len(done.there),
-            "bytes": done.bytes,
+            "moved": [{"digest": i.digest, "what": i.what, "bytes": i.bytes} for i in report.moved],
+            "there_before": len(report.there),
+            "bytes": report.bytes,
             "states": states,
         }
         print_output(home, facts)
         return
-    for item in done.moved:
+    for item in report.moved:
         click.echo(f"  {item.what}  {item.bytes:,} bytes", err=True)
     if states:
         click.echo(
             "  the saved state of a training" if states == 1 else f"  {states} saved states of trainings", err=True
         )
-    before = f"; {len(done.there)} were {where} before" if done.there else ""
-    click.echo(f"{len(done.moved)} now {where}, {done.bytes:,} bytes{before}", err=True)
+    before = f"; {len(report.there)} were {where} before" if report.there else ""
+    click.echo(f"{len(report.moved)} now {where}, {report.bytes:,} bytes{before}", err=True)
 
 
 @click.command()
@@ -270,8 +270,8 @@ def print_preview(home: Home, preview: MergePreview) -> None:
             f"{name} {local} in this registry, {remote} in the other"
             for name, (local, remote) in row["differs"].items()
         )
-        which = " ".join(f"{name} {value}" for name, value in row["key"].items() if name != "run_id")
-        click.echo(f"  {row['run'] or row['run_id'].hex[-6:]} {row['table_name']} {which}: {differences}", err=True)
+        key_text = " ".join(f"{name} {value}" for name, value in row["key"].items() if name != "run_id")
+        click.echo(f"  {row['run'] or row['run_id'].hex[-6:]} {row['table_name']} {key_text}: {differences}", err=True)
     click.echo("this would be imported; nothing was changed:", err=True)
     print_merge_report(preview.report)
 

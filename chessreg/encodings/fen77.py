@@ -178,8 +178,8 @@ class FenCharacters(ABC):
         text = self._characters[array].tobytes().decode()
         ranks = "/".join(text[start : start + 8] for start in range(1, 65, 8))
         pieces = re.sub(r"\.+", lambda run: str(len(run[0])), ranks)
-        rest = (text[start : start + length].rstrip(".") or "-" for start, length in _FIELDS.values())
-        return " ".join((pieces, text[0], *rest))
+        field_texts = (text[start : start + length].rstrip(".") or "-" for start, length in _FIELDS.values())
+        return " ".join((pieces, text[0], *field_texts))
 
     def games(self, games: Games, places: Sequence[int] | np.ndarray) -> Tokens:
         """Encode every position of these games, ordered by game; `source` is the game's index in `places`, `ply` the
@@ -245,11 +245,11 @@ class FenCharacters(ABC):
             tails = b"".join([self._tails[tail] for _, _, tail in parts])
         except KeyError:
             raise self._make_fen_error(fens) from None
-        rest = np.frombuffer(tails, np.uint8).reshape(-1, 15)
-        ids[:, 0] = rest[:, 0]
+        tail_bytes = np.frombuffer(tails, np.uint8).reshape(-1, 15)
+        ids[:, 0] = tail_bytes[:, 0]
         ids[:, 1:65] = squares
-        ids[:, 65:] = rest[:, 1:13]
-        ply[:] = rest[:, 13:].copy().view("<u2")[:, 0]
+        ids[:, 65:] = tail_bytes[:, 1:13]
+        ply[:] = tail_bytes[:, 13:].copy().view("<u2")[:, 0]
 
     def _make_fen_error(self, fens: Sequence[str]) -> FenError:
         """Return the error of the first invalid FEN."""

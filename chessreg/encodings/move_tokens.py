@@ -295,15 +295,15 @@ class MoveTokens:
         """Return the moves as words. A leading first token is dropped; other special tokens become words."""
         array = check_ids(ids, self.size, self.name).tolist()
         words: list[str] = []
-        held: tuple[int, ...] = ()
+        prefix: tuple[int, ...] = ()
         for number in array[1:] if array[:1] == [self._bos] else array:
-            longer = (*held, number)
-            if held and (longer in self._prefixes or longer in self._moves):
+            longer_prefix = (*prefix, number)
+            if prefix and (longer_prefix in self._prefixes or longer_prefix in self._moves):
                 words[-1] += self.vocabulary[number]
-                held = longer
+                prefix = longer_prefix
             else:
                 words.append(self.vocabulary[number])
-                held = (number,)
+                prefix = (number,)
         return " ".join(words)
 
     # -- games ------------------------------------------------------------------------------------------------------
@@ -339,14 +339,14 @@ class MoveTokens:
         if self.max_move_tokens == 1:
             return ends
         for start, stop in zip(tokens.offsets[:-1].tolist(), tokens.offsets[1:].tolist(), strict=True):
-            held: tuple[int, ...] = ()
+            prefix: tuple[int, ...] = ()
             for place in range(start, stop):
-                longer = (*held, int(tokens.ids[place]))
-                if held and (longer in self._prefixes or longer in self._moves):
-                    ends[place - 1], held = False, longer
+                longer_prefix = (*prefix, int(tokens.ids[place]))
+                if prefix and (longer_prefix in self._prefixes or longer_prefix in self._moves):
+                    ends[place - 1], prefix = False, longer_prefix
                 else:
-                    held = longer[-1:]
-                if longer in self._prefixes and longer not in self._moves:
+                    prefix = longer_prefix[-1:]
+                if longer_prefix in self._prefixes and longer_prefix not in self._moves:
                     ends[place] = False
         return ends
 
@@ -482,25 +482,25 @@ def find_move_tokens(
     vocabulary_set = frozenset(vocabulary)
     boards = (board.copy(stack=False) for board in iterate_boards_of_games(games))
     legal_moves = [(board, move) for board in boards for move in board.legal_moves]
-    best, count = Spelling("{from}{to}"), -1
+    best_spelling, count = Spelling("{from}{to}"), -1
     for spelling in list_move_spellings():
         if not has_first_moves(spelling, vocabulary_set):
             continue
         write_counts = sum(vocabulary_set.issuperset(spelling.write(board, move)) for board, move in legal_moves)
         write_counts += count_promotions(spelling, vocabulary_set) if write_counts == len(legal_moves) else 0
         if write_counts > count:
-            best, count = spelling, write_counts
+            best_spelling, count = spelling, write_counts
     if count < len(legal_moves):
         raise BadInputError(
-            f"written as {best.pattern}, it has no tokens for {len(legal_moves) - count:,} of the "
+            f"written as {best_spelling.pattern}, it has no tokens for {len(legal_moves) - count:,} of the "
             f"{len(legal_moves):,} legal moves of the sample games"
             if count > len(legal_moves) // 2
             else ""
         )
     if special.get("bos") is None:
         raise BadInputError("no known token begins a game", "name it as bos_token in tokenizer_config.json")
-    encoding = MoveTokens(vocabulary, best, special)
-    if best.max_tokens > 1 and (joined_token := encoding.find_joined_token()) is not None:
+    encoding = MoveTokens(vocabulary, best_spelling, special)
+    if best_spelling.max_tokens > 1 and (joined_token := encoding.find_joined_token()) is not None:
         raise BadInputError(f"its token {joined_token[:40]!r} joins several tokens of a move")
     return encoding
 

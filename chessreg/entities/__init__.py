@@ -56,8 +56,8 @@ def load_entities() -> dict[str, Entity]:
     for cls in classes:
         entity: Entity = cls()
         if entity.noun in declared:
-            both = f"{type(declared[entity.noun]).__module__} and {cls.__module__}"
-            raise ChessregError(f"two entities have the noun {entity.noun}: {both}", "uninstall one of the packages")
+            modules = f"{type(declared[entity.noun]).__module__} and {cls.__module__}"
+            raise ChessregError(f"two entities have the noun {entity.noun}: {modules}", "uninstall one of the packages")
         declared[entity.noun] = entity
     return dict(sorted(declared.items(), key=lambda item: (item[1].place, item[0])))
 

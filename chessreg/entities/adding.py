@@ -77,7 +77,7 @@ def add_dataset(
     database: Database,
     store: Store,
     files: Sequence[InputFile],
-    chosen: FileFilter = FileFilter(),
+    file_filter: FileFilter = FileFilter(),
     *,
     name: str | None = None,
     rating_scale: str | None = None,
@@ -105,26 +105,26 @@ def add_dataset(
     local = [path for path in paths if isinstance(path, Path)]
     addresses = [str(path) for path in paths if not isinstance(path, Path)]
     has_positions_only = has_positions(paths)
-    if chosen.within and not has_positions_only:
+    if file_filter.within and not has_positions_only:
         raise BadInputError(
             "--within selects positions by their game, but these files hold games", "leave out --within"
         )
-    if has_positions_only and chosen.tags.settings():
+    if has_positions_only and file_filter.tags.settings():
         raise BadInputError(
-            f"{chosen.tags.words()[0]} selects games, but these files hold positions",
+            f"{file_filter.tags.words()[0]} selects games, but these files hold positions",
             "add the games with this option, then the positions with --within GAMES",
         )
     require_lengths(tables.Base.metadata.tables["dataset"], {"rating_scale": rating_scale, "licence": licence})
     register.check_registration(database, name)
     inputs = Inputs(database, store)
-    excluded_games = {} if has_positions_only else read_move_hashes(inputs, chosen.exclude)
-    position_filter = build_position_filter(inputs, chosen) if has_positions_only else positions.PositionFilter()
+    excluded_games = {} if has_positions_only else read_move_hashes(inputs, file_filter.exclude)
+    position_filter = build_position_filter(inputs, file_filter) if has_positions_only else positions.PositionFilter()
     if addresses:  # their digests are known when they have been read
         require_name_for_addresses(database, name, addresses)
         extra = {**(extra or {}), "addresses": addresses}
     else:
         digests = [hash_file(path) for path in local]
-        filters = build.describe_filters(chosen.min_plies, excluded_games, chosen.tags)
+        filters = build.describe_filters(file_filter.min_plies, excluded_games, file_filter.tags)
         identity = (
             positions.identify_position_dataset(digests, position_filter)
             if has_positions_only
@@ -138,23 +138,23 @@ def add_dataset(
                 register.assign_name(session, NOUN, existing.id, name)
             return existing
 
-    def report_reading(done: int, total: int, games: int) -> None:
-        on_progress(done / max(total, 1), f"{games:,} {'positions' if has_positions_only else 'games'}")
+    def report_reading(done_bytes: int, total: int, games: int) -> None:
+        on_progress(done_bytes / max(total, 1), f"{games:,} {'positions' if has_positions_only else 'games'}")
 
     with store.stage(NOUN) as folder:
         staging = folder / "made"
         if has_positions_only:
             report = positions.build_position_dataset(
-                paths, staging, salvage=chosen.salvage, position_filter=position_filter, on_progress=report_reading
+                paths, staging, salvage=file_filter.salvage, position_filter=position_filter, on_progress=report_reading
             )
         else:
             report = build.build_dataset(
                 paths,
                 staging,
-                salvage=chosen.salvage,
-                min_plies=chosen.min_plies,
+                salvage=file_filter.salvage,
+                min_plies=file_filter.min_plies,
                 exclude=excluded_games,
-                game_filter=chosen.tags,
+                game_filter=file_filter.tags,
                 on_progress=report_reading,
                 processes=processes or min(count_free_cores(), MOST_PROCESSES),
             )
@@ -189,7 +189,7 @@ def read_move_hashes(inputs: Inputs, references: Sequence[str]) -> dict[str, np.
     return hashes
 
 
-def build_position_filter(inputs: Inputs, chosen: FileFilter) -> PositionFilter:
+def build_position_filter(inputs: Inputs, file_filter: FileFilter) -> PositionFilter:
     """Return a filter of positions by datasets or parts that hold games or positions.
 
     Raises BadInputError if the games of a dataset have no ids.
@@ -197,7 +197,7 @@ def build_position_filter(inputs: Inputs, chosen: FileFilter) -> PositionFilter:
     from chessreg.games.datasets.positions import PositionFilter, find_game_ids
 
     excluded_by_reference, excluded_boards, no_hashes = {}, {}, np.zeros(0, np.uint64)
-    for name in dict.fromkeys((*chosen.exclude, *chosen.within)):
+    for name in dict.fromkeys((*file_filter.exclude, *file_filter.within)):
         reference = inputs.reference(NOUN, name)
         items, part = inputs.items(reference, NOUN)
         rows = items.rows(part)
@@ -210,11 +210,11 @@ def build_position_filter(inputs: Inputs, chosen: FileFilter) -> PositionFilter:
             boards = no_hashes
             if not len(games):
                 raise BadInputError(f"no game of {name} has a Lichess id in its Site tag, so games cannot be matched")
-        if name in chosen.exclude:
+        if name in file_filter.exclude:
             excluded_by_reference[reference] = excluded_games, boards
-        if name in chosen.within:
+        if name in file_filter.within:
             excluded_boards[reference] = games
-    return PositionFilter(chosen.min_plies, excluded_by_reference, excluded_boards)
+    return PositionFilter(file_filter.min_plies, excluded_by_reference, excluded_boards)
 
 
 def check_dataset_files(files: Sequence[InputFile], salvage: bool = False) -> None:
@@ -317,9 +317,9 @@ def guess_rating_scale(folder: Path) -> str | None:
         votes["stockfish"] += pc.sum(is_lichess_event).as_py() or 0
         other_site = pc.and_(pc.not_equal(site, ""), pc.invert(pc.or_(lichess, is_lichess_event)))
         votes["other"] += pc.sum(other_site).as_py() or 0
-    best = max(votes, key=lambda scale: votes[scale])
-    is_certain = votes[best] == sum(votes.values()) and 2 * votes[best] >= rated_games > 0
-    return best if is_certain and best != "other" else None
+    best_scale = max(votes, key=lambda scale: votes[scale])
+    is_certain = votes[best_scale] == sum(votes.values()) and 2 * votes[best_scale] >= rated_games > 0
+    return best_scale if is_certain and best_scale != "other" else None
 
 
 def add_sample(

@@ -199,12 +199,12 @@ def list_import_warnings(row: Row) -> list[str]:
     return warnings
 
 
-def find_twin_name(row: Row, called: dict[UUID, str]) -> str | None:
+def find_twin_name(row: Row, names_by_id: dict[UUID, str]) -> str | None:
     """Return the name of the model whose random-init control this checkpoint is, or None.
 
-    `called` maps ids to names.
+    `names_by_id` maps ids to names.
     """
-    return called.get(row["parent_id"]) if row["source_format"] == "random-init" else None
+    return names_by_id.get(row["parent_id"]) if row["source_format"] == "random-init" else None
 
 
 def read_legal_share(sql: SqlSession, artifact: str | None) -> float | None:
@@ -213,14 +213,14 @@ def read_legal_share(sql: SqlSession, artifact: str | None) -> float | None:
     Uses the newest complete legality run of these weights. Returns None without such a run.
     """
     run, run_input, trial = tables.Run, tables.RunInput, tables.Trial
-    newest = (
+    newest_row = (
         select(run.id)
         .join(run_input, run_input.run_id == run.id)
         .where(run.kind == "legality", run.completed_at.is_not(None), run_input.digest == artifact)
         .order_by(run.created_at.desc(), run.id)
         .limit(1)
     )
-    turns = trial.run_id == newest.scalar_subquery(), trial.legal_original.is_not(None)
+    turns = trial.run_id == newest_row.scalar_subquery(), trial.legal_original.is_not(None)
     legal = func.count().filter(trial.legal_original.is_(True))
     turn_count, right = sql.execute(select(func.count(), legal).where(*turns)).one()
     return right / turn_count if turn_count else None
@@ -293,11 +293,11 @@ def import_checkpoint(
     trained_on: Sequence[str] | None = None,
     fetched: dict[str, Any] | None = None,
     vocabulary: Path | None = None,
-    given: UnrecordedSettings | None = None,
+    unrecorded: UnrecordedSettings | None = None,
 ) -> RegisteredCheckpoint:
     """Convert the file or folder `source`, verify its logits, check it on sample games, then publish and register it.
 
-    `encoding`, `vocabulary` and `given` are passed to `importers.import_checkpoint`.
+    `encoding`, `vocabulary` and `unrecorded` are passed to `importers.import_checkpoint`.
     `encodings.prompts.make_prompt_encoding` makes an encoding for a language model. Importing the same weights again
     returns the existing checkpoint. `trained_on` lists datasets of the registry (None: unknown). `fetched` records the
     download.
@@ -316,7 +316,7 @@ def import_checkpoint(
     register.check_registration(database, name)
     with store.stage(NOUN) as folder:
         report = importers.convert_checkpoint(
-            source, folder, encoding=encoding, vocabulary=vocabulary, settings=given or importers.NO_SETTINGS
+            source, folder, encoding=encoding, vocabulary=vocabulary, settings=unrecorded or importers.NO_SETTINGS
         )
         info = report.info
         if is_chessreg_folder(source, folder):  # copied unchanged, so that its digest stays the same
@@ -346,14 +346,14 @@ def import_checkpoint(
         return record_checkpoint(session, artifact, columns, name)
 
 
-def publish_checkpoint(store: Store, folder: Path, known: RegisteredCheckpoint | None) -> StoredArtifact:
-    """Publish the staged checkpoint and return its artifact. If `known` is in the store, return that and delete
-    `folder`.
+def publish_checkpoint(store: Store, folder: Path, known_checkpoint: RegisteredCheckpoint | None) -> StoredArtifact:
+    """Publish the staged checkpoint and return its artifact. If `known_checkpoint` is in the store, return that and
+    delete `folder`.
     """
-    if known is None or not store.exists(known.artifact):
-        return store.publish(folder, expect=known.artifact if known else None)
+    if known_checkpoint is None or not store.exists(known_checkpoint.artifact):
+        return store.publish(folder, expect=known_checkpoint.artifact if known_checkpoint else None)
     shutil.rmtree(folder)
-    return store.artifact(known.artifact)
+    return store.artifact(known_checkpoint.artifact)
 
 
 def record_checkpoint(
@@ -445,21 +445,21 @@ BUNDLED_MODELS = {"pgn": ("reference-model", "reference"), "uci": ("uci-model", 
 def find_bundled_model(row: tables.Checkpoint) -> str | None:
     """Return the key in BUNDLED_MODELS of a bundled model, or None for another model."""
     spec_hash = str((row.detail.get("source") or {}).get("spec_hash") or "")
-    for which, (data, _) in BUNDLED_MODELS.items() if spec_hash and row.run_id is None else ():
+    for model_name, (data, _) in BUNDLED_MODELS.items() if spec_hash and row.run_id is None else ():
         config = files("chessreg") / "data" / data / "chessreg.json"
         if config.is_file() and spec_hash in config.read_text(encoding="utf-8"):
-            return which
+            return model_name
     return None
 
 
 def import_reference(
-    database: Database, store: Store, name: str | None = None, which: str = "pgn"
+    database: Database, store: Store, name: str | None = None, model_name: str = "pgn"
 ) -> RegisteredCheckpoint:
     """Register a bundled model as `name`.
 
-    `which` is `pgn` (PGN characters), `uci` (UCI squares) or `fen` (positions).
+    `model_name` is `pgn` (PGN characters), `uci` (UCI squares) or `fen` (positions).
     """
-    data, default_name = BUNDLED_MODELS[which]
+    data, default_name = BUNDLED_MODELS[model_name]
     with as_file(files("chessreg") / "data" / data) as folder:
         if not folder.is_dir():
             raise NotFoundError(

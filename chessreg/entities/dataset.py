@@ -86,8 +86,8 @@ class Datasets(Entity):
         if reference is not None:
             for row in rows:
                 splits = sql.query(tables.Split).filter_by(dataset_id=row["id"])
-                ordered = splits.order_by(tables.Split.created_at, tables.Split.low)
-                row["parts"] = [columns_of(split) for split in ordered]
+                ordered_splits = splits.order_by(tables.Split.created_at, tables.Split.low)
+                row["parts"] = [columns_of(split) for split in ordered_splits]
         return rows
 
     def show(self, session: Session, reference: str, **options: Any) -> ShowOutput:
@@ -200,13 +200,13 @@ def group_splits(splits: Iterable[tables.Split]) -> list[list[tables.Split]]:
     """Group the parts of a dataset by the split that made them: parts of one seed, each beginning at the end of
     another.
     """
-    left = sorted(splits, key=lambda part: (part.seed, part.low, part.name))
+    ordered_splits = sorted(splits, key=lambda part: (part.seed, part.low, part.name))
     groups = []
-    while left:
-        chain = [left.pop(0)]
-        while next_parts := [p for p in left if p.seed == chain[-1].seed and p.low == chain[-1].high]:
+    while ordered_splits:
+        chain = [ordered_splits.pop(0)]
+        while next_parts := [p for p in ordered_splits if p.seed == chain[-1].seed and p.low == chain[-1].high]:
             chain.append(next_parts[0])
-            left.remove(next_parts[0])
+            ordered_splits.remove(next_parts[0])
         groups.append(chain)
     return groups
 
@@ -368,8 +368,8 @@ def join_masks(masks: Sequence[Any]) -> Any:
     return np.logical_or.reduce(masks)
 
 
-def count_overlaps(hashes: Any, things: Any, parts: dict[str, Any], wanted: Sequence[str]) -> list[Overlap]:
-    """Return the overlap of each part in `wanted` with every other part.
+def count_overlaps(hashes: Any, things: Any, parts: dict[str, Any], wanted_parts: Sequence[str]) -> list[Overlap]:
+    """Return the overlap of each part in `wanted_parts` with every other part.
 
     `hashes` uint64 [n] determine the part of each row. `things` uint64 [n] are hashes of the rows' moves or boards, by
     which distinct ones are counted.
@@ -379,8 +379,8 @@ def count_overlaps(hashes: Any, things: Any, parts: dict[str, Any], wanted: Sequ
     masks = {name: part.contains(hashes) for name, part in parts.items()}
     lists = {name: np.unique(things[mask]) for name, mask in masks.items()}
     overlaps = []
-    for place, name in enumerate(wanted):
-        for other in [*wanted[place + 1 :], *(o for o in parts if o not in wanted)]:
+    for place, name in enumerate(wanted_parts):
+        for other in [*wanted_parts[place + 1 :], *(o for o in parts if o not in wanted_parts)]:
             shared_lists = np.intersect1d(lists[name], lists[other], assume_unique=True)
             overlaps.append(Overlap(name, other, int((masks[name] & masks[other]).sum()), len(shared_lists)))
     return overlaps
@@ -419,12 +419,12 @@ def compare_datasets(inputs: Inputs, first: str, second: str) -> list[DatasetOve
         own_hashes, other = (dataset.hashes[some] for (dataset, _), some in zip(items, rows, strict=True))
         return [make_row("games", own_hashes, other), make_row("different move lists", np.unique(own_hashes), other)]
     shared_boards, games = [], []
-    for (dataset, _), some, name in zip(items, rows, (first, second), strict=True):
+    for (dataset, _), dataset_rows, name in zip(items, rows, (first, second), strict=True):
         if dataset.content == "positions":
-            games.append(dataset.hashes[some])
+            games.append(dataset.hashes[dataset_rows])
             continue
         game_ids, hashes = find_game_ids(dataset)
-        games.append(hashes[np.isin(game_ids, some)])
+        games.append(hashes[np.isin(game_ids, dataset_rows)])
         if not len(games[-1]):
             raise BadInputError(f"no game of {name} has a Lichess id in its Site tag", "use a dataset with ids")
     own_hashes, other = games

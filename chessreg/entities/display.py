@@ -60,7 +60,7 @@ class VerifyOutput(NamedTuple):
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
-def format_measured_value(found: Mapping[str, Any]) -> str:
+def format_measured_value(value: Mapping[str, Any]) -> str:
     """Return a run's result with its unit and, if known, its interval.
 
     A measure whose name ends with % has one decimal, a score or probability mass three, as in the tables of queries.
@@ -70,22 +70,22 @@ def format_measured_value(found: Mapping[str, Any]) -> str:
     >>> format_measured_value({"measure": "score", "value": 0.4})
     '0.400'
     """
-    percent = found["measure"].endswith("%")
-    text = format_value_with_interval(found["value"], None, None, 1 if percent else 3) + " %" * percent
-    return text + format_interval_ends(found.get("low"), found.get("high"), 1 if percent else 3)
+    percent = value["measure"].endswith("%")
+    text = format_value_with_interval(value["value"], None, None, 1 if percent else 3) + " %" * percent
+    return text + format_interval_ends(value.get("low"), value.get("high"), 1 if percent else 3)
 
 
-def format_signed_change(found: Mapping[str, Any]) -> str:
+def format_signed_change(value: Mapping[str, Any]) -> str:
     """Return the difference between two runs' results, or an empty string if no earlier run exists.
 
     >>> format_signed_change({"measure": "test %", "change": -1.25, "change_low": -3.0, "change_high": 0.5})
     '−1.2 [−3.0, +0.5]'
     """
-    if found["change"] is None:
+    if value["change"] is None:
         return ""
-    decimals = 1 if found["measure"].endswith("%") else 3
-    ends = found.get("change_low"), found.get("change_high")
-    return format_value_with_interval(found["change"], *ends, decimals, "+").replace("-", "−")
+    decimals = 1 if value["measure"].endswith("%") else 3
+    ends = value.get("change_low"), value.get("change_high")
+    return format_value_with_interval(value["change"], *ends, decimals, "+").replace("-", "−")
 
 
 def format_value_with_interval(
@@ -197,9 +197,9 @@ NOT_A_FACT = frozenset({
 })  # fmt: skip
 
 
-def list_facts(row: Row, measured: Sequence[Column] = ()) -> Part:
-    """Return a part with all known fields of `row`, one per line. `measured` are those with a unit."""
-    columns = {column.field: column for column in measured}
+def list_facts(row: Row, measured_columns: Sequence[Column] = ()) -> Part:
+    """Return a part with all known fields of `row`, one per line. `measured_columns` are those with a unit."""
+    columns = {column.field: column for column in measured_columns}
     rows = []
     for name, value in row.items():
         if name not in NOT_A_FACT and value is not None:

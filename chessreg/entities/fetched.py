@@ -76,7 +76,7 @@ def group_files(paths: Sequence[str]) -> list[ContentGroup]:
     for path in paths:
         folder, _, name = path.rpartition("/")
         by_folder[folder].add(name)
-    groups, left = [], set(paths)
+    groups, remaining_paths = [], set(paths)
     for folder, names in sorted(by_folder.items()):
         sae = next((files for files in SAE_FILES if files <= names), None)
         if sae is not None:
@@ -92,13 +92,13 @@ def group_files(paths: Sequence[str]) -> list[ContentGroup]:
             groups.append(make_group("model", folder, model_files))
         else:
             continue
-        left -= {f"{folder}/{name}".lstrip("/") for name in names if not DATASET_FILES.search(name)}
+        remaining_paths -= {f"{folder}/{name}".lstrip("/") for name in names if not DATASET_FILES.search(name)}
     kinds: tuple[tuple[Content, re.Pattern[str]], ...] = (
         ("probe", PROBE_FILES), ("vector", VECTOR_FILES), ("checkpoint", CHECKPOINT_FILES), ("dataset", DATASET_FILES),
     )  # fmt: skip
     for content, pattern in kinds:
-        matching_paths = sorted(path for path in left if pattern.search(path))
-        left -= set(matching_paths)
+        matching_paths = sorted(path for path in remaining_paths if pattern.search(path))
+        remaining_paths -= set(matching_paths)
         if matching_paths:
             groups.append(ContentGroup(content, tuple(matching_paths)))
     return groups
@@ -288,13 +288,13 @@ def describe_datasets(paths: Sequence[Path]) -> list[FetchedContent]:
     from chessreg.entities.adding import check_dataset_files, has_positions
 
     paths_by_format: defaultdict[str, list[Path]] = defaultdict(list)
-    refused: list[FetchedContent] = []
+    refusals: list[FetchedContent] = []
     for path in paths:
         try:
             check_dataset_files([path])
             paths_by_format["positions" if has_positions([path]) else "games"].append(path)
         except (ChessregError, OSError) as error:
-            refused.append(FetchedContent(describe_refusal(path, error), ""))
+            refusals.append(FetchedContent(describe_refusal(path, error), ""))
     datasets = [
         FetchedContent(
             f"{len(files):,} {'file' if len(files) == 1 else 'files'} of {content}",
@@ -302,5 +302,5 @@ def describe_datasets(paths: Sequence[Path]) -> list[FetchedContent]:
         )
         for content, files in paths_by_format.items()
     ]
-    more = [FetchedContent(f"{len(refused) - 3:,} other files are not importable", "")] if len(refused) > 3 else []
-    return [*datasets, *refused[:3], *more]
+    more = [FetchedContent(f"{len(refusals) - 3:,} other files are not importable", "")] if len(refusals) > 3 else []
+    return [*datasets, *refusals[:3], *more]

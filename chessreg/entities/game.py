@@ -64,8 +64,8 @@ class StoredGame:
     @property
     def players(self) -> tuple[str, str]:
         """Return the display names of White and Black."""
-        both = (self.model, self.opponent)
-        return both if self.match.color == "white" else both[::-1]
+        both_players = (self.model, self.opponent)
+        return both_players if self.match.color == "white" else both_players[::-1]
 
     @property
     def assisted_plies(self) -> list[int]:
@@ -234,24 +234,24 @@ def _read_columns(row: Any, without: Iterable[str] = ()) -> dict[str, Any]:
     return {column.key: getattr(row, column.key) for column in row.__table__.columns if column.key not in without}
 
 
-def build_full_record(stored: StoredGame) -> dict[str, Any]:
+def build_full_record(stored_game: StoredGame) -> dict[str, Any]:
     """Return all data of one game: its unpacked columns, match, engine, intervention and illegal tries."""
-    game = stored.game
+    game = stored_game.game
     return {
         **_read_columns(game, PACKED_COLUMNS),
-        "moves": stored.moves,
+        "moves": stored_game.moves,
         "sans": convert_packed_to_sans(game.moves),
         "tries": None if game.tries is None else np.frombuffer(game.tries, np.uint8).tolist(),
         "illegal_attempts": [
             {"ply": ply, "number": number, "text": text}
-            for ply, texts in sorted(stored.illegal.items())
+            for ply, texts in sorted(stored_game.illegal.items())
             for number, text in enumerate(texts)
         ],
-        "seed": stored.seed,
-        "replicate": stored.replicate,
-        "match": _read_columns(stored.match, {"run_id"}),
-        "engine": _read_columns(stored.engine, {"options"}) if stored.engine else None,
-        "intervention": _read_columns(stored.intervention) if stored.intervention else None,
+        "seed": stored_game.seed,
+        "replicate": stored_game.replicate,
+        "match": _read_columns(stored_game.match, {"run_id"}),
+        "engine": _read_columns(stored_game.engine, {"options"}) if stored_game.engine else None,
+        "intervention": _read_columns(stored_game.intervention) if stored_game.intervention else None,
     }
 
 
@@ -343,13 +343,13 @@ def find_partners(session: Session, run_id: UUID, unit: int) -> list[PartnerGame
         if partner_moves[:opening] != moves[:opening]:  # same number in another opening book
             continue
         name = run_names.get(other.run_id) or shorten_id(other.run_id)
-        edited = partner_match.intervention_id is not None
+        is_edited = partner_match.intervention_id is not None
         policy = f", policy {partner_match.policy}" if partner_match.policy != match_row.policy else ""
-        arm = f"{name} ({partner_match.player}{', edited' if edited else ''}{policy})"
+        arm = f"{name} ({partner_match.player}{', edited' if is_edited else ''}{policy})"
         partner = PartnerGame(
-            other.run_id, other.unit, arm, edited, other.plies, find_first_difference(moves, partner_moves)
+            other.run_id, other.unit, arm, is_edited, other.plies, find_first_difference(moves, partner_moves)
         )
-        pairs.append((bool(policy), edited == (match_row.intervention_id is not None), partner))
+        pairs.append((bool(policy), is_edited == (match_row.intervention_id is not None), partner))
     return [partner for *_, partner in sorted(pairs, key=lambda pair: pair[:2])]
 
 

@@ -67,7 +67,7 @@ def find_unused(database: Database, store: Store, *, now: float | None = None) -
         ingested_names = set(session.scalars(select(tables.FragmentRecord.name)))
         datasets = session.execute(select(tables.Dataset.identity, tables.Dataset.artifact)).all()
     lost_ids = {identity for identity, digest in datasets if digest in needed_keys and not store.exists(digest)}
-    unused = []
+    unused_bytes = []
     places = [(folder, folder.name) for folder in sorted(store.artifacts.glob("??/*"))]
     places += [(folder, folder.name) for folder in sorted(store.arrays.iterdir())]
     for folder, key in places:
@@ -84,13 +84,15 @@ def find_unused(database: Database, store: Store, *, now: float | None = None) -
             continue
         why = f"only archived: {archived[key]}" if key in archived else "nothing registered refers to it"
         kind = "array" if folder.parent == store.arrays else "artifact"
-        unused.append(
+        unused_bytes.append(
             UnusedBytes(str(folder.relative_to(store.root)), f"{kind} {key[:12]}", why, measure_size_bytes(folder))
         )
     for folder in sorted(path for run in complete for path in (store.runs / run.hex).glob("*")):
         if folder.name != LOGS_FOLDER and is_old(folder, now):
             path, run = str(folder.relative_to(store.root)), folder.parent.name[-6:]
-            unused.append(UnusedBytes(path, f"scratch of run {run}", "the run is complete", measure_size_bytes(folder)))
+            unused_bytes.append(
+                UnusedBytes(path, f"scratch of run {run}", "the run is complete", measure_size_bytes(folder))
+            )
     for folder in sorted(store.ingested / run.hex for run in complete):
         files = list(folder.glob("*"))
         if (
@@ -100,14 +102,14 @@ def find_unused(database: Database, store: Store, *, now: float | None = None) -
         ):
             place, what = str(folder.relative_to(store.root)), f"imported fragments of run {folder.name[-6:]}"
             why = f"the registry has their rows; only a backup of more than {FRAGMENT_DAYS} days ago lacks them"
-            unused.append(UnusedBytes(place, what, why, measure_size_bytes(folder)))
+            unused_bytes.append(UnusedBytes(place, what, why, measure_size_bytes(folder)))
     for folder in sorted(store.corpora.glob("*")):
         readers = {path.name for path in (folder / RUNS_FOLDER).glob("*")}
         if is_old(folder, now) and not readers & (incomplete_ids - archived_runs):
             why = "no unfinished run reads it, and it can be made again"
             path = str(folder.relative_to(store.root))
-            unused.append(UnusedBytes(path, f"training data {folder.name[:12]}", why, measure_size_bytes(folder)))
-    return unused + list_stale_staging(store)
+            unused_bytes.append(UnusedBytes(path, f"training data {folder.name[:12]}", why, measure_size_bytes(folder)))
+    return unused_bytes + list_stale_staging(store)
 
 
 def list_stale_staging(store: Store) -> list[UnusedBytes]:

@@ -76,11 +76,11 @@ def repair_groups(database: Database, store: Store, of: TornRun, damaged: Iterab
         arrays = [group.path.removeprefix("arrays/") for group in dropped_groups]
         session.flush()
         run = session.get_one(tables.Run, of.run_id)
-        left = run.units - len(read_complete_units(session, of.run_id))
-        run.completed_at = None if left else run.completed_at or get_utc_now()
+        missing_count = run.units - len(read_complete_units(session, of.run_id))
+        run.completed_at = None if missing_count else run.completed_at or get_utc_now()
     for array in arrays:
         move_group_to_bin(store, array)
-    return f"to make {left} units again: chessreg run --resume {of.run_id.hex[-6:]}" if left else ""
+    return f"to make {missing_count} units again: chessreg run --resume {of.run_id.hex[-6:]}" if missing_count else ""
 
 
 def move_group_to_bin(store: Store, array: str) -> None:
@@ -130,31 +130,31 @@ def read_unit_attempts(session: Session, run_id: UUID) -> dict[int, UUID]:
     return {unit: attempt for start, stop, attempt in rows for unit in range(start, stop)}
 
 
-def drop_groups(session: Session, of: TornRun, kept: Sequence[Any], dropped: Sequence[Any]) -> None:
-    """Record the units of the `kept` groups as the complete units of the run `of`, and delete the rows of all other
+def drop_groups(session: Session, of: TornRun, kept_groups: Sequence[Any], dropped_groups: Sequence[Any]) -> None:
+    """Record the units of `kept_groups` as the complete units of the run `of`, and delete the rows of all other
     units.
 
-    `dropped` are the groups whose units become incomplete.
+    `dropped_groups` are the groups whose units become incomplete.
     """
     makers = read_unit_attempts(session, of.run_id)
-    some = session.scalars(select(tables.Attempt.id).where(tables.Attempt.run_id == of.run_id).limit(1)).first()
+    attempt_id = session.scalars(select(tables.Attempt.id).where(tables.Attempt.run_id == of.run_id).limit(1)).first()
     units = tables.UnitRange
     session.execute(delete(units).where(units.run_id == of.run_id))
-    for group in kept:
-        maker = next((makers[unit] for unit in range(group.start, group.stop) if unit in makers), some)
+    for group in kept_groups:
+        maker = next((makers[unit] for unit in range(group.start, group.stop) if unit in makers), attempt_id)
         if maker is not None:
             row = {"run_id": of.run_id, "start": group.start, "stop": group.stop, "attempt_id": maker}
             session.execute(insert(units).values(**row))
-    complete = {unit for group in kept for unit in range(group.start, group.stop)}
-    incomplete_units = (set(makers) | {group.start for group in dropped}) - (
-        complete - {group.start for group in dropped}
+    complete = {unit for group in kept_groups for unit in range(group.start, group.stop)}
+    incomplete_units = (set(makers) | {group.start for group in dropped_groups}) - (
+        complete - {group.start for group in dropped_groups}
     )
-    incomplete_units -= {group.start for group in kept}
+    incomplete_units -= {group.start for group in kept_groups}
     for result_table in RESULT_TABLES:
         table = tables.Base.metadata.tables[result_table]
         for start, stop in list_unit_ranges(incomplete_units):
             session.execute(
                 delete(table).where(table.c.run_id == of.run_id, table.c.unit >= start, table.c.unit < stop)
             )
-    for group in dropped:
+    for group in dropped_groups:
         session.delete(group)

@@ -38,15 +38,15 @@ def read_lineage_facts(sql: SqlSession, ids: Collection[UUID]) -> dict[str, Row]
 
     `settings` are the seed and those that were given, without inputs.
     """
-    found: dict[str, Row] = {}
-    for row in read_run_rows(sql, list(ids), stale=()):
+    facts: dict[str, Row] = {}
+    for row in read_run_rows(sql, list(ids), stale_runs=()):
         settings = {
             path.rpartition(".")[2].replace("_", " "): format_value(value)
             for path, value in flatten_settings(row["spec"]).items()
             if (path == "seed" or describe_source(path, row["explicit"]) == "given") and value not in (None, [], "")
         }
         words = (f"{name} {text}" for name, text in settings.items() if not REFERENCE_PATTERN.match(text))
-        found[row["id"].hex] = {
+        facts[row["id"].hex] = {
             "settings": ", ".join(words), "host": row["host"], "created_at": row["created_at"],
         }  # fmt: skip
-    return found
+    return facts

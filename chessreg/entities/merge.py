@@ -121,13 +121,13 @@ def preview_merge(database: Database, store: Store, other: str) -> MergePreview:
     ids = list(dict.fromkeys(ids))
     with store.open_scratch("merge") as folder, database.rehearsal():
         with database.read() as session:
-            before = {row["id"]: row["done"] for row in read.read_run_rows(session, ids, stale=())}
+            before = {row["id"]: row["done"] for row in read.read_run_rows(session, ids, stale_runs=())}
             known_ids = set(session.scalars(select(tables.Conflict.id)))
         report = merge_source(database, Scratch.create(folder / "store"), other)
         with database.read() as session:
             conflicts = [row for row in read.list_conflicts(session) if row["id"] not in known_ids]
             conflicts = [{**row, "differs": find_conflict_differences(session, row)} for row in conflicts]
-            runs = read.read_run_rows(session, ids, stale=())
+            runs = read.read_run_rows(session, ids, stale_runs=())
     per_run = Counter(row["run_id"] for row in conflicts)
     columns = ("id", "name", "kind", "host", "state", "units", "done")
     changed_rows = [
@@ -160,12 +160,12 @@ def find_conflict_differences(session: Session, conflict: dict[str, Any]) -> dic
         table = tables.Base.metadata.tables[conflict["table_name"]]
     typed_key = {name: parse_key_value(table.c[name].type, value) for name, value in key.items()}
     stored_row = session.execute(select(table).where(*key_conditions(table, list(key), typed_key))).mappings().first()
-    stored = {} if stored_row is None else make_json_value(crop_model_texts(table, dict(stored_row)))
+    stored_values = {} if stored_row is None else make_json_value(crop_model_texts(table, dict(stored_row)))
     names_of_values = [name for name in row if name not in ("attempt_id", "seconds", *key)]
     return {
-        name: (stored.get(name), row[name])
+        name: (stored_values.get(name), row[name])
         for name in names_of_values
-        if row[name] not in (stored.get(name), str(stored.get(name)))
+        if row[name] not in (stored_values.get(name), str(stored_values.get(name)))
     }
 
 
@@ -239,8 +239,8 @@ def ingest_folder(database: Database, store: Store, folder: Path, report: MergeR
     from store.fragments import adopt_fragment as copy
 
     is_store = (folder / "store.json").is_file() and (folder.parent / "registry.db").is_file()
-    within = folder / "fragments" / "incoming" if is_store else folder
-    for path in sorted(within.rglob(f"*{FRAGMENT_SUFFIX}")):
+    incoming_folder = folder / "fragments" / "incoming" if is_store else folder
+    for path in sorted(incoming_folder.rglob(f"*{FRAGMENT_SUFFIX}")):
         report.fragments += copy(store, path) is not None
     ingest_report = ingest_fragments(database, store)
     report.results += ingest_report.rows
@@ -253,30 +253,30 @@ def ingest_folder(database: Database, store: Store, folder: Path, report: MergeR
 
 def merge_registry(
     database: Database,
-    there: Database,
+    source_database: Database,
     report: MergeReport,
     runs: Collection[UUID] | None = None,
     copy_of: RegistryPlace | None = None,
 ) -> None:
-    """Merge all of `there`, or only `runs`, their inputs and annotations. `copy_of`: the registry that `there` is a
-    copy of.
+    """Merge all of `source_database`, or only `runs`, their inputs and annotations. `copy_of`: the registry that
+    `source_database` is a copy of.
 
     Raises BadInputError for an invalid row. If it is a fact, nothing is merged; if it is a result, all other runs are.
     """
-    origin = read_registry_id(there)
+    origin = read_registry_id(source_database)
     assert origin
     if origin == read_registry_id(database):  # a copy: its location identifies it
-        origin = uuid5(origin, (copy_of or there.place).reference)
-    ids = list_run_ids(there, runs)
+        origin = uuid5(origin, (copy_of or source_database.place).reference)
+    ids = list_run_ids(source_database, runs)
     facts = []  # read and checked completely before any is inserted
     brought.load_package_nouns()
     for table in tables.Base.metadata.sorted_tables:  # parents first
         if table.name not in LOCAL_TABLES | UNIT_TABLES:
             with convert_row_errors(table.name):
-                facts.append((table, list(read_fact_batches(there, table, ids, everything=runs is None))))
+                facts.append((table, list(read_fact_batches(source_database, table, ids, everything=runs is None))))
             for rows in facts[-1][1]:
                 require_admissible(table, rows)
-    require_own_units(there)
+    require_own_units(source_database)
     with database.write() as session:
         lock_ingest(session)
         if any(parts and not brought.has_table(session, table) for table, parts in facts):
@@ -288,21 +288,25 @@ def merge_registry(
     errors: list[BadInputError] = []
     for run_id in ids:
         try:
-            merge_results(database, there, run_id, origin, report)
+            merge_results(database, source_database, run_id, origin, report)
         except BadInputError as error:  # continue with the other runs
             errors.append(error)
     if errors:
-        others = f"; of {len(errors) - 1} more runs too" if len(errors) > 1 else ""
-        raise BadInputError(f"{errors[0].message}{others}; all other runs were merged", errors[0].hint)
+        others_note = f"; of {len(errors) - 1} more runs too" if len(errors) > 1 else ""
+        raise BadInputError(f"{errors[0].message}{others_note}; all other runs were merged", errors[0].hint)
 
 
-def merge_results(database: Database, there: Database, run_id: UUID, origin: UUID, report: MergeReport) -> None:
-    """Merge the results of run `run_id` from the registry `there`, and count the rows in `report`.
+def merge_results(
+    database: Database, source_database: Database, run_id: UUID, origin: UUID, report: MergeReport
+) -> None:
+    """Merge the results of run `run_id` from the registry `source_database`, and count the rows in `report`.
 
     `origin` is the id of that registry. Raises BadInputError for an invalid row; parts before it stay merged.
     """
     before = report.results
-    for name, results in read_result_parts(there, run_id, seen=read_fragment_names(database, run_id), origin=origin):
+    for name, results in read_result_parts(
+        source_database, run_id, seen_digests=read_fragment_names(database, run_id), origin=origin
+    ):
         with database.write() as session, convert_row_errors(f"run {run_id.hex[-6:]}"):
             lock_ingest(session)
             if session.get(tables.FragmentRecord, name) is not None:
@@ -316,7 +320,7 @@ def merge_results(database: Database, there: Database, run_id: UUID, origin: UUI
         report.repeated += ingest_report.repeated
         report.conflicts += ingest_report.conflicts
     report.runs += report.results > before
-    settle_completion(database, there, run_id)
+    settle_completion(database, source_database, run_id)
 
 
 @contextmanager
@@ -331,11 +335,11 @@ def convert_row_errors(whose: str) -> Iterator[None]:
         ) from error
 
 
-def require_own_units(there: Database) -> None:
+def require_own_units(source_database: Database) -> None:
     """Raise BadInputError if a unit range exceeds the units of its run, because ranges are expanded unit by unit."""
     units, run = tables.UnitRange, tables.Run
     is_beyond = or_(units.start < 0, units.stop <= units.start, units.stop > run.units)
-    with there.read() as session:
+    with source_database.read() as session:
         row = session.execute(select(units.start, units.stop, run.units).join(run).where(is_beyond).limit(1)).first()
     if row is not None:
         raise BadInputError(
@@ -344,9 +348,9 @@ def require_own_units(there: Database) -> None:
         )
 
 
-def settle_completion(database: Database, there: Database, run_id: UUID) -> None:
+def settle_completion(database: Database, source_database: Database, run_id: UUID) -> None:
     """Mark a run as complete if it is. Its completion time is the earlier of both registries."""
-    with there.read() as session:
+    with source_database.read() as session:
         source_time = session.get_one(tables.Run, run_id).completed_at
     with database.read() as session:
         target_time = session.get_one(tables.Run, run_id).completed_at
@@ -380,22 +384,22 @@ def lock_ingest(session: Session) -> None:
         session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
 
 
-def list_run_ids(there: Database, runs: Collection[UUID] | None) -> list[UUID]:
-    """Return the ids of `runs` (None: all runs) in `there`, oldest first."""
-    with convert_row_errors("run"), there.read() as session:
+def list_run_ids(source_database: Database, runs: Collection[UUID] | None) -> list[UUID]:
+    """Return the ids of `runs` (None: all runs) in `source_database`, oldest first."""
+    with convert_row_errors("run"), source_database.read() as session:
         run_ids = session.scalars(select(tables.Run.id).order_by(tables.Run.created_at, tables.Run.id)).all()
     return [id for id in run_ids if runs is None or id in runs]
 
 
 def read_fact_batches(
-    there: Database, table: Table, runs: list[UUID], everything: bool
+    source_database: Database, table: Table, runs: list[UUID], everything: bool
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows of a table of facts in batches of AT_ONCE, parents first.
 
     Unless `everything`, rows that belong to a run other than `runs` are left out.
     """
     column = find_run_column(table)
-    with there.read() as session:
+    with source_database.read() as session:
         if not brought.has_table(session, table):
             return
         if everything or column is None:
@@ -435,21 +439,21 @@ def merge_facts(session: Session, table: Table, rows: list[dict[str, Any]], repo
     """Insert the `rows` of `table` that have new keys, compare or update the others, and count both in `report`."""
     key = [column.name for column in table.primary_key]
     existing_rows, checked = read_existing_rows(session, table, rows), list_compared_columns(table)
-    fresh = []
+    fresh_rows = []
     for row in rows:
         place = tuple(row[name] for name in key)
         existing_row = existing_rows.get(place)
         if existing_row is None:
-            fresh.append(row | ({"completed_at": None} if table.name == "run" else {}))
+            fresh_rows.append(row | ({"completed_at": None} if table.name == "run" else {}))
         elif any(existing_row[name] != row[name] for name in checked):
             report.conflicts += record_conflict(session, table, key, row)
         elif values := find_fact_updates(table, existing_row, row):
             session.execute(update(table).where(*key_conditions(table, key, row)).values(**values))
     if table.name == "conflict":
-        fresh = list(filter_new_conflicts(session, fresh))
-    insert_rows(session, table, fresh)
-    if fresh:
-        report.facts[table.name] = report.facts.get(table.name, 0) + len(fresh)
+        fresh_rows = list(filter_new_conflicts(session, fresh_rows))
+    insert_rows(session, table, fresh_rows)
+    if fresh_rows:
+        report.facts[table.name] = report.facts.get(table.name, 0) + len(fresh_rows)
 
 
 def find_fact_updates(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
@@ -539,9 +543,11 @@ def is_current_row(session: Session, conflict: dict[str, Any]) -> bool:
     except (LookupError, ValueError):
         return False
     stored_row = session.execute(select(table).where(*key_conditions(table, list(key), typed_key))).mappings().first()
-    stored = {} if stored_row is None else make_json_value(crop_model_texts(table, dict(stored_row)))
+    stored_values = {} if stored_row is None else make_json_value(crop_model_texts(table, dict(stored_row)))
     content = row.keys() - {"attempt_id", "seconds"}  # for a fact: its compared columns as text
-    return bool(stored) and all(row[name] in (stored.get(name), str(stored.get(name))) for name in content)
+    return bool(stored_values) and all(
+        row[name] in (stored_values.get(name), str(stored_values.get(name))) for name in content
+    )
 
 
 def parse_key_value(kind: TypeEngine[Any], value: object) -> UUID | int | str:
@@ -566,28 +572,28 @@ def read_fragment_names(database: Database, run_id: UUID) -> set[str]:
 
 
 def read_result_parts(
-    there: Database, run_id: UUID, seen: set[str], origin: UUID
+    source_database: Database, run_id: UUID, seen_digests: set[str], origin: UUID
 ) -> Iterator[tuple[str, dict[str, list[dict[str, Any]]]]]:
     """Yield (name, table → rows) of the complete units of a run, in parts of whole unit ranges.
 
-    Parts whose names are in `seen` are skipped.
+    Parts whose names are in `seen_digests` are skipped.
     """
     ranges = tables.UnitRange.__table__
-    with there.read() as session:
+    with source_database.read() as session:
         merged_fragments = session.execute(
             select(tables.FragmentRecord.name).where(tables.FragmentRecord.run_id == run_id)
         ).scalars()
-        if seen and seen >= set(merged_fragments):
+        if seen_digests and seen_digests >= set(merged_fragments):
             return  # everything ingested there was ingested here
         run_ranges = select(ranges).where(ranges.c.run_id == run_id).order_by(ranges.c.start, ranges.c.stop)
         results = [dict(row) for row in session.execute(run_ranges).mappings()]
     for part in split_unit_ranges(results):
         name = f"{PART_PREFIX}{origin.hex}.{run_id.hex}.{part[0]['start']}.{part[-1]['stop']}.{hash_unit_ranges(part)}"
-        if name in seen:
+        if name in seen_digests:
             continue
         units = {unit for row in part for unit in range(row["start"], row["stop"])}
         rows: dict[str, list[dict[str, Any]]] = {"unit_range": part}
-        with convert_row_errors(f"run {run_id.hex[-6:]}"), there.read() as session:
+        with convert_row_errors(f"run {run_id.hex[-6:]}"), source_database.read() as session:
             for result_table in RESULT_TABLES:
                 table = TABLES[result_table]
                 in_part = table.c.run_id == run_id, table.c.unit.between(min(units), max(units))

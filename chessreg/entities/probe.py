@@ -79,11 +79,11 @@ class Probes(Entity):
 
     def summarize_rows(self, rows: list[Row]) -> Row:
         """Return the row of the layer with the highest validation accuracy."""
-        best = self.choose_best(rows)
+        best_row = self.choose_best(rows)
         return {
-            **best,
+            **best_row,
             "layers": format_layers(row["layer"] for row in rows),
-            "best_layer": best["layer"] if len(rows) > 1 else None,
+            "best_layer": best_row["layer"] if len(rows) > 1 else None,
         }
 
     def choose_best(self, rows: list[Row], reference: str = "", layers: str = "") -> Row:
@@ -107,10 +107,10 @@ class Probes(Entity):
     def read_details(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
             layers, annotations = self.rows(sql, id.hex), format_run_annotations(sql, id)
-        best = self.choose_best(layers)
-        right = f" · best layer {best['layer']}"
-        if best["test_accuracy"]:
-            right += f": {format_share(best['test_accuracy'])} right in test"
+        best_row = self.choose_best(layers)
+        right = f" · best layer {best_row['layer']}"
+        if best_row["test_accuracy"]:
+            right += f": {format_share(best_row['test_accuracy'])} right in test"
         fields = (
             Column("layer", "layer"), Column("hook_point", "hook point"), *self.columns[9:11], Column("norm", "norm"),
             Column("epochs", "epochs"), Column("train_positions", "positions fitted"),
@@ -118,12 +118,12 @@ class Probes(Entity):
         by_layer = {"validation_accuracy": "validation", "test_accuracy": "test"}
         chart = build_layer_chart("accuracy by layer", "accuracy", layers, by_layer, format_share)
         return Thing(
-            f"probe of {best['label']} in {best['model']} · {best['positions']}{right}",
+            f"probe of {best_row['label']} in {best_row['model']} · {best_row['positions']}{right}",
             annotations,
             [
                 Part(f"layers {len(layers)}", fields, layers, chart),
                 *build_f1_parts(session, id),
-                list_facts(best, self.measured),
+                list_facts(best_row, self.measured),
             ],
         )
 

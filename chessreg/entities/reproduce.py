@@ -156,19 +156,19 @@ def format_difference(then: Any, now: Any) -> str:
 def list_steps(session: Session, run_id: UUID) -> list[dict[str, Any]]:
     """Return noun, id, name, state and command of a run and all its inputs, in an order in which they can be made."""
     root = lineage.build_tree(session, lineage.Node("run", run_id.hex), up=True)
-    ordered: dict[lineage.Node, None] = {}
+    ordered_nodes: dict[lineage.Node, None] = {}
 
     def visit(branch: lineage.Branch) -> None:
         for inner in branch.branches:
             visit(inner)
-        ordered.setdefault(branch.node)
+        ordered_nodes.setdefault(branch.node)
 
     visit(root)
-    facts = lineage.describe_nodes(session, ordered)
+    facts = lineage.describe_nodes(session, ordered_nodes)
     return [
         {"noun": node.noun, "id": node.id, "name": facts[node]["name"], "state": facts[node]["state"]}
         | build_step(session, node, facts[node]["name"])
-        for node in ordered
+        for node in ordered_nodes
         if node.noun != "file"  # named in the command that reads it
     ]
 
@@ -207,14 +207,14 @@ def resolve_step_files(step: dict[str, Any], store: Store) -> dict[str, Any]:
     return {**step, "command": command, "files": files}
 
 
-def write_script_lines(made: list[dict[str, Any]], store: Store) -> list[str]:
-    """Return the lines of a shell script that makes everything in `made` (steps of `build_step`) in an empty folder.
+def write_script_lines(steps: list[dict[str, Any]], store: Store) -> list[str]:
+    """Return the lines of a shell script that makes everything in `steps` (steps of `build_step`) in an empty folder.
 
     It first checks its input files by their SHA-256. Raises BadInputError if two of them have the same name.
     """
     files: dict[str, str] = {}
     commands = []
-    for step in (resolve_step_files(step, store) for step in made):
+    for step in (resolve_step_files(step, store) for step in steps):
         for file in step["files"]:
             if file["sha256"] and files.setdefault(file["name"], file["sha256"]) != file["sha256"]:
                 raise BadInputError(
@@ -337,9 +337,9 @@ def open_scratch_home(
     with database.read() as session:
         run = session.get_one(tables.Run, run_id)
         record = session.get_one(tables.KindRecord, (run.kind, run.version))
-        short = run_id.hex[-6:]
+        short_id = run_id.hex[-6:]
         if run.completed_at is None:
-            raise BadInputError(f"run {short} is not complete", f"chessreg run --resume {short}")
+            raise BadInputError(f"run {short_id} is not complete", f"chessreg run --resume {short_id}")
         kind, version, explicit_names, recorded_options = (
             find_kind_of_record(record),
             run.version,
@@ -348,7 +348,7 @@ def open_scratch_home(
         )
         if kind.version != version:
             raise BadInputError(
-                f"run {short} needs version {version} of kind {kind.name}, but version {kind.version} is installed",
+                f"run {short_id} needs version {version} of kind {kind.name}, but version {kind.version} is installed",
                 "check out the commit that `chessreg reproduce` prints",
             )
         spec = parse_settings(kind.spec, run.spec)
@@ -361,9 +361,9 @@ def open_scratch_home(
             node for node in dict.fromkeys(n for tree in trees for n in lineage.iter_nodes(tree)) if node != roots[0]
         ]
         input_items = transfer.collect_items(session, inputs)
-    missing = [item for item in input_items if not item.is_in(store)]
-    if missing:
-        transfer.pull_items(database, store, missing)
+    missing_items = [item for item in input_items if not item.is_in(store)]
+    if missing_items:
+        transfer.pull_items(database, store, missing_items)
     options = build_settings(
         kind.options, {name: value for name, value in recorded_options.items() if name in kind.options.model_fields}
     )
@@ -384,8 +384,8 @@ def read_execution_options(session: Session, run_id: UUID) -> dict[str, Any]:
     If `threads` was not set, it is the number of threads used, unless this machine has fewer cores.
     """
     attempts = session.scalars(select(tables.Attempt).where(tables.Attempt.run_id == run_id))
-    ordered = sorted(attempts, key=lambda attempt: (attempt.units_done or 0, attempt.started_at))
-    recorded_options = dict(ordered[-1].execution_options) if ordered else {}
+    ordered_attempts = sorted(attempts, key=lambda attempt: (attempt.units_done or 0, attempt.started_at))
+    recorded_options = dict(ordered_attempts[-1].execution_options) if ordered_attempts else {}
     threads = recorded_options.get("used_threads", [])
     if not recorded_options.get("threads") and len(threads) == 1 and threads[0] <= devices.count_usable_cores():
         recorded_options["threads"] = threads[0]
@@ -404,13 +404,17 @@ def link_input(store: Store, scratch: Store, item: transfer.TransferItem) -> Non
         target.symlink_to(source, target_is_directory=True)
 
 
-def compare_repetition(database: Database, there: Database, run_id: UUID, clocked: Collection[str] = ()) -> RepeatedRun:
+def compare_repetition(
+    database: Database, repeated_database: Database, run_id: UUID, clocked: Collection[str] = ()
+) -> RepeatedRun:
     """Compare the rows and outputs of one run in two registries. Metric points named in `clocked` are not compared."""
     repeated = RepeatedRun()
     for result_table in RESULT_TABLES:
         table = TABLES[result_table]
         key = [column.name for column in table.primary_key if column.name != "run_id"]
-        original_rows, repeated_rows = (read_result_rows(home, result_table, key, run_id) for home in (database, there))
+        original_rows, repeated_rows = (
+            read_result_rows(home, result_table, key, run_id) for home in (database, repeated_database)
+        )
         for place in sorted(original_rows.keys() | repeated_rows.keys(), key=repr):
             if result_table == "metric_point" and (original_rows.get(place) or repeated_rows[place])["name"] in clocked:
                 continue
@@ -421,7 +425,7 @@ def compare_repetition(database: Database, there: Database, run_id: UUID, clocke
                 repeated_rows.get(place),
             )
     differing_outputs = []
-    for home in (database, there):
+    for home in (database, repeated_database):
         with home.read() as session:
             outputs = select(tables.Output.name, tables.Output.digest).where(tables.Output.run_id == run_id)
             rows = [*session.execute(outputs)]

@@ -120,8 +120,8 @@ def list_code_versions(attempts: list[Row]) -> list[Row]:
         rows.append({"name": "chessreg", "version": attempt["chessreg_version"]})
         for name, code in attempt["code"].items():
             if isinstance(code, dict) and code.get("commit"):
-                changed = f", with changes (sha256 {code['patch_sha256'][:12]})" if code.get("patch_sha256") else ""
-                rows.append({"name": f"{name}, commit", "version": f"{code['commit'][:12]}{changed}"})
+                patch_note = f", with changes (sha256 {code['patch_sha256'][:12]})" if code.get("patch_sha256") else ""
+                rows.append({"name": f"{name}, commit", "version": f"{code['commit'][:12]}{patch_note}"})
             elif name == "chessreg":
                 rows.append({"name": "chessreg, commit", "version": "unknown: not installed from a git checkout"})
             if isinstance(code, dict) and code.get("sha256"):
@@ -234,9 +234,9 @@ def describe_reference(sql: SqlSession, value: Any) -> Any:
     if value.startswith("run:"):
         run, _, output = value.partition("/")
         return format_typed_reference(sql, run) + (f"/{output}" if output else "")
-    typed = format_typed_reference(sql, value)
-    if typed != value or not value.startswith("dataset:") or "[" not in value:
-        return typed
+    typed_reference = format_typed_reference(sql, value)
+    if typed_reference != value or not value.startswith("dataset:") or "[" not in value:
+        return typed_reference
     dataset, _, bounds = value.removesuffix("]").partition("[")
     name, (seed, low, high) = format_typed_dataset(sql, dataset), bounds.split(",")
     split = f"split {100 * float(low):g}–{100 * float(high):g} %" + ("" if seed == "0" else f" of seed {seed}")

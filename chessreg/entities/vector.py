@@ -140,14 +140,14 @@ def compare_vector_runs(inputs: Inputs, one: str, other: str) -> dict[int, float
     If only one of two vectors is of centred residuals, both are compared without their means. Raises NotFoundError if
     the bytes of a run are not in this store.
     """
-    left, right = read_vector_rows(inputs, one), read_vector_rows(inputs, other)
+    left_rows, right = read_vector_rows(inputs, one), read_vector_rows(inputs, other)
     return {
         layer: compute_cosine_similarity(
-            load_vector_row(inputs, one, left[layer]).vector,
+            load_vector_row(inputs, one, left_rows[layer]).vector,
             load_vector_row(inputs, other, right[layer]).vector,
-            left[layer].detail.get("residual") != right[layer].detail.get("residual"),
+            left_rows[layer].detail.get("residual") != right[layer].detail.get("residual"),
         )
-        for layer in sorted(left.keys() & right.keys())
+        for layer in sorted(left_rows.keys() & right.keys())
     }
 
 
@@ -210,10 +210,10 @@ class Vectors(Entity):
         inputs = session.inputs
         vector_reference = inputs.reference("run:vector", rows[0]["run_id"].hex)
         if (against := options.get("against")) is not None:
-            both = compare_vector_runs(inputs, vector_reference, inputs.reference("run:vector", against))
-            if not both:
+            comparison = compare_vector_runs(inputs, vector_reference, inputs.reference("run:vector", against))
+            if not comparison:
                 raise BadInputError(f"{reference} and {against} have no layer in common", "chessreg vector list")
-            return ShowOutput([{"layer": number, "cosine": value} for number, value in both.items()])
+            return ShowOutput([{"layer": number, "cosine": value} for number, value in comparison.items()])
         row, remarks = self.choose_row(rows, reference, options.get("layer")), []
         try:
             row["cosines"] = list_cosines(inputs, vector_reference, row["layer"])
@@ -233,7 +233,7 @@ class Vectors(Entity):
         fields = (Column("layer", "layer"), Column("hook_point", "hook point"), *self.columns[7:10], self.columns[6])
         sides = {"norm": "vector", "norm_high": "high side", "norm_low": "low side"}
         chart = build_layer_chart("norm by layer", "norm", layers, sides, "{:.4g}".format)
-        others = (
+        other_vectors = (
             Column("layer", "layer"), Column("cosine", "cosine", number=True), Column("name", "of"),
             Column("source", "source"), Column("norm", "norm"),
         )  # fmt: skip
@@ -243,7 +243,7 @@ class Vectors(Entity):
             annotations,
             [
                 Part(f"layers {len(layers)}", fields, layers, chart),
-                Part(f"cosines {len(near_vectors)}", others, near_vectors),
+                Part(f"cosines {len(near_vectors)}", other_vectors, near_vectors),
                 list_facts(first),
             ],
         )

@@ -138,13 +138,13 @@ class Cache(Kind):
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         encoding = inputs.encoding(spec.checkpoint)
         sample_rows = find_longest_items(items, places) if spec.last_sites is None else sample_places(places)
-        encoded = select_cache_sites(spec, encoding, checkpoint.block_size, items, sample_rows)
-        if spec.last_sites is not None and not encoded.fits_context.any():
+        encoded_games = select_cache_sites(spec, encoding, checkpoint.block_size, items, sample_rows)
+        if spec.last_sites is not None and not encoded_games.fits_context.any():
             raise BadInputError(
                 f"--last-sites {spec.last_sites}: no game fits the model's context of {checkpoint.block_size} tokens",
                 "leave out --last-sites, or use shorter games",
             )
-        if not len(encoded.sites):
+        if not len(encoded_games.sites):
             raise BadInputError(
                 f"--skip-sites {spec.skip_sites} leaves no token position of any game",
                 f"lower --skip-sites, or choose other tokens than --sites {spec.sites}",
@@ -155,8 +155,8 @@ class Cache(Kind):
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         points = resolve_hook_points(spec, inputs)
         sample = sample_places(places)
-        encoded = select_cache_sites(spec, inputs.encoding(spec.checkpoint), checkpoint.block_size, games, sample)
-        rows = len(encoded.sites) * len(places) // len(sample)
+        encoded_games = select_cache_sites(spec, inputs.encoding(spec.checkpoint), checkpoint.block_size, games, sample)
+        rows = len(encoded_games.sites) * len(places) // len(sample)
         size = rows * len(points) * checkpoint.d_model * BYTES_PER_VALUE[spec.dtype]
         texts = len(places) if inputs.encoding(spec.checkpoint).content == "history" else rows
         return RunEstimate(
@@ -175,8 +175,8 @@ class Cache(Kind):
         checkpoint, folder = inputs.checkpoint(spec.checkpoint)
         model = LanguageModel.load(folder, device=prepare_device(task.options.device, task.options.threads))
         points = resolve_hook_points(spec, inputs)
-        held = resume_groups(task, points, checkpoint)
-        for low, high in group_units([unit for unit in task.units if unit not in held], task.options.group_games):
+        held_units = resume_groups(task, points, checkpoint)
+        for low, high in group_units([unit for unit in task.units if unit not in held_units], task.options.group_games):
             write_activation_group(task, model, points, games, places, checkpoint, low, high)
 
 
@@ -190,19 +190,19 @@ def resume_groups(task: Task[CacheSpec, CacheOptions], points: list[str], checkp
     from store.arrays import ArrayGroup
     from store.arrays import list_groups as published
 
-    left, held = set(task.units), set[int]()
+    missing_units, held_units = set(task.units), set[int]()
     for group in find_disjoint_groups(task):
-        group_units = left.intersection(range(group.start, group.stop))
+        group_units = missing_units.intersection(range(group.start, group.stop))
         if group_units:
             task.done(*sorted(group_units))
-            held |= group_units
+            held_units |= group_units
     for path in published(task.store, build_group_identity(task, checkpoint)):
         low, high = map(int, path.name.rsplit("-", 2)[1:])
-        if (left - held).issuperset(range(low, high)):
+        if (missing_units - held_units).issuperset(range(low, high)):
             ArrayGroup(path).verify()
             record_activation_group(task, path, points, checkpoint, low, high)
-            held.update(range(low, high))
-    return held
+            held_units.update(range(low, high))
+    return held_units
 
 
 def find_disjoint_groups(task: Task[CacheSpec, CacheOptions]) -> list[tables.ActivationCache]:
@@ -259,8 +259,8 @@ def select_cache_sites(
 ) -> EncodedGames:
     """Return the items at rows `places` int [n] of the dataset, encoded for a context of `block_size` tokens, with the
     token positions whose activations are stored."""
-    encoded = EncodedGames.from_items(encoding, block_size, games, places, spec.sites, spec.alignment)
-    return encoded.select_numbered(spec.skip_sites, spec.max_sites, spec.last_sites)
+    encoded_games = EncodedGames.from_items(encoding, block_size, games, places, spec.sites, spec.alignment)
+    return encoded_games.select_numbered(spec.skip_sites, spec.max_sites, spec.last_sites)
 
 
 def write_activation_group(
@@ -290,14 +290,14 @@ def write_activation_group(
         path = published.path  # another attempt at the same units was faster
     else:
         with writer:
-            encoded = select_cache_sites(spec, model.encoding, model.block_size, games, places[low:high])
-            order, start = np.argsort(np.diff(encoded.tokens.offsets), kind="stable"), 0
-            for items in encoded.iterate_batches(order, task.options.batch_games):
-                row, sites = encoded.find_item_sites(items)
+            encoded_games = select_cache_sites(spec, model.encoding, model.block_size, games, places[low:high])
+            order, start = np.argsort(np.diff(encoded_games.tokens.offsets), kind="stable"), 0
+            for items in encoded_games.iterate_batches(order, task.options.batch_games):
+                row, sites = encoded_games.find_item_sites(items)
                 if len(sites):
-                    residuals = compute_activations(model, points, encoded, items, row, sites, spec.dtype)
-                    game = places[low:high][encoded.game[sites]]
-                    index = [game, encoded.sites.token[sites], encoded.sites.ply[sites]]
+                    residuals = compute_activations(model, points, encoded_games, items, row, sites, spec.dtype)
+                    game = places[low:high][encoded_games.game[sites]]
+                    index = [game, encoded_games.sites.token[sites], encoded_games.sites.ply[sites]]
                     writer.append(
                         dict(zip(points, residuals, strict=True)), *(column.astype(np.int32) for column in index)
                     )
@@ -311,7 +311,7 @@ def write_activation_group(
 def compute_activations(
     model: LanguageModel,
     points: list[str],
-    encoded: EncodedGames,
+    encoded_games: EncodedGames,
     items: np.ndarray,
     row: np.ndarray,
     sites: np.ndarray,
@@ -319,15 +319,15 @@ def compute_activations(
 ) -> list[np.ndarray]:
     """Return one array [sites, d_model] of type `dtype` per hook point, in the order of `points`.
 
-    `items` are numbers of encoded items, one row of the batch each. Site i is token `encoded.sites.token[sites[i]]` of
-    batch row `row[i]`.
+    `items` are numbers of encoded items, one row of the batch each. Site i is token
+    `encoded_games.sites.token[sites[i]]` of batch row `row[i]`.
     """
     import torch
 
     from chessreg.models.language_model import compute_stored_activations
 
-    tokens = encoded.pad_tokens(items, int(encoded.widths[items].max()))
-    at = torch.from_numpy(row), torch.from_numpy(encoded.sites.token[sites])
+    tokens = encoded_games.pad_tokens(items, int(encoded_games.widths[items].max()))
+    at = torch.from_numpy(row), torch.from_numpy(encoded_games.sites.token[sites])
     return compute_stored_activations(model, torch.from_numpy(tokens), points, *at, dtype)
 
 

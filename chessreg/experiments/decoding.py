@@ -112,9 +112,9 @@ class Decoding(Kind):
         return tuple(query for query in self.queries if query != "edit distance of answers" or spec.samples)
 
     def units(self, spec: DecodingSpec, inputs: Inputs) -> int:
-        available = len(load_labelled_positions((spec.dataset,), inputs, "dataset")["fen"])
-        inputs.note_shortage(spec, "positions", available)
-        return min(available, spec.positions)
+        available_positions = len(load_labelled_positions((spec.dataset,), inputs, "dataset")["fen"])
+        inputs.note_shortage(spec, "positions", available_positions)
+        return min(available_positions, spec.positions)
 
     def estimate(self, spec: DecodingSpec, inputs: Inputs) -> RunEstimate:
         positions = self.units(spec, inputs)
@@ -229,9 +229,9 @@ def describe_prompt(encoding: Encoding) -> str:
         return encoding.name
     settings = encoding.settings
     template_name = settings.template_name if settings.template_name != "own" else f"own {settings.digest[:8]}"
-    changed = ["slashes"] * (settings.layout != "ruoss77") + ["counters blanked"] * (settings.counters == "blanked")
-    changed += ["SAN"] * (settings.notation == "san") + ["last separator"] * settings.last_separator
-    return ", ".join([template_name, *changed])
+    changes = ["slashes"] * (settings.layout != "ruoss77") + ["counters blanked"] * (settings.counters == "blanked")
+    changes += ["SAN"] * (settings.notation == "san") + ["last separator"] * settings.last_separator
+    return ", ".join([template_name, *changes])
 
 
 def has_move_list(encoding: Encoding) -> bool:
@@ -250,9 +250,9 @@ class TargetMove:
     best: chess.Move
 
     @classmethod
-    def from_uci(cls, fen: str, best: str) -> TargetMove:
+    def from_uci(cls, fen: str, best_uci: str) -> TargetMove:
         """Return the target of a position (FEN) and its best move (UCI)."""
-        return cls(chess.Board(fen), chess.Move.from_uci(best))
+        return cls(chess.Board(fen), chess.Move.from_uci(best_uci))
 
     def text(self, encoding: Encoding) -> str:
         """Return the best move as the model would have to write it."""
@@ -287,12 +287,12 @@ class DecodedAnswer:
 
 
 def answer_positions(
-    model: LanguageModel, encoding: Encoding, targets: Sequence[TargetMove], cut: bool
+    model: LanguageModel, encoding: Encoding, targets: Sequence[TargetMove], is_cut: bool
 ) -> list[dict[str, DecodedAnswer | None]]:
     """Return the answers in both modes to each position; None if prompt and answer do not fit the context or cannot be
     written.
 
-    `cut` limits an autoregressive answer to the number of tokens of the correct one.
+    `is_cut` limits an autoregressive answer to the number of tokens of the correct one.
     """
     answer_rows: list[dict[str, DecodedAnswer | None]] = [{TEACHER_FORCED: None, AUTOREGRESSIVE: None} for _ in targets]
     prompts = {
@@ -317,7 +317,7 @@ def answer_positions(
         )
         autoregressive_ids[number] = (*answer[:same], tokens[same])  # the autoregressive answer so far
     for number, written_id in continue_answers(model, encoding, targets, prompts, autoregressive_ids).items():
-        ids = written_id[: len(right[number]) - (len(right[number]) > 1)] if cut else written_id
+        ids = written_id[: len(right[number]) - (len(right[number]) > 1)] if is_cut else written_id
         answer_rows[number][AUTOREGRESSIVE] = DecodedAnswer(
             ids, encoding.answer_text(ids), encoding.is_complete(written_id, targets[number].board)
         )
@@ -465,13 +465,13 @@ def continue_answers(
 
 
 def build_decoding_frame(
-    fen: str, best: chess.Move, rows: Mapping[str, tables.Prediction], encoding: Encoding
+    fen: str, best_move: chess.Move, rows: Mapping[str, tables.Prediction], encoding: Encoding
 ) -> BoardFrame:
     """Return the board of one position with the answers in both modes."""
     board, row = chess.Board(fen), rows[AUTOREGRESSIVE]
     title, is_flipped = f"position {row.item}", board.turn == chess.BLACK
     arrows: list[tuple[int, int, float, str, Role]] = [
-        (best.from_square, best.to_square, 0.4, f"{board.san(best)} (best)", "best")
+        (best_move.from_square, best_move.to_square, 0.4, f"{board.san(best_move)} (best)", "best")
     ]
     if row.value is None:
         caption = ["prompt and answer do not fit the model"]
@@ -482,6 +482,6 @@ def build_decoding_frame(
         state = "legal" if extra["legal"] else "valid, illegal" if extra["valid"] else "no move"
         caption.append(f"{mode}: {text!r}, {'best' if rows[mode].value else state}")
     move = encoding.parse(row.text or "", board) if (row.detail or {})["legal"] else None
-    if move is not None and move != best:
+    if move is not None and move != best_move:
         arrows.insert(0, (move.from_square, move.to_square, 1.0, f"{board.san(move)} (model)", "played"))
     return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=is_flipped)

@@ -212,22 +212,22 @@ def build_accuracy_frame(row: tables.Prediction, position: Mapping[str, str]) ->
     best_uci = extra.get("best_uci") or position["best"]
     if best_uci is None:
         return build_value_frame(board, title, extra, is_flipped)
-    best = chess.Move.from_uci(best_uci)
+    best_move = chess.Move.from_uci(best_uci)
     arrows: list[tuple[int, int, float, str, Role]] = [
-        (best.from_square, best.to_square, 0.4, f"{board.san(best)} (best)", "best")
+        (best_move.from_square, best_move.to_square, 0.4, f"{board.san(best_move)} (best)", "best")
     ]
     if extra.get("chosen") is None:
         caption = ["the model cannot read this position"]
         return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=is_flipped)
     chosen_move = chess.Move.from_uci(extra["chosen"])
-    if chosen_move != best:
+    if chosen_move != best_move:
         arrows.insert(
             0, (chosen_move.from_square, chosen_move.to_square, 1.0, f"{board.san(chosen_move)} (model)", "played")
         )
     legal = "legal" if extra["legal"] else "illegal"
     caption = [
         f"the model writes {row.text!r}: {legal}; its most probable legal move is {board.san(chosen_move)}",
-        f"best {board.san(best)}: rank {extra['rank']} of {extra['legal_moves']}, {row.value:.2f} nats",
+        f"best {board.san(best_move)}: rank {extra['rank']} of {extra['legal_moves']}, {row.value:.2f} nats",
         f"legal mass {extra['mass']:.3f}",
     ]
     return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=is_flipped)
@@ -386,10 +386,10 @@ def judge_decisions(
                 [prompts[decision_of[row]] if row in decision_of else old for row, old in enumerate(session.tokens)]
             )
             boards = [chess.Board(table["fen"][number]) for number in decision_of.values()]
-            best = [chess.Move.from_uci(table["best"][number]) for number in decision_of.values()]
+            best_moves = [chess.Move.from_uci(table["best"][number]) for number in decision_of.values()]
             known_returns = selection.returns if isinstance(selection, ScoredDecisions) else None
             returns = [known_returns[number] if known_returns else None for number in decision_of.values()]
-            verdicts = build_verdicts(session, encoding, list(decision_of), boards, best, returns)
+            verdicts = build_verdicts(session, encoding, list(decision_of), boards, best_moves, returns)
             yield from zip(decision_of.values(), verdicts, strict=True)
 
 
@@ -419,7 +419,7 @@ def build_verdicts(
     encoding: Encoding,
     rows: Sequence[int],
     boards: Sequence[chess.Board],
-    best: Sequence[chess.Move],
+    best_moves: Sequence[chess.Move],
     returns: Sequence[np.ndarray | None],
 ) -> list[Verdict]:
     """Return the verdicts of the rows of a session that hold these boards. `returns` come from
@@ -432,7 +432,7 @@ def build_verdicts(
     verdicts = []
     choices = choose_moves(policy, session, encoding, turns)
     for row, board, move, logprobs, choice, known_return in zip(
-        rows, boards, best, score_rows, choices, returns, strict=True
+        rows, boards, best_moves, score_rows, choices, returns, strict=True
     ):
         text = format_choice(choice, board)
         best_nats, most = logprobs[move.uci()], max(sorted(logprobs), key=lambda uci: logprobs[uci])

@@ -376,15 +376,17 @@ def emit_judged_game(
             task.emit("prediction", game.unit, MoveDetail(legal=False), **row)
             continue
         sign = 1 if turn.board.turn == chess.WHITE else -1
-        best = turn.best.result()
-        best_cp = clip_centipawns(sign * best.score_cp, cap)
+        best_answer = turn.best.result()
+        best_cp = clip_centipawns(sign * best_answer.score_cp, cap)
         move_cp = (
             best_cp
             if turn.move_evaluation is None
             else clip_centipawns(sign * turn.move_evaluation.result().score_cp, cap)
         )
         losses.append(max(0, best_cp - move_cp))
-        extra = MoveDetail(best=best.move.uci() if best.move else None, best_cp=best_cp, move_cp=move_cp, legal=True)
+        extra = MoveDetail(
+            best=best_answer.move.uci() if best_answer.move else None, best_cp=best_cp, move_cp=move_cp, legal=True
+        )
         text = turn.move.uci() if turn.move else turn.text
         task.emit("prediction", game.unit, extra, item=turn.ply, name=MOVE_ROW, text=text, value=float(losses[-1]))
     summary = MoveDetail(
@@ -433,7 +435,7 @@ def _build_move_frame(board: chess.Board, row: tables.Prediction, title: str, is
         return BoardFrame.from_board(
             board, title, caption=[f"the model writes {row.text!r}: illegal"], flipped=is_flipped
         )
-    played_move, best = chess.Move.from_uci(row.text or ""), chess.Move.from_uci(extra["best"])
+    played_move, best_move = chess.Move.from_uci(row.text or ""), chess.Move.from_uci(extra["best"])
     mover = 1 if board.turn == chess.WHITE else -1
     arrows: list[tuple[int, int, float, str, Role]] = [
         (
@@ -441,13 +443,13 @@ def _build_move_frame(board: chess.Board, row: tables.Prediction, title: str, is
             played_move.to_square,
             1.0,
             f"{board.san(played_move)} (model)",
-            "best" if played_move == best else "played",
+            "best" if played_move == best_move else "played",
         )
     ]
     caption = [f"{board.san(played_move)}: {extra['move_cp'] / 100:+.2f}, loss {row.value:.0f} centipawns"]
-    if played_move != best:
-        arrows.append((best.from_square, best.to_square, 0.4, f"{board.san(best)} (engine)", "best"))
-        caption.append(f"best {board.san(best)}: {extra['best_cp'] / 100:+.2f}")
+    if played_move != best_move:
+        arrows.append((best_move.from_square, best_move.to_square, 0.4, f"{board.san(best_move)} (engine)", "best"))
+        caption.append(f"best {board.san(best_move)}: {extra['best_cp'] / 100:+.2f}")
     return BoardFrame.from_board(
         board, title, arrows=arrows, caption=caption, flipped=is_flipped, evaluation=mover * extra["best_cp"]
     )

@@ -96,8 +96,8 @@ class ProbeApply(Kind):
         layers = resolve_applied_layers(spec, inputs)
         probe = load_probe(inputs, spec.probe, layers[0])
         data = load_applied_data(spec, inputs, probe)
-        fitted = load_fitted_positions(spec, inputs)
-        fit_positions = None if fitted is None else HashSet(fitted)
+        fitted_positions = load_fitted_positions(spec, inputs)
+        fit_positions = None if fitted_positions is None else HashSet(fitted_positions)
         emit_applied_overlap(task, data)
         for unit in task.units:
             probe = load_probe(inputs, spec.probe, layers[unit])
@@ -129,11 +129,11 @@ def resolve_applied_layers(spec: ApplySpec, inputs: Inputs) -> tuple[int, ...]:
 
 def load_applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int | None = None) -> ProbeData:
     """Return the cache, with labels if the label is a function of the position."""
-    fitted = RowSelection.from_detail(probe.detail)
-    selection = fitted._replace(
-        skip_sites=fitted.skip_sites if spec.skip_sites is None else spec.skip_sites,
-        max_sites=fitted.max_sites if spec.max_sites is None else spec.max_sites,
-        last_sites=fitted.last_sites if spec.max_sites is None else None,
+    fitted_rows = RowSelection.from_detail(probe.detail)
+    selection = fitted_rows._replace(
+        skip_sites=fitted_rows.skip_sites if spec.skip_sites is None else spec.skip_sites,
+        max_sites=fitted_rows.max_sites if spec.max_sites is None else spec.max_sites,
+        last_sites=fitted_rows.last_sites if spec.max_sites is None else None,
     )
     pattern = to_hook_pattern(probe.hook_point)
     return ProbeData.load(

@@ -161,9 +161,9 @@ def resolve_composed_layers(spec: CompositionSpec, inputs: Inputs) -> tuple[int,
                 values = "" if title == "model" else f" ({other}, not {first})"
                 raise BadInputError(f"{flag} differs from --joint-probe in its {title}{values}", "chessreg probe list")
     shared_layers = sorted(set.intersection(*(set(by_layer) for by_layer in rows.values())))
-    if missing := sorted(set(spec.layers) - set(shared_layers)):
+    if missing_layers := sorted(set(spec.layers) - set(shared_layers)):
         raise BadInputError(
-            f"layer {missing[0]} is not in each of the probes",
+            f"layer {missing_layers[0]} is not in each of the probes",
             f"their common layers are {', '.join(map(str, shared_layers)) or 'none'}",
         )
     if not shared_layers:
@@ -179,7 +179,7 @@ def build_composition_rows(
     Raises BadInputError for probes of different widths.
     """
     composition = compose_directions(joint, parts, direction)
-    common: dict[str, Any] = {
+    common_values: dict[str, Any] = {
         "layer": joint.layer, "hook_point": joint.hook_point, "positions": positions,
         "parts": "probes" if parts else "means",
     }  # fmt: skip
@@ -188,13 +188,13 @@ def build_composition_rows(
         for number, piece in enumerate(PIECE_LETTERS):
             values = {name: float(cosines[square, number]) for name, cosines in composition.controls.items()}
             nearest_class = get_label("piece").classes[composition.nearest[square, number]]
-            row = CompositionRow(square=square, piece=piece, named=nearest_class, **common, **values)
+            row = CompositionRow(square=square, piece=piece, named=nearest_class, **common_values, **values)
             rows.append((row, float(composition.cosine[square, number])))
         if composition.empty is not None:
             nearest_class = get_label("piece").classes[composition.nearest_to_empty[square]]
             rows.append(
                 (
-                    CompositionRow(square=square, piece=EMPTY, named=nearest_class, **common),
+                    CompositionRow(square=square, piece=EMPTY, named=nearest_class, **common_values),
                     float(composition.empty[square]),
                 )
             )

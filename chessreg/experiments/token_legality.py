@@ -202,7 +202,7 @@ def predict_tokens(
 ) -> Iterator[TokenPrediction]:
     """Yield every prediction of a move's token in a game with tokens `ids` [n], from log-probabilities [n,
     vocabulary]."""
-    best = logprobs.argmax(-1)
+    best_tokens = logprobs.argmax(-1)
     squares = isinstance(encoding, UciSquare)
     board, promotion_depth = chess.Board(), None
     for token, ply in zip(turns.token.tolist(), turns.ply.tolist(), strict=True):
@@ -214,7 +214,7 @@ def predict_tokens(
         for depth in range(min(len(move_answers), len(ids) - token)):
             place = token + depth
             legal = {a[depth] for a in answers.values() if len(a) > depth and a[:depth] == move_answers[:depth]}
-            predicted_id = int(best[place])
+            predicted_id = int(best_tokens[place])
             yield TokenPrediction(
                 place=place,
                 ply=ply,

@@ -437,12 +437,12 @@ def open_position_corpus(
     data: TrainingData,
     description: Mapping[str, Any],
     write: Callable[[CorpusWriter], None],
-    missing: str,
+    missing_message: str,
     tokens: tuple[type[np.generic], int] = (np.uint8, Fen77.length),
 ) -> PositionCorpus:
     """Return the positions that `write` makes of these datasets; `tokens` is the dtype and the length of one position.
 
-    Raises BadInputError with the message `missing` if there are none.
+    Raises BadInputError with the message `missing_message` if there are none.
     """
     from chessreg.models.corpus import PositionCorpus
 
@@ -451,7 +451,7 @@ def open_position_corpus(
     def write_some(writer: CorpusWriter) -> None:
         write(writer)
         if not writer.rows["actions"]:
-            raise BadInputError(missing, "chessreg dataset show NAME")
+            raise BadInputError(missing_message, "chessreg dataset show NAME")
 
     full_description = {"content": "positions", "encoding_sha256": identify_encoding(Fen77()), **description}
     columns: Columns = {"tokens": (dtype, (length,)), "actions": (np.int16, ())}
@@ -544,9 +544,9 @@ def build_labelled_corpus(spec: SearchlessSpec, data: TrainingData) -> PositionC
                     chances = np.array(labelled_rows["win_prob"].to_pylist(), np.float64)
                     append_positions(data, writer, tokens, find_buckets(chances, spec.buckets))
 
-    missing = f"no position has the columns that --head {spec.head} learns from"
+    missing_message = f"no position has the columns that --head {spec.head} learns from"
     description = {"head": spec.head, "buckets": spec.buckets}
-    return open_position_corpus(data, description, write, missing, (np.uint16, fen.length + has_actions))
+    return open_position_corpus(data, description, write, missing_message, (np.uint16, fen.length + has_actions))
 
 
 def get_source_games(spec: AnyTraining, field: str) -> str | None:
@@ -626,11 +626,11 @@ def make_heldout_measure(spec: BranchSpec | PositionSpec, inputs: Inputs) -> Cal
     from chessreg.models.language_model import LanguageModel
 
     assert spec.heldout is not None
-    held = select_training_decisions(spec, spec.heldout, inputs, "heldout")
+    heldout_decisions = select_training_decisions(spec, spec.heldout, inputs, "heldout")
 
     def measure(network: Any) -> Mapping[str, float]:
         model = LanguageModel(network, CheckpointInfo.from_network(network, spec.encoding))
-        verdicts = [verdict for _, verdict in judge_decisions(model, held)]
+        verdicts = [verdict for _, verdict in judge_decisions(model, heldout_decisions)]
         names = {"valid": "valid", "legal": "legal", "legal_best": "best_of_legal", "mass": "legal_mass"}
         metric_means = {
             metric: float(np.mean([getattr(each, name) for each in verdicts])) for name, metric in names.items()

@@ -33,28 +33,31 @@ def annotate_games(
     or the vector are not in the store.
     """
     players: dict[tuple[UUID, UUID | None], LabPlayer] = {}
-    for stored in games:
-        checkpoint, intervention = stored.match.checkpoint_id, stored.match.intervention_id
+    for stored_game in games:
+        checkpoint, intervention = stored_game.match.checkpoint_id, stored_game.match.intervention_id
         if checkpoint is None:
             raise BadInputError(
-                f"game {stored.game.unit} of run {shorten_id(stored.game.run_id)} has no checkpoint that could compute "
-                "probabilities",
+                f"game {stored_game.game.unit} of run {shorten_id(stored_game.game.run_id)} has no checkpoint "
+                "that could compute probabilities",
                 "leave out --probabilities",
             )
         key = checkpoint, intervention
         if key not in players:
             players[key] = LabPlayer(inputs, checkpoint.hex, device, threads)
             players[key].edit(PlayerEdit(intervention.hex if intervention else ""))
-        yield replace(stored.record(), comments=describe_turns(players[key], stored))
+        yield replace(stored_game.record(), comments=describe_turns(players[key], stored_game))
 
 
-def describe_turns(player: LabPlayer, stored: StoredGame) -> dict[int, str]:
+def describe_turns(player: LabPlayer, stored_game: StoredGame) -> dict[int, str]:
     """Return a comment for each ply (0-based) that the model played."""
     board, comments = chess.Board(), dict[int, str]()
-    color, assisted = chess.WHITE if stored.match.color == "white" else chess.BLACK, set(stored.assisted_plies)
-    for ply, text in enumerate(stored.moves):
+    color, assisted = (
+        chess.WHITE if stored_game.match.color == "white" else chess.BLACK,
+        set(stored_game.assisted_plies),
+    )
+    for ply, text in enumerate(stored_game.moves):
         move = chess.Move.from_uci(text)
-        if board.turn == color and ply >= stored.game.opening_plies and ply not in assisted:
+        if board.turn == color and ply >= stored_game.game.opening_plies and ply not in assisted:
             comments[ply] = describe_probabilities(player.score(board), board, move)
         board.push(move)
     return comments
@@ -67,6 +70,10 @@ def describe_probabilities(distribution: MoveDistribution, board: chess.Board, m
     moves together. `best` is left out if the move is the most probable one.
     """
     shares = distribution.shares()
-    best = next(iter(shares))
+    best_move = next(iter(shares))
     text = f"p={shares[move.uci()]:.4f} legal={min(distribution.legal_mass, 1.0):.4f}"
-    return text if best == move.uci() else f"{text} best={board.san(chess.Move.from_uci(best))} {shares[best]:.4f}"
+    return (
+        text
+        if best_move == move.uci()
+        else f"{text} best={board.san(chess.Move.from_uci(best_move))} {shares[best_move]:.4f}"
+    )

@@ -91,12 +91,12 @@ class LabAnswer:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> LabAnswer:
         """Return the answer that `as_json` wrote."""
-        changed = {
+        changed_fields = {
             "clean": _parse_side(values["clean"]),
             "edited": None if values["edited"] is None else _parse_side(values["edited"]),
         }
         tuples = {name: tuple(values[name]) for name in ("sans", "layers", "edited_layers", "scales")}
-        return cls(**{**values, **changed, **tuples})
+        return cls(**{**values, **changed_fields, **tuples})
 
     def summary(self) -> dict[str, Any]:
         """Return the values without the beliefs, for --json."""
@@ -127,8 +127,8 @@ class LabAnswer:
 
 def _parse_side(values: Mapping[str, Any]) -> ModelSide:
     """Return one side of an answer from its JSON values."""
-    stored = values["beliefs"]
-    beliefs = np.frombuffer(base64.b64decode(stored["bytes"]), "<f4").reshape(stored["shape"])
+    stored_beliefs = values["beliefs"]
+    beliefs = np.frombuffer(base64.b64decode(stored_beliefs["bytes"]), "<f4").reshape(stored_beliefs["shape"])
     moves = {name: tuple(RankedMove(*move) for move in values[name]) for name in ("moves", "moves_modified")}
     return ModelSide(**{**values, **moves, "beliefs": beliefs, "squares": tuple(values["squares"])})
 
@@ -154,10 +154,12 @@ def compare_moves(answer: LabAnswer) -> list[MoveComparison]:
     Moves are sorted by the higher of their two probabilities.
     """
     clean = {move.uci: move for move in answer.clean.moves}
-    edited = {move.uci: move for move in answer.edited.moves} if answer.edited is not None else {}
+    edited_moves = {move.uci: move for move in answer.edited.moves} if answer.edited is not None else {}
     side = answer.edited if answer.edited is not None else answer.clean
     target_moves = {move.uci: move for move in side.moves_modified}
-    all_moves = clean | edited | {uci: move for uci, move in target_moves.items() if uci not in clean | edited}
+    all_moves = (
+        clean | edited_moves | {uci: move for uci, move in target_moves.items() if uci not in clean | edited_moves}
+    )
 
     def probability(moves: dict[str, RankedMove], uci: str) -> float | None:
         return moves[uci].probability if uci in moves else None
@@ -168,7 +170,7 @@ def compare_moves(answer: LabAnswer) -> list[MoveComparison]:
             uci,
             move.san,
             probability(before | clean, uci),
-            probability(target_moves | edited, uci),
+            probability(target_moves | edited_moves, uci),
             uci in target_moves,
         )
         for uci, move in all_moves.items()
@@ -196,10 +198,10 @@ def find_layer_place(answer: LabAnswer, layer: int | None) -> int:
 def build_arrows(moves: tuple[RankedMove, ...], count: int = MAX_ARROWS) -> list[Arrow]:
     """Return arrows for the `count` most probable moves. The weight of an arrow is the probability."""
     arrows = []
-    for ranked in moves[:count]:
-        if ranked.probability >= MIN_ARROW_PROBABILITY:
-            move = chess.Move.from_uci(ranked.uci)
-            arrows.append(Arrow(move.from_square, move.to_square, min(1.0, ranked.probability), ranked.san))
+    for ranked_move in moves[:count]:
+        if ranked_move.probability >= MIN_ARROW_PROBABILITY:
+            move = chess.Move.from_uci(ranked_move.uci)
+            arrows.append(Arrow(move.from_square, move.to_square, min(1.0, ranked_move.probability), ranked_move.san))
     return arrows
 
 

@@ -174,10 +174,11 @@ class Lab:
         if width != checkpoint.d_model:
             raise BadInputError(f"the probe reads d_model {width}, but the model has {checkpoint.d_model}")
         layers = [probe.layer for probe in probes]
-        missing = [layer for layer in question.layers if layer not in layers]
-        if missing and question.vector is None:
+        missing_layers = [layer for layer in question.layers if layer not in layers]
+        if missing_layers and question.vector is None:
             raise BadInputError(
-                f"no probe reads layer {missing[0]}", f"the run has probes of layers {', '.join(map(str, layers))}"
+                f"no probe reads layer {missing_layers[0]}",
+                f"the run has probes of layers {', '.join(map(str, layers))}",
             )
 
     def _answer_removal(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:

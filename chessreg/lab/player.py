@@ -119,8 +119,8 @@ class LabPlayer:
                 ) from None
             settings = interventions.InterventionSettings(vector=vector)
         scale = settings.scale if edit.scale is None else edit.scale
-        changed = {"layers": edit.layers or settings.layers, "scale": scale}
-        return interventions.InterventionSettings(**{**settings.model_dump(), **changed})
+        changed_settings = {"layers": edit.layers or settings.layers, "scale": scale}
+        return interventions.InterventionSettings(**{**settings.model_dump(), **changed_settings})
 
     def _find_recorded_settings(self, text: str) -> InterventionSettings | None:
         """Return the settings of the recorded intervention that `text` names, or None if it names none."""

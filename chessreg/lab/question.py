@@ -355,18 +355,18 @@ def find_strongest_edit(inputs: Inputs) -> StoredEdit | None:
     )
     run_conditions = trials.with_only_columns(edited.run_id, edited.condition).group_by(edited.run_id, edited.condition)
     with inputs.database.read() as session:
-        best = session.execute(
+        best_row = session.execute(
             run_conditions.having(func.avg(gain) > 0)
             .order_by(func.avg(gain).desc(), edited.run_id, edited.condition)
             .limit(1)
         ).first()
-        if best is None:
+        if best_row is None:
             return None
-        condition_trials = trials.where(edited.run_id == best.run_id, edited.condition == best.condition)
+        condition_trials = trials.where(edited.run_id == best_row.run_id, edited.condition == best_row.condition)
         row = session.scalars(condition_trials.order_by(gain.desc(), edited.unit).limit(1)).one()
         session.expunge_all()
     try:
-        return load_stored_edit(inputs, best.run_id, row)
+        return load_stored_edit(inputs, best_row.run_id, row)
     except ChessregError:
         return None
 

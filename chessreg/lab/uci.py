@@ -408,17 +408,17 @@ def read_input_lines(descriptor: int) -> Iterator[str]:
 
     Reads without Python's buffers: their lock would keep the process from ending while a read waits.
     """
-    rest, is_skipping = b"", False
+    remaining_bytes, is_skipping = b"", False
     while chunk := os.read(descriptor, 1 << 16):
-        *whole_lines, rest = (rest + chunk).split(b"\n")
+        *whole_lines, remaining_bytes = (remaining_bytes + chunk).split(b"\n")
         for line in whole_lines:
             if not is_skipping and len(line) <= MAX_LINE_BYTES:
                 yield line.decode("utf-8", "replace")
             is_skipping = False
-        if len(rest) > MAX_LINE_BYTES:
-            rest, is_skipping = b"", True
-    if rest and not is_skipping:
-        yield rest.decode("utf-8", "replace")
+        if len(remaining_bytes) > MAX_LINE_BYTES:
+            remaining_bytes, is_skipping = b"", True
+    if remaining_bytes and not is_skipping:
+        yield remaining_bytes.decode("utf-8", "replace")
 
 
 def make_line_writer(descriptor: int) -> Callable[[str], None]:

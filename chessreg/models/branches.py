@@ -82,17 +82,17 @@ class BranchCorpus:
         buckets = [order[start : start + 4096] for start in range(0, len(order), 4096)]
         order = np.concatenate([bucket[np.argsort(self.lengths[bucket], kind="stable")] for bucket in buckets])
         batch = (np.cumsum(self.moves[order]) - 1) // batch_moves
-        cut = np.split(order, np.flatnonzero(np.diff(batch)) + 1)
-        return [cut[number][:, None].tolist() for number in rng.permutation(len(cut))]
+        batch_orders = np.split(order, np.flatnonzero(np.diff(batch)) + 1)
+        return [batch_orders[number][:, None].tolist() for number in rng.permutation(len(batch_orders))]
 
     def iterate_passes(self, rows: list[list[int]], game_loss: float, most_tokens: int) -> Iterator[Branches]:
         """Yield these games in passes of at most `most_tokens` tokens; their own tokens have the weight `game_loss`."""
         start, game_rows = 0, np.array(rows)[:, 0]
         while start < len(game_rows):
-            stop, longest = start, 0
+            stop, longest_row = start, 0
             while stop < len(game_rows):
-                longest = max(longest, int(self.lengths[game_rows[stop]]))
-                if stop > start and longest * (stop + 1 - start) > most_tokens:
+                longest_row = max(longest_row, int(self.lengths[game_rows[stop]]))
+                if stop > start and longest_row * (stop + 1 - start) > most_tokens:
                     break
                 stop += 1
             yield self.build_branches(game_rows[start:stop], game_loss)
@@ -137,8 +137,8 @@ class BranchCorpus:
                 moves.append(np.full(length + 1, number))
                 at, number = at + int(length), number + 1
         same = (owner[:, :, None] == owner[:, None, :]) & (place[:, :, None] >= place[:, None, :])
-        visible = np.concatenate([np.arange(game) < seen_counts[:, :, None], same], 2)
-        mask = np.where(visible, np.float32(0), np.float32(-np.inf))[:, None]
+        is_visible = np.concatenate([np.arange(game) < seen_counts[:, :, None], same], 2)
+        mask = np.where(is_visible, np.float32(0), np.float32(-np.inf))[:, None]
         ids = (np.concatenate(each) for each in (sources, labels, moves))
         source, label, move = (torch.from_numpy(each) for each in ids)
         weight = torch.from_numpy(np.concatenate(weights).astype(np.float32))

@@ -68,8 +68,8 @@ class CheckpointInfo:
         """
         total, without_embeddings = network.count_parameters()
         shape = network.shape()
-        if missing := [name for name in REQUIRED if name not in shape]:
-            raise BadInputError(f"{type(network).__name__}.shape() has no {', '.join(missing)}")
+        if missing_names := [name for name in REQUIRED if name not in shape]:
+            raise BadInputError(f"{type(network).__name__}.shape() has no {', '.join(missing_names)}")
         return cls(
             encoding=encoding,
             architecture=shape,

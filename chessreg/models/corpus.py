@@ -189,10 +189,10 @@ def collate_rows(corpus: Corpus | PositionCorpus, rows: list[list[int]], limit: 
     """
     if isinstance(corpus, PositionCorpus):
         return corpus.take(np.array(rows)[:, 0])
-    cut = [corpus.row(games, limit) for games in rows]
-    width = max(map(len, cut))
-    inputs = np.zeros((len(cut), width - 1), np.int64)
-    labels = np.full((len(cut), width - 1), IGNORED_LABEL)
-    for i, row in enumerate(cut):
+    cut_rows = [corpus.row(games, limit) for games in rows]
+    width = max(map(len, cut_rows))
+    inputs = np.zeros((len(cut_rows), width - 1), np.int64)
+    labels = np.full((len(cut_rows), width - 1), IGNORED_LABEL)
+    for i, row in enumerate(cut_rows):
         inputs[i, : len(row) - 1], labels[i, : len(row) - 1] = row[:-1], row[1:]
     return inputs, labels

@@ -13,9 +13,9 @@ from chessreg.errors import BadInputError
 
 def count_usable_cores() -> int:
     """Return the CPU cores that this process may use: its CPU affinity, or fewer if OMP_NUM_THREADS is set."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = os.environ.get("OMP_NUM_THREADS", "")
-    return min(bound, int(limit)) if limit.isdigit() and int(limit) else bound
+    return min(usable_cores, int(limit)) if limit.isdigit() and int(limit) else usable_cores
 
 
 def count_idle_cores() -> int:
@@ -28,10 +28,10 @@ def count_idle_cores() -> int:
 
 def check_threads(threads: int) -> None:
     """Raise BadInputError for more threads than this machine has cores."""
-    available = os.cpu_count() or 1
-    if threads > available:
+    available_cores = os.cpu_count() or 1
+    if threads > available_cores:
         raise BadInputError(
-            f"--threads {threads} is more than this machine's {available} cores", "0: all that are granted"
+            f"--threads {threads} is more than this machine's {available_cores} cores", "0: all that are granted"
         )
 
 
@@ -58,11 +58,12 @@ def check_device_count(device: str, devices: int) -> None:
 
     gpus = torch.cuda.device_count()
     on_gpus = device == "cuda" or (device == "auto" and gpus > 0)
-    available = gpus if on_gpus else os.cpu_count() or 1
-    if devices > available:
+    available_devices = gpus if on_gpus else os.cpu_count() or 1
+    if devices > available_devices:
         unit = "CUDA devices" if on_gpus else "cores"
         raise BadInputError(
-            f"--devices {devices}: this machine has {available} {unit}", f"--devices {max(available, 1)}"
+            f"--devices {devices}: this machine has {available_devices} {unit}",
+            f"--devices {max(available_devices, 1)}",
         )
 
 

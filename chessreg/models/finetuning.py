@@ -410,12 +410,12 @@ class Finetuner(Trainer):
         return iterate_items(order, self.config.batch_positions, first)
 
     def select_weights(self) -> dict[str, Tensor]:
-        changed = {name for name, parameter in self.model.named_parameters() if parameter.requires_grad}
-        return {name: tensor for name, tensor in self.model.state_dict().items() if name in changed}
+        changed_names = {name for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+        return {name: tensor for name, tensor in self.model.state_dict().items() if name in changed_names}
 
     def set_weights(self, weights: dict[str, Tensor]) -> None:
-        missing, unknown = self.model.load_state_dict(weights, strict=False)
-        if unknown or set(self.select_weights()) & set(missing):
+        missing_names, unknown = self.model.load_state_dict(weights, strict=False)
+        if unknown or set(self.select_weights()) & set(missing_names):
             raise ValueError(f"{self.state_path} holds the weights of another model")
 
     def list_extra_arguments(self) -> dict[str, Any]:

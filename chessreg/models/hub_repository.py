@@ -208,12 +208,12 @@ def list_repository(address: HubAddress, endpoint: str | None = None) -> HubRepo
             raise ChessregError(f"{base} states the commit {make_visible(commit[:60])!r} of {address}")
         folder_address = HubAddress(address.repository, kind, address.revision, address.pattern)
         entries = api.list_repo_tree(address.repository, recursive=True, revision=commit, repo_type=kind)
-        listed = list(itertools.islice(entries, MAX_LISTED_FILES + 1))
-    if len(listed) > MAX_LISTED_FILES:
+        listed_files = list(itertools.islice(entries, MAX_LISTED_FILES + 1))
+    if len(listed_files) > MAX_LISTED_FILES:
         raise BadInputError(f"{address} lists more than {MAX_LISTED_FILES:,} files and folders", "is it a repository?")
     files = tuple(
         RepositoryFile(entry.path, int(entry.size), entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
-        for entry in listed
+        for entry in listed_files
         if isinstance(entry, RepoFile)
     )
     return HubRepository(folder_address, commit, files)
@@ -285,8 +285,8 @@ def download_files(
     normalized_paths = [unicodedata.normalize("NFC", file.path) for file in files]
     if len(set(normalized_paths)) < len(normalized_paths):
         raise BadInputError(f"{repository.address} has two files of one name", "name one of them")
-    missing = sum(file.bytes for file in files if not (folder / file.path).exists())
-    check_free_space(folder, missing, repository.address)
+    missing_bytes = sum(file.bytes for file in files if not (folder / file.path).exists())
+    check_free_space(folder, missing_bytes, repository.address)
     base, done_bytes, total = get_endpoint(endpoint), 0, sum(file.bytes for file in files)
 
     def report(before: int) -> Progress:
@@ -368,15 +368,15 @@ def push_folder(
             api.create_repo(address.repository, repo_type=kind, private=private, exist_ok=True)
             repository, is_new = list_repository(HubAddress(address.repository, kind), endpoint), True
         remote_files = {file.path: file for file in repository.files}
-        changed = {
+        changed_files = {
             name: path
             for name, path in local_files.items()
             if name not in remote_files or not remote_files[name].matches(path)
         }
-        if not changed:
+        if not changed_files:
             return PushedFolder(address.format_url(base), repository.commit, (), is_new)
-        commit = send_commit(api, address, changed, message)
-    return PushedFolder(address.format_url(base), commit, tuple(changed), is_new)
+        commit = send_commit(api, address, changed_files, message)
+    return PushedFolder(address.format_url(base), commit, tuple(changed_files), is_new)
 
 
 def send_commit(api: HfApi, address: HubAddress, files: Mapping[str, Path], message: str) -> str:

@@ -161,14 +161,14 @@ class LanguageModel:
         restricts the result to [layers, batch, n, d_model]. Padding on the right is harmless if attention is causal.
         Edits are applied first, so their own layer is edited in the result. Raises NotFoundError for an unknown layer.
         """
-        wanted = [format_hook_point(self._check_layer(layer)) for layer in layers]
-        return self._read_hook_points(tokens, wanted, positions, edits, lengths)
+        wanted_points = [format_hook_point(self._check_layer(layer)) for layer in layers]
+        return self._read_hook_points(tokens, wanted_points, positions, edits, lengths)
 
     @torch.inference_mode()
     def _read_hook_points(
         self,
         tokens: Tensor,
-        wanted: Sequence[str],
+        wanted_points: Sequence[str],
         positions: Tensor | None = None,
         edits: Sequence[ResidualEdit] = (),
         lengths: Tensor | None = None,
@@ -177,18 +177,18 @@ class LanguageModel:
         self._check(tokens)
         chosen = None if positions is None else positions.to(self.device, torch.int64)[:, :, None]
         length = tokens.shape[1] if positions is None else positions.shape[1]
-        out = torch.empty(len(wanted), len(tokens), length, self.d_model, dtype=self.dtype, device=self.device)
+        out = torch.empty(len(wanted_points), len(tokens), length, self.d_model, dtype=self.dtype, device=self.device)
 
         def keep(name: str, residual: Tensor) -> None:
             kept = residual if chosen is None else residual.gather(1, chosen.expand(-1, -1, residual.shape[-1]))
-            for place, other in enumerate(wanted):
+            for place, other in enumerate(wanted_points):
                 if other == name:
                     out[place] = kept
 
-        if wanted:
+        if wanted_points:
             with (
                 apply_edits(self.network, self._build_token_masks(edits, tokens, lengths)),
-                self.watch_hook_points(set(wanted), keep, True),
+                self.watch_hook_points(set(wanted_points), keep, True),
             ):
                 self.network.hidden(tokens.to(self.device))
         return out
@@ -242,25 +242,27 @@ class LanguageModel:
         If the last hook point is a block with `at_places` (see Network), that block computes only these tokens.
         """
         at = row.to(self.device), token.to(self.device)
-        points, picked = self.network.hook_points, dict[str, Tensor]()
+        points, picked_activations = self.network.hook_points, dict[str, Tensor]()
         if not points.keys() >= set(hook_points):
-            return {name: full[at] for name, full in self.activations(tokens, hook_points).items()}
+            return {name: activation[at] for name, activation in self.activations(tokens, hook_points).items()}
         self._check(tokens)
         last = next(name for name in reversed(points) if name in hook_points)
 
         def keep(name: str, residual: Tensor) -> None:
-            picked[name] = residual[at]
+            picked_activations[name] = residual[at]
 
         def end(block: Any, arguments: tuple[Any, ...]) -> None:
             given = block.at_places(arguments[0], *at, self.network.attention == "causal")
-            picked.update({name: given for name in hook_points if points[name] is block})  # it may have two names
+            picked_activations.update(
+                {name: given for name in hook_points if points[name] is block}
+            )  # it may have two names
             raise _LastPointReached
 
         block = points[last]
         ended = block.register_forward_pre_hook(end) if hasattr(block, "at_places") else nullcontext()
         with ended, self.watch_hook_points(set(hook_points), keep, leave=True):
             self.network.hidden(tokens.to(self.device))
-        return picked
+        return picked_activations
 
     @contextmanager
     def watch_hook_points(
@@ -340,12 +342,12 @@ def collect_activations(
 ) -> dict[str, Tensor]:
     """Return hook point → activations float32 [rows, d_model] on the model's device. Each of `passes` names the target
     rows of its activations; rows without a pass are 0."""
-    made = {point: torch.zeros(rows, model.d_model, device=model.device) for point in points}
+    residuals = {point: torch.zeros(rows, model.d_model, device=model.device) for point in points}
     for tokens, row, token, target in passes:
         place = target.to(model.device)
         for point, activations in model.activations_at(tokens, points, row, token).items():
-            made[point][place] = activations.float()
-    return made
+            residuals[point][place] = activations.float()
+    return residuals
 
 
 def compute_stored_activations(
@@ -361,14 +363,14 @@ def compute_stored_activations(
     arrays = []
     for point in points:
         exact = residuals[point]
-        stored = exact.to(kind)
-        if not bool(stored.isfinite().all()):
+        stored_values = exact.to(kind)
+        if not bool(stored_values.isfinite().all()):
             if not bool(exact.isfinite().all()):
                 raise DivergedError(f"activations at {point} are NaN or infinite: the model overflows")
             largest = float(exact.abs().max())
             raise BadInputError(
                 f"activations at {point} reach {largest:.3g}, which {dtype} cannot represent", "--dtype bfloat16"
             )
-        stored = stored.cpu()
-        arrays.append((stored.view(torch.uint16) if kind is torch.bfloat16 else stored).numpy())
+        stored_values = stored_values.cpu()
+        arrays.append((stored_values.view(torch.uint16) if kind is torch.bfloat16 else stored_values).numpy())
     return arrays

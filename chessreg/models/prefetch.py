@@ -18,12 +18,12 @@ def prefetch(items: Iterator[T], ahead: int) -> Iterator[Iterator[T]]:
     An error of `items` is raised where the item would be returned. After the block, the thread has ended.
     """
     pool = ThreadPoolExecutor(1, "batches")
-    waiting = deque(pool.submit(next, items) for _ in range(ahead))
+    pending_items = deque(pool.submit(next, items) for _ in range(ahead))
 
     def take() -> Iterator[T]:
         while True:
-            waiting.append(pool.submit(next, items))
-            yield waiting.popleft().result()
+            pending_items.append(pool.submit(next, items))
+            yield pending_items.popleft().result()
 
     try:
         yield take()

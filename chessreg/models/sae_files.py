@@ -97,8 +97,8 @@ def find_layout(folder: Path) -> Layout:
     for layout, names in LAYOUT_FILES.items():
         if all((folder / name).is_file() for name in names):
             return layout
-    expected = " or ".join(" and ".join(names) for names in LAYOUT_FILES.values())
-    raise BadInputError(f"{folder.name or folder} is not the folder of one SAE", f"it needs {expected}")
+    expected_files = " or ".join(" and ".join(names) for names in LAYOUT_FILES.values())
+    raise BadInputError(f"{folder.name or folder} is not the folder of one SAE", f"it needs {expected_files}")
 
 
 def list_sae_files(folder: Path) -> dict[str, Path]:
@@ -205,12 +205,13 @@ def refuse_saelens_options(settings: dict[str, Any], weights: dict[str, Tensor],
             raise BadInputError(f"{name}: {option} {value!r} cannot be computed", f"only {plain!r} can")
 
 
-def require_tensors(weights: Mapping[str, Tensor], needed: set[str], unused: set[str], name: str) -> None:
-    """Raise BadInputError if one of the weights `needed` is missing, or if a weight is neither in `needed` nor in
-    `unused`. `name` is the file's name."""
-    if missing := sorted(needed - weights.keys()):
-        raise BadInputError(f"{name} has no weights {', '.join(missing)}", f"it has {', '.join(sorted(weights))}")
-    if unknown := sorted(weights.keys() - needed - unused):
+def require_tensors(weights: Mapping[str, Tensor], needed_names: set[str], unused_names: set[str], name: str) -> None:
+    """Raise BadInputError if one of the weights `needed_names` is missing, or if a weight is neither in `needed_names`
+    nor in `unused_names`. `name` is the file's name.
+    """
+    if missing_names := sorted(needed_names - weights.keys()):
+        raise BadInputError(f"{name} has no weights {', '.join(missing_names)}", f"it has {', '.join(sorted(weights))}")
+    if unknown := sorted(weights.keys() - needed_names - unused_names):
         raise BadInputError(f"{name} has weights of an unknown architecture: {', '.join(unknown[:5])}")
 
 
@@ -223,8 +224,8 @@ def build_sae(
         if type(k) is not int:
             raise BadInputError(f"{name}: k is {k!r}, not the number of latents that stay active")
         settings["k"] = k
-    made: SparseAutoencoder = ARCHITECTURES[architecture](**tensors, **settings)
-    return made
+    sae: SparseAutoencoder = ARCHITECTURES[architecture](**tensors, **settings)
+    return sae
 
 
 def fold_decoder_norms(sae: SparseAutoencoder) -> SparseAutoencoder:
@@ -258,18 +259,22 @@ def read_dictionary(settings: dict[str, Any], weights: dict[str, Tensor], name: 
         raise BadInputError(f"{name}/config.json has no settings of a trainer")
     which = trainer.get("dict_class")
     if which not in DICTIONARY_CLASSES:
-        known = ", ".join(DICTIONARY_CLASSES)
-        raise BadInputError(f"{name}: class {which!r} of dictionary_learning cannot be read", f"known: {known}")
-    found = DICTIONARY_CLASSES[which]
-    names = {ours: theirs for ours, theirs in found.names.items() if ours in ARCHITECTURES[found.architecture].names}
-    if found.threshold:
+        known_names = ", ".join(DICTIONARY_CLASSES)
+        raise BadInputError(f"{name}: class {which!r} of dictionary_learning cannot be read", f"known: {known_names}")
+    class_names = DICTIONARY_CLASSES[which]
+    names = {
+        ours: theirs
+        for ours, theirs in class_names.names.items()
+        if ours in ARCHITECTURES[class_names.architecture].names
+    }
+    if class_names.threshold:
         names["threshold"] = "threshold"
     require_tensors(weights, set(names.values()), set(UNUSED_TENSORS), name)
     tensors = {ours: to_float(weights[theirs], is_transposed(ours, theirs)) for ours, theirs in names.items()}
-    if found.threshold:
+    if class_names.threshold:
         tensors["threshold"] = tensors["threshold"].expand(len(tensors["b_enc"])).contiguous()
     k = trainer.get("k", int(weights["k"]) if "k" in weights else None)
-    sae = build_sae(found.architecture, tensors, found.subtracts_bias, k, name)
+    sae = build_sae(class_names.architecture, tensors, class_names.subtracts_bias, k, name)
     if which == "AutoEncoder":
         sae = fold_decoder_norms(sae)
     return sae, find_dictionary_point(trainer)
@@ -312,12 +317,12 @@ def write_sae_folder(
     Raises BadInputError for an architecture that the layout does not have.
     """
     sae = fold_scale(sae)
-    stored = getattr(torch, dtype)
+    stored_dtype = getattr(torch, dtype)
     if layout == "saelens":
         settings, weights = build_saelens(sae, metadata, dtype)
     else:
         settings, weights = build_dictionary(sae, metadata)
-    weights = {name: one.to(stored) if one.is_floating_point() else one for name, one in weights.items()}
+    weights = {name: one.to(stored_dtype) if one.is_floating_point() else one for name, one in weights.items()}
     settings_file, weights_file = (folder / name for name in LAYOUT_FILES[layout])
     settings_file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     if layout == "saelens":
@@ -373,11 +378,11 @@ def build_saelens(
 def build_dictionary(sae: SparseAutoencoder, metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the content of config.json and of ae.pt. Raises BadInputError for an unsupported architecture."""
     which = find_dictionary_class(sae)
-    found = DICTIONARY_CLASSES[which]
+    class_names = DICTIONARY_CLASSES[which]
     weights = {
-        found.names[ours]: (one.T if is_transposed(ours, found.names[ours]) else one).contiguous()
+        class_names.names[ours]: (one.T if is_transposed(ours, class_names.names[ours]) else one).contiguous()
         for ours, one in sae.parameters().items()
-        if ours in found.names
+        if ours in class_names.names
     }
     if isinstance(sae, TopKSae):
         weights |= {"threshold": torch.tensor(-1.0), "k": torch.tensor(sae.k, dtype=torch.int32)}

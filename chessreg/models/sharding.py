@@ -27,13 +27,13 @@ def shard_model(model: nn.Module, blocks: Sequence[nn.Module], device: str, auto
     process and the sums of gradients are float32.
     """
     mesh = init_device_mesh(device.partition(":")[0], (dist.get_world_size(),))
-    whole = MixedPrecisionPolicy(cast_forward_inputs=False)
+    mixed_precision = MixedPrecisionPolicy(cast_forward_inputs=False)
     half = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     for block in blocks:
         if autocast and (norms := find_norms(block)):
-            fully_shard(norms, mesh=mesh, mp_policy=whole)
-        fully_shard(block, mesh=mesh, mp_policy=half if autocast else whole)
-    fully_shard(model, mesh=mesh, mp_policy=whole)
+            fully_shard(norms, mesh=mesh, mp_policy=mixed_precision)
+        fully_shard(block, mesh=mesh, mp_policy=half if autocast else mixed_precision)
+    fully_shard(model, mesh=mesh, mp_policy=mixed_precision)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
@@ -42,8 +42,8 @@ def shard_model(model: nn.Module, blocks: Sequence[nn.Module], device: str, auto
 
 def find_norms(block: nn.Module) -> list[nn.Module]:
     """Return the modules of a block whose own parameters are all vectors."""
-    owned = [(module, list(module.parameters(recurse=False))) for module in block.modules()]
-    return [module for module, own in owned if own and all(parameter.dim() == 1 for parameter in own)]
+    owned_parameters = [(module, list(module.parameters(recurse=False))) for module in block.modules()]
+    return [module for module, own in owned_parameters if own and all(parameter.dim() == 1 for parameter in own)]
 
 
 def gather_tensors(value: Any, keep: bool) -> Any:
@@ -56,8 +56,8 @@ def gather_tensors(value: Any, keep: bool) -> Any:
     if isinstance(value, list):
         return [gather_tensors(part, keep) for part in value]
     if isinstance(value, DTensor):
-        whole: Tensor = value.detach().full_tensor()
-        return whole.cpu() if keep else None
+        full_tensor: Tensor = value.detach().full_tensor()
+        return full_tensor.cpu() if keep else None
     return value
 
 

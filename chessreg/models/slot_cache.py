@@ -99,14 +99,14 @@ class SlotLayer:
             other.keys, other.values = self.keys.clone(), self.values.clone()
         return other
 
-    def _grow_columns(self, kept: Tensor | None, new: Tensor, width: int) -> Tensor:
-        """Return `kept` with at least `width` columns."""
-        if kept is None:
-            kept = new.new_zeros(self.row_count, new.shape[1], 0, new.shape[3])
-        missing = width - kept.shape[2]
-        if missing <= 0:
-            return kept
-        return torch.nn.functional.pad(kept, (0, 0, 0, -(-missing // GROWTH_COLUMNS) * GROWTH_COLUMNS))
+    def _grow_columns(self, kept_columns: Tensor | None, new: Tensor, width: int) -> Tensor:
+        """Return `kept_columns` with at least `width` columns."""
+        if kept_columns is None:
+            kept_columns = new.new_zeros(self.row_count, new.shape[1], 0, new.shape[3])
+        missing_columns = width - kept_columns.shape[2]
+        if missing_columns <= 0:
+            return kept_columns
+        return torch.nn.functional.pad(kept_columns, (0, 0, 0, -(-missing_columns // GROWTH_COLUMNS) * GROWTH_COLUMNS))
 
 
 class SlotCache:
@@ -142,21 +142,22 @@ def plan_row_spans(
     rows: Sequence[int],
     first: np.ndarray,
     counts: np.ndarray,
-    visible: Sequence[np.ndarray] | None,
+    visible_masks: Sequence[np.ndarray] | None,
     dtype: torch.dtype,
 ) -> list[RowSpan]:
     """Return the spans that a pass reads, without rows that have no new tokens.
 
-    For each of `rows`: `first` is the column of its first new token, `counts` the number of new tokens, and `visible`
-    their visible keys, bool [tokens, keys] (None: all columns up to their own). `dtype` is the type of the masks.
+    For each of `rows`: `first` is the column of its first new token, `counts` the number of new tokens, and
+    `visible_masks` their visible keys, bool [tokens, keys] (None: all columns up to their own). `dtype` is the type of
+    the masks.
     """
     row_spans, begin = [], 0
     for i, (row, start, count) in enumerate(zip(rows, first.tolist(), counts.tolist(), strict=True)):
         if not count:
             continue
         keys, bias = start + count, None
-        if visible is not None:
-            bias = torch.where(torch.from_numpy(visible[i]), 0.0, -torch.inf).to(dtype)
+        if visible_masks is not None:
+            bias = torch.where(torch.from_numpy(visible_masks[i]), 0.0, -torch.inf).to(dtype)
         elif count > 1:
             bias = torch.full((count, keys), -torch.inf, dtype=dtype).triu(start + 1)
         row_spans.append(RowSpan(row, slice(begin, begin + count), keys, bias))
@@ -164,14 +165,14 @@ def plan_row_spans(
     return row_spans
 
 
-def attend_by_rows(query: Tensor, cached: RowKeys) -> Tensor:
+def attend_by_rows(query: Tensor, cached_rows: RowKeys) -> Tensor:
     """Return attention [token, head, 1, d_head] of queries of this shape, in which every token is a
     separate batch row."""
     scale = query.shape[-1] ** -0.5
     attended = []
-    for span in cached.spans:
+    for span in cached_rows.spans:
         part = slice(span.row, span.row + 1)
-        keys, values = cached.keys[part, :, : span.keys], cached.values[part, :, : span.keys]
+        keys, values = cached_rows.keys[part, :, : span.keys], cached_rows.values[part, :, : span.keys]
         queries = query[span.tokens].transpose(0, 2)
         attended.append(scaled_dot_product_attention(queries, keys, values, attn_mask=span.bias, scale=scale))
     return torch.cat(attended, 2).transpose(0, 2)

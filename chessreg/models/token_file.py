@@ -151,10 +151,10 @@ class TokenFile:
         answers = _split_groups(self.answer_count, self.answer_length, self.answer_tokens, fitting)
         spellings = _split_groups(self.spelling_count, self.spelling_length, self.spelling_tokens, fitting)
         positions = []
-        for number, own, texts in zip(fitting.tolist(), answers, spellings, strict=True):
+        for number, own_answers, texts in zip(fitting.tolist(), answers, spellings, strict=True):
             begin = int(starts[self.position_item[number]])
             prompt = self.heldout_tokens[begin : begin + int(self.position_length[number])]
-            positions.append(HeldoutPosition(tuple(prompt.tolist()), own, frozenset(texts)))
+            positions.append(HeldoutPosition(tuple(prompt.tolist()), own_answers, frozenset(texts)))
         return positions
 
     def is_legal(self, position: HeldoutPosition, ids: Sequence[int]) -> bool:
@@ -233,8 +233,8 @@ def make_token_file(
     At most `positions` held-out turns are drawn (the same ones every time) and stored with their legal moves.
     Raises BadInputError if there is no game.
     """
-    for name, some in (("train on", rows), ("hold out", heldout_rows)):
-        if not len(some):
+    for name, group_rows in (("train on", rows), ("hold out", heldout_rows)):
+        if not len(group_rows):
             raise BadInputError(f"no game remains to {name}", "chessreg dataset show DATASET")
     tokens, lengths = _encode_games(encoding, games, rows)
     heldout_tokens, heldout_lengths = _encode_games(encoding, heldout, heldout_rows)

@@ -63,10 +63,10 @@ class TrainConfig:
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         if self.schedule == "trapezoid":
-            left = (self.steps - step) / max(self.decay_steps, 1)
-            return self.final_fraction + (1 - self.final_fraction) * min(1.0, left)
-        done = (step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1)
-        return self.final_fraction + (1 - self.final_fraction) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+            remaining_share = (self.steps - step) / max(self.decay_steps, 1)
+            return self.final_fraction + (1 - self.final_fraction) * min(1.0, remaining_share)
+        done_share = (step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1)
+        return self.final_fraction + (1 - self.final_fraction) * 0.5 * (1 + math.cos(math.pi * min(done_share, 1.0)))
 
 
 @dataclass(frozen=True)

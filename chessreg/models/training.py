@@ -153,20 +153,22 @@ def make_optimizers(model: TrainableModel, config: TrainConfig) -> list[torch.op
     """Return AdamW for all weights, or Muon for the blocks' matrices and AdamW for the rest. Only matrices have weight
     decay."""
     matrices = {id(p) for p in model.matrices()} if config.optimizer == "muon" else set()
-    rest = [p for p in model.parameters() if id(p) not in matrices]
+    remaining_parameters = [p for p in model.parameters() if id(p) not in matrices]
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in rest if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
+        {"params": [p for p in remaining_parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in remaining_parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    made: list[torch.optim.Optimizer] = [
+    optimizers: list[torch.optim.Optimizer] = [
         torch.optim.AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2))
     ]
     if matrices:
-        made.append(torch.optim.Muon(model.matrices(), lr=config.muon_learning_rate, weight_decay=config.weight_decay))
-    for optimizer in made:
+        optimizers.append(
+            torch.optim.Muon(model.matrices(), lr=config.muon_learning_rate, weight_decay=config.weight_decay)
+        )
+    for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["full_rate"] = group["lr"]
-    return made
+    return optimizers
 
 
 def make_autocast(options: TrainerOptions) -> AbstractContextManager[Any]:
@@ -364,9 +366,9 @@ class Trainer:
     def build_whole_model(self) -> Any:
         """Return a copy of a sharded model that is not sharded, on the CPU."""
         with torch.random.fork_rng(devices=[]):
-            whole = self.make_initial_model()
-        whole.load_state_dict(self.weights(), strict=False)  # the others are not trained
-        return whole
+            initial_model = self.make_initial_model()
+        initial_model.load_state_dict(self.weights(), strict=False)  # the others are not trained
+        return initial_model
 
     def split_rows(self, rows: Batch) -> tuple[list[Any], int]:
         """Return a batch as inputs and labels in portions of one forward pass, and the number of items left out."""
@@ -442,12 +444,12 @@ class Trainer:
         """Load the state. Raises ChessregError if it is damaged or belongs to another training."""
         try:
             state = torch.load(self.state_path, map_location=self.load_device, weights_only=True)
-            differing = {k for k, v in asdict(self.config).items() if state["config"].get(k) != v} - {"steps"}
-            if differing:
-                raise ValueError(f"it was trained with another {', '.join(sorted(differing))}")
+            differing_settings = {k for k, v in asdict(self.config).items() if state["config"].get(k) != v} - {"steps"}
+            if differing_settings:
+                raise ValueError(f"it was trained with another {', '.join(sorted(differing_settings))}")
             self.set_weights(state["model"])
-            for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-                optimizer.load_state_dict(saved)
+            for optimizer, saved_state in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved_state)
             self.step, self.tokens_seen, self.epoch, self.position = state["place"]
             self.skipped_items, self.tokens_read = state["left_out"], state["tokens_read"]
             self.recent_losses = list(state["since"])
@@ -496,8 +498,8 @@ class Trainer:
             self.tokens_read += counts.tokens
         return summed
 
-    def count_idle_passes(self, batch: PreparedBatch, own: int) -> int:
-        """Return how many more portions than this process, which has `own`, another one has.
+    def count_idle_passes(self, batch: PreparedBatch, own_passes: int) -> int:
+        """Return how many more portions than this process, which has `own_passes`, another one has.
 
         All processes of a sharded training must make the same number of passes: in each, they gather the weights and
         sum the gradients together.
@@ -505,7 +507,7 @@ class Trainer:
         if not self.is_sharded or self.ranks is None:
             return 0
         self.idle_portion = self.choose_idle_portion(batch)
-        return self.ranks.find_largest(own, self.options.device) - own
+        return self.ranks.find_largest(own_passes, self.options.device) - own_passes
 
     def choose_idle_portion(self, batch: PreparedBatch) -> Any:
         """Return inputs and labels for passes whose result is not used."""
@@ -603,15 +605,17 @@ class Trainer:
                 loss, now = float(torch.stack(self.recent_losses).mean()), time.monotonic()
                 if not math.isfinite(loss):
                     raise FloatingPointError(f"the loss is {loss} at step {self.step}")
-                held: tuple[float | None, float | None] = (None, None)
+                held_losses: tuple[float | None, float | None] = (None, None)
                 more: Mapping[str, float] = {}
                 if self.step % heldout_steps == 0 or last:
                     with self.command_forwards():
-                        held = self.measure_heldout(heldout) if heldout is not None else held
+                        held_losses = self.measure_heldout(heldout) if heldout is not None else held_losses
                     more = measure(self.copy_trained()) if measure is not None else more
                 rate = (self.tokens_seen - tokens) / (now - clock)
                 factor = self.config.rate(self.step - 1)
-                point = TrainPoint(self.step, self.tokens_seen, loss, held[0], factor, rate, held[1], more)
+                point = TrainPoint(
+                    self.step, self.tokens_seen, loss, held_losses[0], factor, rate, held_losses[1], more
+                )
                 self.curve.append(point)
                 self.recent_losses, tokens, clock = [], self.tokens_seen, time.monotonic()
                 try:

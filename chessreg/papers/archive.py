@@ -66,9 +66,11 @@ def save_paper(work: Work, path: Path) -> dict[str, Any]:
     }
     if not runs:
         raise NotFoundError("no run of this paper has begun", "run the command without --save")
-    left = [name for name, step_plan in plan.items() if not step_plan.is_done]
-    artifacts = list_needed_artifacts(full_work, [name for name in left if name in selected_steps], runs)
-    other_artifacts = list_needed_artifacts(full_work, left, runs)  # inputs of steps that are not selected, if present
+    missing_steps = [name for name, step_plan in plan.items() if not step_plan.is_done]
+    artifacts = list_needed_artifacts(full_work, [name for name in missing_steps if name in selected_steps], runs)
+    other_artifacts = list_needed_artifacts(
+        full_work, missing_steps, runs
+    )  # inputs of steps that are not selected, if present
     artifacts += [item for item in other_artifacts if item not in artifacts and item.is_in(session.store)]
     with session.store.open_scratch("paper") as root:
         export_runs(session.database, root / ROWS_FILE, set(runs.values()))
@@ -154,10 +156,10 @@ def find_begun_runs(work: Work) -> dict[str, UUID]:
     return runs
 
 
-def list_needed_artifacts(work: Work, left: list[str], runs: dict[str, UUID]) -> list[transfer.TransferItem]:
-    """Return the artifacts that the incomplete steps `left` read or have written."""
-    steps = {name: work.step(name) for name in left}
-    read: set[str] = set(left)
+def list_needed_artifacts(work: Work, missing_steps: list[str], runs: dict[str, UUID]) -> list[transfer.TransferItem]:
+    """Return the artifacts that the incomplete steps `missing_steps` read or have written."""
+    steps = {name: work.step(name) for name in missing_steps}
+    read: set[str] = set(missing_steps)
     for step in steps.values():
         read |= step.needs
     for picture in work.paper.pictures:  # drawn again with every report

@@ -131,15 +131,15 @@ class PaperLauncher:
         from chessreg.scheduling import status
 
         run_ids = [self.run_id(step) for step in self.launched_references]
-        newest: dict[UUID, list[Job]] = {}
+        newest_jobs: dict[UUID, list[Job]] = {}
         with self.work.session.database.read() as sql:
             jobs = select(Job).where(Job.run_id.in_(run_ids)).order_by(Job.created_at, Job.shard, Job.id)
             for job in sql.scalars(jobs):
-                held = newest.setdefault(job.run_id, [])
-                if held and held[0].group_id != job.group_id:
-                    held.clear()
-                held.append(job)
-            return status.read_job_rows(sql, [job for held in newest.values() for job in held])
+                run_jobs = newest_jobs.setdefault(job.run_id, [])
+                if run_jobs and run_jobs[0].group_id != job.group_id:
+                    run_jobs.clear()
+                run_jobs.append(job)
+            return status.read_job_rows(sql, [job for held in newest_jobs.values() for job in held])
 
     def wait_for_job(self) -> None:
         """Return after a job has ended, or if no job is left."""
@@ -155,12 +155,12 @@ class PaperLauncher:
             )  # unless it runs: no other process would start the jobs
             ingest_fragments(session.database, session.store)
             rows = self.rows()
-            left = sum(row["state"] not in FINAL_STATES for row in rows)
-            if left == 0 or (before is not None and left < before):
+            unfinished_jobs = sum(row["state"] not in FINAL_STATES for row in rows)
+            if unfinished_jobs == 0 or (before is not None and unfinished_jobs < before):
                 return
-            before = left
+            before = unfinished_jobs
             running_jobs = sum(row["state"] == "running" for row in rows)
-            self.on_progress(share, f"{running_jobs} running, {left - running_jobs} to come")
+            self.on_progress(share, f"{running_jobs} running, {unfinished_jobs - running_jobs} to come")
             time.sleep(POLL_INTERVAL_S)
 
     def raise_failed(self) -> None:

@@ -42,7 +42,7 @@ def describe_shared_games(session: Session, request: Request) -> list[str]:
 
     inputs = session.inputs
     hashes: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    named = {
+    games_by_name = {
         "fit": get_fit_dataset(request),
         "validation": f"{request.test}:validation",
         "test": f"{request.test}:test",
@@ -51,7 +51,7 @@ def describe_shared_games(session: Session, request: Request) -> list[str]:
     try:
         if request.checkpoint:
             trained, reason = load_training_items(inputs, inputs.reference("checkpoint", request.checkpoint))
-        for name, reference in named.items():
+        for name, reference in games_by_name.items():
             games, part = inputs.dataset(inputs.reference("dataset", reference))
             places = games.rows(part)
             hashes[name] = games.hashes[places], games.table(["plies"]).column("plies").to_numpy()[places]
@@ -81,7 +81,6 @@ def count_shared_games(item_name: str, part: tuple[np.ndarray, np.ndarray], othe
     is_shared = np.zeros(len(hashes), bool)
     for other in other_parts:
         is_shared |= np.isin(hashes, other)
-    long = int((is_shared & (plies >= SHORT_GAME_PLIES)).sum())
-    return (
-        f"{item_name} {int(is_shared.sum()):,} of {len(hashes):,}, {long:,} of them of {SHORT_GAME_PLIES} plies or more"
-    )
+    long_games = int((is_shared & (plies >= SHORT_GAME_PLIES)).sum())
+    shared = f"{item_name} {int(is_shared.sum()):,} of {len(hashes):,}"
+    return f"{shared}, {long_games:,} of them of {SHORT_GAME_PLIES} plies or more"

@@ -138,8 +138,8 @@ def link_item(item: transfer.TransferItem, source: Session, target: Session) -> 
 
 def rehearse_step(rehearsal: Work, step: Step, paper_step: Step) -> RehearsedStep:
     """Do one step on few items. `paper_step` is the same step with the paper's amounts."""
-    if missing := sorted(step.needs - rehearsal.references.keys()):
-        return RehearsedStep(step.name, step.kind, LEFT_OUT, why=f"needs {', '.join(missing)}")
+    if missing_steps := sorted(step.needs - rehearsal.references.keys()):
+        return RehearsedStep(step.name, step.kind, LEFT_OUT, why=f"needs {', '.join(missing_steps)}")
     remarks: list[str] = []
     costs: list[float | None] = []
 
@@ -175,17 +175,17 @@ def rehearse_step(rehearsal: Work, step: Step, paper_step: Step) -> RehearsedSte
     return rehearsed_step
 
 
-def extrapolate_seconds(measured: float, counted_seconds: float, paper_seconds: float) -> float:
+def extrapolate_seconds(measured_seconds: float, counted_seconds: float, paper_seconds: float) -> float:
     """Return the time of a step whose counted time is `paper_seconds`, given that `counted_seconds` seconds took
-    `measured`.
+    `measured_seconds`.
 
     The start, which does not grow with the work, is not scaled.
 
     >>> extrapolate_seconds(3.0, 1.0, 100.0), extrapolate_seconds(20.0, 10.0, 100.0)
     (102.0, 155.0)
     """
-    start = min(START_S, max(0.0, measured - counted_seconds))
-    return start + (measured - start) * paper_seconds / counted_seconds
+    start = min(START_S, max(0.0, measured_seconds - counted_seconds))
+    return start + (measured_seconds - start) * paper_seconds / counted_seconds
 
 
 def measure(name: str, kind: str, action: Callable[[], None]) -> RehearsedStep:
@@ -266,8 +266,8 @@ def measure_available_memory(device: str) -> int:
         import torch
 
         return int(torch.cuda.mem_get_info()[0])
-    available = min(psutil.virtual_memory().available, measure_cgroup_memory())
-    return int(available * (1 - SPARE_MEMORY_SHARE))
+    available_bytes = min(psutil.virtual_memory().available, measure_cgroup_memory())
+    return int(available_bytes * (1 - SPARE_MEMORY_SHARE))
 
 
 @contextmanager
@@ -331,12 +331,13 @@ def shrink_large_model(kind: Kind, spec: Any, rehearsal: Work, remarks: list[str
     shape = {name: getattr(spec, name) for name in ("family", "n_layer", "n_head", "n_embd", "block_size")}
     weights = check_shape_on_meta(FinetuneConfig(**shape))
     needed_bytes = TRAINING_BYTES * weights
-    available = measure_available_memory(str(rehearsal.run_options.get("device", "auto")))
-    if needed_bytes <= available:
+    available_bytes = measure_available_memory(str(rehearsal.run_options.get("device", "auto")))
+    if needed_bytes <= available_bytes:
         return spec
     remarks.append(
-        f"training {weights:,} weights needs {format_size(needed_bytes)} and {format_size(available)} are available: "
-        "its shapes passed on the meta device, and the next steps use 1 layer; train it with --devices N --fsdp"
+        f"training {weights:,} weights needs {format_size(needed_bytes)} and {format_size(available_bytes)} are "
+        "available: its shapes passed on the meta device, and the next steps use 1 layer; train it with --devices N "
+        "--fsdp"
     )
     return spec.model_copy(update={"n_layer": 1})
 

@@ -199,12 +199,12 @@ def format_paper_command(name: str, request: Request) -> str:
 
 def describe_missing_steps(work: Work) -> list[str]:
     """Return the lines about incomplete steps that begin the report of an unfinished paper."""
-    left = [step for step in work.steps if step.name not in work.references | work.refusal_reasons]
-    if not left:
+    missing_steps = [step for step in work.steps if step.name not in work.references | work.refusal_reasons]
+    if not missing_steps:
         return []
-    purposes = dict.fromkeys(step.purpose for step in left)
+    purposes = dict.fromkeys(step.purpose for step in missing_steps)
     return [
-        f"**Not complete: {len(left)} of {len(work.steps)} steps are not done.** Unfinished: "
+        f"**Not complete: {len(missing_steps)} of {len(work.steps)} steps are not done.** Unfinished: "
         f"{'; '.join(purposes)}. `{format_paper_command(work.paper.name, work.request)}` continues.",
         "",
     ]
@@ -213,12 +213,12 @@ def describe_missing_steps(work: Work) -> list[str]:
 def describe_left_out_sheets(work: Work) -> list[str]:
     """Return a line that names the sheets for which a size has no step."""
     names = [step.name for step in work.all_steps]
-    left = [
+    omitted_sheets = [
         sheet.title
         for sheet in work.paper.sheets
         if sheet.steps and not any(is_any_match(n, sheet.steps) for n in names)
     ]
-    return [f"Size {work.request.size} leaves out: {'; '.join(left)}.", ""] if left else []
+    return [f"Size {work.request.size} leaves out: {'; '.join(omitted_sheets)}.", ""] if omitted_sheets else []
 
 
 def describe_request(request: Request) -> str:

@@ -169,18 +169,18 @@ class Work:
         """
         if self._completeness is None:
             step_references: dict[str, str] = {}
-            left: set[str] = set()
+            missing_steps: set[str] = set()
             complete_names: set[str] = set()
             for step in self.steps:
                 reference = self.find_reference(step, step_references) if step.needs <= step_references.keys() else None
                 if reference is not None:
                     step_references[step.name] = reference
                 if reference is None or not (step.kind in PREPARATIONS or self.find_run(reference)):
-                    (left if not step.scratch else complete_names).add(step.name)
+                    (missing_steps if not step.scratch else complete_names).add(step.name)
             for step in reversed(self.steps):  # steps come after the steps that they depend on
-                if step.name in left and not step.optional:
-                    left |= step.needs
-            self._completeness = step_references, frozenset(complete_names - left)
+                if step.name in missing_steps and not step.optional:
+                    missing_steps |= step.needs
+            self._completeness = step_references, frozenset(complete_names - missing_steps)
         return self._completeness
 
     def find_reference(self, step: Step, references: Mapping[str, str]) -> str | None:
@@ -264,13 +264,13 @@ class Work:
                 raise
             self.refusal_reasons[step.name] = error.message
             return StepPlan(step, "refused", 0, 0, why=error.message)
-        missing = len(find_missing_units(inputs, resolved_spec))
-        if not missing:
+        missing_units = len(find_missing_units(inputs, resolved_spec))
+        if not missing_units:
             self.references[step.name] = f"run:{resolved_spec.spec_hash}"
             return StepPlan(step, "complete", resolved_spec.units, 0)
         estimate = step_kind.estimate(resolved_spec.spec, inputs)
-        state = "partial" if missing < resolved_spec.units else "ready"
-        return StepPlan(step, state, resolved_spec.units, missing, dict(estimate.rows), estimate.bytes)
+        state = "partial" if missing_units < resolved_spec.units else "ready"
+        return StepPlan(step, state, resolved_spec.units, missing_units, dict(estimate.rows), estimate.bytes)
 
     def run_steps(
         self,
@@ -283,10 +283,10 @@ class Work:
         """
         self.forget()
         for number, step in enumerate(self.steps, 1):
-            planned = self.plan_step(step)
-            on_step(number, planned)
-            self.mark_if_complete(planned)
-            if planned.is_done:
+            step_plan = self.plan_step(step)
+            on_step(number, step_plan)
+            self.mark_if_complete(step_plan)
+            if step_plan.is_done:
                 continue
             try:
                 if self.run_step(step, on_progress):
@@ -439,7 +439,7 @@ def count_available_games(session: Session, steps: Sequence[Step]) -> dict[str, 
         (str(s.settings.get("parts", "")) for s in steps if s.kind == "split" and not callable(s.settings)), ""
     )
     shares = dict(each.split("=") for each in parts.split(",") if each)
-    available: dict[str, int] = {}
+    available_games: dict[str, int] = {}
     for reference in {step.games_read[0] for step in steps if step.games_read is not None}:
         if reference.startswith("@"):
             continue
@@ -451,13 +451,13 @@ def count_available_games(session: Session, steps: Sequence[Step]) -> dict[str, 
         with session.database.read() as sql:
             row, split = sql.get_one(tables.Dataset, dataset), sql.get(tables.Split, (dataset, part))
         if split is not None:
-            available[reference] = split.games
+            available_games[reference] = split.games
         elif not separator or part in shares:
-            available[reference] = int(row.games * float(shares[part])) if separator else row.games
-    return available
+            available_games[reference] = int(row.games * float(shares[part])) if separator else row.games
+    return available_games
 
 
-def compute_game_shares(available: Mapping[str, int], steps: Sequence[Step]) -> dict[str, float]:
+def compute_game_shares(available_games: Mapping[str, int], steps: Sequence[Step]) -> dict[str, float]:
     """Return for each of the ordered steps the available share of the games it asks for.
 
     A step that reads no games has the smallest share of the steps it needs.
@@ -467,7 +467,7 @@ def compute_game_shares(available: Mapping[str, int], steps: Sequence[Step]) -> 
         shares[step.name] = min((shares[name] for name in step.needs if name in shares), default=1.0)
         if step.games_read is not None:
             dataset, game_count = step.games_read
-            shares[step.name] = min(1.0, available.get(dataset, game_count) / game_count)
+            shares[step.name] = min(1.0, available_games.get(dataset, game_count) / game_count)
     return shares
 
 
@@ -477,9 +477,9 @@ def describe_missing_games(session: Session, steps: Sequence[Step]) -> list[str]
     for dataset, games in (step.games_read for step in steps if step.games_read is not None):
         game_counts[dataset] = max(games, game_counts.get(dataset, 0))
     return [
-        f"{dataset} has {available:,} games, fewer than the {game_counts[dataset]:,} that this size reads"
-        for dataset, available in sorted(count_available_games(session, steps).items())
-        if available < game_counts[dataset]
+        f"{dataset} has {game_count:,} games, fewer than the {game_counts[dataset]:,} that this size reads"
+        for dataset, game_count in sorted(count_available_games(session, steps).items())
+        if game_count < game_counts[dataset]
     ]
 
 
@@ -503,8 +503,8 @@ def sum_step_plans(plan: Sequence[StepPlan]) -> dict[str, Any]:
         if not step_plan.is_done:
             for table, count in step_plan.rows.items():
                 rows[table] = rows.get(table, 0) + count
-    left = sum(p.bytes for p in plan if not p.is_done)
-    return {"steps": len(plan), "states": states, "rows": rows, "bytes": left}
+    missing_bytes = sum(p.bytes for p in plan if not p.is_done)
+    return {"steps": len(plan), "states": states, "rows": rows, "bytes": missing_bytes}
 
 
 # -- steps that are not experiments ---------------------------------------------------------------------------

@@ -88,15 +88,15 @@ def make_id() -> UUID:
     return id
 
 
-def shorten_id(id: UUID | str, others: Iterable[UUID | str] = ()) -> str:
-    """Return the last 6 hex digits of an id, or as many as distinguish it from `others`.
+def shorten_id(id: UUID | str, other_ids: Iterable[UUID | str] = ()) -> str:
+    """Return the last 6 hex digits of an id, or as many as distinguish it from `other_ids`.
 
     The end of the id is used because a UUIDv7 begins with a timestamp: ids created close together share their first
     digits.
     """
     text = _format_id_hex(id)
     length = SHORT_ID_DIGITS
-    for other in map(_format_id_hex, others):
+    for other in map(_format_id_hex, other_ids):
         while other != text and length < 32 and other.endswith(text[-length:]):
             length += 1
     return text[-length:]

@@ -112,8 +112,8 @@ def find_node(session: Session, reference: str) -> Node:
             f"no {', '.join([*tables_by_noun][:-1])} or {[*tables_by_noun][-1]} {reference!r} was found", hint
         )
     if len(nodes) > 1:
-        which = ", ".join(f"{noun} {node.id[-6:]}" for node, noun in nodes.items())
-        raise BadInputError(f"{reference!r} is ambiguous: {which}", "give one of these ids")
+        node_texts = ", ".join(f"{noun} {node.id[-6:]}" for node, noun in nodes.items())
+        raise BadInputError(f"{reference!r} is ambiguous: {node_texts}", "give one of these ids")
     return next(iter(nodes))
 
 

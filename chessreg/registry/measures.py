@@ -33,10 +33,10 @@ def read_curve(session: Session, run_id: UUID, most: int = 400) -> tuple[str, li
         return None
     of_curve = (point.run_id == run_id, point.name == name)
     unit = session.scalar(select(func.max(point.unit)).where(*of_curve))
-    newest = (
+    newest_row = (
         select(point.step, point.value).where(*of_curve, point.unit == unit).order_by(point.step.desc()).limit(most)
     )
-    return name, [(step, value) for step, value in reversed(session.execute(newest).all())]
+    return name, [(step, value) for step, value in reversed(session.execute(newest_row).all())]
 
 
 class Measure(NamedTuple):
@@ -106,8 +106,8 @@ def measure_edits(session: Session, run_id: UUID) -> list[Measure]:
     edit, clean_rows = rows.get("edit", (None, None)), rows.get("clean", (None, None))
     names_and_scales = (("legal on modified %", 100), ("legal mass on modified", 1))
     return [
-        Measure(name, scale * float(value), None if without is None else scale * float(without))
-        for (name, scale), value, without in zip(names_and_scales, edit, clean_rows, strict=True)
+        Measure(name, scale * float(value), None if clean_value is None else scale * float(clean_value))
+        for (name, scale), value, clean_value in zip(names_and_scales, edit, clean_rows, strict=True)
         if value is not None
     ]
 
@@ -137,8 +137,8 @@ def find_best_layers(session: Session, run_id: UUID) -> dict[str, tuple[int | No
     for split in sorted(splits, key=lambda split: (split != "test", split)):
         layers = splits[split]
         chosen_on = splits.get("validation", layers)
-        best = max(layers, key=lambda layer: chosen_on.get(layer, 0.0))
-        best_layers[split] = best, layers[best], len(layers)
+        best_layer = max(layers, key=lambda layer: chosen_on.get(layer, 0.0))
+        best_layers[split] = best_layer, layers[best_layer], len(layers)
     return best_layers
 
 
@@ -158,7 +158,7 @@ def read_cluster_counts(
     key: tuple[Any, ...]
     conditions: tuple[Any, ...]
     source: Any
-    best = find_best_layers(session, run_id)
+    best_layers = find_best_layers(session, run_id)
     split = measure.removesuffix(" %").removeprefix("best layer, ")
     if measure == "score":
         game, match = tables.Game, tables.Match
@@ -181,9 +181,9 @@ def read_cluster_counts(
             value.is_not(None) if sample_condition is None else sample_condition,
         )
         source = select(*key, func.count(trial.unit.distinct()), func.sum(value), func.count())
-    elif split in best:
+    elif split in best_layers:
         score, key = tables.Score, (tables.Score.item,)
-        layer = score.layer.is_not_distinct_from(best[split][0])
+        layer = score.layer.is_not_distinct_from(best_layers[split][0])
         conditions = (score.run_id == run_id, score.split == split, layer, score.item >= 0)
         source = select(*key, func.count(score.item.distinct()), func.sum(score.correct), func.sum(score.n))
     else:
@@ -218,8 +218,8 @@ def compare_with_earlier(session: Session, run_ids: Sequence[UUID]) -> dict[UUID
         row: Row = {"measure": name, "value": value, "change": None, "than": None}
         if is_clean is not None:
             row |= {"change": value - is_clean, "than": "clean"}
-        elif (earlier := find_earlier_measure(session, run_id, name)) is not None:
-            before, earlier_value = earlier
+        elif (earlier_measure := find_earlier_measure(session, run_id, name)) is not None:
+            before, earlier_value = earlier_measure
             run_name = names.read_names_of(session, "run", [before]).get(before) or identity.shorten_id(before.hex)
             row |= {"change": value - earlier_value, "than": run_name}
         rows[run_id] = row
@@ -244,23 +244,26 @@ def find_comparable_runs(session: Session, run_id: UUID) -> list[UUID]:
     """
     run, run_input = tables.Run, tables.RunInput
     record = session.get_one(run, run_id)
-    earlier = session.execute(
+    earlier_run = session.execute(
         select(run.id, run.spec)
         .where(run.kind == record.kind, run.version == record.version, run.completed_at.is_not(None), run.id != run_id)
         .where(run.created_at < record.created_at)
         .order_by(run.created_at.desc(), run.id)
         .limit(MAX_EARLIER_RUNS)
     )
-    others = dict[UUID, tuple[int, bool]]()
-    for id, spec in earlier:
+    comparable_runs = dict[UUID, tuple[int, bool]]()
+    for id, spec in earlier_run:
         differing_names = {name for name in spec.keys() | record.spec.keys() if spec.get(name) != record.spec.get(name)}
         if differing_names <= FREE_SETTINGS:
             has_vector = (spec.get("intervention") or {}).get("vector") is not None
-            others[id] = len(differing_names), has_vector
+            comparable_runs[id] = len(differing_names), has_vector
     inputs = defaultdict[UUID, set[str]](set)
     for id, reference in session.execute(
-        select(run_input.run_id, run_input.reference).where(run_input.run_id.in_([run_id, *others]))
+        select(run_input.run_id, run_input.reference).where(run_input.run_id.in_([run_id, *comparable_runs]))
     ):
         inputs[id].add(reference)
     run_inputs = inputs[run_id]
-    return sorted(others, key=lambda id: (others[id], not inputs[id] <= run_inputs, -len(inputs[id] & run_inputs)))
+    return sorted(
+        comparable_runs,
+        key=lambda id: (comparable_runs[id], not inputs[id] <= run_inputs, -len(inputs[id] & run_inputs)),
+    )

@@ -111,10 +111,12 @@ def _parse_revisions(folder: Path) -> dict[str, str | None]:
 def get_head_revision() -> str:
     """Return the newest known revision."""
     revisions = read_revisions()
-    newest = revisions.keys() - set(revisions.values())
-    if len(newest) != 1:
-        raise SchemaError(f"the migrations in {find_folders()[1]} do not end in one revision: {sorted(newest)}")
-    return newest.pop()
+    newest_revisions = revisions.keys() - set(revisions.values())
+    if len(newest_revisions) != 1:
+        raise SchemaError(
+            f"the migrations in {find_folders()[1]} do not end in one revision: {sorted(newest_revisions)}"
+        )
+    return newest_revisions.pop()
 
 
 def read_schema_status(url: str | Path | RegistryPlace | None = None) -> SchemaStatus:
@@ -224,7 +226,7 @@ def _create_registry(engine: Engine, place: RegistryPlace) -> None:
     _run_migrations(engine, place, None)
 
 
-def _run_migrations(engine: Engine, place: RegistryPlace, saved: Path | None) -> None:
+def _run_migrations(engine: Engine, place: RegistryPlace, saved_copy: Path | None) -> None:
     from alembic import command
 
     settings = make_alembic_config(place)
@@ -237,7 +239,7 @@ def _run_migrations(engine: Engine, place: RegistryPlace, saved: Path | None) ->
         except Exception as error:
             if type(error).__module__.startswith("sqlalchemy"):
                 raise  # converted by `convert_database_errors`
-            hint = f"nothing was changed; a copy from before is {saved}" if saved else "nothing was changed"
+            hint = f"nothing was changed; a copy from before is {saved_copy}" if saved_copy else "nothing was changed"
             raise SchemaError(f"the schema of {place.masked_location} could not be upgraded: {error}", hint) from error
 
 

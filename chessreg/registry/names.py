@@ -178,7 +178,7 @@ def _append_annotation(
     """
     log, now = tables.Annotation, get_utc_now()
     is_same_key = log.noun == noun, log.target == target, disable_index(log.word) == word
-    newest = session.scalar(select(func.max(log.at)).where(*is_same_key))
+    newest_at = session.scalar(select(func.max(log.at)).where(*is_same_key))
     row = tables.Annotation(
         id=make_id(),
         noun=noun,
@@ -187,7 +187,7 @@ def _append_annotation(
         value=value,
         withdrawn=withdrawn,
         host=socket.gethostname(),
-        at=now if newest is None else max(now, min(newest, LATEST_TIME) + CLOCK_STEP),
+        at=now if newest_at is None else max(now, min(newest_at, LATEST_TIME) + CLOCK_STEP),
     )
     session.add(row)
     session.flush()
@@ -204,9 +204,9 @@ def _read_annotation_values(session: Session, noun: str, target: str, word: tabl
 def require_name(name: str) -> None:
     """Raise BadInputError unless `name` is a valid name: letters, digits and ._+-, and not mistakable for an id."""
     if not NAME.fullmatch(name):
-        short = ascii(name) if len(name) <= 40 else f"{name[:40]!a}…"  # keep the hint visible
+        shown_name = ascii(name) if len(name) <= 40 else f"{name[:40]!a}…"  # keep the hint visible
         raise BadInputError(
-            f"{short} cannot be a name", "use up to 100 letters, digits and ._+-, a letter or digit first"
+            f"{shown_name} cannot be a name", "use up to 100 letters, digits and ._+-, a letter or digit first"
         )
     if LOOKS_LIKE_ID.fullmatch(name.lower()):
         raise BadInputError(f"{name!r} cannot be a name: it looks like an id", "add a letter after f, or a dash")
@@ -232,13 +232,13 @@ def read_noun_names(session: Session, noun: str) -> dict[UUID, str]:
         .where(CURRENT_ANNOTATIONS.c.noun == noun, CURRENT_ANNOTATIONS.c.word == tables.AnnotationWord.NAME.value)
         .order_by(CURRENT_ANNOTATIONS.c.at, CURRENT_ANNOTATIONS.c.value)
     ).all()
-    newest = {target: (value, host) for target, value, host in rows}
+    newest_names = {target: (value, host) for target, value, host in rows}
     hosts = defaultdict(list)
-    for value, host in newest.values():
+    for value, host in newest_names.values():
         hosts[value].append(host)
     return {
         UUID(hex=target): format_shared_name(value, host, target, hosts[value])
-        for target, (value, host) in newest.items()
+        for target, (value, host) in newest_names.items()
     }
 
 
@@ -260,20 +260,20 @@ def format_shared_name(name: str, host: str, target: str, hosts: Sequence[str]) 
 def read_names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID, str]:
     """Return id → name for the given entities. Faster than `read_noun_names` for a few of many entities."""
     id_hexes, name = sorted({id.hex for id in ids}), tables.AnnotationWord.NAME
-    newest: dict[str, tuple[str, str]] = {}
+    newest_names: dict[str, tuple[str, str]] = {}
     holders: dict[str, dict[str, str]] = defaultdict(dict)  # name → target → host
     for target, value, host in _iter_names(session, noun, id_hexes):
-        newest[target] = (value, host)
+        newest_names[target] = (value, host)
         holders[value][target] = host
     # Other holders of these names, by the index of values: the view would number every annotation of the noun.
     log = tables.Annotation
     query = select(log.target).where(log.noun == noun, log.word == name)
-    others = {target for (target,) in select_by_keys(session, query, log.value, sorted(holders))}
-    for target, value, host in _iter_names(session, noun, sorted(others.difference(id_hexes))):
+    other_targets = {target for (target,) in select_by_keys(session, query, log.value, sorted(holders))}
+    for target, value, host in _iter_names(session, noun, sorted(other_targets.difference(id_hexes))):
         holders[value][target] = host
     return {
         UUID(hex=target): format_shared_name(value, host, target, [*holders[value].values()])
-        for target, (value, host) in newest.items()
+        for target, (value, host) in newest_names.items()
     }
 
 
@@ -293,8 +293,10 @@ def read_name(session: Session, noun: str, id: UUID) -> str | None:
 
 def describe_names(session: Session, noun: str, id: UUID) -> str:
     """Return an entity's names for a message, as `second (also reference)`; without a name, the end of its id."""
-    newest, *others = _read_annotation_values(session, noun, id.hex, tables.AnnotationWord.NAME) or [shorten_id(id.hex)]
-    return f"{newest} (also {', '.join(others)})" if others else newest
+    newest_name, *other_names = _read_annotation_values(session, noun, id.hex, tables.AnnotationWord.NAME) or [
+        shorten_id(id.hex)
+    ]
+    return f"{newest_name} (also {', '.join(other_names)})" if other_names else newest_name
 
 
 def resolve_id(session: Session, noun: str, reference: str | UUID) -> UUID:
@@ -319,8 +321,8 @@ def resolve_id(session: Session, noun: str, reference: str | UUID) -> UUID:
             return ids[0]
         if ids:
             names_by_id = read_noun_names(session, noun)
-            which = ", ".join(f"{names_by_id.get(id, '')} ({shorten_id(id, ids)})".strip() for id in ids[:5])
-            raise BadInputError(f"{noun} {reference!r} is ambiguous: {which}", "give one of the ids in brackets")
+            id_texts = ", ".join(f"{names_by_id.get(id, '')} ({shorten_id(id, ids)})".strip() for id in ids[:5])
+            raise BadInputError(f"{noun} {reference!r} is ambiguous: {id_texts}", "give one of the ids in brackets")
     if has_run_column(table) and find_by_name(session, "run", reference):
         raise NotFoundError(
             f"{noun} {reference!r} was not found: the run of this name made none", table.__noun__.command
@@ -344,9 +346,9 @@ def find_by_name(session: Session, noun: str, reference: str) -> list[UUID]:
     holders = _find_holders(session, noun, reference)
     if not holders and "@" in reference:
         name, _, suffix = reference.rpartition("@")
-        named = _find_holders(session, noun, name)
-        holders = [(target, host) for target, host in named if host == suffix]
-        holders = holders or [(target, host) for target, host in named if suffix == shorten_id(target)]
+        named_ids = _find_holders(session, noun, name)
+        holders = [(target, host) for target, host in named_ids if host == suffix]
+        holders = holders or [(target, host) for target, host in named_ids if suffix == shorten_id(target)]
     table = get_noun_table(noun)
     if not holders and has_run_column(table):
         runs = find_by_name(session, "run", reference)

@@ -75,13 +75,13 @@ def resolve_place(reference: str | Path | RegistryPlace | None = None) -> Regist
     )
     if not text:
         raise BadInputError("the registry's name is empty", "leave --registry out for ./.chessreg/")
-    scheme, separator, rest = text.partition("://")
+    scheme, separator, location = text.partition("://")
     if text == ":memory:" or (not separator and text.startswith("file:")):
         raise _not_a_file_error(text)
     if not separator:
         return _make_file_place(Path(text))
     if scheme == "sqlite":
-        path, query, _ = rest.removeprefix("/").partition("?")
+        path, query, _ = location.removeprefix("/").partition("?")
         if not path or path == ":memory:":
             raise _not_a_file_error(text)
         if query:
@@ -89,7 +89,7 @@ def resolve_place(reference: str | Path | RegistryPlace | None = None) -> Regist
             raise BadInputError(f"{text} has SQLite settings after a ?, which chessreg does not accept", hint)
         return _make_file_place(Path(os.fsdecode(unquote_to_bytes(os.fsencode(path)))))
     if scheme in POSTGRESQL_SCHEMES:
-        return RegistryPlace(f"postgresql+psycopg://{rest}")
+        return RegistryPlace(f"postgresql+psycopg://{location}")
     from chessreg.masking import mask
 
     raise BadInputError(
@@ -112,8 +112,8 @@ def resolve_store_path(path: str | Path | None, registry: RegistryPlace) -> Path
 def _make_file_place(path: Path) -> RegistryPlace:
     path = get_recordable_path(expand_path(path).absolute())
     if path.is_dir() or not (path.suffix or path.exists()):
-        within = path / PROJECT_FOLDER / REGISTRY_FILE
-        path = within if within.is_file() and not (path / REGISTRY_FILE).is_file() else path / REGISTRY_FILE
+        project_file = path / PROJECT_FOLDER / REGISTRY_FILE
+        path = project_file if project_file.is_file() and not (path / REGISTRY_FILE).is_file() else path / REGISTRY_FILE
     length = len(os.fsencode(os.path.realpath(path)))
     if length > MAX_PATH_BYTES:
         raise BadInputError(

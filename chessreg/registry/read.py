@@ -75,17 +75,17 @@ def read_run_rows(
     session: Session,
     ids: Sequence[UUID] | None = None,
     order: Sequence[Any] = (),
-    stale: Collection[UUID] | None = None,
+    stale_runs: Collection[UUID] | None = None,
 ) -> list[Row]:
     """Return the row of each run in `ids`, in that order. Without `ids`, return all runs in the given `order`.
 
     Keys: those of `read_annotations`, the columns of `run`, state and done (registry.run_state), end (how the last
-    attempt of a partial run ended), stale, attempts, and host (of the last attempt). Pass `stale` if the stale runs are
-    known already.
+    attempt of a partial run ended), stale, attempts, and host (of the last attempt). Pass `stale_runs` if the stale
+    runs are known already.
     """
     query, tries = select(tables.Run, STATE, UNITS_DONE, END).order_by(*order), _read_hosts_of_runs(session, ids)
     annotations = read_annotations(session, "run", ids)
-    stale = lineage.find_stale_runs(session) if stale is None else stale
+    stale_runs = lineage.find_stale_runs(session) if stale_runs is None else stale_runs
     if ids is not None:
         query = query.where(tables.Run.id.in_(ids))
     rows = {
@@ -97,7 +97,7 @@ def read_run_rows(
             "end": end,
             "attempts": len(tries[record.id]),
             "host": tries[record.id][-1] if tries[record.id] else None,
-            "stale": record.id in stale,
+            "stale": record.id in stale_runs,
         }
         for record, state, done_units, end in session.execute(query)
     }
@@ -136,8 +136,8 @@ def list_attempts(session: Session, run_id: UUID) -> list[Row]:
 
 def read_run(session: Session, reference: str) -> Row:
     """Return one run with its spec, inputs, outputs and attempts. Raises NotFoundError."""
-    stale = lineage.find_stale_runs(session)
-    rows = read_run_rows(session, [names.resolve_id(session, "run", reference)], stale=stale)
+    stale_runs = lineage.find_stale_runs(session)
+    rows = read_run_rows(session, [names.resolve_id(session, "run", reference)], stale_runs=stale_runs)
     if not rows:
         raise NotFoundError(f"run {reference!r} was not found", "chessreg runs list")
     record = session.get_one(tables.Run, rows[0]["id"])
@@ -152,7 +152,7 @@ def read_run(session: Session, reference: str) -> Row:
     )
     return {
         **rows[0],
-        "rests_on_invalid": [f"{node.noun} {node.id[-6:]}" for node in stale.get(record.id, [])],
+        "rests_on_invalid": [f"{node.noun} {node.id[-6:]}" for node in stale_runs.get(record.id, [])],
         "defaulted": sorted(record.spec.keys() - {name.partition(".")[0] for name in record.explicit}),
         "explicit": record.explicit,
         "inputs": [get_row_values(row) for row in inputs],
@@ -213,14 +213,18 @@ def list_machines(session: Session) -> list[Row]:
     repeats, running_on = (dict(session.execute(query).all()) for query in (repeated_counts, now))
     load_of, rows = read_loads(session), list[Row]()
     records = session.scalars(select(tables.Machine).order_by(tables.Machine.host, tables.Machine.id)).all()
-    for some in (records[place : place + MACHINES_PER_SCAN] for place in range(0, len(records), MACHINES_PER_SCAN)):
+    for part_records in (
+        records[place : place + MACHINES_PER_SCAN] for place in range(0, len(records), MACHINES_PER_SCAN)
+    ):
         results = session.execute(
             select(
-                *(func.count().filter(attempt.machine_id == record.id) for record in some),
-                *(func.max(attempt.checked_in_at).filter(attempt.machine_id == record.id) for record in some),
+                *(func.count().filter(attempt.machine_id == record.id) for record in part_records),
+                *(func.max(attempt.checked_in_at).filter(attempt.machine_id == record.id) for record in part_records),
             )
         ).one()
-        for record, attempts, last_seen_at in zip(some, results[: len(some)], results[len(some) :], strict=True):
+        for record, attempts, last_seen_at in zip(
+            part_records, results[: len(part_records)], results[len(part_records) :], strict=True
+        ):
             counts = {"runs": attempts - repeats.get(record.id, 0), "running": running_on.get(record.id, 0)}
             last_seen = max(filter(None, [record.last_seen, last_seen_at]))
             load = load_of.get(record.id, {"load": None, "load_at": None})
@@ -241,8 +245,10 @@ def read_loads(session: Session) -> dict[UUID, Row]:
 
 def read_kind_file_of_run(session: Session, run_id: UUID) -> tuple[str, str] | None:
     """Return name and SHA-256 of the file with a run's custom kind, in its last attempt; None if not recorded."""
-    newest = select(tables.Attempt).where(tables.Attempt.run_id == run_id).order_by(tables.Attempt.started_at.desc())
-    attempt = session.scalars(newest).first()
+    newest_attempt = (
+        select(tables.Attempt).where(tables.Attempt.run_id == run_id).order_by(tables.Attempt.started_at.desc())
+    )
+    attempt = session.scalars(newest_attempt).first()
     recorded = attempt.code.get("kind_file") if attempt else None
     if not isinstance(recorded, dict):
         return None

@@ -377,10 +377,10 @@ def make_sort_columns(session: Session, sort: str, from_end: bool = False) -> li
     value = build_sort_value(session, key)
     ties = [(run.id, is_descending)] if key == "created" else [(run.created_at, True), (run.id, True)]
     by = [(value, is_descending), *ties]
-    first, *others = (column.desc() if down is not from_end else column.asc() for column, down in by)
+    first, *other_columns = (column.desc() if down is not from_end else column.asc() for column, down in by)
     if key != "created":  # with NULLS LAST, PostgreSQL would not use the index
         first = first.nulls_first() if from_end else first.nulls_last()
-    return [first, *others]
+    return [first, *other_columns]
 
 
 def build_sort_value(session: Session, key: str) -> ColumnElement[Any]:

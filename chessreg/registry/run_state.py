@@ -40,18 +40,18 @@ def count_units_sql(low: int = 0, high: int | None = None) -> ColumnElement[int]
     clipped_ranges = (
         select(start.label("start"), stop.label("stop")).where(is_inside).correlate(Run).subquery("clipped")
     )
-    earlier: Any = func.max(clipped_ranges.c.stop).over(
+    earlier_stop: Any = func.max(clipped_ranges.c.stop).over(
         order_by=(clipped_ranges.c.start, clipped_ranges.c.stop), rows=(None, -1)
     )
     spans = select(
-        clipped_ranges.c.start, clipped_ranges.c.stop, func.coalesce(earlier, low).label("covered")
+        clipped_ranges.c.start, clipped_ranges.c.stop, func.coalesce(earlier_stop, low).label("covered")
     ).subquery("spans")
-    fresh = case(
+    fresh_units = case(
         (spans.c.stop <= spans.c.covered, 0),
         (spans.c.start >= spans.c.covered, spans.c.stop - spans.c.start),
         else_=spans.c.stop - spans.c.covered,
     )
-    covered_units = select(func.coalesce(func.sum(fresh), 0)).scalar_subquery()
+    covered_units = select(func.coalesce(func.sum(fresh_units), 0)).scalar_subquery()
     counted_units = select(func.count()).where(is_inside).correlate(Run).scalar_subquery()
     return case((has_longer_range, covered_units), else_=counted_units)
 

@@ -252,10 +252,10 @@ def find_network_file_system(path: Path, mounts: Path = MOUNTS_FILE) -> str | No
 
 def _file_system_type(path: Path, mounts: Path) -> str:
     """Return the type of the mount that holds `path`: the one with the longest folder, and of equal ones the last."""
-    best, file_system = -1, ""
+    best_length, file_system = -1, ""
     for folder, kind in _read_mounts(mounts):
-        if path.is_relative_to(folder) and len(folder.parts) >= best:
-            best, file_system = len(folder.parts), kind
+        if path.is_relative_to(folder) and len(folder.parts) >= best_length:
+            best_length, file_system = len(folder.parts), kind
     return file_system
 
 

@@ -42,10 +42,12 @@ def export_activations(
     point that is not cached and for a missing parent folder, BadInputError if the folder exists, and StoreError.
     """
     array = cache.array
-    cached = list(cache.groups[0].hook_points)
-    if missing := [name for name in hook_points if name not in cached]:
-        raise NotFoundError(f"the cache holds no {missing[0]}", f"it holds {summarize_hook_points(cached)}")
-    points = list(hook_points) or cached
+    cached_points = list(cache.groups[0].hook_points)
+    if missing_points := [name for name in hook_points if name not in cached_points]:
+        raise NotFoundError(
+            f"the cache holds no {missing_points[0]}", f"it holds {summarize_hook_points(cached_points)}"
+        )
+    points = list(hook_points) or cached_points
     write = write_dataset if format == "datasets" else write_safetensors
     with write_new_folder(folder, "export the activations") as staging:
         write(array, staging, points, facts or {}, on_progress)

@@ -63,35 +63,35 @@ class RunAttempt:
 
     def __init__(
         self,
-        resolved: ResolvedSpec,
+        resolved_spec: ResolvedSpec,
         options: ExecutionOptions,
         inputs: Inputs,
         explicit: tuple[str, ...],
-        missing: list[int],
+        missing_units: list[int],
         on_progress: ProgressCallback = lambda fraction, text: None,
         where: AttemptOrigin = AttemptOrigin(),
     ) -> None:
         from store.fragments import FragmentWriter
 
         self.id = make_id()
-        self.resolved, self.options, self.inputs = resolved, options, inputs
-        self.explicit, self.missing, self.where = explicit, missing, where
+        self.resolved, self.options, self.inputs = resolved_spec, options, inputs
+        self.explicit, self.missing, self.where = explicit, missing_units, where
         self.state, self.cause, self.code = "running", "", 0  # how the attempt ended
         self.message: str | None = None
         self.writer: FragmentWriter = FragmentWriter(
             inputs.store,
-            resolved.run_id.hex,
+            resolved_spec.run_id.hex,
             self.id.hex,
             flush_rows=1 << 60,  # only the task flushes, so that a unit's rows stay in one fragment
             flush_bytes=1 << 60,
             flush_seconds=math.inf,
         )
-        self.ingester = Ingester(inputs.database, inputs.store, resolved.run_id) if where.ingests else None
-        last = resolved.units - 1
-        self.reduces = resolved.kind.reduce is not None and last in missing
-        units = [unit for unit in missing if not (resolved.kind.reduce is not None and unit == last)]
+        self.ingester = Ingester(inputs.database, inputs.store, resolved_spec.run_id) if where.ingests else None
+        last = resolved_spec.units - 1
+        self.reduces = resolved_spec.kind.reduce is not None and last in missing_units
+        units = [unit for unit in missing_units if not (resolved_spec.kind.reduce is not None and unit == last)]
         self.task: Task[Any, Any] = Task(
-            resolved, options, units, inputs, self.id, self.writer, self.start_ingest, on_progress
+            resolved_spec, options, units, inputs, self.id, self.writer, self.start_ingest, on_progress
         )
 
     def execute(self, on_begun: Callable[[], None] = lambda: None) -> bool:
@@ -158,11 +158,12 @@ class RunAttempt:
 
     def require_units(self) -> None:
         """Raise ChessregError unless the registry has the rows of all other units, which `reduce` needs."""
-        left = len(find_missing_units(self.inputs, self.resolved)) - 1
-        if left > 0:
+        remaining_units = len(find_missing_units(self.inputs, self.resolved)) - 1
+        if remaining_units > 0:
             why = f": {self.outage}" if self.outage else ""
             raise ChessregError(
-                f"the registry lacks {left} of {self.resolved.units - 1} units, so `reduce` cannot start{why}",
+                f"the registry lacks {remaining_units} of {self.resolved.units - 1} units, "
+                f"so `reduce` cannot start{why}",
                 f"chessreg run --resume {self.resolved.run_id.hex[-6:]}",
             )
 
@@ -427,17 +428,17 @@ class RunReport:
         return f"{self.kind} run {self.run_id.hex[-6:]}: {self.state}, {progress}{', interrupted' * self.interrupted}"
 
 
-def warn_if_kind_changed(database: Database, resolved: ResolvedSpec) -> None:
+def warn_if_kind_changed(database: Database, resolved_spec: ResolvedSpec) -> None:
     """Print a warning if the file of a custom kind differs from that of the run's last attempt."""
-    if (kind_file := read_kind_file(resolved.kind)) is None:
+    if (kind_file := read_kind_file(resolved_spec.kind)) is None:
         return
     from chessreg.registry.read import read_kind_file_of_run
 
     with database.read() as session:
-        recorded = read_kind_file_of_run(session, resolved.run_id)
+        recorded = read_kind_file_of_run(session, resolved_spec.run_id)
     if recorded is not None and recorded[1] != kind_file["sha256"]:
         print_warning(
-            f"{kind_file['file']} has changed since run {shorten_id(resolved.run_id)}, whose results are kept: "
+            f"{kind_file['file']} has changed since run {shorten_id(resolved_spec.run_id)}, whose results are kept: "
             "increase the kind's `version` to compute them again"
         )
 
@@ -464,27 +465,27 @@ def run_spec(
     ingest_fragments(database, store)
     mark_dead_attempts(database)
     resolved_spec = resolve_spec(kind, spec, inputs)
-    missing = find_missing_units(inputs, resolved_spec)
-    if len(missing) < resolved_spec.units:
+    missing_units = find_missing_units(inputs, resolved_spec)
+    if len(missing_units) < resolved_spec.units:
         warn_if_kind_changed(database, resolved_spec)
-    if not missing:
+    if not missing_units:
         return RunReport(resolved_spec.run_id, kind.name, resolved_spec.units, 0, 0, None, "complete")
     require_runnable(resolved_spec, options, inputs)
-    on_start(resolved_spec, len(missing))
+    on_start(resolved_spec, len(missing_units))
     publish_user_files(resolved_spec.spec, inputs)
-    attempt = RunAttempt(resolved_spec, options, inputs, explicit, missing, on_progress)
+    attempt = RunAttempt(resolved_spec, options, inputs, explicit, missing_units, on_progress)
     is_interrupted = attempt.execute(lambda: on_begun(resolved_spec.run_id))
     if attempt.outage:  # possible only for an interrupted attempt
-        left = len(missing) - attempt.task.units_done
+        remaining_units = len(missing_units) - attempt.task.units_done
     else:
-        left = len(find_missing_units(inputs, resolved_spec))
+        remaining_units = len(find_missing_units(inputs, resolved_spec))
     return RunReport(
         resolved_spec.run_id,
         kind.name,
         resolved_spec.units,
-        len(missing),
-        left,
+        len(missing_units),
+        remaining_units,
         attempt.id,
-        "partial" if left else "complete",
+        "partial" if remaining_units else "complete",
         is_interrupted,
     )

@@ -105,24 +105,28 @@ def make_class_directions(weight: np.ndarray, direction: ClassDirection, empty: 
 
 
 def select_cached_layers(
-    inputs: Inputs, rows: Mapping[int, tables.ProbeRecord | tables.VectorRecord], cache: str, wanted: tuple[int, ...]
+    inputs: Inputs,
+    rows: Mapping[int, tables.ProbeRecord | tables.VectorRecord],
+    cache: str,
+    wanted_layers: tuple[int, ...],
 ) -> tuple[int, ...]:
-    """Return the layers in `wanted`, or without any all layers that are both in `rows` and in the cache.
+    """Return the layers in `wanted_layers`, or without any all layers that are both in `rows` and in the cache.
 
     Raises BadInputError for a wanted layer that is missing in either, and if no layer is in both.
     """
     row = next(iter(rows.values()))
-    cached = list_cached_layers(inputs, cache, to_hook_pattern(row.hook_point))
-    layers = tuple(sorted(rows.keys() & set(cached)))
-    if missing := set(wanted) - set(layers):
+    cached_layers = list_cached_layers(inputs, cache, to_hook_pattern(row.hook_point))
+    layers = tuple(sorted(rows.keys() & set(cached_layers)))
+    if missing_layers := set(wanted_layers) - set(layers):
         raise BadInputError(
-            f"layer {min(missing)} needs both a {row.__tablename__} and activations", f"choose from {list(layers)}"
+            f"layer {min(missing_layers)} needs both a {row.__tablename__} and activations",
+            f"choose from {list(layers)}",
         )
     if not layers:
         raise BadInputError(
-            f"no layer of the {row.__tablename__} is in the cache", f"it holds {', '.join(map(str, cached))}"
+            f"no layer of the {row.__tablename__} is in the cache", f"it holds {', '.join(map(str, cached_layers))}"
         )
-    return wanted or layers
+    return wanted_layers or layers
 
 
 def read_probe_rows(inputs: Inputs, reference: str) -> dict[int, tables.ProbeRecord]:

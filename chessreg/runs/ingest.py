@@ -166,8 +166,8 @@ def pause_garbage_collection() -> Iterator[None]:
 def is_row_error(error: Exception, dialect: str) -> bool:
     """Return whether an error is about values that a table cannot store rather than about the database."""
     if isinstance(error, DBAPIError):
-        refused = (DataError, ProgrammingError, *((InterfaceError,) if dialect == "sqlite" else ()))
-        return isinstance(error, refused)
+        refused_errors = (DataError, ProgrammingError, *((InterfaceError,) if dialect == "sqlite" else ()))
+        return isinstance(error, refused_errors)
     return isinstance(error, (StatementError, *DAMAGE_ERRORS)) and not isinstance(error, ChessregError)
 
 
@@ -248,10 +248,10 @@ def insert_or_compare_rows(session: Session, by_table: dict[str, list[dict[str, 
                 rows = [crop_model_texts(TABLES[name], row) for row in rows]
             require_admissible(TABLES[name], rows)
             repeated_rows = [row for row in rows if (row["run_id"], row["unit"]) in complete] if complete else []
-            fresh = [row for row in rows if (row["run_id"], row["unit"]) not in complete] if complete else rows
-            insert_rows(session, TABLES[name], fresh)
+            fresh_rows = [row for row in rows if (row["run_id"], row["unit"]) not in complete] if complete else rows
+            insert_rows(session, TABLES[name], fresh_rows)
             compare_rows(session, TABLES[name], repeated_rows, report)
-            report.rows += len(fresh)
+            report.rows += len(fresh_rows)
         else:
             insert_missing(session, TABLES[name], by_table[name])
 
@@ -301,11 +301,11 @@ def find_complete_units(session: Session, by_table: Mapping[str, list[dict[str, 
     units_by_run = {row["id"]: row["units"] for row in by_table.get("run", [])}
     for row in by_table.get("unit_range", []):
         recorded_units = session.scalar(select(tables.Run.units).where(tables.Run.id == row["run_id"]))
-        planned = units_by_run.get(row["run_id"]) if recorded_units is None else recorded_units
-        if planned is None:
+        planned_units = units_by_run.get(row["run_id"]) if recorded_units is None else recorded_units
+        if planned_units is None:
             continue  # the foreign key reports the missing run
-        if not 0 <= row["start"] < row["stop"] <= planned:
-            raise ChessregError(f"units {row['start']} to {row['stop']} are outside this run's {planned}")
+        if not 0 <= row["start"] < row["stop"] <= planned_units:
+            raise ChessregError(f"units {row['start']} to {row['stop']} are outside this run's {planned_units}")
         by_run[row["run_id"]].update(range(row["start"], row["stop"]))
     return {
         (run_id, unit)
@@ -371,7 +371,7 @@ def insert_missing(session: Session, table: Table, rows: list[dict[str, Any]]) -
     """Insert entity rows whose key does not exist yet. Existing rows are kept."""
     key = [column.name for column in table.primary_key]
     seen_keys: set[tuple[Any, ...]] = set()
-    fresh = []
+    fresh_rows = []
     for row in rows:
         place = tuple(row.get(name) for name in key)
         if (
@@ -380,8 +380,8 @@ def insert_missing(session: Session, table: Table, rows: list[dict[str, Any]]) -
         ):
             continue
         seen_keys.add(place)
-        fresh.append(row)
-    insert_rows(session, table, fresh)
+        fresh_rows.append(row)
+    insert_rows(session, table, fresh_rows)
 
 
 def key_conditions(table: Table, key: list[str], row: dict[str, Any]) -> list[Any]:
@@ -398,9 +398,9 @@ def compare_rows(session: Session, table: Table, rows: list[dict[str, Any]], rep
     stored_texts = read_conflict_texts(session, table.name, {row["run_id"] for row in rows}) if rows else set()
     for row in rows:
         stored_row = session.execute(select(table).where(*key_conditions(table, key, row))).mappings().first()
-        stored = None if stored_row is None else crop_model_texts(table, dict(stored_row))
+        stored_values = None if stored_row is None else crop_model_texts(table, dict(stored_row))
         content = row.keys() - {"attempt_id", "seconds"}
-        if stored is not None and all(stored[name] == row[name] for name in content):
+        if stored_values is not None and all(stored_values[name] == row[name] for name in content):
             report.repeated += 1
             continue
         key_json, row_json = make_json_value({name: row.get(name) for name in key}), make_json_value(row)

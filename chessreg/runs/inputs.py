@@ -69,9 +69,9 @@ def is_fitted_probe(kind: str) -> bool:
     return is_probe(kind) and not kind.startswith(IMPORTED_PREFIX)
 
 
-def is_kind_accepted(kind: str, wanted: str) -> bool:
-    """Return whether a run of `kind` is accepted by a setting that requires a run of kind `wanted`."""
-    return kind in (wanted, IMPORTED_PREFIX + wanted) or (wanted == PROBE and is_probe(kind))
+def is_kind_accepted(kind: str, wanted_kind: str) -> bool:
+    """Return whether a run of `kind` is accepted by a setting that requires a run of kind `wanted_kind`."""
+    return kind in (wanted_kind, IMPORTED_PREFIX + wanted_kind) or (wanted_kind == PROBE and is_probe(kind))
 
 
 @dataclass(frozen=True)
@@ -141,11 +141,11 @@ class Inputs:
         self.read: dict[tuple[str, str, str], LocatedInput] = {}  # by field, digest and reference
         self.remarks: list[str] = []  # on settings that the inputs cannot meet
 
-    def note_shortage(self, spec: Spec, setting: str, available: int) -> None:
+    def note_shortage(self, spec: Spec, setting: str, available_count: int) -> None:
         """Add a remark if a number other than the setting's default asks for more than the inputs have."""
         value = getattr(spec, setting)
-        if available < value != type(spec).model_fields[setting].default:
-            remark = f"--{setting.replace('_', '-')} {value:,}: only {available:,} are available"
+        if available_count < value != type(spec).model_fields[setting].default:
+            remark = f"--{setting.replace('_', '-')} {value:,}: only {available_count:,} are available"
             self.remarks += [remark] if remark not in self.remarks else []
 
     # -- from names to references ---------------------------------------------------------------------------------
@@ -156,11 +156,11 @@ class Inputs:
         Raises BadInputError for a reference of another noun, and NotFoundError.
         """
         if match := REFERENCE_PATTERN.fullmatch(name):
-            expected = REFERENCE_FORMS.get(noun, ("run",))
-            if match["form"] in expected:
+            expected_nouns = REFERENCE_FORMS.get(noun, ("run",))
+            if match["form"] in expected_nouns:
                 return name
             raise BadInputError(
-                f"{clip_text(name)} is not a {noun.removeprefix('run:')}", f"give a name or {expected[0]}:…"
+                f"{clip_text(name)} is not a {noun.removeprefix('run:')}", f"give a name or {expected_nouns[0]}:…"
             )
         if noun == "dataset":
             return self._resolve_dataset(name)

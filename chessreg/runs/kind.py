@@ -236,9 +236,11 @@ def create_kind(cls: type[Kind]) -> Kind:
             f"not {', '.join(sorted(unknown_tables))}" if unknown_tables else "it has no `tables`",
         )
     require_valid_variants(cls)
-    both = list_setting_names(cls.spec) & set(cls.options.model_fields)
-    if both:
-        raise BadInputError(f"kind {cls.name}: {', '.join(sorted(both))} is both a setting and an execution option")
+    shared_names = list_setting_names(cls.spec) & set(cls.options.model_fields)
+    if shared_names:
+        raise BadInputError(
+            f"kind {cls.name}: {', '.join(sorted(shared_names))} is both a setting and an execution option"
+        )
     texts = (each.path for model in (cls.spec, cls.options) for each in describe_settings(model) if each.form == "text")
     if secret := sorted(filter(is_secret_name, texts)):
         raise BadInputError(

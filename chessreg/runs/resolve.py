@@ -101,15 +101,15 @@ def count_spec_units(kind: Kind, spec: Spec, spec_hash: str, inputs: Inputs) -> 
     return ResolvedSpec(kind, spec, spec_hash, units + (kind.reduce is not None))
 
 
-def require_runnable(resolved: ResolvedSpec, options: ExecutionOptions | None, inputs: Inputs) -> None:
+def require_runnable(resolved_spec: ResolvedSpec, options: ExecutionOptions | None, inputs: Inputs) -> None:
     """Raise an error for a problem that the run would find only later.
 
     With `options`, they are checked for a run on this machine. Pass None in a worker, whose threads are granted by its
     executor, and if they have been checked.
     """
     if options is not None:
-        check_execution_options(resolved.kind, resolved.spec, options)
-    resolved.kind.check(resolved.spec, inputs)
+        check_execution_options(resolved_spec.kind, resolved_spec.spec, options)
+    resolved_spec.kind.check(resolved_spec.spec, inputs)
 
 
 def check_execution_options(kind: Kind, spec: Spec, options: ExecutionOptions, on: str = "local") -> None:
@@ -134,8 +134,8 @@ def publish_user_files(spec: Spec, inputs: Inputs) -> None:
             inputs.store.keep(reference.removeprefix("sha256:"))
 
 
-def find_missing_units(inputs: Inputs, resolved: ResolvedSpec) -> list[int]:
+def find_missing_units(inputs: Inputs, resolved_spec: ResolvedSpec) -> list[int]:
     """Return the units of a run that the registry does not have yet, in order."""
     with inputs.database.read() as session:
-        complete_units = read_complete_units(session, resolved.run_id)
-    return [unit for unit in range(resolved.units) if unit not in complete_units]
+        complete_units = read_complete_units(session, resolved_spec.run_id)
+    return [unit for unit in range(resolved_spec.units) if unit not in complete_units]

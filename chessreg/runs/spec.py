@@ -278,8 +278,8 @@ def list_visible_settings(model: Any, value: str | None) -> tuple[SettingField, 
         return _describe_class(model)
     variants = list_variants(model)
     variant_models = [variants[value]] if value in variants else list(list_variant_models(model))
-    first, *others = (_describe_class(variant) for variant in variant_models)
-    alike = (each for each in first if each.path != tag and all(each in other for other in others))
+    first, *other_classes = (_describe_class(variant) for variant in variant_models)
+    alike = (each for each in first if each.path != tag and all(each in other for other in other_classes))
     return (describe_tag(model, variant_models), *sorted(alike, key=lambda each: not each.is_required))
 
 
@@ -302,7 +302,7 @@ def describe_field(path: str, field: FieldInfo) -> SettingField:
     optional = type(None) in get_args(field.annotation) or default is None
     is_list = get_origin(kind) is tuple
     item = strip_annotation(get_args(kind)[0]) if is_list else kind
-    common: dict[str, Any] = {
+    common_facts: dict[str, Any] = {
         "path": path,
         "default": default,
         "text": field.description or next((mark.text for mark in list_field_marks(field) if isinstance(mark, Doc)), ""),
@@ -310,14 +310,14 @@ def describe_field(path: str, field: FieldInfo) -> SettingField:
         "type": item if item in (int, float, bool) else str,
     }
     if reference is not None:
-        return SettingField(form="references" if is_list else "reference", noun=reference.noun, **common)
+        return SettingField(form="references" if is_list else "reference", noun=reference.noun, **common_facts)
     if kind is bool:
-        return SettingField(form="yes or no", choices=(YES, NO), **common)
+        return SettingField(form="yes or no", choices=(YES, NO), **common_facts)
     if get_origin(kind) is Literal:
-        return SettingField(form="choice", choices=tuple(map(str, get_args(kind))), **common)
+        return SettingField(form="choice", choices=tuple(map(str, get_args(kind))), **common_facts)
     if is_list:
-        return SettingField(form="list", **common)
-    return SettingField(form="number" if kind in (int, float) else "text", **common)
+        return SettingField(form="list", **common_facts)
+    return SettingField(form="number" if kind in (int, float) else "text", **common_facts)
 
 
 def strip_annotation(annotation: Any) -> Any:
@@ -390,10 +390,16 @@ def list_setting_names(model: Any) -> set[str]:
     return {name for variant in list_variant_models(model) for name in variant.model_fields}
 
 
-def describe_tag(model: Any, told: Sequence[type[Settings]] = ()) -> SettingField:
-    """Return the tag of a union as a setting. Its text describes the variants in `told`, each after its value."""
+def describe_tag(model: Any, inherited_classes: Sequence[type[Settings]] = ()) -> SettingField:
+    """Return the tag of a union as a setting. Its text describes the variants in `inherited_classes`, each after its
+    value.
+    """
     tag, variants = find_variant_tag(model), list_variants(model)
-    texts = (f"{value}: {each.model_fields[tag].description}" for value, each in variants.items() if each in told)
+    texts = (
+        f"{value}: {each.model_fields[tag].description}"
+        for value, each in variants.items()
+        if each in inherited_classes
+    )
     return SettingField(
         path=tag, form="choice", default=PydanticUndefined, text="; ".join(texts), choices=tuple(variants)
     )
@@ -470,29 +476,29 @@ def merge_settings(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]
     """Return `base` updated with `over`. Nested settings are merged."""
     result = dict(base)
     for key, value in over.items():
-        both = isinstance(value, dict) and isinstance(result.get(key), dict)
-        result[key] = merge_settings(result[key], value) if both else value
+        are_mappings = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merge_settings(result[key], value) if are_mappings else value
     return result
 
 
-def make_settings(model: Any, typed: dict[str, Any], preset: Mapping[str, Any] = NO_SETTINGS) -> Any:
+def make_settings(model: Any, typed_values: dict[str, Any], preset: Mapping[str, Any] = NO_SETTINGS) -> Any:
     """Return the settings object of the typed values on top of a preset.
 
     Raises ValidationError, and BadInputError for a typed setting that has no effect.
     """
-    settings = parse_settings(model, merge_settings(dict(preset), typed))
+    settings = parse_settings(model, merge_settings(dict(preset), typed_values))
     for name, why in settings.without_effect().items() if isinstance(settings, Settings) else ():
-        if name in typed and typed[name] != type(settings).model_fields[name].default:
+        if name in typed_values and typed_values[name] != type(settings).model_fields[name].default:
             raise BadInputError(
-                f"{format_flag([name])} {format_value(typed[name])} has no effect: {why}", "leave it out"
+                f"{format_flag([name])} {format_value(typed_values[name])} has no effect: {why}", "leave it out"
             )
     return settings
 
 
-def build_settings(model: Any, typed: dict[str, Any], preset: Mapping[str, Any] = NO_SETTINGS) -> Any:
+def build_settings(model: Any, typed_values: dict[str, Any], preset: Mapping[str, Any] = NO_SETTINGS) -> Any:
     """Return the settings object, like `make_settings`. Raises BadInputError listing all problems by option."""
     try:
-        return make_settings(model, typed, preset)
+        return make_settings(model, typed_values, preset)
     except ValidationError as error:
         complaints = [
             f"{format_flag(e['loc'])}: {format_complaint(e)}"

@@ -59,7 +59,7 @@ class Task(Generic[S, Options]):
 
     def __init__(
         self,
-        resolved: ResolvedSpec,
+        resolved_spec: ResolvedSpec,
         options: Options,
         units: list[int],
         inputs: Inputs,
@@ -68,9 +68,9 @@ class Task(Generic[S, Options]):
         after_flush: Callable[[], None] = lambda: None,
         on_progress: Callable[[float, str], None] = lambda fraction, text: None,
     ) -> None:
-        self.resolved, self.options, self.units, self.inputs = resolved, options, units, inputs
-        self.spec: S = resolved.spec  # type: ignore[assignment]
-        self.kind, self.run_id, self.attempt_id = resolved.kind, resolved.run_id, attempt_id
+        self.resolved, self.options, self.units, self.inputs = resolved_spec, options, units, inputs
+        self.spec: S = resolved_spec.spec  # type: ignore[assignment]
+        self.kind, self.run_id, self.attempt_id = resolved_spec.kind, resolved_spec.run_id, attempt_id
         self.units_done = 0
         self.threads: set[int] = set()  # thread counts that the kind has set
         self.stopping = False

@@ -81,16 +81,16 @@ def list_node_items(session: Session, node: lineage.Node) -> Iterator[TransferIt
     """Yield the items of one node."""
     artifact = tables.Artifact
     if node.noun == "run":
-        run_id, short = UUID(hex=node.id), node.id[-6:]
+        run_id, short_id = UUID(hex=node.id), node.id[-6:]
         output_rows = select(tables.Output, artifact.bytes).join(artifact, artifact.digest == tables.Output.digest)
         for output, size in session.execute(
             output_rows.where(tables.Output.run_id == run_id).order_by(tables.Output.name)
         ):
-            yield TransferItem(output.digest, f"{output.name} of run {short}", size)
+            yield TransferItem(output.digest, f"{output.name} of run {short_id}", size)
         for table in names.list_array_tables(session):
             run_rows = select(table).where(table.run_id == run_id).order_by(*table.__table__.primary_key)
             for group in session.scalars(run_rows):
-                what = f"activations [{group.start}, {group.stop}) of run {short}"
+                what = f"activations [{group.start}, {group.stop}) of run {short_id}"
                 yield TransferItem(group.digest, what, group.bytes, array=group.path.removeprefix("arrays/"))
         return
     digest: str | None = node.id
@@ -114,15 +114,16 @@ def find_items(database: Database, references: Iterable[str], *, inputs: bool) -
 
 
 def push_items(
-    database: Database, store: Store, place: TransferPlace, wanted: Iterable[TransferItem]
+    database: Database, store: Store, place: TransferPlace, wanted_items: Iterable[TransferItem]
 ) -> TransferReport:
-    """Copy the items in `wanted` to `place`, and record their location. Returns which were sent and which were there.
+    """Copy the items in `wanted_items` to `place`, and record their location. Returns which were sent and which were
+    there.
 
     Raises NotFoundError for bytes that are not in the store.
     """
     report = TransferReport()
     trust.remember_place(place)
-    for item in wanted:
+    for item in wanted_items:
         is_present = place.has_array(item.array) if item.array is not None else place.has_artifact(item.digest)
         if is_present:
             report.there.append(item)
@@ -140,7 +141,7 @@ def push_items(
 
 
 def pull_items(
-    database: Database, store: Store, wanted: Iterable[TransferItem], place: TransferPlace | None = None
+    database: Database, store: Store, wanted_items: Iterable[TransferItem], place: TransferPlace | None = None
 ) -> TransferReport:
     """Fetch missing items from `place`, or from a known location.
 
@@ -149,7 +150,7 @@ def pull_items(
     report = TransferReport()
     if place is not None:
         trust.remember_place(place)
-    for item in wanted:
+    for item in wanted_items:
         if item.is_in(store):
             report.there.append(item)
             path = item.path(store)
@@ -157,27 +158,27 @@ def pull_items(
                 sync_path(path.parent)
                 record_location(database, item, str(path))
             continue
-        refused: list[StoreError] = []
-        places = itertools.chain([place] if place is not None else [], iter_places(database, item, refused))
-        if not any(try_fetch(store, item, source, refused) for source in places):
-            raise refused[0] if refused else NotFoundError(*explain_unreachable(database, item))
+        refusals: list[StoreError] = []
+        places = itertools.chain([place] if place is not None else [], iter_places(database, item, refusals))
+        if not any(try_fetch(store, item, source, refusals) for source in places):
+            raise refusals[0] if refusals else NotFoundError(*explain_unreachable(database, item))
         report.moved.append(item)
         record_location(database, item, str(item.path(store)))
     return report
 
 
 def fetch_available(
-    database: Database, store: Store, wanted: Iterable[TransferItem], source: TransferPlace
+    database: Database, store: Store, wanted_items: Iterable[TransferItem], source: TransferPlace
 ) -> list[TransferItem]:
     """Fetch the missing items that `source` has, and return them. Damaged items are skipped."""
-    fetched_items = [item for item in wanted if not item.is_in(store) and try_fetch(store, item, source, [])]
+    fetched_items = [item for item in wanted_items if not item.is_in(store) and try_fetch(store, item, source, [])]
     for item in fetched_items:
         record_location(database, item, str(item.path(store)))
     return fetched_items
 
 
-def try_fetch(store: Store, item: TransferItem, place: TransferPlace, refused: list[StoreError]) -> bool:
-    """Return whether the item was fetched from this place. Damaged bytes are refused and the error added to `refused`.
+def try_fetch(store: Store, item: TransferItem, place: TransferPlace, refusals: list[StoreError]) -> bool:
+    """Return whether the item was fetched from this place. Damaged bytes are refused and the error added to `refusals`.
 
     Another place may have an undamaged copy.
     """
@@ -193,7 +194,7 @@ def try_fetch(store: Store, item: TransferItem, place: TransferPlace, refused: l
             ) from error
         if is_disk_full(error):
             raise
-        refused.append(error)
+        refusals.append(error)
     return False
 
 
@@ -207,11 +208,11 @@ def fetch_item(store: Store, item: TransferItem, source: ObjectSource) -> None:
         source.get_artifact(store, item.digest)
 
 
-def iter_places(database: Database, item: TransferItem, refused: list[StoreError]) -> Iterator[TransferPlace]:
+def iter_places(database: Database, item: TransferItem, refusals: list[StoreError]) -> Iterator[TransferPlace]:
     """Yield the reachable places that are recorded for an item.
 
     Folders named in a registry are read. A bucket is read, with this user's credentials, only if the user has named it
-    on this machine before; other buckets are added to `refused`.
+    on this machine before; other buckets are added to `refusals`.
     """
     from store.places import open_place
 
@@ -224,7 +225,7 @@ def iter_places(database: Database, item: TransferItem, refused: list[StoreError
             continue
         if "://" in place_uri and not trust.is_remembered_place(place_uri):
             hint = f"if you trust that place: chessreg pull {item.digest[:8]} --from {shlex.quote(place_uri)}"
-            refused.append(StoreError(f"{item.what} is in {place_uri}, which was never used on this machine", hint))
+            refusals.append(StoreError(f"{item.what} is in {place_uri}, which was never used on this machine", hint))
             continue
         try:
             yield open_place(place_uri)
@@ -273,14 +274,16 @@ def explain_unreachable(database: Database, item: TransferItem) -> tuple[str, st
         hosts = {host for host, system in holders if not is_this_machine(host, system)}
         if item.array is not None and not hosts:
             hosts = {host for host, system in find_cache_machines(session, item) if not is_this_machine(host, system)}
-    short = item.digest[:6]
+    short_digest = item.digest[:6]
     if hosts:
         host_text = " and ".join(sorted(hosts))
         return (
-            f"{item.what} ({short}) is only on {host_text}",
+            f"{item.what} ({short_digest}) is only on {host_text}",
             f"run chessreg push {item.what.split()[-1]} --to PLACE there",
         )
-    return f"{item.what} ({short}) is registered, but no location of its bytes is known", rerun_command(database, item)
+    return f"{item.what} ({short_digest}) is registered, but no location of its bytes is known", rerun_command(
+        database, item
+    )
 
 
 def rerun_command(database: Database, item: TransferItem) -> str:
@@ -323,9 +326,9 @@ def require_bytes(database: Database, store: Store, field: str, reference: str) 
 
     Raises NotFoundError with the machine that has the bytes and a command that helps.
     """
-    missing = [item for item in list_reference_items(database, reference) if not item.is_in(store)]
+    missing_items = [item for item in list_reference_items(database, reference) if not item.is_in(store)]
     try:
-        pull_items(database, store, missing)
+        pull_items(database, store, missing_items)
     except NotFoundError as error:
         raise NotFoundError(f"{field}: {error.message}", error.hint) from error
 
@@ -364,8 +367,8 @@ def list_reference_digests(session: Session, reference: str) -> list[tuple[str, 
     return [(row.digest, f"{row.name} of run {spec_hash[26:32]}") for row in rows]
 
 
-def make_unfinished_input_error(kind: str, run_id_hex: str, tried: bool) -> BadInputError:
+def make_unfinished_input_error(kind: str, run_id_hex: str, was_tried: bool) -> BadInputError:
     """Return the error for an input run that is not complete and has no job."""
-    short = run_id_hex[-6:]
-    help = f"chessreg retry {short}" if tried else f"chessreg launch --resume {short}"
-    return BadInputError(f"{kind} {short} is not complete and has no job", help)
+    short_id = run_id_hex[-6:]
+    help = f"chessreg retry {short_id}" if was_tried else f"chessreg launch --resume {short_id}"
+    return BadInputError(f"{kind} {short_id} is not complete and has no job", help)

@@ -203,8 +203,8 @@ def read_trusted_file(path: Path) -> tuple[Path, bytes]:
     Raises NotTrustedError with the command that trusts it, and the errors of `read_code_file`.
     """
     real, content = read_code_file(path)
-    if (refused := make_refusal(real, content, "the kind")) is not None:
-        raise refused
+    if (refusal := make_refusal(real, content, "the kind")) is not None:
+        raise refusal
     return real, content
 
 

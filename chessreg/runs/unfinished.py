@@ -97,14 +97,14 @@ def copy_states(
     return carry_states(database, one, other, [UUID(hex=node.id) for node in nodes if node.noun == "run"])
 
 
-def copy_state(state: Path, there: Path) -> None:
+def copy_state(state: Path, target: Path) -> None:
     """Copy a state atomically. If the source is replaced meanwhile, the opened version is copied."""
-    part_path = there.with_suffix(".carried")
+    part_path = target.with_suffix(".carried")
     with convert_os_errors(f"copy {state}"):
         try:
             shutil.copyfile(state, part_path)
             sync_path(part_path)
-            part_path.replace(there)
-            sync_path(there.parent)
+            part_path.replace(target)
+            sync_path(target.parent)
         finally:
             discard_path(part_path)

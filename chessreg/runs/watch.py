@@ -37,8 +37,8 @@ def mark_dead_attempts(database: Database) -> int:
 
 def mark_gone_lost(database: Database, attempts: RunningAttempts) -> int:
     """Mark attempts as lost if their process has ended. Return their number."""
-    dead = [attempt.id for attempt, process in attempts if process.is_gone()]
-    return mark_lost(database, dead, tables.Cause.KILLED, GONE_MESSAGE)
+    dead_attempts = [attempt.id for attempt, process in attempts if process.is_gone()]
+    return mark_lost(database, dead_attempts, tables.Cause.KILLED, GONE_MESSAGE)
 
 
 def read_running_attempts(database: Database) -> RunningAttempts:

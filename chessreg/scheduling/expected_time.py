@@ -67,12 +67,13 @@ def estimate_time(
     spec: Spec,
     estimate: RunEstimate | None,
     units: int | None,
-    missing: int | None,
+    missing_units: int | None,
     inputs: Inputs,
     options: ExecutionOptions,
     shards: int = 1,
 ) -> ExpectedTime:
-    """Return the time of the `missing` units of a run with `units` units (None: not known before its inputs exist).
+    """Return the time of the `missing_units` units of a run with `units` units (None: not known before its inputs
+    exist).
 
     The nearest earlier attempts of the kind give the ratio of measured to counted time: the ratio that the fastest
     quarter of their work reached, because a loaded machine only makes runs slower. The time of a start does not grow
@@ -80,10 +81,10 @@ def estimate_time(
     unit, a run of unknown size per run. The devices of one run share its work equally.
     """
     shards *= count_devices(options.model_dump())
-    if missing == 0:
+    if missing_units == 0:
         return ExpectedTime(None)
     attempts = find_nearest_attempts(kind, spec, inputs)
-    if units is None or missing is None:
+    if units is None or missing_units is None:
         attempts_with_units = [each for each in attempts if each.units]
         full_times = [(_measure_seconds(each) * each.units / each.units_done, 1.0) for each in attempts_with_units]
         crowded_range = _find_crowded_range(attempts_with_units)
@@ -100,12 +101,14 @@ def estimate_time(
         if times or not attempts:
             start = find_start_time(times)
             ratio = find_fast_pace([(seconds - start, work) for seconds, work in times]) if times else 1.0
-            expected = start + counted_seconds * ratio * missing / units / shards
-            return ExpectedTime(expected, len(times), took=_find_crowded_range([each for each, _ in attempt_times]))
+            expected_seconds = start + counted_seconds * ratio * missing_units / units / shards
+            return ExpectedTime(
+                expected_seconds, len(times), took=_find_crowded_range([each for each, _ in attempt_times])
+            )
     if not attempts:
         return ExpectedTime(None)
     seconds_per_unit = find_fast_pace([(_measure_seconds(attempt), attempt.units_done) for attempt in attempts])
-    return ExpectedTime(seconds_per_unit * missing / shards, len(attempts), took=_find_crowded_range(attempts))
+    return ExpectedTime(seconds_per_unit * missing_units / shards, len(attempts), took=_find_crowded_range(attempts))
 
 
 def describe_busy_cores() -> str:

@@ -116,20 +116,20 @@ class ExpectedInputs(Inputs):
         self.of_launch: dict[str, tuple[str, str]] = {}  # name or run id → kind and spec hash
 
     def _make_run_reference(self, kind: str, reference: str) -> str:
-        expected = self._find_expected_run("run", reference)
-        if expected is None:
+        expected_run = self._find_expected_run("run", reference)
+        if expected_run is None:
             return super()._make_run_reference(kind, reference)
-        if kind not in ("run", expected[0]):
-            raise BadInputError(f"run {reference} is a {expected[0]} run, not a {kind} run")
-        return f"run:{expected[1]}"
+        if kind not in ("run", expected_run[0]):
+            raise BadInputError(f"run {reference} is a {expected_run[0]} run, not a {kind} run")
+        return f"run:{expected_run[1]}"
 
     def _resolve_checkpoint(self, reference: str) -> str:
-        expected = self._find_expected_run("checkpoint", reference)
-        if expected is None:
+        expected_run = self._find_expected_run("checkpoint", reference)
+        if expected_run is None:
             return super()._resolve_checkpoint(reference)
-        if not is_checkpoint_maker(expected[0]):
-            raise BadInputError(f"{reference} is a {expected[0]} run, which makes no checkpoint")
-        return f"run:{expected[1]}/checkpoint"
+        if not is_checkpoint_maker(expected_run[0]):
+            raise BadInputError(f"{reference} is a {expected_run[0]} run, which makes no checkpoint")
+        return f"run:{expected_run[1]}/checkpoint"
 
     def _find_expected_run(self, noun: str, reference: str) -> tuple[str, str] | None:
         """Return kind and spec hash of a run that will exist, by name or id, else None.
@@ -164,23 +164,23 @@ def plan_orders(orders: Sequence[Order], database: Database, store: Store) -> li
     for executor in dict.fromkeys(order.on for order in orders):
         open_executor(executor)
     inputs = ExpectedInputs(database, store)
-    planned: dict[str, PlannedRun] = {}
+    planned_runs: dict[str, PlannedRun] = {}
     for order in orders:
         if order.shards < 1:
             raise BadInputError(f"--shards is {order.shards}", "give 1 or more")
-        planned_run = plan_order(order, inputs, planned)
+        planned_run = plan_order(order, inputs, planned_runs)
         require_free_order_name(order, planned_run, database)
         if order.name and order.name in inputs.of_launch:
             raise BadInputError(f"two runs of this launch are named {order.name!r}")
-        planned.setdefault(planned_run.spec_hash, planned_run)
+        planned_runs.setdefault(planned_run.spec_hash, planned_run)
         for reference in filter(None, (order.name, planned_run.run_id.hex, planned_run.run_id.hex[-6:])):
             if planned_run.status != "complete":
                 inputs.of_launch[reference] = order.kind.name, planned_run.spec_hash
-    return list(planned.values())
+    return list(planned_runs.values())
 
 
-def plan_order(order: Order, inputs: ExpectedInputs, planned: dict[str, PlannedRun]) -> PlannedRun:
-    """Resolve one order. `planned` are the earlier orders of the launch by spec hash."""
+def plan_order(order: Order, inputs: ExpectedInputs, planned_runs: dict[str, PlannedRun]) -> PlannedRun:
+    """Resolve one order. `planned_runs` are the earlier orders of the launch by spec hash."""
     spec, spec_hash = resolve_and_hash(order.kind, order.spec, inputs)
     dependencies = []
     for name, reference in list_references(spec).items():
@@ -188,7 +188,7 @@ def plan_order(order: Order, inputs: ExpectedInputs, planned: dict[str, PlannedR
         with inputs.database.read() as session:
             is_made = not reference.startswith("run:") or transfer.is_finished(session, reference)
             is_expected = (
-                needed_hash in planned or queue.has_active_job(session, make_uuid(needed_hash))
+                needed_hash in planned_runs or queue.has_active_job(session, make_uuid(needed_hash))
                 if not is_made
                 else False
             )
@@ -206,12 +206,12 @@ def plan_order(order: Order, inputs: ExpectedInputs, planned: dict[str, PlannedR
             raise NotFoundError(
                 f"{name}: no run with spec {needed_hash[:12]}… is complete or launched", "launch it first"
             )
-    units = missing = None
+    units = missing_units = None
     status = "queued"
     if not dependencies:
         unit_count = count_spec_units(order.kind, spec, spec_hash, inputs)
-        units, missing = unit_count.units, len(find_missing_units(inputs, unit_count))
-        if missing:
+        units, missing_units = unit_count.units, len(find_missing_units(inputs, unit_count))
+        if missing_units:
             require_runnable(unit_count, None, inputs)
         else:
             status = "complete"
@@ -220,14 +220,14 @@ def plan_order(order: Order, inputs: ExpectedInputs, planned: dict[str, PlannedR
     with inputs.database.read() as session:
         if status != "complete" and queue.has_active_job(session, make_uuid(spec_hash)):
             status = "already_queued"
-    return PlannedRun(order, spec, spec_hash, tuple(dict.fromkeys(dependencies)), units, missing, status)
+    return PlannedRun(order, spec, spec_hash, tuple(dict.fromkeys(dependencies)), units, missing_units, status)
 
 
-def require_free_order_name(order: Order, planned: PlannedRun, database: Database) -> None:
+def require_free_order_name(order: Order, planned_run: PlannedRun, database: Database) -> None:
     """Raise BadInputError if another run has the name of the order."""
     if order.name:
         with database.read() as session:
-            names.require_free_name(session, "run", planned.run_id, order.name)
+            names.require_free_name(session, "run", planned_run.run_id, order.name)
 
 
 def launch_orders(
@@ -239,46 +239,46 @@ def launch_orders(
     a sweep is named after the settings in which it differs, such as `probe-epochs2`. Raises the errors of
     `plan_orders`.
     """
-    planned, group = plan_orders(orders, database, store), make_id()
-    for each in planned:
+    planned_runs, group = plan_orders(orders, database, store), make_id()
+    for each in planned_runs:
         publish_user_files(each.spec, Inputs(database, store))
     with database.write() as session:
         queue.lock_queue(session)
-        planned = [replace(each, status=get_current_status(session, each)) for each in planned]
-        differences = describe_differences(planned)
-        for each in planned:
+        planned_runs = [replace(each, status=get_current_status(session, each)) for each in planned_runs]
+        differences = describe_differences(planned_runs)
+        for each in planned_runs:
             name_run(session, each, differences[each.spec_hash], group)
             if each.status == "queued":
                 session.add_all(make_jobs(each, group, store, folder or Path.cwd(), differences[each.spec_hash]))
-    return group if any(each.status == "queued" for each in planned) else None, planned
+    return group if any(each.status == "queued" for each in planned_runs) else None, planned_runs
 
 
-def name_run(session: Session, planned: PlannedRun, differs: str, group: UUID) -> None:
+def name_run(session: Session, planned_run: PlannedRun, differs: str, group: UUID) -> None:
     """Name a run as ordered, or an unnamed run of a sweep after `differs`, the settings in which it differs.
 
     `group` makes the name unique if another run has it. Raises BadInputError if another run has the ordered name.
     """
-    run_id, name, now = planned.run_id, planned.order.name, names.read_name(session, "run", planned.run_id)
+    run_id, name, now = planned_run.run_id, planned_run.order.name, names.read_name(session, "run", planned_run.run_id)
     if name and name != now:
         names.require_free_name(session, "run", run_id, name)
     elif not name and not now and differs:
         suffix = re.sub(r"[^A-Za-z0-9._+-]+", "-", differs.replace("=", "")).strip("-")
-        name = f"{planned.order.kind.name}-{suffix}"[:90]
+        name = f"{planned_run.order.kind.name}-{suffix}"[:90]
         if names.find_by_name(session, "run", name):
             name = f"{name}-{group.hex[-6:]}"
     if name and name != now:
         names.add_annotation(session, "run", run_id, "name", name)
 
 
-def get_current_status(session: Session, planned: PlannedRun) -> str:
+def get_current_status(session: Session, planned_run: PlannedRun) -> str:
     """Return the status of a planned run now: another process may have queued or completed it."""
-    run = session.get(tables.Run, planned.run_id)
-    if planned.status == "complete" or (planned.missing is not None and run is not None and run.completed_at):
+    run = session.get(tables.Run, planned_run.run_id)
+    if planned_run.status == "complete" or (planned_run.missing is not None and run is not None and run.completed_at):
         return "complete"
-    return "already_queued" if queue.has_active_job(session, planned.run_id) else "queued"
+    return "already_queued" if queue.has_active_job(session, planned_run.run_id) else "queued"
 
 
-def describe_differences(planned: Sequence[PlannedRun]) -> dict[str, str]:
+def describe_differences(planned_runs: Sequence[PlannedRun]) -> dict[str, str]:
     """Return spec hash → the settings in which a run differs from others of its kind, such as `games=3`.
 
     Empty for a single run.
@@ -288,14 +288,14 @@ def describe_differences(planned: Sequence[PlannedRun]) -> dict[str, str]:
             name: format_setting(value)
             for name, value in flatten_settings(each.order.spec.model_dump(mode="json")).items()
         }
-        for each in planned
+        for each in planned_runs
     }
     values: dict[tuple[str, str], set[str]] = {}  # kind and setting → its values
-    for each in planned:
+    for each in planned_runs:
         for name, value in specs[each.spec_hash].items():
             values.setdefault((each.order.kind.name, name), set()).add(value)
     differences: dict[str, str] = {}
-    for each in planned:
+    for each in planned_runs:
         settings = specs[each.spec_hash].items()
         differing_settings = [
             f"{name}={value}" for name, value in settings if len(values[each.order.kind.name, name]) > 1
@@ -304,18 +304,18 @@ def describe_differences(planned: Sequence[PlannedRun]) -> dict[str, str]:
     return differences
 
 
-def make_jobs(planned: PlannedRun, group: UUID, store: Store, folder: Path, differs: str = "") -> list[Job]:
+def make_jobs(planned_run: PlannedRun, group: UUID, store: Store, folder: Path, differs: str = "") -> list[Job]:
     """Return one job for each shard, and one for the reduce. `differs` describes the run within its launch."""
-    order, shards = planned.order, planned.shards
+    order, shards = planned_run.order, planned_run.shards
     options, process = order.options.model_dump(mode="json"), get_this_process()
     numbers = list(range(shards)) + ([shards] if order.kind.reduce is not None else [])
     return [
         Job(
             id=make_id(),
             group_id=group,
-            run_id=planned.run_id,
+            run_id=planned_run.run_id,
             kind=order.kind.name,
-            spec_hash=planned.spec_hash,
+            spec_hash=planned_run.spec_hash,
             executor=order.on,
             host=process.host,
             system_id=process.system_id,
@@ -327,13 +327,13 @@ def make_jobs(planned: PlannedRun, group: UUID, store: Store, folder: Path, diff
             tries=0,
             detail={
                 "source": order.kind.source,
-                "spec": planned.spec.model_dump(mode="json"),
+                "spec": planned_run.spec.model_dump(mode="json"),
                 "execution_options": options,
                 "explicit": sorted(order.explicit),
                 "name": order.name,
                 "differs": differs,
-                "after": list(planned.after),
-                "units": planned.units,
+                "after": list(planned_run.after),
+                "units": planned_run.units,
                 "reduces": order.kind.reduce is not None,
                 "store": str(store.root),
                 "folder": str(get_recordable_path(folder)),
@@ -358,34 +358,36 @@ def make_jobs(planned: PlannedRun, group: UUID, store: Store, folder: Path, diff
 Row = dict[str, Any]
 
 
-def preview_run(planned: PlannedRun, database: Database, store: Store) -> Row:
+def preview_run(planned_run: PlannedRun, database: Database, store: Store) -> Row:
     """Return a planned run in numbers: rows by result table, bytes in the store, seconds, and remarks of its kind.
 
     Rows and bytes are for the whole run. `seconds` is the time for the missing units, with shards in parallel. Unknown
     values are None. A run that waits for its inputs is estimated as far as its kind can count without them.
     """
-    order, inputs = planned.order, Inputs(database, store)
-    units, missing, estimate = planned.units, planned.missing, None
+    order, inputs = planned_run.order, Inputs(database, store)
+    units, missing_units, estimate = planned_run.units, planned_run.missing, None
     with suppress(ChessregError) if units is None else nullcontext():
-        estimate = order.kind.estimate(planned.spec, inputs)
+        estimate = order.kind.estimate(planned_run.spec, inputs)
         if units is None:
-            units = missing = order.kind.units(planned.spec, inputs)
+            units = missing_units = order.kind.units(planned_run.spec, inputs)
     has_sizes = estimate is not None and bool(estimate.rows or estimate.bytes)
-    time = estimate_time(order.kind, planned.spec, estimate, units, missing, inputs, order.options, planned.shards)
+    time = estimate_time(
+        order.kind, planned_run.spec, estimate, units, missing_units, inputs, order.options, planned_run.shards
+    )
     return {
-        "run_id": planned.run_id,
+        "run_id": planned_run.run_id,
         "kind": order.kind.name,
         "name": order.name,
-        "status": planned.status,
-        "units": planned.units,
-        "missing": planned.missing,
+        "status": planned_run.status,
+        "units": planned_run.units,
+        "missing": planned_run.missing,
         "rows": dict(estimate.rows) if estimate and has_sizes else None,
         "bytes": estimate.bytes if estimate and has_sizes else None,
         "seconds": time.seconds,
         "like": time.attempts,
         "basis": time.basis,
         "determinism": order.kind.determinism,
-        "waits_for": [spec_hash[26:32] for spec_hash in planned.after],
+        "waits_for": [spec_hash[26:32] for spec_hash in planned_run.after],
         "remarks": [*inputs.remarks, *(estimate.remarks if estimate else ())],
     }
 
@@ -394,7 +396,7 @@ Settings = dict[str, Any]
 MOST_CELLS = 10_000  # each is a separate run, planned before any begins
 
 
-def combine_grid(grid: Mapping[str, Any], listed: Iterable[Mapping[str, Any]] = ()) -> list[Settings]:
+def combine_grid(grid: Mapping[str, Any], listed_settings: Iterable[Mapping[str, Any]] = ()) -> list[Settings]:
     """Return every combination of a grid's values with each of the listed settings. Dotted paths are nested settings.
 
     >>> combine_grid({"seed": [0, 1]}, [{"epochs": 2}, {"epochs": 4}])
@@ -406,12 +408,12 @@ def combine_grid(grid: Mapping[str, Any], listed: Iterable[Mapping[str, Any]] = 
     for path, choices in values.items():
         if not isinstance(choices, list) or not choices:
             raise BadInputError(f"grid: {path} is {choices!r}, not a list of values", f"{path} = [{choices!r}]")
-    listed = list(listed) or [{}]
-    count = math.prod(len(choices) for choices in values.values()) * len(listed)
+    listed_settings = list(listed_settings) or [{}]
+    count = math.prod(len(choices) for choices in values.values()) * len(listed_settings)
     if count > MOST_CELLS:
         raise BadInputError(f"{count:,} cells are more than one sweep may have ({MOST_CELLS:,})", "make parts of it")
     combinations = [dict(zip(values, choice, strict=True)) for choice in itertools.product(*values.values())]
-    return [{**flatten_settings(cell), **combination} for cell in listed for combination in combinations]
+    return [{**flatten_settings(cell), **combination} for cell in listed_settings for combination in combinations]
 
 
 def make_cell_name(name: str | None, cell: Mapping[str, Any], number: int) -> str | None:
@@ -420,8 +422,10 @@ def make_cell_name(name: str | None, cell: Mapping[str, Any], number: int) -> st
     if name is None or not cell:
         return name
     suffix = "-".join(f"{path.rpartition('.')[2]}{format_setting(value)}" for path, value in cell.items())
-    full = f"{name}-{suffix}"
-    return full if len(full) <= 100 and re.fullmatch(r"[A-Za-z0-9._+-]+", full) else f"{name}-{number + 1}"
+    full_name = f"{name}-{suffix}"
+    return (
+        full_name if len(full_name) <= 100 and re.fullmatch(r"[A-Za-z0-9._+-]+", full_name) else f"{name}-{number + 1}"
+    )
 
 
 def format_setting(value: Any) -> str:

@@ -143,14 +143,14 @@ def make_submission(database: Database, store: Store, job: Job) -> Submission:
 PLACEMENT_KEY = "placement"  # key in `Job.detail` of the placement record
 
 
-def make_placement_record(seen: SubmissionStatus) -> dict[str, str]:
+def make_placement_record(status: SubmissionStatus) -> dict[str, str]:
     """Return the part of a scheduler's answer that the registry records: `state` and the known parts of the placement.
 
     Empty if no scheduler places the submission.
     """
-    if seen.placement is None:
+    if status.placement is None:
         return {}
-    return {"state": seen.state} | {key: value for key, value in seen.placement._asdict().items() if value}
+    return {"state": status.state} | {key: value for key, value in status.placement._asdict().items() if value}
 
 
 def read_placement(job: Job) -> dict[str, str]:
@@ -167,8 +167,8 @@ def is_waiting_in_cluster(job: Job) -> bool:
 def record_placement(job: Job, record: dict[str, str]) -> None:
     """Store the placement record of a job if it has changed."""
     if record != job.detail.get(PLACEMENT_KEY, {}):
-        others = {key: value for key, value in job.detail.items() if key != PLACEMENT_KEY}
-        job.detail = {**others, PLACEMENT_KEY: record} if record else others
+        other_details = {key: value for key, value in job.detail.items() if key != PLACEMENT_KEY}
+        job.detail = {**other_details, PLACEMENT_KEY: record} if record else other_details
 
 
 def find_machine(job: Job) -> str | None:
@@ -193,9 +193,14 @@ def find_unmet_dependencies(session: Session, job: Job) -> list[tuple[str, bool]
         shards = session.scalars(
             select(Job).where(Job.group_id == job.group_id, Job.run_id == job.run_id, Job.shard < job.shards)
         ).all()
-        left = [other for other in shards if other.cause is not Cause.FINISHED]
-        if left:
-            unmet.append((f"{len(left)} of {job.shards} shards", all(can_progress(session, other) for other in left)))
+        unfinished_shards = [other for other in shards if other.cause is not Cause.FINISHED]
+        if unfinished_shards:
+            unmet.append(
+                (
+                    f"{len(unfinished_shards)} of {job.shards} shards",
+                    all(can_progress(session, other) for other in unfinished_shards),
+                )
+            )
     return unmet
 
 

@@ -55,7 +55,7 @@ def _make_row(
     job_units = select_shard_units(every - reduces, every, job.shard, job.shards) if every else range(0)
     done_units = count_done(session, job.run_id, job_units)
     state, wait_reason = find_state(session, job)
-    rate, left = measure_pace(attempt, done_units, len(job_units)) if state == "running" else (None, None)
+    rate, seconds_left = measure_pace(attempt, done_units, len(job_units)) if state == "running" else (None, None)
     placement = queue.read_placement(job)
     row = {
         "id": job.id,
@@ -73,7 +73,7 @@ def _make_row(
         "done": done_units,
         "progress": measure_progress(attempt, done_units, len(job_units)),
         "rate": rate,
-        "seconds_left": left,
+        "seconds_left": seconds_left,
         "doing": attempt.doing if attempt and state == "running" else None,
         "executor": job.executor,
         "host": job.host,
@@ -102,8 +102,8 @@ def explain_job(row: Row) -> str:
     if row["state"] == "waiting":
         reason = f": {row['reason']}" if row["reason"] else ""
         start = row["starts_at"] and datetime.fromisoformat(row["starts_at"])
-        expected = f", expected to start {start:%Y-%m-%d %H:%M} UTC" if start else ""
-        return f"waits in {get_scheduler_name(row)}{reason}{expected}"
+        start_note = f", expected to start {start:%Y-%m-%d %H:%M} UTC" if start else ""
+        return f"waits in {get_scheduler_name(row)}{reason}{start_note}"
     return (row["reason"] or row["doing"] if row["state"] == "running" else row["message"]) or ""
 
 
@@ -130,18 +130,18 @@ def find_state(session: Session, job: Job) -> tuple[str, list[str]]:
     ]
 
 
-def measure_progress(attempt: tables.Attempt | None, done: int, units: int) -> float | None:
+def measure_progress(attempt: tables.Attempt | None, done_units: int, units: int) -> float | None:
     """Return the share of the job that is done, 0 to 1: by units, and within a long unit by the attempt's progress."""
     if not units:
         return None
-    by_units = done / units
+    by_units = done_units / units
     if attempt is None or attempt.progress is None or attempt.state is not tables.AttemptState.RUNNING:
         return by_units
-    before = max(done - attempt.units_done, 0) / units  # of earlier attempts
+    before = max(done_units - attempt.units_done, 0) / units  # of earlier attempts
     return max(by_units, min(before + (1 - before) * attempt.progress, 1.0))
 
 
-def measure_pace(attempt: tables.Attempt | None, done: int, units: int) -> tuple[float | None, float | None]:
+def measure_pace(attempt: tables.Attempt | None, done_units: int, units: int) -> tuple[float | None, float | None]:
     """Return the units per second of the running attempt, and the seconds left, by the attempt's own clock.
 
     The done part of a long unit counts. `units` is the number of units of the job.
@@ -153,10 +153,12 @@ def measure_pace(attempt: tables.Attempt | None, done: int, units: int) -> tuple
         return None, None
     progress = attempt.progress or 0.0
     own_progress = progress - (attempt.progress_before or 0.0)  # without the loaded state
-    own_units = units - max(done - attempt.units_done, 0)  # units left by earlier attempts
+    own_units = units - max(done_units - attempt.units_done, 0)  # units left by earlier attempts
     rate = max(attempt.units_done, own_progress * own_units) / seconds or None
-    left = seconds * (1 - progress) / own_progress if own_progress > 0 else (units - done) / rate if rate else None
-    return rate, left
+    seconds_left = (
+        seconds * (1 - progress) / own_progress if own_progress > 0 else (units - done_units) / rate if rate else None
+    )
+    return rate, seconds_left
 
 
 def end_word(job: Job | None, cause: tables.Cause | None) -> str:
@@ -223,7 +225,7 @@ def list_foreground(session: Session) -> list[Row]:
     rows: list[Row] = []
     for attempt, run, host in attempts:
         done_units = count_done(session, run.id)
-        rate, left = measure_pace(attempt, done_units, run.units)
+        rate, seconds_left = measure_pace(attempt, done_units, run.units)
         rows.append(
             {
                 "id": None,
@@ -240,7 +242,7 @@ def list_foreground(session: Session) -> list[Row]:
                 "done": done_units,
                 "progress": measure_progress(attempt, done_units, run.units),
                 "rate": rate,
-                "seconds_left": left,
+                "seconds_left": seconds_left,
                 "doing": attempt.doing,
                 "executor": attempt.executor,
                 "host": host,
@@ -262,13 +264,13 @@ def list_ended(session: Session, since: datetime) -> list[Row]:
     finished nor was ended by a user).
     """
     newest_first = (Attempt.ended_at.desc(), Attempt.id)
-    newest = select(Attempt.id).where(Attempt.ended_at > since).order_by(*newest_first).limit(2 * MAX_ROWS)
+    newest_ids = select(Attempt.id).where(Attempt.ended_at > since).order_by(*newest_first).limit(2 * MAX_ROWS)
     query = (  # sorts ids, not whole rows
         select(Attempt, Run, Machine.host, Job)
         .join(Run, Run.id == Attempt.run_id)
         .join(Machine, Machine.id == Attempt.machine_id, isouter=True)
         .join(Job, Job.id == Attempt.job_id, isouter=True)
-        .where(Attempt.id.in_(newest))
+        .where(Attempt.id.in_(newest_ids))
         .order_by(*newest_first)
     )
     has_ended_attempt = exists().where(Attempt.job_id == Job.id, Attempt.ended_at > since)

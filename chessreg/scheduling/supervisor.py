@@ -115,8 +115,8 @@ class Supervisor:
     def pause(self, seconds: float) -> None:
         """Sleep for `seconds`, or until a signal."""
         deadline = time.monotonic() + seconds
-        while not self.stopping and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, 0.1))
+        while not self.stopping and (seconds_left := deadline - time.monotonic()) > 0:
+            time.sleep(min(seconds_left, 0.1))
 
     def run_once(self) -> bool:
         """Run the loop once. Return whether any job is running or may still start."""
@@ -173,10 +173,10 @@ class Supervisor:
         groups: dict[tuple[int, UUID, UUID, str], list[Job]] = {}
         for job in ready_jobs:  # in order of priority, then age
             groups.setdefault((-job.priority, job.group_id, job.run_id, job.executor), []).append(job)
-        full: set[tuple[str, bool]] = set()
+        full_executors: set[tuple[str, bool]] = set()
         for (_, _, _, executor_name), jobs in groups.items():
             room = executor_name, jobs[0].detail["execution_options"].get("device") == "cpu"
-            if room in full:
+            if room in full_executors:
                 continue
             try:
                 handles = self.get_executor(executor_name).submit(
@@ -196,7 +196,7 @@ class Supervisor:
                     )
             self.note_started()
             if len(handles) < len(jobs):
-                full.add(room)
+                full_executors.add(room)
 
     def refuse(self, jobs: list[Job], error: ChessregError) -> None:
         """End jobs that can never start, with the executor's message."""
@@ -208,8 +208,8 @@ class Supervisor:
 
     def has_space(self, job: Job) -> bool:
         """Return whether the disk that was full for this job has space again. True if this machine cannot see it."""
-        full = self._full.get(job.id)
-        if full is not None and not full.has_space():
+        full_record = self._full.get(job.id)
+        if full_record is not None and not full_record.has_space():
             return False
         self._full.pop(job.id, None)
         return True
@@ -228,10 +228,10 @@ class Supervisor:
 
     # -- polling and settling -------------------------------------------------------------------------------------
 
-    def poll_jobs(self, running: list[Job]) -> bool:
+    def poll_jobs(self, running_jobs: list[Job]) -> bool:
         """Poll running jobs, record their placements, cancel and settle them. Return whether any has ended."""
         by_executor: dict[str, list[Job]] = {}
-        for job in running:
+        for job in running_jobs:
             by_executor.setdefault(job.executor, []).append(job)
         ended_jobs: list[tuple[Job, SubmissionStatus]] = []
         placements: dict[UUID, dict[str, str]] = {}
@@ -262,20 +262,20 @@ class Supervisor:
                 self.record_end(job, seen_job)
         return bool(ended_jobs)
 
-    def record_end(self, job: Job, seen: SubmissionStatus) -> None:
+    def record_end(self, job: Job, status: SubmissionStatus) -> None:
         """Record the end of an attempt, from the worker's report and the executor's status, and requeue it if
         appropriate."""
         folder = queue.get_job_folder(self.store, job)
-        if seen.exit_code == worker.BUSY_STATUS and (process := worker.read_json_or_none(folder / "process.json")):
+        if status.exit_code == worker.BUSY_STATUS and (process := worker.read_json_or_none(folder / "process.json")):
             self.adopt(job, process)
             return
         outcome = worker.read_json_or_none(folder / "outcome.json")
         if outcome is not None and outcome.get("try") != job.tries:
             outcome = None
-        cause, message, code = judge_end(seen, outcome)
-        full = (outcome or {}).get("full")
+        cause, message, code = judge_end(status, outcome)
+        full_record = (outcome or {}).get("full")
         if outcome is None and code == worker.NO_SPACE_STATUS:
-            full = str(self.store.root)
+            full_record = str(self.store.root)
         process = worker.read_json_or_none(folder / "process.json")
         attempt = process and process.get("try") == job.tries and process.get("attempt")
         if attempt and (outcome is None or (cause in EXECUTOR_CAUSES and outcome["cause"] == "killed")):
@@ -294,9 +294,9 @@ class Supervisor:
                 queue.requeue_job(now, message or "preempted, queued again")
             elif cause is Cause.WALLTIME and has_progressed:
                 queue.requeue_job(now, f"{message}: resumes")
-            elif full:
-                self._full[job.id] = FullDisk(Path(full))
-                queue.requeue_job(now, f"waits for space: {DISK_FULL} at {full}")
+            elif full_record:
+                self._full[job.id] = FullDisk(Path(full_record))
+                queue.requeue_job(now, f"waits for space: {DISK_FULL} at {full_record}")
             elif cause is Cause.KILLED and self.stopping:
                 queue.requeue_job(now, "the supervisor was stopped")
             else:
@@ -413,8 +413,8 @@ def main(root: Path, idle: float = IDLE_TIMEOUT_S) -> int:
         while presence.hold():
             supervisor = Supervisor(database, store, idle=idle)
 
-            def request_stop(number: int, frame: Any, who: Supervisor = supervisor) -> None:
-                who.stopping = True
+            def request_stop(number: int, frame: Any, stopped_supervisor: Supervisor = supervisor) -> None:
+                stopped_supervisor.stopping = True
 
             signal.signal(signal.SIGTERM, request_stop)
             signal.signal(signal.SIGINT, request_stop)
@@ -435,18 +435,18 @@ def main(root: Path, idle: float = IDLE_TIMEOUT_S) -> int:
 EXECUTOR_CAUSES = (Cause.PREEMPTED, Cause.WALLTIME, Cause.OOM)  # causes that the executor knows better than the worker
 
 
-def judge_end(seen: SubmissionStatus, outcome: dict[str, Any] | None) -> tuple[Cause, str | None, int | None]:
+def judge_end(status: SubmissionStatus, outcome: dict[str, Any] | None) -> tuple[Cause, str | None, int | None]:
     """Return cause, message and exit code of an attempt, from the executor's status and the worker's report."""
     if outcome is None:
-        cause = seen.cause or (Cause.FINISHED if seen.exit_code == 0 else Cause.FAILED)
+        cause = status.cause or (Cause.FINISHED if status.exit_code == 0 else Cause.FAILED)
         if cause is Cause.FINISHED:  # a finished worker writes a report
-            return Cause.LOST, "it ended without a report", seen.exit_code
-        return cause, seen.message or f"it ended with exit status {seen.exit_code}", seen.exit_code
+            return Cause.LOST, "it ended without a report", status.exit_code
+        return cause, status.message or f"it ended with exit status {status.exit_code}", status.exit_code
     cause = Cause(outcome["cause"])
     if outcome.get("limit") and cause is Cause.KILLED:
         return Cause.WALLTIME, "stopped before its time limit", outcome["exit_code"]
-    if seen.cause in EXECUTOR_CAUSES and cause is Cause.KILLED:
-        return seen.cause, seen.message, seen.exit_code or outcome["exit_code"]
+    if status.cause in EXECUTOR_CAUSES and cause is Cause.KILLED:
+        return status.cause, status.message, status.exit_code or outcome["exit_code"]
     return cause, outcome["message"], outcome["exit_code"]
 
 

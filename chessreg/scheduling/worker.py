@@ -108,7 +108,7 @@ def run_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict
         attempt.append(started)
         write_record(folder / "process.json", {**here, "try": order["try"], "attempt": started.id.hex})
 
-    cause, message, code, full = "finished", None, 0, None
+    cause, message, code, full_record = "finished", None, 0, None
     warnings: list[int] = []
 
     def stop_before_limit(number: int, frame: Any) -> None:
@@ -122,12 +122,12 @@ def run_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict
     except KeyboardInterrupt:
         cause, message, code = "killed", "interrupted", 130
     except (ChessregError, StoreError) as error:
-        full = find_full_disk(error, order)
-        hint = f" ({error.hint})" if error.hint and not full else ""
+        full_record = find_full_disk(error, order)
+        hint = f" ({error.hint})" if error.hint and not full_record else ""
         cause, message, code = "failed", error.message + hint, error.exit_code
     except BaseException as error:
         traceback.print_exc()
-        full = find_full_disk(error, order)
+        full_record = find_full_disk(error, order)
         custom_kind = find_custom_kind(error)
         origin = (
             f" (your kind {custom_kind.name} raised it: {custom_kind.file}, line {custom_kind.line})"
@@ -140,8 +140,8 @@ def run_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict
     return {
         "cause": cause,
         "message": message,
-        "exit_code": NO_SPACE_STATUS if full else code,
-        "full": full,
+        "exit_code": NO_SPACE_STATUS if full_record else code,
+        "full": full_record,
         "limit": bool(warnings),
         "attempt": attempt[0].id.hex if attempt else None,
         "units_done": attempt[0].task.units_done if attempt else 0,
@@ -184,19 +184,19 @@ def do_shard(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) 
                     )
                 units = resolved_spec.units - (kind.reduce is not None)
                 shard_units = select_shard_units(units, resolved_spec.units, order["shard"], order["shards"])
-                missing = [unit for unit in find_missing_units(inputs, resolved_spec) if unit in shard_units]
-                if not missing:
+                missing_units = [unit for unit in find_missing_units(inputs, resolved_spec) if unit in shard_units]
+                if not missing_units:
                     write_log("nothing is missing")
                     return False
                 require_runnable(resolved_spec, None, inputs)
                 break
             except ServerUnreachableError as error:  # during a transaction: repeat it once the server responds
                 write_log(error.message)
-        write_log(f"{len(missing)} of {len(shard_units)} units to do; {describe_grants(grants)}")
+        write_log(f"{len(missing_units)} of {len(shard_units)} units to do; {describe_grants(grants)}")
         log = os.environ.get("CHESSREG_JOB_LOG") or str(folder / "log.txt")
         origin = AttemptOrigin(order["executor"], UUID(order["job"]), log, granted=grants, ingests=False)
         attempt = RunAttempt(
-            resolved_spec, options, inputs, tuple(order["explicit"]), missing, make_progress_logger(), origin
+            resolved_spec, options, inputs, tuple(order["explicit"]), missing_units, make_progress_logger(), origin
         )
         begun(attempt)
         return attempt.execute()

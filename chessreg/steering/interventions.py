@@ -70,10 +70,10 @@ class InterventionSettings(Settings):
     def _check_settings(self) -> Self:
         """Refuse settings without effect, because two specs of the same experiment must not differ."""
         fields = type(self).model_fields
-        changed = [name for name, field in fields.items() if getattr(self, name) != field.default]
-        if self.vector is None and changed:
+        changed_fields = [name for name, field in fields.items() if getattr(self, name) != field.default]
+        if self.vector is None and changed_fields:
             raise BadInputError(
-                f"intervention.{changed[0]} is set, but --intervention.vector is missing",
+                f"intervention.{changed_fields[0]} is set, but --intervention.vector is missing",
                 "give --intervention.vector RUN",
             )
         if self.vector is not None and self.scale == 0:
@@ -193,9 +193,11 @@ def select_vector_rows(
     assert settings.vector is not None
     run = inputs.run(settings.vector, "vector")
     by_layer = read_vector_rows(inputs, settings.vector)
-    if missing := [layer for layer in settings.layers if layer not in by_layer]:
+    if missing_layers := [layer for layer in settings.layers if layer not in by_layer]:
         layer_list = ", ".join(map(str, sorted(by_layer)))
-        raise NotFoundError(f"vector run {run.id.hex[-6:]} has no layer {missing[0]}", f"its layers are {layer_list}")
+        raise NotFoundError(
+            f"vector run {run.id.hex[-6:]} has no layer {missing_layers[0]}", f"its layers are {layer_list}"
+        )
     if any(row.checkpoint_id != checkpoint.id for row in by_layer.values()):
         raise BadInputError(
             f"vector run {run.id.hex[-6:]} was computed on another checkpoint",

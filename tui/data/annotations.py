@@ -27,12 +27,12 @@ def toggle_annotation(sql: SqlSession, noun: str, ids: Sequence[UUID], word: str
     Returns whether they have it now.
     """
     annotated_ids = find_annotated(sql, noun, word, ids)
-    missing = [id for id in ids if id not in annotated_ids]
-    for id in missing:
+    missing_ids = [id for id in ids if id not in annotated_ids]
+    for id in missing_ids:
         names.add_annotation(sql, noun, id, word)
-    for id in ids if not missing else ():
+    for id in ids if not missing_ids else ():
         names.withdraw_annotations(sql, noun, id, word)
-    return bool(missing)
+    return bool(missing_ids)
 
 
 def annotate_targets(sql: SqlSession, noun: str, ids: Sequence[UUID], word: str, text: str) -> None:

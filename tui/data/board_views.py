@@ -61,10 +61,12 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
         from chessreg.entities.dataset import build_dataset_frames
 
         views = build_dataset_frames(session.inputs, row["dataset_id"].hex, row["unit"])
-        newest = find_newest_checkpoint(session)
-        checkpoint_name = name_checkpoint(session, newest)
+        newest_checkpoint = find_newest_checkpoint(session)
+        checkpoint_name = name_checkpoint(session, newest_checkpoint)
         pgn = format_dataset_game(row, views[-1]) if views[-1].moves else ""
-        return Boards(dict(row), views, row["run"], "dataset", pgn=pgn, checkpoint=newest, model=checkpoint_name)
+        return Boards(
+            dict(row), views, row["run"], "dataset", pgn=pgn, checkpoint=newest_checkpoint, model=checkpoint_name
+        )
     run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
     with session.database.read() as sql:
         run = sql.get(tables.Run, run_id)
@@ -343,15 +345,15 @@ def load_sides(session: Session, row: Mapping[str, Any], chosen: int) -> Sides |
 
     run_id, unit = UUID(str(row["run_id"])), int(row["unit"])
     with session.database.read() as sql:
-        others = find_partners(sql, run_id, unit)
-        run_names = name_runs(sql, {run_id, *(partner.run_id for partner in others)})
-    if not others:
+        partners = find_partners(sql, run_id, unit)
+        run_names = name_runs(sql, {run_id, *(partner.run_id for partner in partners)})
+    if not partners:
         return None
-    chosen %= len(others)
-    partner = others[chosen]
+    chosen %= len(partners)
+    partner = partners[chosen]
     pair = read_game_pair(session.database, (run_id, unit), (partner.run_id, partner.unit))
-    both = [
+    sides = [
         Side(run_names[game.game.run_id], game.game.run_id, game.game.unit, game.board_views(), game.move_limit_ply)
         for game in (pair.one, pair.other)
     ]
-    return Sides((both[0], both[1]), others, chosen, pair.parts, pair.as_row()["moves"])
+    return Sides((sides[0], sides[1]), partners, chosen, pair.parts, pair.as_row()["moves"])

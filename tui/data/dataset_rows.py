@@ -54,11 +54,11 @@ class DatasetPages:
         self,
         parts: Sequence[tuple[UUID, str, DatasetFile]],
         places: Sequence[np.ndarray] | None = None,
-        merged: tuple[np.ndarray, np.ndarray] | None = None,
+        merged_orders: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> None:
-        self.parts, self.places, self.merged = parts, places, merged
+        self.parts, self.places, self.merged = parts, places, merged_orders
         sizes = [games.total for _, _, games in parts] if places is None else [len(each) for each in places]
-        self.count = sum(sizes) if merged is None else len(merged[0])
+        self.count = sum(sizes) if merged_orders is None else len(merged_orders[0])
         self._starts = list(accumulate(sizes, initial=0))
 
     def read_page(self, number: int) -> Sequence[Row]:
@@ -110,7 +110,7 @@ class DatasetPages:
             values = column(view.sort)
             are_all_rows = values is None or len(places[-1]) == len(values)
             keys.append(values if are_all_rows else values.take(make_arrow_indices(places[-1])))
-        return DatasetPages(self.parts, merged=merge_orders(places, keys, view))
+        return DatasetPages(self.parts, merged_orders=merge_orders(places, keys, view))
 
     def _iter_matches(self, view: View) -> Iterator[Pages | None]:
         """Yield the matching rows of some row groups at a time, with a pause after each."""

@@ -228,17 +228,19 @@ def load_job(session: Session, job_id: UUID) -> JobView:
         record = sql.get(Job, job_id)
         if record is None:
             raise NotFoundError(f"job {job_id.hex[-6:]} was not found", "chessreg jobs")
-        full = status.read_full_row(sql, record)
+        full_row = status.read_full_row(sql, record)
         query = select(Job).where(Job.group_id == record.group_id, Job.run_id == record.run_id).order_by(Job.shard)
         shards = status.read_job_rows(sql, sql.scalars(query).all())
         log = find_log(session.store, record)
-    settings = list_effective_settings(full["kind"], full["spec"]) | flatten_settings(full["execution_options"])
+    settings = list_effective_settings(full_row["kind"], full_row["spec"]) | flatten_settings(
+        full_row["execution_options"]
+    )
     results = find_first_results(session, record.run_id)
     if log is not None:
-        has_failed = full["state"] in status.FINAL_STATES and full["state"] not in ("complete", "cancelled")
-        reason = find_failure_reason(log, full["message"] or "") if has_failed else ""
-        return JobView(full, settings, shards, log, "", reason, results)
-    return JobView(full, settings, shards, None, status.explain_missing_log(full))
+        has_failed = full_row["state"] in status.FINAL_STATES and full_row["state"] not in ("complete", "cancelled")
+        reason = find_failure_reason(log, full_row["message"] or "") if has_failed else ""
+        return JobView(full_row, settings, shards, log, "", reason, results)
+    return JobView(full_row, settings, shards, None, status.explain_missing_log(full_row))
 
 
 def read_log_end(session: Session, job_id: UUID, lines: int) -> list[str]:
@@ -442,13 +444,13 @@ def add_placements(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
     places = {
         (run_id, job_id): (parse_gpu_numbers(options), host) for run_id, job_id, options, host in sql.execute(query)
     }
-    left = {row["run_id"].hex[-6:]: row["seconds_left"] for row in going}
+    seconds_left = {row["run_id"].hex[-6:]: row["seconds_left"] for row in going}
     names_by_id = {row["run_id"].hex[-6:]: row["name"] for row in going}
     rows, now = list[Row](), get_utc_now()
     for row in going:
         machine_name = row.get("machine") if row["state"] == "running" else None
         gpus, host = places.get((row["run_id"], row["id"]), ((), machine_name))
-        waits = [left.get(what.rpartition(" ")[2]) for what in row["waits_for"]]
+        waits = [seconds_left.get(what.rpartition(" ")[2]) for what in row["waits_for"]]
         run_names = [names_by_id.get(what.rpartition(" ")[2]) or what for what in row["waits_for"]]
         known_waits = [seconds for seconds in waits if seconds is not None]
         starts_in = max(known_waits) if known_waits and len(known_waits) == len(waits) else None
@@ -485,11 +487,11 @@ def list_hosts(sql: SqlSession) -> list[Row]:
     """
     hosts: dict[str, dict[str, Any]] = {}
     for row in read.list_machines(sql):
-        newest = hosts.setdefault(row["host"], {**row, "running": 0, "runs": 0})
-        newest["running"] += row["running"]
-        newest["runs"] += row["runs"]
-        if newest["load"] is None:
-            newest |= {key: row[key] for key in ("load", "load_at")}
+        newest_host = hosts.setdefault(row["host"], {**row, "running": 0, "runs": 0})
+        newest_host["running"] += row["running"]
+        newest_host["runs"] += row["runs"]
+        if newest_host["load"] is None:
+            newest_host |= {key: row[key] for key in ("load", "load_at")}
     attempt = tables.Attempt
     checked_in = exists().where(attempt.job_id == Job.id, attempt.state == tables.AttemptState.RUNNING)
     starting_jobs = select(MACHINE, func.count()).where(RUNNING, ~checked_in, MACHINE.is_not(None)).group_by(MACHINE)
@@ -504,10 +506,10 @@ def load_home(session: Session, since: datetime) -> HomeSnapshot:
     """Read the home screen: counts, jobs, machines, curves of running jobs, and runs that ended after `since`."""
     noun_counts, job_counts = count_nouns(session), count_jobs(session)
     with session.database.read() as sql:
-        newest, foreground = list_hosts(sql), len(status.list_foreground(sql))
+        newest_hosts, foreground = list_hosts(sql), len(status.list_foreground(sql))
         active_jobs, ended_jobs = add_placements(sql, status.list_active(sql)), status.list_ended(sql, since)
         curves = list[Curve]()
         for row in {row["run_id"]: row for row in active_jobs if row["state"] == "running"}.values():
             if len(curves) < MAX_HOME_CURVES and (curve := measures.read_curve(sql, row["run_id"])) is not None:
                 curves.append(Curve(row["name"] or row["title"], curve[0], curve[1]))
-        return HomeSnapshot(noun_counts, job_counts, foreground, active_jobs, newest, ended_jobs, curves)
+        return HomeSnapshot(noun_counts, job_counts, foreground, active_jobs, newest_hosts, ended_jobs, curves)

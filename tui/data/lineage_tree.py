@@ -32,7 +32,7 @@ def build_lineage_trees(session: Session, noun: str, id: str) -> Trees:
         return Trees(build_described_tree(sql, node, up=True), build_described_tree(sql, node, up=False))
 
 
-def list_tree_lines(trees: Trees, ways: Collection[str], folded: Collection[str]) -> list[Row]:
+def list_tree_lines(trees: Trees, ways: Collection[str], folded_keys: Collection[str]) -> list[Row]:
     """Return one row per visible node of the trees named in `ways` (`up`, `down`).
 
     `key` is the path of the node in its tree. `below` is the number of nodes hidden by folding this one.
@@ -40,20 +40,20 @@ def list_tree_lines(trees: Trees, ways: Collection[str], folded: Collection[str]
     rows: list[Row] = []
     for way in WAY_LABELS:
         if way in ways:
-            rows += iter_branch_lines(getattr(trees, way), way, folded, "", "", way)
+            rows += iter_branch_lines(getattr(trees, way), way, folded_keys, "", "", way)
     return rows
 
 
 def iter_branch_lines(
-    branch: Branch, way: str, folded: Collection[str], guide: str, under: str, key: str
+    branch: Branch, way: str, folded_keys: Collection[str], guide: str, under: str, key: str
 ) -> Iterator[Row]:
-    """Yield the lines of a branch and of those below it, with tree guides. Branches whose key is in `folded` yield one
-    line.
+    """Yield the lines of a branch and of those below it, with tree guides. Branches whose key is in `folded_keys` yield
+    one line.
 
     `way` is `up` or `down`, `guide` is drawn before the branch's own line, `under` before the lines below it, and `key`
     identifies the branch.
     """
-    closed = key in folded and bool(branch.branches)
+    is_closed = key in folded_keys and bool(branch.branches)
     yield {
         "way": WAY_LABELS[way],
         "key": key,
@@ -62,16 +62,16 @@ def iter_branch_lines(
         "noun": branch.node.noun,
         "id": branch.node.id,
         "again": branch.again,
-        "below": count_descendants(branch) if closed else 0,
+        "below": count_descendants(branch) if is_closed else 0,
         "folds": bool(branch.branches),
         **branch.facts,
     }
-    if closed:
+    if is_closed:
         return
     for number, inner in enumerate(branch.branches):
         last = number == len(branch.branches) - 1
         guides = under + ("└── " if last else "├── "), under + ("    " if last else "│   ")
-        yield from iter_branch_lines(inner, way, folded, *guides, f"{key}/{number}")
+        yield from iter_branch_lines(inner, way, folded_keys, *guides, f"{key}/{number}")
 
 
 def count_descendants(branch: Branch) -> int:

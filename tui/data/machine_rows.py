@@ -39,9 +39,9 @@ class Loads:
         return show.draw_sparkline(shares[-width:], width, 0, 1) if len(shares) > 1 else ""
 
 
-def compute_memory_share(taken: Mapping[str, Any]) -> float | None:
+def compute_memory_share(memory: Mapping[str, Any]) -> float | None:
     """Return the used share of a memory, or None if it is unknown."""
-    used_bytes, total = taken["memory_used_bytes"], taken["memory_bytes"]
+    used_bytes, total = memory["memory_used_bytes"], memory["memory_bytes"]
     return used_bytes / total if used_bytes is not None and total else None
 
 
@@ -134,11 +134,11 @@ def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loa
             "device": "cpu",
             "past": loads.draw_loads("CPU", 12),
         }
-        others = [
+        other_lines = [
             {**make_blank_line(host, ""), "id": f"{host} {n}"} | make_job_cells([job])
             for n, job in enumerate(host_jobs[1:])
         ]
-        return [first | make_job_cells(host_jobs[:1]), *others]
+        return [first | make_job_cells(host_jobs[:1]), *other_lines]
     labels = [show.format_host(host)]
     if len(gpus) > 3:
         labels.append(f"{len(gpus)} × {gpus[0]['name'].removeprefix('NVIDIA ')}")

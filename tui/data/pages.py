@@ -59,9 +59,9 @@ class JoinedPages:
     FIRST, STEP, PAUSES = 10 * PAGE_ROWS, 500_000, 8  # rows, and pauses within one call of `count_more`
     STRETCH = 50_000  # rows that a source scans before a pause, in about 0.1 s
 
-    def __init__(self, parts: Iterable[Pages | None], narrow: Callable[[View], Pages]) -> None:
+    def __init__(self, parts: Iterable[Pages | None], narrow_part: Callable[[View], Pages]) -> None:
         self._left: Iterator[Pages | None] | None = iter(parts)
-        self.narrow = narrow
+        self.narrow = narrow_part
         self._parts, self._starts = list[Pages](), [0]
         self._counting = threading.Lock()
         self.complete = False
@@ -77,29 +77,29 @@ class JoinedPages:
         After an error of a source, which is raised, counting ends.
         """
         with self._counting:
-            target_count, left = self.count + rows, self._left
+            target_count, remaining_parts = self.count + rows, self._left
             self._left = None
-            while left is not None and self.count < target_count and pauses:
+            while remaining_parts is not None and self.count < target_count and pauses:
                 try:
-                    part = next(left)
+                    part = next(remaining_parts)
                 except StopIteration:
-                    self.complete, left = True, None
+                    self.complete, remaining_parts = True, None
                     break
                 if part is None:
                     pauses -= 1
                 elif part.count:
                     self._parts.append(part)
                     self._starts.append(self.count + part.count)
-            self._left = left
-            return left is not None
+            self._left = remaining_parts
+            return remaining_parts is not None
 
     def read_page(self, number: int) -> Sequence[Row]:
         at, end = number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, self.count)
         page: list[Row] = []
         while 0 <= at < end:
             part = bisect_right(self._starts, at) - 1
-            inner, skipped = divmod(at - self._starts[part], PAGE_ROWS)
-            rows = self._parts[part].read_page(inner)[skipped : skipped + end - at]
+            inner, skipped_rows = divmod(at - self._starts[part], PAGE_ROWS)
+            rows = self._parts[part].read_page(inner)[skipped_rows : skipped_rows + end - at]
             if not rows:
                 break  # rows were removed after counting
             page += rows

@@ -58,11 +58,11 @@ def parse_scope(scope_text: str) -> dict[str, Any]:
     return values | ({"where": conditions[0].strip()} if conditions else {})
 
 
-def make_scope_of_text(scope_text: str, partial: bool = False) -> Scope:
+def make_scope_of_text(scope_text: str, is_partial: bool = False) -> Scope:
     """Return the scope of a text. Raises BadInputError."""
     from chessreg.queries.scope import Scope
 
-    return Scope.from_options(parse_scope(scope_text) | ({"partial": True} if partial else {}))
+    return Scope.from_options(parse_scope(scope_text) | ({"partial": True} if is_partial else {}))
 
 
 def format_scope_options(scope_text: str) -> str:
@@ -89,10 +89,10 @@ def list_scope_words(session: Session) -> list[str]:
     from chessreg.registry.tables import Annotation, AnnotationWord, Machine, Run
 
     with session.database.read() as sql:
-        newest = sql.scalars(select(Run.id).order_by(Run.created_at.desc()).limit(MAX_OFFERED_RUNS)).all()
+        newest_runs = sql.scalars(select(Run.id).order_by(Run.created_at.desc()).limit(MAX_OFFERED_RUNS)).all()
         names_by_noun = {
             "checkpoint": names.read_noun_names(sql, "checkpoint"),
-            "run": names.read_names_of(sql, "run", newest),
+            "run": names.read_names_of(sql, "run", newest_runs),
         }
         words = [f"{noun}:{name}" for noun, names_by_id in names_by_noun.items() for name in names_by_id.values()]
         is_tag = Annotation.noun.in_(names_by_noun), Annotation.word == AnnotationWord.TAG
@@ -102,7 +102,7 @@ def list_scope_words(session: Session) -> list[str]:
     return [*sorted(words), "partial", "since:7d", "where:"]
 
 
-def complete_scope(scope_text: str, known: list[str]) -> str | None:
+def complete_scope(scope_text: str, known_words: list[str]) -> str | None:
     """Return the text with its last word completed, or None if nothing matches or a condition is being typed.
 
     >>> complete_scope("partial check", ["checkpoint:a", "checkpoint:b"])
@@ -111,7 +111,7 @@ def complete_scope(scope_text: str, known: list[str]) -> str | None:
     before, _, last = scope_text.rpartition(" ")
     if not last or WHERE_PATTERN.search(scope_text):
         return None
-    match = next((word for word in known if word.startswith(last) and word != last), None)
+    match = next((word for word in known_words if word.startswith(last) and word != last), None)
     return f"{before} {match}".lstrip() if match else None
 
 
@@ -155,15 +155,15 @@ class ScreenQuestion:
     @property
     def options(self) -> str:
         """The options on the command line, each preceded by a space."""
-        partial = " --partial" if self.partial and "--partial" not in format_scope_options(self.scope) else ""
+        partial_option = " --partial" if self.partial and "--partial" not in format_scope_options(self.scope) else ""
         scoring = f" --scoring {self.scoring}" if self.scoring != "paper" else ""
-        return format_scope_options(self.scope) + partial + scoring
+        return format_scope_options(self.scope) + partial_option + scoring
 
     @property
     def command(self) -> str:
         """The command that prints the answer."""
-        how = (" --published" if self.published else "") + (" --wide" if self.wide else "")
-        return f"chessreg query {shlex.quote(self.title)}{self.options}{how}"
+        table_options = (" --published" if self.published else "") + (" --wide" if self.wide else "")
+        return f"chessreg query {shlex.quote(self.title)}{self.options}{table_options}"
 
 
 def search_catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
@@ -330,9 +330,9 @@ def align_intervals(lines: Sequence[Sequence[str]]) -> list[list[str]]:
         parts = [cell.partition(" [") for cell in cells]
         if any(bracket for _, bracket, _ in parts):
             value_width = max(len(value) for value, _, _ in parts)
-            rest = max(len(bracket + interval) for _, bracket, interval in parts)
+            bracket_cells = max(len(bracket + interval) for _, bracket, interval in parts)
             cells = tuple(
-                f"{value:>{value_width}}{bracket + interval:<{rest}}" if value else ""
+                f"{value:>{value_width}}{bracket + interval:<{bracket_cells}}" if value else ""
                 for value, bracket, interval in parts
             )
         columns.append(cells)

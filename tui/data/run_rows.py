@@ -31,10 +31,10 @@ def list_run_pages(
     """
     run = tables.Run
     with session.database.read() as sql:
-        stale = lineage.find_stale_runs(sql)
+        stale_runs = lineage.find_stale_runs(sql)
 
         def make_rows(sql: SqlSession, records: Sequence[tables.Run]) -> list[Row]:
-            return make_run_rows(sql, records, stale, metrics)
+            return make_run_rows(sql, records, stale_runs, metrics)
 
         conditions = run_filter.filter_conditions(sql, text)
         if sort != run_filter.NEWEST_FIRST:
@@ -100,17 +100,17 @@ def list_metric_names(session: Session, ids: Sequence[UUID]) -> list[str]:
 
 
 def make_run_rows(
-    sql: SqlSession, records: Sequence[tables.Run], stale: Collection[UUID], metrics: Sequence[str] = ()
+    sql: SqlSession, records: Sequence[tables.Run], stale_runs: Collection[UUID], metrics: Sequence[str] = ()
 ) -> list[Row]:
     """Return the rows that `chessreg runs list` shows for these runs; no other run is read.
 
-    `stale` are the ids of stale runs, and `metrics` the metrics whose last values are added.
+    `stale_runs` are the ids of stale runs, and `metrics` the metrics whose last values are added.
     """
     ids = [record.id for record in records]
     shorts, last = identity.shorten_ids(ids), run_filter.read_last_metrics(sql, ids, metrics) if metrics else {}
     return [
         {**row, "short": shorts[row["id"].hex], "metrics": last.get(row["id"], {})}
-        for row in read.read_run_rows(sql, ids, stale=stale)
+        for row in read.read_run_rows(sql, ids, stale_runs=stale_runs)
     ]
 
 

@@ -93,8 +93,8 @@ def summarize_layers(sql: SqlSession, run_id: UUID) -> Summary:
             row |= {split: float(correct) / float(n), f"{split} n": int(n)}
     if len(layers) > 1:
         chosen_on = "validation" if "validation" in splits else next(iter(splits))
-        best = max(layers.values(), key=lambda row: row.get(chosen_on, 0.0))
-        best["chosen"] = f"best on {chosen_on}"
+        best_layer = max(layers.values(), key=lambda row: row.get(chosen_on, 0.0))
+        best_layer["chosen"] = f"best on {chosen_on}"
     accuracies = [make_share_column(split, f"{split} accuracy %") for split in splits]
     counts = [make_count_column(f"{split} n", f"{split} predictions") for split in splits]
     chosen_column = TableColumn("chosen", "", text=lambda row: row.get("chosen", ""))

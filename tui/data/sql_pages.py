@@ -46,30 +46,30 @@ class KeysetPages:
         self.count = count
 
     def read_page(self, number: int) -> Sequence[Row]:
-        wanted = min(PAGE_ROWS, self.count - number * PAGE_ROWS)
-        if number < 0 or wanted <= 0:
+        wanted_rows = min(PAGE_ROWS, self.count - number * PAGE_ROWS)
+        if number < 0 or wanted_rows <= 0:
             return []
-        begin = max((known for known in list(self._starts) if known <= number), default=0)
+        begin = max((known_page for known_page in list(self._starts) if known_page <= number), default=0)
         from_end = number - begin > (self.count // PAGE_ROWS) - number  # once: another thread may read a page meanwhile
         with self._database.read() as sql:
-            records = list(sql.scalars(self._build_statement(number, wanted, begin, from_end)))
+            records = list(sql.scalars(self._build_statement(number, wanted_rows, begin, from_end)))
             if from_end:
                 records.reverse()
             if records:
                 self._starts[number] = tuple(getattr(records[0], column.key) for column in self._key)
             return self._rows(sql, records)
 
-    def _build_statement(self, number: int, wanted: int, begin: int, from_end: bool) -> Select[Any]:
+    def _build_statement(self, number: int, wanted_rows: int, begin: int, from_end: bool) -> Select[Any]:
         """Return the statement for a page, counting rows from the start of page `begin` or from the end."""
         statement = select(self._table).where(*self._where)
         if from_end:
-            skipped_rows = max(0, self.count - number * PAGE_ROWS - wanted)
-            return statement.order_by(*self._build_order(not self._descending)).limit(wanted).offset(skipped_rows)
+            skipped_rows = max(0, self.count - number * PAGE_ROWS - wanted_rows)
+            return statement.order_by(*self._build_order(not self._descending)).limit(wanted_rows).offset(skipped_rows)
         if start := self._starts.get(begin):
             key_tuple, first = tuple_(*self._key), tuple_(*self._bind_start(start))
             statement = statement.where(key_tuple <= first if self._descending else key_tuple >= first)
-        ordered = statement.order_by(*self._build_order(self._descending))
-        return ordered.limit(wanted).offset((number - begin) * PAGE_ROWS)
+        ordered_statement = statement.order_by(*self._build_order(self._descending))
+        return ordered_statement.limit(wanted_rows).offset((number - begin) * PAGE_ROWS)
 
     def _bind_start(self, start: tuple[Any, ...]) -> list[Any]:
         return [literal(value, column.type) for value, column in zip(start, self._key, strict=True)]
@@ -131,7 +131,7 @@ class SortedPages:
         field: Callable[[str], Any],
         view: View,
         rows: Callable[[Any, list[Any]], Sequence[Row]],
-        narrow: Callable[[View], Pages],
+        narrow_part: Callable[[View], Pages],
     ) -> None:
         """`field(name)` returns the SQL expression of a field, or None if it is unknown."""
         value = field(view.sort)
@@ -139,7 +139,7 @@ class SortedPages:
             value = value.value
         if value is None:
             raise BadInputError(f"rows cannot be sorted by {view.sort.replace('_', ' ')}", "> takes the next column")
-        self._session, self._table, self._where, self.narrow = session, table, tuple(where), narrow
+        self._session, self._table, self._where, self.narrow = session, table, tuple(where), narrow_part
         attempt = getattr(table, "attempt_id", None)  # a UUID of version 7: by time
         self._ties = tuple(key) if attempt is None else (attempt, *key)
         if isinstance(value.type, String):  # ignore case
@@ -149,22 +149,22 @@ class SortedPages:
             self.count = sql.scalar(select(func.count()).select_from(table).where(*self._where)) or 0
 
     def read_page(self, number: int) -> Sequence[Row]:
-        wanted = min(PAGE_ROWS, self.count - number * PAGE_ROWS)
-        if number < 0 or wanted <= 0:
+        wanted_rows = min(PAGE_ROWS, self.count - number * PAGE_ROWS)
+        if number < 0 or wanted_rows <= 0:
             return []
-        before, after = number * PAGE_ROWS, self.count - number * PAGE_ROWS - wanted
-        turned = after < before
+        before, after = number * PAGE_ROWS, self.count - number * PAGE_ROWS - wanted_rows
+        is_reversed = after < before
         value = self._value
-        falls = self._view.descending is not turned
+        falls = self._view.descending is not is_reversed
         by = value.desc() if falls else value.asc()
         order = [
-            by.nulls_first() if turned else by.nulls_last(),
-            *(column.desc() if turned else column.asc() for column in self._ties),
+            by.nulls_first() if is_reversed else by.nulls_last(),
+            *(column.desc() if is_reversed else column.asc() for column in self._ties),
         ]
-        query = select(self._table).where(*self._where).order_by(*order).limit(wanted).offset(min(before, after))
+        query = select(self._table).where(*self._where).order_by(*order).limit(wanted_rows).offset(min(before, after))
         with self._session.database.read() as sql:
             records = list(sql.scalars(query))
-            if turned:
+            if is_reversed:
                 records.reverse()
             return self._rows(sql, records)
 
@@ -184,11 +184,12 @@ class ChosenPages:
         return ListPages(table_filter.narrow_rows(rows, view))
 
     def read_page(self, number: int) -> Sequence[Row]:
-        wanted = (
+        wanted_places = (
             [UUID(hex=id) for id in self._ids[number * PAGE_ROWS : (number + 1) * PAGE_ROWS]] if number >= 0 else []
         )
         with self._database.read() as sql:
             records = {
-                record.id: record for record in sql.scalars(select(self._table).where(self._table.id.in_(wanted)))
+                record.id: record
+                for record in sql.scalars(select(self._table).where(self._table.id.in_(wanted_places)))
             }
-            return self._rows(sql, [records[id] for id in wanted if id in records])
+            return self._rows(sql, [records[id] for id in wanted_places if id in records])

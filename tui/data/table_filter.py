@@ -370,9 +370,11 @@ def match_array(array: Any, term: Term) -> Any:
         array = array.cast(pa.string())
     if term.sign == ":" and term.number is None:  # as text_holds, which takes 1.5 s for a million different texts
         return pc.match_substring(pc.utf8_lower(array), term.value.lower())
-    encoded = pc.dictionary_encode(array)  # each different text is read once
-    matches = [None if text is None else is_text_match(text, text, term) for text in encoded.dictionary.to_pylist()]
-    return pa.array(matches, pa.bool_()).take(encoded.indices)
+    encoded_array = pc.dictionary_encode(array)  # each different text is read once
+    matches = [
+        None if text is None else is_text_match(text, text, term) for text in encoded_array.dictionary.to_pylist()
+    ]
+    return pa.array(matches, pa.bool_()).take(encoded_array.indices)
 
 
 def sort_indices(arrays: Any, descending: bool) -> Any:
@@ -382,7 +384,11 @@ def sort_indices(arrays: Any, descending: bool) -> Any:
     import pyarrow.compute as pc
 
     if pa.types.is_string(arrays.type) or pa.types.is_large_string(arrays.type):
-        encoded = pc.dictionary_encode(arrays)
-        arrays = pc.rank(pc.utf8_lower(encoded.dictionary), tiebreaker="dense").cast(pa.int32()).take(encoded.indices)
+        encoded_arrays = pc.dictionary_encode(arrays)
+        arrays = (
+            pc.rank(pc.utf8_lower(encoded_arrays.dictionary), tiebreaker="dense")
+            .cast(pa.int32())
+            .take(encoded_arrays.indices)
+        )
     order = "descending" if descending else "ascending"
     return np.asarray(pc.array_sort_indices(arrays, order=order, null_placement="at_end")).view(np.int64)

@@ -45,17 +45,16 @@ class AnnotatingScreen(AppScreen):
         return ""
 
     def action_toggle_mark(self, word: str) -> None:
-        def format_result(now: bool) -> str:
-            return TOGGLE_MESSAGES[word][not now]
+        def format_result(is_marked: bool) -> str:
+            return TOGGLE_MESSAGES[word][not is_marked]
 
-        selected = self.get_selected_rows()
-        if not selected[1] or not self.check_writable():
+        selected_rows = self.get_selected_rows()
+        if not selected_rows[1] or not self.check_writable():
             return
-        write = partial(self._write, selected, word, format_result, partial(toggle_annotation, word=word))
-        if hidden_note := self.describe_hidden(selected[1]):
-            question = (
-                f"{word.capitalize()} {join_chosen_labels(selected[1])}, or undo it?\n{hidden_note}; u unmarks all."
-            )
+        write = partial(self._write, selected_rows, word, format_result, partial(toggle_annotation, word=word))
+        if hidden_note := self.describe_hidden(selected_rows[1]):
+            question = f"{word.capitalize()} {join_chosen_labels(selected_rows[1])}, or undo it?\n{hidden_note}; "
+            question += "u unmarks all."
             self.app.push_screen(Confirm(question), lambda yes: write() if yes else None)
         else:
             write()
@@ -63,13 +62,13 @@ class AnnotatingScreen(AppScreen):
     def action_tag(self) -> None:
         self._ask("Tag{}: (-TAG removes it)", self.get_selected_rows(), self._change_tag)
 
-    def _change_tag(self, chosen: ChosenRows, text: str, written: AfterWrite) -> None:
+    def _change_tag(self, chosen_rows: ChosenRows, text: str, on_written: AfterWrite) -> None:
         tag = text.removeprefix("-")
         if text.startswith("-"):
             notice, do = f"no longer tagged {tag}", partial(remove_tag, tag=tag)
         else:
             notice, do = f"tagged {tag}", partial(annotate_targets, word="tag", text=tag)
-        self._write(chosen, f"tag {text}", lambda _: notice, do, written)
+        self._write(chosen_rows, f"tag {text}", lambda _: notice, do, on_written)
 
     def action_note(self) -> None:
         self._ask("Note about{}:", self.get_selected_rows(), partial(self._annotate, "note", "noted"))
@@ -80,32 +79,32 @@ class AnnotatingScreen(AppScreen):
     def action_invalidate(self) -> None:
         self._ask("What is wrong with{}? (- clears it)", self.get_selected_rows(), self._invalidate)
 
-    def _invalidate(self, chosen: ChosenRows, why: str, written: AfterWrite) -> None:
+    def _invalidate(self, chosen_rows: ChosenRows, why: str, on_written: AfterWrite) -> None:
         if why == "-":
-            self._write(chosen, "valid again", lambda _: "valid again", clear_invalidation, written)
+            self._write(chosen_rows, "valid again", lambda _: "valid again", clear_invalidation, on_written)
         else:
-            self._annotate("invalid", "invalid", chosen, why, written)
+            self._annotate("invalid", "invalid", chosen_rows, why, on_written)
 
-    def _annotate(self, word: str, done: str, chosen: ChosenRows, text: str, written: AfterWrite) -> None:
+    def _annotate(self, word: str, done: str, chosen_rows: ChosenRows, text: str, on_written: AfterWrite) -> None:
         do = partial(annotate_targets, word=word, text=text)
-        self._write(chosen, f"{word} {text}", lambda _: f"{done}: {text}", do, written)
+        self._write(chosen_rows, f"{word} {text}", lambda _: f"{done}: {text}", do, on_written)
 
-    def _ask(self, question: str, chosen: ChosenRows, then: Callable[[ChosenRows, str, AfterWrite], None],
+    def _ask(self, question: str, chosen_rows: ChosenRows, on_answer: Callable[[ChosenRows, str, AfterWrite], None],
              wrong: Callable[[str], str] = lambda text: "") -> None:  # fmt: skip
-        """Ask for one line of text about the rows of `chosen` and pass it to `then`.
+        """Ask for one line of text about the rows of `chosen_rows` and pass it to `on_answer`.
 
         The answer applies to these rows even if the list has changed in the meantime.
         """
-        if not chosen[1] or not self.check_writable():
+        if not chosen_rows[1] or not self.check_writable():
             return
-        draft = question, chosen[0], frozenset(chosen[1])
+        draft = question, chosen_rows[0], frozenset(chosen_rows[1])
 
         def handle_answer(text: str | None) -> None:
             if text:
-                then(chosen, text, partial(self.app.drop_draft, draft, text))
+                on_answer(chosen_rows, text, partial(self.app.drop_draft, draft, text))
 
-        hidden_note = self.describe_hidden(chosen[1])
-        question_text = question.format(f" {count_chosen(*chosen)}") + (
+        hidden_note = self.describe_hidden(chosen_rows[1])
+        question_text = question.format(f" {count_chosen(*chosen_rows)}") + (
             f"\n{hidden_note}; u unmarks all." if hidden_note else ""
         )
         self.app.push_screen(Prompt(question_text, draft=draft, wrong=wrong), handle_answer)
@@ -117,16 +116,16 @@ class AnnotatingScreen(AppScreen):
 
     def _write(
         self,
-        chosen: ChosenRows,
+        chosen_rows: ChosenRows,
         change: str,
         notice: Callable[[Any], str],
         do: Callable[[SqlSession, str, list[UUID]], Any],
-        written: AfterWrite = lambda: None,
+        on_written: AfterWrite = lambda: None,
     ) -> None:
-        noun, ids = chosen
+        noun, ids = chosen_rows
 
         def finish_write(answer: Any) -> str:
-            written()
+            on_written()
             return notice(answer)
 
         self.app.write(join_chosen_labels(ids), change, lambda sql: do(sql, noun, list(ids)), finish_write)
@@ -143,15 +142,15 @@ def find_name_error(text: str) -> str:
     return ""
 
 
-def join_chosen_labels(chosen: dict[UUID, str]) -> str:
+def join_chosen_labels(chosen_labels: dict[UUID, str]) -> str:
     """Return the labels of the selected rows, or their number if there are more than three."""
-    labels = list(chosen.values())
+    labels = list(chosen_labels.values())
     return show.join_words(labels) if len(labels) <= 3 else f"these {len(labels)}"
 
 
-def count_chosen(noun: str, chosen: dict[UUID, str]) -> str:
+def count_chosen(noun: str, chosen_labels: dict[UUID, str]) -> str:
     """Return the number and the labels of the selected rows, such as `2 runs (a and b)`."""
-    if len(chosen) == 1:
-        return join_chosen_labels(chosen)
-    names = f" ({join_chosen_labels(chosen)})" if len(chosen) <= 3 else ""
-    return f"{show.format_count(len(chosen), noun)}{names}"
+    if len(chosen_labels) == 1:
+        return join_chosen_labels(chosen_labels)
+    names = f" ({join_chosen_labels(chosen_labels)})" if len(chosen_labels) <= 3 else ""
+    return f"{show.format_count(len(chosen_labels), noun)}{names}"

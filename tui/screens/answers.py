@@ -263,9 +263,9 @@ class AnswerScreen(ResultScreen, ScopedScreen):
     follows = False
     BINDINGS = make_bindings("answer")
 
-    def __init__(self, entry: Entry, published: bool = False) -> None:
+    def __init__(self, entry: Entry, with_published: bool = False) -> None:
         super().__init__()
-        self.question = ScreenQuestion(entry, published=published)
+        self.question = ScreenQuestion(entry, published=with_published)
         self.crumb = entry.title
 
     def body(self) -> ComposeResult:

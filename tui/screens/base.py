@@ -136,8 +136,8 @@ class AppScreen(Screen[None]):
         restarting a slow load.
         """
         self.stale = self.stale or self.follows
-        busy = self.filling is not None and not self.filling.is_finished
-        if self.stale and self.is_current and not busy:
+        is_busy = self.filling is not None and not self.filling.is_finished
+        if self.stale and self.is_current and not is_busy:
             self.load(RELOAD)
 
     @property
@@ -438,9 +438,9 @@ class AppScreen(Screen[None]):
         name = RELOAD if event.keep else ""
         self.run_exclusive(partial(self.narrow, event), f"narrow {event.table.id}", name)
 
-    def narrow_pages(self, whole: Pages, view: View) -> Pages:
-        """Return the rows of `whole` that match `view`."""
-        return whole.narrow(view)
+    def narrow_pages(self, all_pages: Pages, view: View) -> Pages:
+        """Return the rows of `all_pages` that match `view`."""
+        return all_pages.narrow(view)
 
     async def narrow(self, event: PageTable.Narrow) -> None:
         """Read the matching rows and show them."""
@@ -598,17 +598,17 @@ class FieldsScreen(TextScreen):
         from chessreg.queries.row_columns import TEXTS
 
         meanings = TEXTS if "unit" in self.fields else {}  # of rows that a run made
-        named = list(list_shown_fields(self.fields))
+        shown_fields = list(list_shown_fields(self.fields))
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         table.add_column(style="dim")
-        for name, value in named:
+        for name, value in shown_fields:
             if not is_id(value):
                 table.add_row(Text(name), Text(value), Text(meanings.get(name.replace(" ", "_"), "")))
-        ids = [(name, value) for name, value in named if is_id(value)]
+        ids = [(name, value) for name, value in shown_fields if is_id(value)]
         for place, (name, value) in enumerate(ids):
-            if not place and len(ids) < len(named):
+            if not place and len(ids) < len(shown_fields):
                 table.add_row("", "", "")
             many = value if isinstance(value, (list, tuple)) else [value]
             table.add_row(Text(name), Text("\n".join(map(show.format_full_value, many))), "")

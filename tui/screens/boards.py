@@ -135,13 +135,13 @@ class BoardsScreen(BoardPreviewingScreen):
             number,
         )
 
-    def make_columns(self, listed: BoardRows) -> Sequence[TableColumn]:
+    def make_columns(self, board_rows: BoardRows) -> Sequence[TableColumn]:
         """Return the table columns of the listed boards."""
-        is_dataset_game = listed.result_table == DATASET_GAME
+        is_dataset_game = board_rows.result_table == DATASET_GAME
         return (
             DATASET_GAME_COLUMNS
             if is_dataset_game
-            else make_result_columns(listed.result_table, listed.rows, with_run=True)
+            else make_result_columns(board_rows.result_table, board_rows.rows, with_run=True)
         )
 
     def action_result_table(self, way: str) -> None:
@@ -187,11 +187,15 @@ class DatasetRowsScreen(BoardsScreen):
             raise NotFoundError("the files of this dataset are not in the store", "chessreg pull")
         return read_board_page([DATASET_GAME], DATASET_GAME, pages, number)
 
-    def make_columns(self, listed: BoardRows) -> Sequence[TableColumn]:
+    def make_columns(self, board_rows: BoardRows) -> Sequence[TableColumn]:
         from tui.data.dataset_rows import DatasetPages
 
-        assert isinstance(listed.pages, DatasetPages)
-        return DATASET_POSITION_COLUMNS if listed.pages.parts[0][2].content == "positions" else DATASET_GAME_COLUMNS[1:]
+        assert isinstance(board_rows.pages, DatasetPages)
+        return (
+            DATASET_POSITION_COLUMNS
+            if board_rows.pages.parts[0][2].content == "positions"
+            else DATASET_GAME_COLUMNS[1:]
+        )
 
     def can_offer(self, action: Action) -> bool:
         return action.method != "result_table" and super().can_offer(action)
@@ -355,8 +359,8 @@ class BoardScreen(DrawingScreen):
             share, name = (0.0, "") if same_move is None else (min(1.0, same_move.probability), f"{same_move.san} ")
             moves = [arrow for arrow in moves if same_move is None or arrow.label != same_move.san]
             moves.append(Arrow(start, end, share, f"{name}(played)", "played"))
-        best = [arrow for arrow in frame.arrows if arrow.role == "best"]
-        return replace(frame, arrows=(*moves, *best))
+        best_arrows = [arrow for arrow in frame.arrows if arrow.role == "best"]
+        return replace(frame, arrows=(*moves, *best_arrows))
 
     @property
     def position(self) -> BoardFrame | None:
@@ -566,7 +570,7 @@ class BoardScreen(DrawingScreen):
             self.evaluate(self.boards, self.evaluating)
 
     @work(group="evaluate", exclusive=True)
-    async def evaluate(self, drawn: Boards, number: int) -> None:
+    async def evaluate(self, boards: Boards, number: int) -> None:
         """Evaluate the views in a thread and draw each value. Stops when the row changes or the screen closes."""
         from tui.data.board_views import iter_evaluations
 
@@ -577,7 +581,7 @@ class BoardScreen(DrawingScreen):
                 self.draw()
 
         def evaluate_frames() -> None:
-            with closing(iter_evaluations(drawn.views)) as values:
+            with closing(iter_evaluations(boards.views)) as values:
                 for place, value in enumerate(values):
                     if self.evaluating != number or not self.is_attached:
                         return
@@ -609,17 +613,17 @@ class BoardScreen(DrawingScreen):
         self.read_model_moves(self.boards, self.frame)
 
     @work(group="model", exclusive=True)
-    async def read_model_moves(self, drawn: Boards, place: int) -> None:
+    async def read_model_moves(self, boards: Boards, place: int) -> None:
         """Ask the model for its moves in the frame at `place`, and show them if its boards are still shown."""
         from chess import STARTING_FEN
 
         from chessreg.lab.question import LabPosition
 
-        frame = drawn.views[place]
+        frame = boards.views[place]
         from_start = frame.moves or frame.position == STARTING_FEN
         position = {"moves": " ".join(frame.moves)} if from_start else {"fen": frame.position}
         try:
-            answer = await self.app.model.ask(LabPosition.from_settings(checkpoint=drawn.checkpoint, **position))
+            answer = await self.app.model.ask(LabPosition.from_settings(checkpoint=boards.checkpoint, **position))
         except ChessregError as error:
             self.require_shown()
             self.asking = False
@@ -628,7 +632,7 @@ class BoardScreen(DrawingScreen):
             return
         self.require_shown()
         self.asking = False
-        if answer is not None and self.boards is drawn:
+        if answer is not None and self.boards is boards:
             self.app.clear_banner(self)
             self.answers[place] = answer
         self.draw()

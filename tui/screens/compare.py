@@ -69,8 +69,8 @@ class CompareScreen(PartsScreen):
         self.compared = result
         self.baseline = result.ids[0]
         pin = "pinned: B unpins it" if result.pinned else "b takes the next, B pins it"
-        others = show.join_words(result.labels[1:])
-        self.query_one("#subjects", Static).update(f"baseline {result.labels[0]} ({pin}) against {others}")
+        other_labels = show.join_words(result.labels[1:])
+        self.query_one("#subjects", Static).update(f"baseline {result.labels[0]} ({pin}) against {other_labels}")
         if self.metric not in result.curves:
             self.metric = max(result.curves, key=result.count_curves, default="")
         self.set_class(bool(result.curves), "-curves")

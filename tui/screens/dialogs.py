@@ -143,12 +143,12 @@ class PickerScreen(AppScreen):
     """
 
     def __init__(
-        self, field: str, noun: str, now: str, several: bool, chosen: Callable[[str], None], model: str = "",
+        self, field: str, noun: str, now: str, several: bool, on_choice: Callable[[str], None], model: str = "",
         evaluates: bool = False, kind: str = "", existing: Callable[..., dict[str, str]] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.model, self.evaluates, self.kind, self.existing = model, evaluates, kind, existing
-        self.crumb, self.noun, self.several, self.chosen = field, noun, several, chosen
+        self.crumb, self.noun, self.several, self.chosen = field, noun, several, on_choice
         self.marked = [word for word in (piece.strip() for piece in now.split(",")) if word] if several else []
         self.now, self.filter_text = now, ""
 
@@ -247,8 +247,8 @@ class PickerScreen(AppScreen):
     def on_page_table_inspected(self, event: PageTable.Inspected) -> None:
         from tui.screens.base import FieldsScreen
 
-        shown = {column.heading or "description": column.of(event.row) for column in self.columns}
-        self.app.push_screen(FieldsScreen(shown))
+        shown_texts = {column.heading or "description": column.of(event.row) for column in self.columns}
+        self.app.push_screen(FieldsScreen(shown_texts))
 
     def take(self, row: Mapping[str, Any]) -> None:
         """Close the picker and pass on the value.

@@ -173,10 +173,10 @@ class EditScreen(FourBoardsScreen, StateScreen):
             shown_text = f"; shown: {self.answered}" if self.answer is not None else ""
             return f"{state.condition}, {place_text} · running the model…{shown_text}"
         answer = self.answer
-        edited = ", ".join(map(str, answer.edited_layers))
+        edited_layers = ", ".join(map(str, answer.edited_layers))
         scales = ", ".join(f"{scale:g}" for scale in dict.fromkeys(answer.scales))
         removal_text = f"{answer.piece} off {state.row['square']}"
-        return f"{state.condition}: {removal_text}, layers {edited}, scale {scales} · {place_text}"
+        return f"{state.condition}: {removal_text}, layers {edited_layers}, scale {scales} · {place_text}"
 
     def can_offer(self, action: Action) -> bool:
         if action.method == "lab":
@@ -356,18 +356,18 @@ def format_case_numbers(case: StoredCase, condition: str, wide: int, high: int) 
     """
     if case.skip_reason:
         return []
-    lines, full = list[str](), wide >= FULL_NUMBERS_CELLS
+    lines, is_full = list[str](), wide >= FULL_NUMBERS_CELLS
     if wide >= NAMED_NUMBERS_CELLS:
         boards = list(case.boards) if wide >= CONDITION_CELLS + 9 * len(case.boards) else ["target"]
         heading = fit_text("", CONDITION_CELLS) + "".join(f"{board:>9}" for board in boards)
-        lines.append(heading + (f"{'first':>7}{'KL':>7}" if full else ""))
+        lines.append(heading + (f"{'first':>7}{'KL':>7}" if is_full else ""))
         conditions, room = case.conditions, max(1, high - LIKELIEST_SQUARES - 4)
         first = max(0, min(conditions.index(condition) - room // 2, len(conditions) - room))
         for name in ("clean", *conditions[first : first + room]):
             row = case.rows[name]
             line = ("›" if name == condition else " ") + fit_text(name, CONDITION_CELLS - 1)
             line += "".join(f"{case.compute_legal_mass(name, board):>9.3f}" for board in boards)
-            lines.append(line + (f"{row.text:>7}{(row.detail or {}).get('kl') or 0.0:>7.3f}" if full else ""))
+            lines.append(line + (f"{row.text:>7}{(row.detail or {}).get('kl') or 0.0:>7.3f}" if is_full else ""))
         lines.append("")
     if condition not in case.squares or "clean" not in case.squares:
         return lines

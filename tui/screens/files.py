@@ -69,7 +69,7 @@ class FilesScreen(AppScreen):
         self,
         command: Sequence[str],
         wanted: str,
-        chosen: Callable[[Any], None],
+        on_choice: Callable[[Any], None],
         fits: Callable[[Path], bool] = lambda folder: False,
     ) -> None:
         """Pick a file for `command`. `fits` returns whether Enter picks a folder instead of opening it.
@@ -77,7 +77,7 @@ class FilesScreen(AppScreen):
         The `merge` command also accepts a URL.
         """
         super().__init__()
-        self.words, self.wanted, self.chosen, self.fits = command, wanted, chosen, fits
+        self.words, self.wanted, self.chosen, self.fits = command, wanted, on_choice, fits
         self.takes_urls = command == ("merge",)
         self.folder = Path.cwd()
         self.at: Path | None = None  # where the cursor is placed
@@ -172,9 +172,11 @@ class FilesScreen(AppScreen):
         self.app.call_later(self.chosen, path)
 
 
-def import_picked_file(screen: AppScreen, command: Sequence[str], wanted: str, options: str, offered: str = "") -> None:
+def import_picked_file(
+    screen: AppScreen, command: Sequence[str], wanted: str, options: str, offered_name: str = ""
+) -> None:
     """Pick a file, ask for a name and options, and run the import command. `options` is shown as a hint, and the
-    options `offered` are typed already."""
+    options `offered_name` are typed already."""
     from tui.screens.dialogs import Prompt
 
     app: Any = screen.app
@@ -200,7 +202,7 @@ def import_picked_file(screen: AppScreen, command: Sequence[str], wanted: str, o
         last, text = app.remembered.get(LAST_PATH_KEY, ("", ""))
         if last != str(path):
             stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", path.name.partition(".")[0]).strip("-")
-            text = f"--name {stem} {offered}".rstrip() if stem else "--name "
+            text = f"--name {stem} {offered_name}".rstrip() if stem else "--name "
         hint = f"{options}\nEnter confirms, Esc cancels; chessreg {' '.join(command)} --help lists all options"
         app.push_screen(
             Prompt(f"chessreg {' '.join(command)} {show.format_cell_value(path.name)}", text, hint, draft), run_import

@@ -134,8 +134,10 @@ class HeatScreen(FigureScreen, DrawingScreen):
         if not self.series:
             return self.question.title
         board_series = self.series[self.at]
-        best = f" · highest: {board_series.boards[board_series.highest].title}" if len(board_series.boards) > 1 else ""
-        return f"{self.question.title[:1].upper()}{self.question.title[1:]}{best}"
+        highest_title = (
+            f" · highest: {board_series.boards[board_series.highest].title}" if len(board_series.boards) > 1 else ""
+        )
+        return f"{self.question.title[:1].upper()}{self.question.title[1:]}{highest_title}"
 
     def draw(self) -> None:
         frames = self.frames

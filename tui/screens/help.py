@@ -46,12 +46,12 @@ class HelpScreen(TextScreen):
 
     def make_content(self) -> RenderableType:
         parts: list[RenderableType] = []
-        screen_cells, longest = self.app.size.width, max((len(action.text) for action in self.offered), default=0)
+        screen_cells, longest_text = self.app.size.width, max((len(action.text) for action in self.offered), default=0)
         titles = [SECTION_TITLES.get(action.place, HERE_TITLE) for action in self.offered]
         for title in dict.fromkeys(titles):
             table = Table.grid(padding=(0, 2))
             table.add_column(style="bold", no_wrap=True, width=9)
-            table.add_column(width=34 if screen_cells < 110 else 50 if screen_cells < 150 else longest)
+            table.add_column(width=34 if screen_cells < 110 else 50 if screen_cells < 150 else longest_text)
             table.add_column(style="dim", overflow="fold")
             for action, action_title in zip(self.offered, titles, strict=True):
                 if action_title == title:
@@ -266,17 +266,17 @@ class Palette(Provider):
 
         return PaletteEntry(f"run:{id.hex}", f"Run {name}", f"chessreg runs show {name}", open_run, -RUN_PENALTY)
 
-    def count_uses(self, found: PaletteEntry) -> int:
-        return int(self.home.remembered.get(USES_KEY, {}).get(found.key, 0))
+    def count_uses(self, entry: PaletteEntry) -> int:
+        return int(self.home.remembered.get(USES_KEY, {}).get(entry.key, 0))
 
-    def make_counting_runner(self, found: PaletteEntry) -> Callable[[], Awaitable[None]]:
+    def make_counting_runner(self, entry: PaletteEntry) -> Callable[[], Awaitable[None]]:
         """Return a function that runs an entry and counts its use."""
 
         async def run_and_count() -> None:
             uses = dict(self.home.remembered.get(USES_KEY, {}))
-            uses[found.key] = uses.get(found.key, 0) + 1
+            uses[entry.key] = uses.get(entry.key, 0) + 1
             self.home.remembered.set(USES_KEY, uses)
-            await found.go()
+            await entry.go()
 
         return run_and_count
 
@@ -284,12 +284,12 @@ class Palette(Provider):
         """Yield the actions of this screen, then the most used other entries, when no text is typed."""
         screen_entries = list(self.iterate_screen_entries())
         keys = {entry.key for entry in screen_entries}
-        others = [
+        other_entries = [
             entry
             for entry in (*self.iterate_other_entries(), *await self.list_catalogue_entries())
             if self.count_uses(entry) and entry.key not in keys
         ]
-        for entry in [*screen_entries, *sorted(others, key=self.count_uses, reverse=True)[:MAX_PALETTE_RUNS]]:
+        for entry in [*screen_entries, *sorted(other_entries, key=self.count_uses, reverse=True)[:MAX_PALETTE_RUNS]]:
             yield DiscoveryHit(
                 Content(entry.text), self.make_counting_runner(entry), text=entry.text, help=disable_markup(entry.help)
             )
@@ -298,12 +298,12 @@ class Palette(Provider):
         """Yield the entries that match, scored by match, exactness, place and earlier uses."""
         matcher = self.matcher(query)
         screen_entries = {entry.key: entry._replace(weight=HERE_WEIGHT) for entry in self.iterate_screen_entries()}
-        others = [
+        other_entries = [
             f
             for f in (*self.iterate_other_entries(), *await self.list_catalogue_entries(), *self.make_theme_entries())
             if f.key not in screen_entries
         ]
-        for entry in (*screen_entries.values(), *others, *await self.find_run_entries(query)):
+        for entry in (*screen_entries.values(), *other_entries, *await self.find_run_entries(query)):
             score = max(matcher.match(entry.text), matcher.match(entry.help))
             if score > 0:
                 use_weight = USE_WEIGHT * min(self.count_uses(entry), MAX_COUNTED_USES)

@@ -331,10 +331,10 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         table.styles.height = min(len(rows), max_lines) + 3
         table.display = bool(rows) and not self.has_class("-empty")
         used_gpus, every = count_gpus(state.machines, state.going)
-        busy = f" · {used_gpus} of {show.format_count(every, 'GPU')} in use" if every else ""
+        gpu_note = f" · {used_gpus} of {show.format_count(every, 'GPU')} in use" if every else ""
         hidden_count = len(rows) - min(len(rows), max_lines)
         more = f" · {len(rows) - hidden_count} of {len(rows)} lines" if hidden_count else ""
-        table.set_title(f"Machines{busy}{more}")
+        table.set_title(f"Machines{gpu_note}{more}")
 
     def command(self) -> str:
         return f"chessreg status --since {self.app.since:%Y-%m-%dT%H:%M}"
@@ -424,8 +424,8 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
             from tui.screens.files import import_picked_file
             from tui.screens.things import IMPORT_COMMANDS
 
-            missing = find_missing_noun(self.at_home.counts)
-            import_picked_file(self, *IMPORT_COMMANDS["checkpoint" if missing == "checkpoint" else "dataset"])
+            missing_noun = find_missing_noun(self.at_home.counts)
+            import_picked_file(self, *IMPORT_COMMANDS["checkpoint" if missing_noun == "checkpoint" else "dataset"])
 
     @work(group="begin")
     async def begin(self, command: list[str]) -> None:
@@ -453,8 +453,10 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
             note = f" · running: chessreg {self.busy}" if self.busy else ""
             line = Text(format_home_overview(self.at_home) + note, no_wrap=True, overflow="ellipsis")
             self.query_one("#overview", Static).update(line)
-            newest = next((row for row in self.query_one("#ended", PageTable).source_rows if row.get("answer")), None)
-            for name, lines in build_tiles(self.at_home, newest, self.app.since_told).items():
+            newest_answer = next(
+                (row for row in self.query_one("#ended", PageTable).source_rows if row.get("answer")), None
+            )
+            for name, lines in build_tiles(self.at_home, newest_answer, self.app.since_told).items():
                 text = Text("\n", no_wrap=True, overflow="ellipsis").join(
                     Text(line, style="bold" if n == 1 else "") for n, line in enumerate(lines)
                 )
@@ -498,7 +500,7 @@ def format_home_overview(state: HomeSnapshot) -> str:
 TILES = ("running", "waiting", "failed", "complete", "last")
 
 
-def build_tiles(state: HomeSnapshot, newest: Row | None, since: str) -> dict[str, tuple[str, str, str]]:
+def build_tiles(state: HomeSnapshot, newest_answer: Row | None, since: str) -> dict[str, tuple[str, str, str]]:
     """Return three lines for each tile: its title, its count and a detail."""
     running_jobs = [row for row in state.going if row["state"] in ("running", "cancelling")]
     waiting_jobs = [row for row in state.going if row["state"] not in ("running", "cancelling")]
@@ -507,11 +509,15 @@ def build_tiles(state: HomeSnapshot, newest: Row | None, since: str) -> dict[str
     soonest_start = min((row["starts_in"] for row in waiting_jobs if row["starts_in"] is not None), default=None)
     complete = sum(row["cause"] == "complete" for row in state.ended)
     last = ("last result", "", "none yet")
-    if newest is not None:
-        change_text = f"Δ {format_change(newest)} to {format_baseline(newest)}" if format_change(newest) else ""
+    if newest_answer is not None:
+        change_text = (
+            f"Δ {format_change(newest_answer)} to {format_baseline(newest_answer)}"
+            if format_change(newest_answer)
+            else ""
+        )
         last = (
-            f"last result: {format_measure(newest)}",
-            f"{get_job_name(newest)}  {show.format_measured_value(newest['answer'])}",
+            f"last result: {format_measure(newest_answer)}",
+            f"{get_job_name(newest_answer)}  {show.format_measured_value(newest_answer['answer'])}",
             change_text,
         )
     return {

@@ -68,13 +68,13 @@ class JobScreen(JobActionsScreen, PartsScreen):
     JobScreen.-table > LogView { display: none; }
     """
 
-    def __init__(self, job_id: UUID, called: str) -> None:
+    def __init__(self, job_id: UUID, name: str) -> None:
         super().__init__()
-        self.job_id, self.crumb = job_id, called
+        self.job_id, self.crumb = job_id, name
         self.view: JobView | None = None
         self.tail: LogTail | None = None
         self._reading = False
-        self.unread: dict[str, Any] = {"id": job_id, "name": called, "state": "queued"}  # until the job is read
+        self.unread: dict[str, Any] = {"id": job_id, "name": name, "state": "queued"}  # until the job is read
 
     def body(self) -> ComposeResult:
         yield Static("", id="headline", markup=False)
@@ -121,17 +121,17 @@ class JobScreen(JobActionsScreen, PartsScreen):
 
     seen: Mapping[str, Any] = {}  # values of the last requested change
 
-    def acknowledge(self, row: Mapping[str, Any], seen: Mapping[str, Any]) -> None:
+    def acknowledge(self, row: Mapping[str, Any], shown_row: Mapping[str, Any]) -> None:
         """Show these values in the row and the headline of a job until it is read again."""
-        self.seen = seen
+        self.seen = shown_row
         if self.view is not None:
-            self.view.job.update(seen)
+            self.view.job.update(shown_row)
         progress_text = (
-            format_job_progress(self.view) if self.view is not None else f"{seen['state']} · reading the job…"
+            format_job_progress(self.view) if self.view is not None else f"{shown_row['state']} · reading the job…"
         )
         for headline in self.query("#headline").results(Static):
             headline.update(progress_text)
-        super().acknowledge(row, seen)
+        super().acknowledge(row, shown_row)
 
     # -- the log --------------------------------------------------------------------------------------------------
 

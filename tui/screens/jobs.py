@@ -110,24 +110,24 @@ class JobActionsScreen(AppScreen):
 
     def change(
         self,
-        seen: Mapping[str, Any],
+        shown_row: Mapping[str, Any],
         done: str,
         nothing: str,
         do: Callable[..., Any],
         row: Mapping[str, Any],
-        whole: bool = False,
+        is_whole: bool = False,
     ) -> None:
-        """Show the values `seen` of the job now, and apply `do` to it or to its whole launch.
+        """Show the values `shown_row` of the job now, and apply `do` to it or to its whole launch.
 
         The change is written even if this screen is closed meanwhile.
         """
-        self.acknowledge(row, seen)
-        self.app.run_worker(cast(Any, partial(self.write_change, done, nothing, do, row, whole)), group="change")
+        self.acknowledge(row, shown_row)
+        self.app.run_worker(cast(Any, partial(self.write_change, done, nothing, do, row, is_whole)), group="change")
 
-    def acknowledge(self, row: Mapping[str, Any], seen: Mapping[str, Any]) -> None:
+    def acknowledge(self, row: Mapping[str, Any], shown_row: Mapping[str, Any]) -> None:
         """Show these values in the row of a job until it is read again."""
         if isinstance(row, dict):
-            row |= seen
+            row |= shown_row
         for table in self.query(PageTable):
             table.refresh()
         self.relabel()
@@ -138,16 +138,16 @@ class JobActionsScreen(AppScreen):
             super().reload_if_stale()
 
     async def write_change(
-        self, done: str, nothing: str, do: Callable[..., Any], row: Mapping[str, Any], whole: bool
+        self, done: str, nothing: str, do: Callable[..., Any], row: Mapping[str, Any], is_whole: bool
     ) -> None:
-        """Call `do(sql, jobs)` for the job of `row` or, if `whole`, its whole launch, and reload.
+        """Call `do(sql, jobs)` for the job of `row` or, if `is_whole`, its whole launch, and reload.
 
         The notice is `done` with the number of changed jobs, or `nothing` if none changed.
         """
         from tui.data import job_rows
 
         def apply_change(session: Any) -> int:
-            ids: list[UUID] = job_rows.list_launch_jobs(session, row["id"]) if whole else [row["id"]]
+            ids: list[UUID] = job_rows.list_launch_jobs(session, row["id"]) if is_whole else [row["id"]]
             return job_rows.apply_to_jobs(session, do, ids)
 
         async with self.changing:
@@ -248,7 +248,7 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
         yield FilterBar("state:running  kind:probe  on:slurm  machine:box1  tries>1  launch:3f2a1c  !word", id="filter",
-                        offered=FILTER_SUGGESTIONS)  # fmt: skip
+                        offered_words=FILTER_SUGGESTIONS)  # fmt: skip
         yield Static(NO_JOBS_TEXT, id="nothing", markup=False)
         empty = "no job matches the filter; Esc clears it"
         yield PageTable(COLUMNS, id="jobs", title="Jobs", empty=empty)

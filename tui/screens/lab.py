@@ -147,11 +147,11 @@ class LabScreen(FourBoardsScreen):
         elif self.answer is None or self.question() != self.answered:
             await self.ask_now()
 
-    def update_choices(self, known: list[CheckpointChoice]) -> None:
+    def update_choices(self, known_checkpoints: list[CheckpointChoice]) -> None:
         """Replace the choices and keep the selected model and probe if they still exist."""
         model, tool = (self.choice.checkpoint_id, self.selected_tool) if self.choices else (None, None)
-        self.choices = known
-        self.model = next((n for n, one in enumerate(known) if one.checkpoint_id == model), 0)
+        self.choices = known_checkpoints
+        self.model = next((n for n, one in enumerate(known_checkpoints) if one.checkpoint_id == model), 0)
         tools = self.choice.tools
         self.tool = next((n for n, one in enumerate(tools) if tool is not None and one.run_id == tool.run_id), 0)
 
@@ -168,8 +168,8 @@ class LabScreen(FourBoardsScreen):
         tools = self.choice.tools
         return tools[self.tool % len(tools)] if tools else None
 
-    def question(self, named: bool = False) -> LabPosition:
-        """Return the current question, with names in place of ids if `named`."""
+    def question(self, is_named: bool = False) -> LabPosition:
+        """Return the current question, with names in place of ids if `is_named`."""
         from chessreg.lab.question import LabPosition
 
         tool = self.selected_tool
@@ -179,13 +179,13 @@ class LabScreen(FourBoardsScreen):
         vector = tool if tool is not None and tool.kind == "vector" else None
 
         def make_reference(of: Tool | None) -> str | None:
-            return None if of is None else of.name if named else of.run_id.hex
+            return None if of is None else of.name if is_named else of.run_id.hex
 
         edits = probe is not None and vector is None
         later = self.ahead if edits and self.condition == PATCH else ()
         settings = tuple(pair for pair in self.settings if pair[0] != PATCH or later)
         return LabPosition.from_settings(
-            checkpoint=self.choice.name if named else self.choice.checkpoint_id.hex,
+            checkpoint=self.choice.name if is_named else self.choice.checkpoint_id.hex,
             moves=" ".join(self.sans),
             probe=make_reference(probe),
             vector=make_reference(vector),
@@ -284,15 +284,15 @@ class LabScreen(FourBoardsScreen):
         tool, answer = self.selected_tool, self.answer
         layers = self.edited_layers or (answer.edited_layers if answer else ())
         layers_text = "layers " + ", ".join(map(str, layers)) if layers else "layer chosen by validation"
-        what = self.condition if self.next_token or self.condition != EDIT else ""
+        condition_text = self.condition if self.next_token or self.condition != EDIT else ""
         if self.taken_up is not None and self.condition == self.taken_up.condition != EDIT:
-            what = f"{self.taken_up.stored_condition} of the run"
+            condition_text = f"{self.taken_up.stored_condition} of the run"
         if self.shows_strongest:
-            what = "the registry's strongest edit"
-        parts = filter(None, [what, layers_text, f"scale {self.scale:g}, {self.token_mask}"])
+            condition_text = "the registry's strongest edit"
+        parts = filter(None, [condition_text, layers_text, f"scale {self.scale:g}, {self.token_mask}"])
         edit = f"{tool.kind} {tool.name} · {' · '.join(parts)}" if tool else "no probe"
-        busy = (" · running the model…" if self.answer else " · loading the model…") if self.asking else ""
-        return f"{self.choice.name} · {edit}{busy}\n{self.format_moves()}"
+        busy_note = (" · running the model…" if self.answer else " · loading the model…") if self.asking else ""
+        return f"{self.choice.name} · {edit}{busy_note}\n{self.format_moves()}"
 
     def format_moves(self) -> str:
         """Return the newest moves that fit on a line."""
@@ -522,9 +522,9 @@ class LabScreen(FourBoardsScreen):
     def leave_filter(self) -> None:
         bar = self.query_one(FilterBar)
         text, bar.display = bar.value, False
-        rest = text.removeprefix("".join(f"{san} " for san in self.sans))
-        if "/" in rest or rest.startswith("1."):  # a FEN or a whole game typed after the moves
-            text = rest
+        remaining_text = text.removeprefix("".join(f"{san} " for san in self.sans))
+        if "/" in remaining_text or remaining_text.startswith("1."):  # a FEN or a whole game typed after the moves
+            text = remaining_text
         self.set_focus(None)
         self.relabel()
         if text.strip():
@@ -613,7 +613,7 @@ class LabScreen(FourBoardsScreen):
     def conditions(self) -> list[str]:
         """The edit, the other probes of a stored edit, the patch from the moves ahead, and the controls."""
         settings = dict(self.settings)
-        others = [
+        other_conditions = [
             f"other{n + 1}"
             for n in range(len(settings["other_probes"].split(",")) if "other_probes" in settings else 0)
         ]
@@ -629,7 +629,7 @@ class LabScreen(FourBoardsScreen):
         ]
         switch_texts += ["encode-decode-0"] if "sae" in settings else []
         patch = [PATCH] if self.next_token and self.ahead else []
-        return [EDIT, *others, *patch, *controls, *switch_texts]
+        return [EDIT, *other_conditions, *patch, *controls, *switch_texts]
 
     def action_tool(self) -> None:
         self.tool += 1
@@ -653,7 +653,7 @@ class LabScreen(FourBoardsScreen):
     def action_store(self) -> None:
         """Store the edit as a run, in a separate process."""
         try:
-            words = self.question(named=True).storing_arguments
+            words = self.question(is_named=True).storing_arguments
             exact = self.question().storing_arguments
         except ChessregError as error:
             self.notify(str(error), severity="warning")
@@ -664,7 +664,7 @@ class LabScreen(FourBoardsScreen):
         """Return the `lab` command, or the command that stores the run if the board is changed."""
         if not self.choices:
             return "chessreg import checkpoint --reference"
-        question = self.question(named=True)
+        question = self.question(is_named=True)
         return shlex.join(["chessreg", *(question.storing_arguments if question.board else question.command)])
 
 

@@ -56,10 +56,10 @@ class LineageScreen(AppScreen):
     LineageScreen > #about { height: 1; padding: 0 1; color: $text-muted; }
     """
 
-    def __init__(self, noun: str, id: str, called: str) -> None:
+    def __init__(self, noun: str, id: str, name: str) -> None:
         super().__init__()
-        self.noun, self.id_hex, self.called = noun, id, called
-        self.crumb = f"lineage of {called}"
+        self.noun, self.id_hex, self.called = noun, id, name
+        self.crumb = f"lineage of {name}"
         self.ways: tuple[str, ...] = LINEAGE_DIRECTIONS[0]
         self.folded: set[str] = set()
         self.trees: lineage_tree.Trees | None = None
@@ -85,10 +85,10 @@ class LineageScreen(AppScreen):
         )
         self.draw(keep_cursor)
 
-    def narrow_pages(self, whole: Pages, view: View) -> Pages:
+    def narrow_pages(self, all_pages: Pages, view: View) -> Pages:
         """Return the matching nodes as a flat list, because guide lines need their parents."""
-        assert isinstance(whole, ListPages)
-        return ListPages([{**row, "guide": ""} for row in whole.rows]).narrow(view)
+        assert isinstance(all_pages, ListPages)
+        return ListPages([{**row, "guide": ""} for row in all_pages.rows]).narrow(view)
 
     def draw(self, keep: bool = True) -> None:
         if self.trees is not None:

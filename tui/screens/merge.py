@@ -163,11 +163,11 @@ def build_conflict_row(row: Mapping[str, Any]) -> Row:
         ", ".join(f"{name} {show.format_cell_value(values[side])}" for name, values in row["differs"].items())
         for side in (0, 1)
     )
-    which = ", ".join(f"{name} {value}" for name, value in key.items())
+    key_text = ", ".join(f"{name} {value}" for name, value in key.items())
     return {
         **row,
         "run": row["run"] or show.abbreviate_id(row["run_id"]),
-        "which": which,
+        "which": key_text,
         "here": local_cells,
         "there": other_cells,
     }

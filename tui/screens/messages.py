@@ -69,8 +69,8 @@ class MessagesScreen(AppScreen):
         ]  # fmt: skip
         waiting_text = f"{show.format_count(len(writes), 'change')} not written yet · " if writes else ""
         count = len(self.app.notices)
-        newest = f"the newest {show.format_count(count, 'message')}" if count else "no messages yet"
-        self.query_one("#overview", Static).update(f"{waiting_text}{newest}")
+        newest_note = f"the newest {show.format_count(count, 'message')}" if count else "no messages yet"
+        self.query_one("#overview", Static).update(f"{waiting_text}{newest_note}")
         self.query_one(PageTable).show(ListPages(rows), rows, columns=COLUMNS, keep=True)
         self.relabel()
 

@@ -58,15 +58,15 @@ class Preview(VerticalScroll, can_focus=False):
         """The width of the text in cells, without the scrollbar."""
         return max(1, self.content_size.width - self.scrollbar_size_vertical)
 
-    async def show(self, shown: RowPreview | None) -> None:
+    async def show(self, preview: RowPreview | None) -> None:
         """Show the text of a row and the largest board that fits. None clears both."""
         text = self.children[-1]
         assert isinstance(text, Static)
-        text.update("" if shown is None else shown.text)
-        self.border_title = cast(str, Content(shown.title if shown is not None else ""))
+        text.update("" if preview is None else preview.text)
+        self.border_title = cast(str, Content(preview.title if preview is not None else ""))
         for pane in self.children[:-1]:
-            pane.display = shown is not None and shown.board is not None
-        if shown is not None and shown.board is not None:
+            pane.display = preview is not None and preview.board is not None
+        if preview is not None and preview.board is not None:
             from tui.widgets.board import (  # not imported when the app starts
                 BoardPane,
                 compute_board_extent,
@@ -86,7 +86,7 @@ class Preview(VerticalScroll, can_focus=False):
             )
             size = next(has_space, sizes[0])
             pane.styles.width = max(compute_board_extent(size)[0], text_cells)
-            pane.show(shown.board, size, glyphs)
+            pane.show(preview.board, size, glyphs)
         self.scroll_home(animate=False)
 
 

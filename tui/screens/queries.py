@@ -106,7 +106,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
     def action_published(self) -> None:
         row = self.query_one(PageTable).current_row
         if row is not None:
-            self.app.push_screen(AnswerScreen(row["entry"], published=True))
+            self.app.push_screen(AnswerScreen(row["entry"], with_published=True))
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         if not isinstance(event.bar, ScopeBar):
@@ -277,9 +277,9 @@ class HistoryScreen(AppScreen):
     follows = False
     BINDINGS = make_bindings("history")
 
-    def __init__(self, statements: Sequence[str], chosen: Callable[[str], None]) -> None:
+    def __init__(self, statements: Sequence[str], on_choice: Callable[[str], None]) -> None:
         super().__init__()
-        self.statements, self.chosen = statements, chosen
+        self.statements, self.chosen = statements, on_choice
 
     def body(self) -> ComposeResult:
         yield PageTable(id="history", title="Statements", empty="no statement was run yet")
@@ -458,8 +458,8 @@ class SqlScreen(ResultScreen):
             return
         self.statement, self.stopped = text, False
         self.app.remembered.set(LAST_SQL_KEY, text)
-        earlier = [other for other in self.app.remembered.get(HISTORY_KEY, []) if other != text]
-        self.app.remembered.set(HISTORY_KEY, [text, *earlier][:MAX_HISTORY_STATEMENTS])
+        earlier_statements = [other for other in self.app.remembered.get(HISTORY_KEY, []) if other != text]
+        self.app.remembered.set(HISTORY_KEY, [text, *earlier_statements][:MAX_HISTORY_STATEMENTS])
         self.load()
 
     async def question(self) -> None:

@@ -84,9 +84,9 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
     RunScreen > #annotations { height: auto; max-height: 3; padding: 0 1; color: $text-muted; }
     """
 
-    def __init__(self, run_id: UUID, called: str) -> None:
+    def __init__(self, run_id: UUID, name: str) -> None:
         super().__init__()
-        self.run_id, self.crumb = run_id, called
+        self.run_id, self.crumb = run_id, name
         self.view: RunView | None = None
 
     def body(self) -> ComposeResult:

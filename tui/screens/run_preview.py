@@ -116,8 +116,8 @@ def join_cells(cells: list[str], columns: list[TableColumn], widths: list[int]) 
 
 def measure_preview(columns: list[TableColumn], rows: Sequence[Row]) -> int:
     """Return the cells that the columns need side by side."""
-    widest = (max(cell_len(text) for text in (column.heading, *map(column.of, rows))) for column in columns)
-    return sum(widest) + GAP_CELLS * (len(columns) - 1)
+    widest_cells = (max(cell_len(text) for text in (column.heading, *map(column.of, rows))) for column in columns)
+    return sum(widest_cells) + GAP_CELLS * (len(columns) - 1)
 
 
 def draw_run_curve(metric: str, points: list[tuple[int, float]], width: int) -> Text:

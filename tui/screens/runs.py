@@ -82,7 +82,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
         yield FilterBar("kind:probe units>5 state:partial starred since:7d spec.seed:1 ~letters !word", id="filter",
-                        offered=FILTER_SUGGESTIONS)  # fmt: skip
+                        offered_words=FILTER_SUGGESTIONS)  # fmt: skip
         yield Static("", id="nothing", markup=False)
         empty = "no run matches the filter; Esc clears it"
         yield PageTable(self.make_headed_columns(), id="runs", title="Runs", empty=empty)
@@ -344,11 +344,13 @@ def list_compared_setting_names(spec: Mapping[str, Any], under: str = "") -> lis
 
 
 def read_run_page(session: Session, filter_text: str, sort: str, metrics: Sequence[str], number: int,
-         marked: Collection[UUID]) -> RunPage:  # fmt: skip
+         marked_ids: Collection[UUID]) -> RunPage:  # fmt: skip
     """Return page `number` of the runs that match, with the marked runs that do not match."""
     pages = list_run_pages(session, filter_text, sort, metrics)
     count_rows_to(pages, number * PAGE_ROWS)
-    return RunPage(pages, number, pages.read_page(number), set(marked) - filter_run_ids(session, filter_text, marked))
+    return RunPage(
+        pages, number, pages.read_page(number), set(marked_ids) - filter_run_ids(session, filter_text, marked_ids)
+    )
 
 
 def format_runs_overview(counts: Mapping[str, int], pages: Pages) -> str:
@@ -366,9 +368,9 @@ def format_runs_overview(counts: Mapping[str, int], pages: Pages) -> str:
 
 
 def format_first_steps(counts: Mapping[str, int]) -> str:
-    missing, commands = suggest_next_steps(dict(counts))
+    missing_noun, commands = suggest_next_steps(dict(counts))
     lines = "\n".join(f"    $ {command}" for command in commands)
-    return f"{missing} Commands to run next, in another terminal:\n\n{lines}\n\nThis screen updates automatically."
+    return f"{missing_noun} Commands to run next, in another terminal:\n\n{lines}\n\nThis screen updates automatically."
 
 
 class ColumnsScreen(AppScreen):
@@ -379,15 +381,15 @@ class ColumnsScreen(AppScreen):
     follows = False
     BINDINGS = make_bindings("columns")
 
-    def __init__(self, chosen: list[str], settings: Sequence[str], metrics: Sequence[str]) -> None:
+    def __init__(self, chosen_columns: list[str], settings: Sequence[str], metrics: Sequence[str]) -> None:
         super().__init__()
-        self.chosen, self.before = chosen, list(chosen)
-        others = [
+        self.chosen, self.before = chosen_columns, list(chosen_columns)
+        other_columns = [
             *run_rows.RUN_COLUMNS,
             *(run_rows.SPEC_PREFIX + name for name in settings),
             *(run_rows.METRIC_PREFIX + name for name in metrics),
         ]
-        self.offered = list(dict.fromkeys([*chosen, *others]))
+        self.offered = list(dict.fromkeys([*chosen_columns, *other_columns]))
 
     def body(self) -> ComposeResult:
         columns = (

@@ -165,22 +165,22 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
     def offered_checkpoint(self) -> str:
         """The option that names the newest trained model, for an import that belongs to a model."""
         models = self.rows["checkpoint"] if self.rows is not None and self.noun in NOUNS_OF_MODELS else ()
-        trained = [row for row in models if not row["twin_of"]]
-        return f"--checkpoint {shlex.quote(label_entity(trained[-1]).split()[-1])}" if trained else ""
+        trained_models = [row for row in models if not row["twin_of"]]
+        return f"--checkpoint {shlex.quote(label_entity(trained_models[-1]).split()[-1])}" if trained_models else ""
 
     def action_rows(self) -> None:
-        _, selected = self.get_selected_rows()
-        if self.noun == "dataset" and selected:
-            id, dataset_name = next(iter(selected.items()))
+        _, selected_rows = self.get_selected_rows()
+        if self.noun == "dataset" and selected_rows:
+            id, dataset_name = next(iter(selected_rows.items()))
             show_dataset_rows(self, id, dataset_name)
 
     def action_split(self) -> None:
         from tui.screens.dialogs import Prompt
 
-        _, selected = self.get_selected_rows()
-        if self.noun != "dataset" or not selected or self.app.read_only:
+        _, selected_rows = self.get_selected_rows()
+        if self.noun != "dataset" or not selected_rows or self.app.read_only:
             return
-        id, dataset_name = next(iter(selected.items()))
+        id, dataset_name = next(iter(selected_rows.items()))
 
         draft = "split", id
 
@@ -226,11 +226,11 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
     ThingScreen.-chart > PageTable { height: auto; max-height: 40%; }
     """
 
-    def __init__(self, noun: str, id: UUID, called: str) -> None:
+    def __init__(self, noun: str, id: UUID, name: str) -> None:
         super().__init__()
-        self.noun, self.thing_id, self.crumb = noun, id, f"{noun} {called}"
+        self.noun, self.thing_id, self.crumb = noun, id, f"{noun} {name}"
         self.entity = load_entity(noun)
-        self.called = called
+        self.called = name
         self.thing: Thing | None = None
 
     def body(self) -> ComposeResult:
@@ -331,7 +331,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))
 
 
-def show_dataset_rows(screen: AppScreen, dataset_id: UUID, called: str) -> None:
+def show_dataset_rows(screen: AppScreen, dataset_id: UUID, name: str) -> None:
     """Show the games or positions of a dataset.
 
     The breadcrumb includes the name, unless `screen` already shows it.
@@ -339,7 +339,7 @@ def show_dataset_rows(screen: AppScreen, dataset_id: UUID, called: str) -> None:
     from tui.screens.boards import DatasetRowsScreen
 
     rows = DatasetRowsScreen(dataset_id)
-    rows.crumb = rows.crumb if isinstance(screen, ThingScreen) else f"{called} {rows.crumb}"
+    rows.crumb = rows.crumb if isinstance(screen, ThingScreen) else f"{name} {rows.crumb}"
     screen.app.push_screen(rows)
 
 

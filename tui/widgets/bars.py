@@ -65,15 +65,15 @@ class TopBar(Widget):
     def watch_crumbs(self, crumbs: tuple[str, ...]) -> None:
         self.set_class(len(crumbs) > 2, "-deep")
 
-    def make_screen_pieces(self, gap: int, named: bool = True) -> list[Piece]:
-        """Return the screens by key and name, the current one highlighted. If `named` is false, return keys alone."""
+    def make_screen_pieces(self, gap: int, with_name: bool = True) -> list[Piece]:
+        """Return the screens by key and name, the current one highlighted, or keys alone without `with_name`."""
         pieces = []
         for entry in ENTRIES:
             go = self.Chosen(entry.name)
             if entry.name == self.room:
                 pieces.append(Piece(f" {entry.key} {entry.name} ", "room", go))
             else:
-                name = f" {entry.name} " if named else " "
+                name = f" {entry.name} " if with_name else " "
                 pieces += [Piece(f" {entry.key}", "key", go), Piece(name, "registry", go)]
             pieces.append(Piece(" " * gap, "registry"))
         return pieces[:-1]
@@ -89,7 +89,7 @@ class TopBar(Widget):
             [home, *self.make_screen_pieces(1), status_piece, place],
             [home, *self.make_screen_pieces(0), status_piece, place],
             [home, *self.make_screen_pieces(0), status_piece],
-            [*self.make_screen_pieces(0), status_piece], [*self.make_screen_pieces(0, named=False), status_piece],
+            [*self.make_screen_pieces(0), status_piece], [*self.make_screen_pieces(0, with_name=False), status_piece],
         )  # fmt: skip
         width = self.size.width
         pieces = next((row for row in rows if count_cells(row) <= width), rows[-1])
@@ -337,13 +337,13 @@ class FilterBar(Input):
         id: str | None = None,
         hides: bool = True,
         leads: str = "to the list, again opens",
-        offered: Sequence[str] = (),
+        offered_words: Sequence[str] = (),
         title: str = "filter",
     ) -> None:
         super().__init__(placeholder=placeholder, id=id, select_on_focus=False)
         self.border_title = f"{title} · Esc clears it" if hides else title
-        if offered:
-            self.suggester = ColumnSuggester(offered)
+        if offered_words:
+            self.suggester = ColumnSuggester(offered_words)
         self.leads = leads  # label of Enter in the footer
         self.display = False
         self._timer: Timer | None = None
@@ -352,8 +352,8 @@ class FilterBar(Input):
 
     match_text: reactive[str] = reactive("")  # number of matching rows
 
-    def watch_match_text(self, told: str) -> None:
-        self.border_subtitle = told.strip()
+    def watch_match_text(self, match_text: str) -> None:
+        self.border_subtitle = match_text.strip()
 
     def open(self) -> None:
         """Show and focus the line. Existing text is selected: typing replaces it, → keeps it."""
@@ -400,9 +400,9 @@ class FilterBar(Input):
 class ColumnSuggester(Suggester):
     """Suggests column names, with the operator that follows, for the word being typed."""
 
-    def __init__(self, known: Sequence[str] = ()) -> None:
+    def __init__(self, known_names: Sequence[str] = ()) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
-        self.known = list(known)
+        self.known = list(known_names)
 
     async def get_suggestion(self, value: str) -> str | None:
         """Return the text with its last word completed to a known one, else None. A leading `!` is kept."""

@@ -45,9 +45,9 @@ class FieldInput(Input):
     class Left(Message):
         """The input lost the focus. `kept`: the text is kept. `way`: move to the next or the previous field."""
 
-        def __init__(self, kept: bool, way: int = 0) -> None:
+        def __init__(self, is_kept: bool, way: int = 0) -> None:
             super().__init__()
-            self.kept, self.way = kept, way
+            self.kept, self.way = is_kept, way
 
     def action_keep(self, way: str) -> None:
         self.post_message(self.Left(True, int(way)))
@@ -185,11 +185,11 @@ class FieldRow(Horizontal, can_focus=True):
     def input(self) -> FieldInput | None:
         return next(iter(self.query(FieldInput)), None)
 
-    def edit(self, typed: str | None) -> None:
+    def edit(self, typed_text: str | None) -> None:
         """Start editing the value. Esc restores the previous one."""
         if self.input is not None:
             return
-        self._before = typed
+        self._before = typed_text
         line = FieldInput(value=self.seen.text, select_on_focus=True)
         line.styles.margin = (0, 0, 0, GUTTER_CELLS + self.name_width + 2)
         line.styles.width = self.entry_width

@@ -81,12 +81,12 @@ def read_answers(keyboard: int) -> str:
     return answer_bytes.decode(errors="replace")
 
 
-def find_cell_size(keyboard: int, found: Sequence[re.Match[str]]) -> tuple[int, int] | None:
+def find_cell_size(keyboard: int, reports: Sequence[re.Match[str]]) -> tuple[int, int] | None:
     """Return the width and height of a cell in pixels, as reported by the system or the terminal."""
     rows, columns, pixel_width, high = struct.unpack("HHHH", fcntl.ioctl(keyboard, termios.TIOCGWINSZ, b"\0" * 8))
     if pixel_width and high:
         return pixel_width // columns, high // rows
-    return next(((int(one["wide"]), int(one["high"])) for one in found if one["wide"]), None)
+    return next(((int(one["wide"]), int(one["high"])) for one in reports if one["wide"]), None)
 
 
 def load_image_widget(sixel: bool, cell: tuple[int, int] | None) -> type[Any]:

@@ -189,15 +189,15 @@ class Rankings(Horizontal):
         if self.shown is not None:
             self.show(*self.shown)
 
-    def show(self, answer: LabAnswer, chosen: str | None = None) -> None:
-        """Draw these numbers. `chosen` is the selected move (UCI)."""
+    def show(self, answer: LabAnswer, chosen_move: str | None = None) -> None:
+        """Draw these numbers. `chosen_move` is the selected move (UCI)."""
         from chessreg.lab.answer import compare_moves
 
-        self.shown = answer, chosen
+        self.shown = answer, chosen_move
         line_cells = max(20, self.size.width // 2 - 2)
         lines = max(1, self.size.height - HEAD_LINES)
         moves = compare_moves(answer)
-        at = next((n for n, move in enumerate(moves) if move.uci == chosen), None)
+        at = next((n for n, move in enumerate(moves) if move.uci == chosen_move), None)
         first = 0 if at is None else max(0, min(at - lines // 2, len(moves) - lines))
         visible_moves = [(place == at, move) for place, move in enumerate(moves)][first : first + lines]
         for name, side in (("clean", answer.clean), ("edited", answer.edited)):
@@ -219,10 +219,10 @@ def format_ranking(
     """Return one model's numbers: legal move mass on the board and on the target board, greedy text, and moves with
     bars. The edited model's moves include the change. `moves`: whether a move is selected, and the move. `colors`: the
     theme's variables."""
-    both = "" if side.modified is None else f", target {side.modified:.3f}"
-    mass, writes = f"{name} legal mass {side.original:.3f}{both}", "writes"
+    target_note = "" if side.modified is None else f", target {side.modified:.3f}"
+    mass, writes = f"{name} legal mass {side.original:.3f}{target_note}", "writes"
     if len(mass) > wide:  # the name moves to the next line
-        mass, writes = f"mass {side.original:.3f}{both.replace(',', '')}", f"{name} writes"
+        mass, writes = f"mass {side.original:.3f}{target_note.replace(',', '')}", f"{name} writes"
     text = Text(fit_text(mass, wide) + "\n", style="bold")
     text.append(
         fit_text(f"{writes} {side.text.strip() or 'nothing'}{'' if side.legal else ', illegal'}", wide) + "\n", ""
@@ -242,13 +242,13 @@ def format_ranking(
     return text
 
 
-def format_move_line(move: MoveComparison, edited: bool, here: bool, wide: int) -> str:
+def format_move_line(move: MoveComparison, is_edited: bool, here: bool, wide: int) -> str:
     """Return `= Nf3     0.412 ━━━━━`, or for the edited model, with the change, `= Nf3     0.812 Δ+0.400 ━━━`. The
     first sign marks a move that is also legal on the target board."""
     sign = "›" if here else "=" if move.legal_modified else " "
-    value = move.edited if edited else move.clean
+    value = move.edited if is_edited else move.clean
     text = f"{sign} {move.san:<7} {'  –  ' if value is None else f'{value:.3f}'} "
-    if edited:
+    if is_edited:
         text += f"{'' if move.change is None else f'Δ{move.change:+z.3f}':<{CHANGE_CELLS - 1}} "
-    columns_width = MOVE_CELLS + PROBABILITY_CELLS + (CHANGE_CELLS if edited else 0)
+    columns_width = MOVE_CELLS + PROBABILITY_CELLS + (CHANGE_CELLS if is_edited else 0)
     return fit_text((text + "━" * round((value or 0.0) * max(0, wide - columns_width))).rstrip(), wide)

@@ -125,9 +125,9 @@ class PageTable(ScrollView, can_focus=True):
     class Narrow(Message):
         """The rows that match the view are requested."""
 
-        def __init__(self, table: PageTable, whole: Pages, keep: bool) -> None:
+        def __init__(self, table: PageTable, all_pages: Pages, keep: bool) -> None:
             super().__init__()
-            self.table, self.whole, self.keep = table, whole, keep
+            self.table, self.whole, self.keep = table, all_pages, keep
 
     class Act(Message):
         """An action of the screen: `find`, `sort` (`way` 1: by the next column, 0: reverse the order), `number`, or
@@ -291,13 +291,13 @@ class PageTable(ScrollView, can_focus=True):
         else:
             self._show(self.whole, None, keep, 0, True)
 
-    def show_narrowed(self, whole: Pages, pages: Pages, first: Sequence[Mapping[str, Any]], keep: bool) -> None:
-        """Show `pages`, the rows of `whole` that match, whose first page is `first`. Ignored if the table shows another
-        list by now.
+    def show_narrowed(self, all_pages: Pages, pages: Pages, first: Sequence[Mapping[str, Any]], keep: bool) -> None:
+        """Show `pages`, the rows of `all_pages` that match, whose first page is `first`. Ignored if the table shows
+        another list by now.
 
         `keep` keeps the cursor.
         """
-        if whole is self.whole:
+        if all_pages is self.whole:
             self._show(pages, first, keep, 0, True)
 
     def _show(
@@ -476,9 +476,9 @@ class PageTable(ScrollView, can_focus=True):
         wider = False
         for column, column_width in zip(self.shown_columns, self._widths, strict=True):
             if (column.right or column.whole) and rows:
-                longest = max(rows, key=lambda row, column=column: cell_len(column.of(row)))  # type: ignore[misc]
-                if min(column.widest, cell_len(column.of(longest))) > column_width:
-                    self._longest[column.field], wider = longest, True
+                longest_row = max(rows, key=lambda row, column=column: cell_len(column.of(row)))  # type: ignore[misc]
+                if min(column.widest, cell_len(column.of(longest_row))) > column_width:
+                    self._longest[column.field], wider = longest_row, True
         return wider
 
     @property
@@ -723,11 +723,11 @@ def fit_segments(
     if room < 0 and (ends or right):
         return [Segment(fit_text(text, width, right, ends), parts[0][1])]
     if room < 0:
-        segments, left = [], width
+        segments, cells_left = [], width
         for part, part_style in parts:
-            shown_text = fit_text(part, left) if cell_len(part) > left or part == parts[-1][0] else part
+            shown_text = fit_text(part, cells_left) if cell_len(part) > cells_left or part == parts[-1][0] else part
             segments.append(Segment(shown_text, part_style))
-            left -= cell_len(shown_text)
+            cells_left -= cell_len(shown_text)
         return segments
     segments = [Segment(part, part_style) for part, part_style in parts if part]
     gap = [Segment(" " * room, style)] if room else []

@@ -196,10 +196,10 @@ class NextTokenEdit(EditKind):
     def check(self, spec: NextTokenEditSpec, inputs: Inputs) -> None:  # type: ignore[override]
         if spec.prefixes:
             games, places = selections.select_games(spec, inputs)
-            longest = int(convert_column_to_numpy(games.table(["plies"]).column("plies"))[places].max())
-            if longest <= min(spec.prefixes):
+            longest_game = int(convert_column_to_numpy(games.table(["plies"]).column("plies"))[places].max())
+            if longest_game <= min(spec.prefixes):
                 raise BadInputError(
-                    f"--prefixes {min(spec.prefixes)}: every game ends earlier, the longest after {longest} plies",
+                    f"--prefixes {min(spec.prefixes)}: every game ends earlier, the longest after {longest_game} plies",
                     "give shorter --prefixes, or longer games",
                 )
             check_context(spec, inputs)

@@ -49,7 +49,7 @@ def build_state_boards(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[Boa
         if condition_name != "clean"
         else next(r.condition for r in rows if r.condition.startswith("edit"))
     )
-    clean, edited = ([r for r in rows if r.condition == name] for name in ("clean", condition))
+    clean, edited_rows = ([r for r in rows if r.condition == name] for name in ("clean", condition))
     boards = [
         BoardFrame.from_board(
             original,
@@ -62,8 +62,8 @@ def build_state_boards(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[Boa
             modified,
             title=f"{condition}: without the piece on {detail['square']}",
             marks={square: "removed"},
-            arrows=move_arrows(modified, [encoding.parse(r.text, modified) for r in edited]),
-            caption=build_caption(edited),
+            arrows=move_arrows(modified, [encoding.parse(r.text, modified) for r in edited_rows]),
+            caption=build_caption(edited_rows),
         ),
     ]
     return boards, condition

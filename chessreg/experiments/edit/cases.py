@@ -110,9 +110,9 @@ class GameTurns:
         boards = list(iterate_board_copies(unpack_moves(games.moves([item])[0])))
         if encoding.content == "position":
             return cls(item, prompts, boards, (), ())
-        longest = max(prompts.values(), key=len)
+        longest_prompt = max(prompts.values(), key=len)
         every = encoding.sites("all", tokens)
-        return cls(item, prompts, boards, longest, tuple(every.ply[: len(longest)].tolist()))
+        return cls(item, prompts, boards, longest_prompt, tuple(every.ply[: len(longest_prompt)].tolist()))
 
     def has(self, ply: int) -> bool:
         """Return whether the game continued after `ply` plies, and its prompt there is known."""

@@ -37,7 +37,7 @@ def check_edit_spec(spec: EditSettings, inputs: Inputs) -> None:
         raise BadInputError("--wrong-layer-control needs a model with more than one layer")
     if isinstance(spec, EditSpec) and spec.black_probe is not None and BLACK_SEGMENTS not in encoding.site_names:
         raise BadInputError(f"--black-probe edits the tokens of {BLACK_SEGMENTS}, which {encoding.name} does not have")
-    fitted: list[set[int]] = []
+    fitted_layer_sets: list[set[int]] = []
     for option, reference in spec.probes.items():
         probes: Sequence[tables.ProbeRecord] = inputs.rows(tables.ProbeRecord, inputs.run(reference, "probe"))
         check_edit_probe(option, probes[0], checkpoint, encoding)
@@ -48,9 +48,9 @@ def check_edit_spec(spec: EditSettings, inputs: Inputs) -> None:
                 "--scale-rule single_scale, or chessreg run edit-next-token",
             )
         if option != EMBEDDING_PROBE:
-            fitted.append({row.layer for row in probes})
-    fitted_layers = set.intersection(*fitted)
-    if EMBEDDING_PROBE in spec.probes and len(fitted) == 1:
+            fitted_layer_sets.append({row.layer for row in probes})
+    fitted_layers = set.intersection(*fitted_layer_sets)
+    if EMBEDDING_PROBE in spec.probes and len(fitted_layer_sets) == 1:
         fitted_layers.add(EMBEDDINGS)
     if isinstance(spec, NextTokenEditSpec):
         check_next_token(spec, inputs, encoding, checkpoint)
@@ -102,18 +102,18 @@ def check_edit_layers(
     layers."""
     shift = spec.find_probed_layer(0)
     for setting in list_edit_settings(spec, inputs):
-        if missing := [layer for layer in setting.layers if layer + shift not in fitted_layers]:
-            shift_text = f" for layer {missing[0]}: --probe-shift is {shift}" if shift else ""
+        if missing_layers := [layer for layer in setting.layers if layer + shift not in fitted_layers]:
+            shift_text = f" for layer {missing_layers[0]}: --probe-shift is {shift}" if shift else ""
             raise BadInputError(
-                f"no probe reads layer {missing[0] + shift}{shift_text}",
+                f"no probe reads layer {missing_layers[0] + shift}{shift_text}",
                 f"the probes share layers {', '.join(map(str, sorted(fitted_layers)))}"
                 if fitted_layers
                 else "the probes have no layer in common",
             )
-        if missing := [layer for layer in setting.layers if not 0 <= layer < checkpoint.layers]:
-            message, hint = f"the model has no layer {missing[0]}", f"it has layers 0 to {checkpoint.layers - 1}"
+        if missing_layers := [layer for layer in setting.layers if not 0 <= layer < checkpoint.layers]:
+            message, hint = f"the model has no layer {missing_layers[0]}", f"it has layers 0 to {checkpoint.layers - 1}"
             if shift and not spec.layers and not spec.layer_sets:
-                message += f": the probe of layer {missing[0] + shift} is best, and --probe-shift is {shift}"
+                message += f": the probe of layer {missing_layers[0] + shift} is best, and --probe-shift is {shift}"
                 hint += "; choose layers with --layers"
             raise BadInputError(message, hint)
 
@@ -132,9 +132,9 @@ def check_saes(
     if any(row.checkpoint_id != checkpoint.id for row in rows):
         raise BadInputError("--sae was trained on another checkpoint than --checkpoint", "chessreg sae list")
     hook_points = {row.hook_point for row in rows}
-    if missing := [layer for layer in sorted(layers) if format_hook_point(layer) not in hook_points]:
+    if missing_layers := [layer for layer in sorted(layers) if format_hook_point(layer) not in hook_points]:
         raise BadInputError(
-            f"--sae has no SAE of the edited hook point {format_hook_point(missing[0])}",
+            f"--sae has no SAE of the edited hook point {format_hook_point(missing_layers[0])}",
             f"its SAEs are of {', '.join(sorted(hook_points))}",
         )
 
@@ -177,11 +177,11 @@ def check_next_token(
 def check_context(spec: NextTokenEditSpec, inputs: Inputs) -> None:
     """Raise BadInputError if all prefixes are longer than the model's context."""
     checkpoint, encoding = inputs.read_checkpoint_row(spec.checkpoint), inputs.encoding(spec.checkpoint)
-    shortest = min(spec.prefixes)
-    tokens = len(encoding.prompt(make_knight_moves(shortest)))
+    shortest_prefix = min(spec.prefixes)
+    tokens = len(encoding.prompt(make_knight_moves(shortest_prefix)))
     if tokens > checkpoint.block_size:
         raise BadInputError(
-            f"a game has about {tokens} tokens after {shortest} plies, but the model's context is "
+            f"a game has about {tokens} tokens after {shortest_prefix} plies, but the model's context is "
             f"{checkpoint.block_size} tokens",
             "give shorter --prefixes",
         )
@@ -196,13 +196,13 @@ def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encodi
         references = {"--probe": (spec.probe,), "--other-probes": spec.other_probes}
     prompt = encoding.prompt(make_knight_moves(min(ply, 4 + ply % 2)))  # these plies cover every phase of a turn
     tokens = Tokens.from_items([prompt])
-    fitted = [
+    fitted_tokens = [
         (option, reference)
         for option, reference_list in references.items()
         for reference in reference_list
         if reference is not None
     ]
-    for option, reference in fitted:
+    for option, reference in fitted_tokens:
         probe = inputs.rows(tables.ProbeRecord, inputs.run(reference, "probe"))[0]
         site = resolve_site_name(probe.positions, encoding)
         is_known_site = site in encoding.site_names

@@ -274,7 +274,7 @@ class StateReading:
         return values
 
 
-def compute_divergences(clean: np.ndarray, edited: np.ndarray) -> tuple[float, float]:
+def compute_divergences(clean: np.ndarray, edited_probabilities: np.ndarray) -> tuple[float, float]:
     """Return how far the edited choice among moves is from the clean one, independent of their total probability.
 
     The two values are the total variation (0 to 1), and the Kullback-Leibler divergence of clean from edited, in nats.
@@ -282,7 +282,7 @@ def compute_divergences(clean: np.ndarray, edited: np.ndarray) -> tuple[float, f
     >>> compute_divergences(np.array([0.2, 0.2]), np.array([0.5, 0.5]))
     (0.0, 0.0)
     """
-    p, q = clean / clean.sum(), edited / edited.sum()
+    p, q = clean / clean.sum(), edited_probabilities / edited_probabilities.sum()
     is_positive = p > 0
     kl = float((p[is_positive] * (np.log(p[is_positive]) - np.log(np.maximum(q[is_positive], MIN_PROBABILITY)))).sum())
     return float(np.abs(p - q).sum() / 2), max(kl, 0.0)

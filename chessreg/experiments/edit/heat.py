@@ -102,12 +102,17 @@ def load_edited_state(inputs: Inputs, run_id: UUID, unit: int, condition: str | 
             f"state {unit} was skipped: {(skipped_trial.detail or {}).get('skipped')}", "choose another unit"
         )
     spec = EditSpec(**settings)
-    edited = _load_removals(spec, inputs)
-    edit_condition = edited.find_condition(condition)
-    state = load_state(spec, edited.encoding, inputs, unit)
+    edited_state = _load_removals(spec, inputs)
+    edit_condition = edited_state.find_condition(condition)
+    state = load_state(spec, edited_state.encoding, inputs, unit)
     removal = remove_moving_piece(state, chess.Move.from_uci((row.detail or {})["move"]))
     return LoadedState(
-        spec, edited, edit_condition, state, removal, edited.build_edits(edit_condition, [state.prompt], [removal])
+        spec,
+        edited_state,
+        edit_condition,
+        state,
+        removal,
+        edited_state.build_edits(edit_condition, [state.prompt], [removal]),
     )
 
 

@@ -142,17 +142,17 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
         later: np.ndarray,
         condition: EditCondition,
         layer: int,
-        cached: dict[tuple[str, int, int], np.ndarray],
+        cached_vectors: dict[tuple[str, int, int], np.ndarray],
     ) -> np.ndarray:
         """Return the unscaled vectors that a condition adds at a layer, float32 [cases, d_model].
 
         `sites` int64 [cases] are the sites of the cases in `tokens`, and `later` int64 the sites of the later boards.
-        `cached` keeps vectors by source, draw and layer.
+        `cached_vectors` keeps vectors by source, draw and layer.
         """
         source = "edit" if condition.source == SHAM else condition.source
         key = source, condition.draw, layer
-        if key in cached:
-            return cached[key]
+        if key in cached_vectors:
+            return cached_vectors[key]
         directions: np.ndarray
         if source == RANDOM:
             directions = self.draw_random(cases, condition.draw, layer)
@@ -163,7 +163,7 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
             directions = normalize_rows(directions) if self.spec.patch == "unit" else directions
         else:
             directions = self.compute_probe_directions(cases, condition, layer)
-        cached[key] = directions
+        cached_vectors[key] = directions
         return directions
 
     def draw_random(self, cases: Sequence[Case], draw: int, layer: int) -> np.ndarray:
@@ -343,11 +343,11 @@ class SiteEditor(CaseEdits):
         for condition in self.all_conditions:
             conditions_by_layers.setdefault(self.find_edited_layers(condition), []).append(condition)
         outcomes: dict[str, Outcome] = {}
-        cached: dict[tuple[str, int, int], np.ndarray] = {}  # a direction is the same at every scale
+        cached_vectors: dict[tuple[str, int, int], np.ndarray] = {}  # a direction is the same at every scale
         for layers, conditions in conditions_by_layers.items():
             vectors = {
                 layer: [
-                    self.compute_vectors(tokens, cases, sites, later, layer_conditions, layer, cached)
+                    self.compute_vectors(tokens, cases, sites, later, layer_conditions, layer, cached_vectors)
                     for layer_conditions in conditions
                 ]
                 for layer in layers
@@ -502,7 +502,7 @@ class StoredBatch:
     probabilities: np.ndarray
 
 
-def compute_divergence(clean: np.ndarray, edited: np.ndarray) -> np.ndarray:
+def compute_divergence(clean: np.ndarray, edited_logprobs: np.ndarray) -> np.ndarray:
     """Return the Kullback-Leibler divergence of the clean from the edited distribution, nats [n], from
     log-probabilities [n, m].
 
@@ -510,5 +510,5 @@ def compute_divergence(clean: np.ndarray, edited: np.ndarray) -> np.ndarray:
     [0.0]
     """
     min_logprob = math.log(np.finfo(np.float64).tiny)
-    difference = np.where(clean > min_logprob, clean - np.maximum(edited, min_logprob), 0.0)
+    difference = np.where(clean > min_logprob, clean - np.maximum(edited_logprobs, min_logprob), 0.0)
     return np.maximum((np.exp(clean) * difference).sum(1), 0.0)

@@ -526,5 +526,5 @@ def list_editable_layers(spec: EditSettings, inputs: Inputs) -> list[int]:
 def choose_layers(spec: EditSettings, inputs: Inputs) -> tuple[int, ...]:
     """Return the layer of the only probe, or the layer that is best on the probe's validation games."""
     layers = list_probed_layers(spec.probe, inputs)
-    best = layers[0] if len(layers) == 1 else find_best_layer(inputs, spec.probe)
-    return (best - spec.find_probed_layer(0),)
+    best_layer = layers[0] if len(layers) == 1 else find_best_layer(inputs, spec.probe)
+    return (best_layer - spec.find_probed_layer(0),)

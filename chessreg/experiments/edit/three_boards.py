@@ -71,11 +71,11 @@ class StoredCase:
     def mark_changed_squares(self, board: str) -> dict[int, Mark]:
         """Return marks of the squares in which original and target differ."""
         original, target = self.boards["original"], self.boards.get("target", self.boards["original"])
-        changed = [s for s in chess.SQUARES if target.piece_at(s) != original.piece_at(s)]
+        changed_squares = [s for s in chess.SQUARES if target.piece_at(s) != original.piece_at(s)]
         if board == "original":
-            return {square: "from" for square in changed if original.piece_at(square)}
+            return {square: "from" for square in changed_squares if original.piece_at(square)}
         if board == "target":
-            return {square: "removed" if target.piece_at(square) is None else "target" for square in changed}
+            return {square: "removed" if target.piece_at(square) is None else "target" for square in changed_squares}
         return {}
 
     def draw_frame(self, board: str, condition: str, title: str) -> BoardFrame:

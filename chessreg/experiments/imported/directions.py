@@ -105,12 +105,12 @@ class ImportedProbe(_ImportedDirections):
                 norm=float(np.linalg.norm(file.weight)),
                 **columns,
             )
-            measured = {"norm": float(np.linalg.norm(file.weight)), **measure_two_sides(file.weight)}
+            measurements = {"norm": float(np.linalg.norm(file.weight)), **measure_two_sides(file.weight)}
             logged = {
                 "final_loss": file.origin.metadata.get("final_loss"),
                 "last_accuracy": file.origin.metadata.get("acc"),
             }
-            emit_measured(task, unit, {**measured, **logged})
+            emit_measured(task, unit, {**measurements, **logged})
 
 
 class ImportedVector(_ImportedDirections):
@@ -277,9 +277,9 @@ def read_direction_files(
     return named_files, [replace(file, origin=replace(file.origin, file=str(path))) for path, file in unnamed_files]
 
 
-def emit_measured(task: Task[Any, Any], unit: int, measured: dict[str, Any]) -> None:
+def emit_measured(task: Task[Any, Any], unit: int, measurements: dict[str, Any]) -> None:
     """Emit each value that is known as a metric of a unit, and mark the unit as done."""
-    for name, value in measured.items():
+    for name, value in measurements.items():
         if value is not None:
             task.emit("metric_point", unit, name=name, step=0, value=float(value))
     task.done(unit)

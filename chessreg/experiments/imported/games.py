@@ -76,9 +76,9 @@ class ImportedGames(ImportedFile):
         super().check(spec, inputs)
         file = read_imported_games(spec, inputs)[0]
         player_names = {name for game in file.games for name in (game.white.name, game.black.name)}
-        if missing := [name for name in spec.players if name not in player_names]:
+        if missing_names := [name for name in spec.players if name not in player_names]:
             name_list = ", ".join(sorted(player_names)[:8])
-            raise BadInputError(f"player {missing[0]!r} is not in the file", f"its players are {name_list}")
+            raise BadInputError(f"player {missing_names[0]!r} is not in the file", f"its players are {name_list}")
         if spec.checkpoint:
             resolve_own_checkpoint(inputs, file, spec)
         if spec.adjudication != "none":

@@ -93,15 +93,17 @@ def compute_mean_residuals(model: LanguageModel, origin: SaeOrigin) -> dict[str,
 
     from chessreg.experiments.sae.measuring import iterate_measured_batches
 
-    encoded = origin.encode_items(model.encoding, origin.held_items, origin.held_places)
+    encoded_games = origin.encode_items(model.encoding, origin.held_items, origin.held_places)
     sums = {point: torch.zeros(model.d_model, dtype=torch.float64) for point in origin.points}
     residuals: dict[str, torch.Tensor] = {}
-    for items in iterate_measured_batches(encoded, BATCH_GAMES, model.block_size):
-        lengths = np.minimum(np.diff(encoded.tokens.offsets)[items], model.block_size)
-        tokens = torch.from_numpy(encoded.pad_tokens(items, int(lengths.max())))
-        row, sites = encoded.find_item_sites(items)
+    for items in iterate_measured_batches(encoded_games, BATCH_GAMES, model.block_size):
+        lengths = np.minimum(np.diff(encoded_games.tokens.offsets)[items], model.block_size)
+        tokens = torch.from_numpy(encoded_games.pad_tokens(items, int(lengths.max())))
+        row, sites = encoded_games.find_item_sites(items)
         with torch.inference_mode(), model.watch_hook_points(set(origin.points), residuals.__setitem__):
             model.logits(tokens)
         for point, residual in residuals.items():
-            sums[point] += residual[torch.from_numpy(row), torch.from_numpy(encoded.sites.token[sites])].double().sum(0)
-    return {point: (total / len(encoded.sites)).float() for point, total in sums.items()}
+            sums[point] += (
+                residual[torch.from_numpy(row), torch.from_numpy(encoded_games.sites.token[sites])].double().sum(0)
+            )
+    return {point: (total / len(encoded_games.sites)).float() for point, total in sums.items()}

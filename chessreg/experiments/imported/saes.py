@@ -88,7 +88,7 @@ class ImportedSae(Kind):
         paths = [task.inputs.artifact("folders", reference).path for reference in spec.folders]
         files = read_imported_saes(spec, paths, row)
         file_saes = {unit: (files[unit][1], files[unit][0].sae) for unit in task.units}
-        measured = measure_imported_saes(task, spec.checkpoint, row, file_saes)
+        measurements = measure_imported_saes(task, spec.checkpoint, row, file_saes)
         for unit in task.units:
             file, point = files[unit]
             sae, layer = file.sae, get_hook_layer(point, row.layers)
@@ -122,9 +122,11 @@ class ImportedSae(Kind):
                 features=sae.features,
                 detail=meta,
             )
-            if unit in measured:
-                for name, (value, low, high) in measured[unit].statistics.items():
-                    task.emit("statistic", unit, name=name, value=value, low=low, high=high, n=measured[unit].tokens)
+            if unit in measurements:
+                for name, (value, low, high) in measurements[unit].statistics.items():
+                    task.emit(
+                        "statistic", unit, name=name, value=value, low=low, high=high, n=measurements[unit].tokens
+                    )
             norms = {"decoder_norm": float(sae.W_dec.norm(dim=1).mean()), "bias_norm": float(sae.b_dec.norm())}
             emit_measured(task, unit, norms)
 

@@ -163,9 +163,9 @@ class Markov(Kind):
         emit_markov_overlap(task, games, classes)
         checkpoint, _ = task.inputs.checkpoint(task.spec.checkpoint)
         points = resolve_hook_points(task.spec, task.inputs)
-        stored = StoredStates(task, classes)
+        stored_states = StoredStates(task, classes)
         for number, point in enumerate(points):
-            states, tests_by_name = stored.read_hook_point(point), {}
+            states, tests_by_name = stored_states.read_hook_point(point), {}
             for place, cosine in enumerate(COSINES):
                 share = (number + place / len(COSINES)) / len(points)
                 task.progress(share, f"{point}, {cosine} cosines")

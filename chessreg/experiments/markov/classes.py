@@ -161,9 +161,11 @@ def collect_prefixes(
 
 def _read_prefixes(spec: MarkovSpec, encoding: Encoding, block_size: int, games: Games, places: np.ndarray) -> Prefixes:
     """Return the prefixes of the games at these rows, including repeated move lists."""
-    encoded = EncodedGames.from_items(encoding, block_size, games, places, READ_SITES)
-    encoded = encoded.take((encoded.sites.ply >= spec.first_ply) & (encoded.sites.ply <= spec.last_ply))
-    game, ply, phase = encoded.game, encoded.sites.ply, encoded.sites.phase.astype(np.int64)
+    encoded_games = EncodedGames.from_items(encoding, block_size, games, places, READ_SITES)
+    encoded_games = encoded_games.take(
+        (encoded_games.sites.ply >= spec.first_ply) & (encoded_games.sites.ply <= spec.last_ply)
+    )
+    game, ply, phase = encoded_games.game, encoded_games.sites.ply, encoded_games.sites.phase.astype(np.int64)
     packed = [moves[: 2 * spec.last_ply] for moves in games.moves(places)]
     boards, offsets = compute_boards_after(packed)
     at = offsets[game] + ply
@@ -286,9 +288,9 @@ def find_nearest_partners(seed: int, games: Games, prefixes: Prefixes, member: n
             hash_draws = hash_to_unit_interval(seed, prefixes.hash[other] ^ prefixes.hash[member[askers]])
             order = np.lexsort((other, hash_draws, askers))
             askers, other, hash_draws = askers[order], other[order], hash_draws[order]
-            best = np.flatnonzero(np.diff(askers, prepend=-1))
-            best = best[hash_draws[best] < distances[askers[best]]]
-            partners[askers[best]], distances[askers[best]] = other[best], hash_draws[best]
+            best_rows = np.flatnonzero(np.diff(askers, prepend=-1))
+            best_rows = best_rows[hash_draws[best_rows] < distances[askers[best_rows]]]
+            partners[askers[best_rows]], distances[askers[best_rows]] = other[best_rows], hash_draws[best_rows]
     return partners
 
 
@@ -325,8 +327,8 @@ def build_boards(games: Games, prefixes: Prefixes, rows: np.ndarray) -> np.ndarr
     places, place_indices = np.unique(prefixes.game[rows], return_inverse=True)
     for start in range(0, len(places), GAMES_AT_ONCE):
         chunk_rows = np.flatnonzero((place_indices >= start) & (place_indices < start + GAMES_AT_ONCE))
-        longest = int(prefixes.ply[rows[chunk_rows]].max())
-        packed = [moves[: 2 * longest] for moves in games.moves(places[start : start + GAMES_AT_ONCE])]
+        longest_prefix = int(prefixes.ply[rows[chunk_rows]].max())
+        packed = [moves[: 2 * longest_prefix] for moves in games.moves(places[start : start + GAMES_AT_ONCE])]
         every, offsets = compute_boards_after(packed)
         boards[chunk_rows] = every[offsets[place_indices[chunk_rows] - start] + prefixes.ply[rows[chunk_rows]]]
     return boards

@@ -42,21 +42,23 @@ def store_states(
 
     prefixes = classes.prefixes.take(classes.list_needed_prefixes(low, high))
     places, place_indices = np.unique(prefixes.game, return_inverse=True)
-    encoded = EncodedGames.from_items(model.encoding, model.block_size, games, places, READ_SITES)
-    stride = int(encoded.sites.ply.max()) + 1
-    encoded = encoded.take(np.isin(encoded.game * stride + encoded.sites.ply, place_indices * stride + prefixes.ply))
-    states = {point: np.empty((len(encoded.sites), model.d_model), np.float32) for point in points}
-    width = encoded.widths
+    encoded_games = EncodedGames.from_items(model.encoding, model.block_size, games, places, READ_SITES)
+    stride = int(encoded_games.sites.ply.max()) + 1
+    encoded_games = encoded_games.take(
+        np.isin(encoded_games.game * stride + encoded_games.sites.ply, place_indices * stride + prefixes.ply)
+    )
+    states = {point: np.empty((len(encoded_games.sites), model.d_model), np.float32) for point in points}
+    width = encoded_games.widths
     done_count = 0
-    for items in encoded.iterate_batches(np.argsort(width, kind="stable"), task.options.batch_games):
-        row, sites = encoded.find_item_sites(items)
-        values = compute_activations(model, points, encoded, items, row, sites, "float32")
+    for items in encoded_games.iterate_batches(np.argsort(width, kind="stable"), task.options.batch_games):
+        row, sites = encoded_games.find_item_sites(items)
+        values = compute_activations(model, points, encoded_games, items, row, sites, "float32")
         for point, value in zip(points, values, strict=True):
             states[point][sites] = value
         done_count += len(items)
         part = low + (high - low) * done_count / len(width)
-        task.progress(min((part - task.units[0]) / len(task.units), 1.0), f"{len(encoded.sites):,} states")
-    index = {"game": places[encoded.game].astype(np.int64), "ply": encoded.sites.ply.astype(np.int64)}
+        task.progress(min((part - task.units[0]) / len(task.units), 1.0), f"{len(encoded_games.sites):,} states")
+    index = {"game": places[encoded_games.game].astype(np.int64), "ply": encoded_games.sites.ply.astype(np.int64)}
     with task.output(f"states-{low}-{high}", low, "states") as folder:
         save_file({**states, **index}, folder / STATES_FILE)
 

@@ -92,7 +92,7 @@ class Probe(Kind):
     def check(self, spec: ProbeSpec, inputs: Inputs) -> None:
         """Raise an error if evaluated games are training games of the model, or test games are among the fitted
         games."""
-        fitted, *test_items = [select_cached_items(inputs, cache) for cache in list_probe_caches(spec)]
+        fit_items, *test_items = [select_cached_items(inputs, cache) for cache in list_probe_caches(spec)]
         checkpoints = [
             inputs.rows(tables.ActivationCache, inputs.run(c, "cache"))[0].checkpoint_id
             for c in list_probe_caches(spec)
@@ -100,10 +100,10 @@ class Probe(Kind):
         if len(set(checkpoints)) > 1:
             raise BadInputError("--cache and --test-cache hold activations of different checkpoints")
         checkpoint = str(inputs.run(spec.cache, "cache").spec["checkpoint"])
-        for games, places in (fitted, *test_items):
+        for games, places in (fit_items, *test_items):
             overlap.refuse_overlap(inputs, checkpoint, games, places, spec.allow_overlap)
         for games, places in test_items:
-            overlap.refuse_game_overlap([fitted], games.hashes[places], spec.allow_overlap, "the probe")
+            overlap.refuse_game_overlap([fit_items], games.hashes[places], spec.allow_overlap, "the probe")
         if spec.source != "residual" or spec.sae is not None or spec.expansion is not None:
             from chessreg.experiments.sae.probes import check_source
 
@@ -166,12 +166,12 @@ def list_probe_caches(spec: ProbeSpec) -> list[str]:
 
 def describe_skill(spec: ProbeSpec, inputs: Inputs) -> list[str]:
     """Return remarks on the number of games of each skill class in the caches."""
-    remarks, fitted = [], None
+    remarks, skill_report = [], None
     for name, reference in zip(("fit", "test"), list_probe_caches(spec), strict=False):
         _, places = select_cached_items(inputs, reference)
         dataset = inputs.run(reference, "cache").spec["dataset"]
-        game_classes = load_skill_classes(inputs, dataset, places, spec.skill, spec.seed, fitted)
-        fitted = fitted or game_classes.report
+        game_classes = load_skill_classes(inputs, dataset, places, spec.skill, spec.seed, skill_report)
+        skill_report = skill_report or game_classes.report
         remarks.append(f"{name}: {game_classes.report}")
     return remarks
 
@@ -179,9 +179,9 @@ def describe_skill(spec: ProbeSpec, inputs: Inputs) -> list[str]:
 def resolve_probe_layers(spec: ProbeSpec, inputs: Inputs) -> tuple[int, ...]:
     """Return the layers to fit. Raises BadInputError for a layer that was not cached."""
     get_label(spec.label)
-    cached = list_cached_layers(inputs, spec.cache, spec.hook_point)
-    if missing := set(spec.layers) - set(cached):
+    cached_layers = list_cached_layers(inputs, spec.cache, spec.hook_point)
+    if missing_layers := set(spec.layers) - set(cached_layers):
         raise BadInputError(
-            f"layer {min(missing)} is not in the cache", f"its layers are {', '.join(map(str, cached))}"
+            f"layer {min(missing_layers)} is not in the cache", f"its layers are {', '.join(map(str, cached_layers))}"
         )
-    return spec.layers or cached
+    return spec.layers or cached_layers

@@ -187,9 +187,9 @@ class ProbeData:
             rows = np.flatnonzero(self.rows)
             rows = rows[np.lexsort((self.cache.array.token[rows], self.cache.array.ply[rows], self.item[rows]))]
             row_order = generator(seed, Stream.VALIDATION_ROWS).permutation(len(rows))[: count(len(rows))]
-            held = np.zeros(len(self.item), bool)
-            held[rows[row_order]] = True
-            return held
+            is_held_out = np.zeros(len(self.item), bool)
+            is_held_out[rows[row_order]] = True
+            return is_held_out
         games = np.unique(self.item[self.rows])
         order = generator(seed, Stream.VALIDATION_GAMES).permutation(len(games))
         heldout_games = games[order[: count(len(games))]]
@@ -227,9 +227,9 @@ class ProbeData:
         layer_activations = np.empty((len(layers), len(rows), self.cache.array.d_model), np.float32)
         edges = np.flatnonzero(np.diff(rows, prepend=-2, append=-2) != 1)
         for start, stop in pairwise(edges.tolist()):
-            stored = slice(int(rows[start]), int(rows[start]) + stop - start)
+            stored_rows = slice(int(rows[start]), int(rows[start]) + stop - start)
             for place, layer in enumerate(layers):
-                layer_activations[place, start:stop] = self.cache.values(layer, stored)
+                layer_activations[place, start:stop] = self.cache.values(layer, stored_rows)
         return layer_activations
 
     def reader(self, layers: Sequence[int]) -> Callable[[np.ndarray], np.ndarray]:
@@ -277,8 +277,8 @@ def select_rows(
 
     from chessreg.experiments.probe.rows import encode_rows
 
-    encoded = encode_rows(inputs, cache, selection.phase, selection.alignment, selection.last_sites, game)
-    return is_usable & encoded.usable, encoded.ply, encoded.phase
+    encoded_games = encode_rows(inputs, cache, selection.phase, selection.alignment, selection.last_sites, game)
+    return is_usable & encoded_games.usable, encoded_games.ply, encoded_games.phase
 
 
 def mask_site_range(cache: CachedActivations, skip_sites: int, max_sites: int | None) -> np.ndarray:

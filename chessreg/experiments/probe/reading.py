@@ -282,10 +282,10 @@ def compute_log_odds(logits: np.ndarray) -> np.ndarray:
     exponentials = logits - logits.max(0)
     weights = np.exp(exponentials)
     # The other classes are summed directly: subtracting from the total could give 0.
-    best, column = exponentials.argmax(0), np.arange(logits.shape[1])
+    best_logits, column = exponentials.argmax(0), np.arange(logits.shape[1])
     other_weights = weights.sum(0) - weights
-    weights[best, column] = 0.0
-    other_weights[best, column] = weights.sum(0)
+    weights[best_logits, column] = 0.0
+    other_weights[best_logits, column] = weights.sum(0)
     odds: np.ndarray = exponentials - np.log(np.maximum(other_weights, np.float32(1e-37)))
     return odds
 

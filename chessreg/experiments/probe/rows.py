@@ -125,7 +125,10 @@ def encode_cached_sites(
     cached_rows = np.arange(len(array.game)) if game is None else np.flatnonzero(array.game == game)
     cached_rows = cached_rows[np.lexsort((array.token[cached_rows], array.ply[cached_rows], array.game[cached_rows]))]
     pairs = ((array.game, game_places), (array.token, cached_sites.sites.token), (array.ply, cached_sites.sites.ply))
-    if not all(np.array_equal(held[cached_rows], expected[site_order]) for held, expected in pairs):
+    if not all(
+        np.array_equal(cached_column[cached_rows], expected_column[site_order])
+        for cached_column, expected_column in pairs
+    ):
         raise ChessregError(
             f"cache {cache.run.id.hex[-6:]} holds other sites than its spec gives now", "cache the games again"
         )

@@ -86,12 +86,12 @@ class ProbeTraining:
         return torch.from_numpy((labels - self.standard.mean) / self.standard.std).float()
 
 
-def check_fitted(kind: str, training: ProbeTraining, fitted: list[dict[str, np.ndarray]]) -> None:
+def check_fitted(kind: str, training: ProbeTraining, fitted_tensors: list[dict[str, np.ndarray]]) -> None:
     """Raise ChessregError if a kind's `fit` did not return one dict per layer, with finite directions in `weight`."""
     shape = (training.d_model, training.squares, training.classes)
-    if len(fitted) != len(training.layers):
-        raise ChessregError(f"kind {kind} fitted {len(fitted)} probes for {len(training.layers)} layers")
-    for layer, tensors in zip(training.layers, fitted, strict=True):
+    if len(fitted_tensors) != len(training.layers):
+        raise ChessregError(f"kind {kind} fitted {len(fitted_tensors)} probes for {len(training.layers)} layers")
+    for layer, tensors in zip(training.layers, fitted_tensors, strict=True):
         weight = tensors.get("weight")
         if weight is None or weight.shape != shape:
             problem = "no tensor `weight`" if weight is None else f"`weight` {list(weight.shape)}"

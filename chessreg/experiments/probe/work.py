@@ -197,13 +197,13 @@ def fit_probes(
                     on_progress(0.9 * step / steps, f"epoch {epoch + 1}/{spec.epochs}")
     if has_whole_games:
         weight = weight.unflatten(2, (outputs, squares)).mT.flatten(2)
-    fitted = (weight / scale).cpu().view(len(layers), width, squares, outputs)
-    if not bool(fitted.isfinite().all()):
+    fitted_weights = (weight / scale).cpu().view(len(layers), width, squares, outputs)
+    if not bool(fitted_weights.isfinite().all()):
         raise DivergedError(
             "the probe's weights are not finite",
             "give a smaller --learning-rate, and check the cache with chessreg cache verify",
         )
-    return fitted.numpy()
+    return fitted_weights.numpy()
 
 
 SCHEDULES: dict[str, Callable[[float], float]] = {  # share of the steps done → share of the learning rate
@@ -236,12 +236,12 @@ class ProbeWork:
             test = self.load(self.spec.test_cache, "test_cache", report)
             self.test_sets.append(("test", test, test.rows))
 
-    def load(self, reference: str, field: str, fitted: Any = None) -> ProbeData:
-        """Return the labelled data of a cache, as features if the source is not the residual. `fitted` is a skill
+    def load(self, reference: str, field: str, skill_report: Any = None) -> ProbeData:
+        """Return the labelled data of a cache, as features if the source is not the residual. `skill_report` is a skill
         report."""
         spec = self.spec
         data = ProbeData.load(
-            self.task.inputs, reference, Labelling(spec.label, spec.skill, spec.seed, fitted), field,
+            self.task.inputs, reference, Labelling(spec.label, spec.skill, spec.seed, skill_report), field,
             selection=RowSelection.from_spec(spec), allocate=self.allocate,
             pattern=spec.hook_point,
         )  # fmt: skip
@@ -254,7 +254,7 @@ class ProbeWork:
             task.progress(0.0, str(data.skill.report))
         overlaps = self.measure_overlaps()
         standard = RatingScaler.from_ratings(data.labels[self.fit_rows]) if data.classes == 0 else None
-        fitted = self.fit(standard)
+        fitted_probes = self.fit(standard)
         fit_positions = HashSet(data.positions[self.fit_rows])
         majority = data.find_majority_classes(self.fit_rows) if data.classes else np.zeros(1, np.int8)
         baselines = {split: self.predict_baselines(on) for split, on, _ in self.test_sets}
@@ -270,7 +270,7 @@ class ProbeWork:
                 **(self.features.build_columns(spec.min_class_positions) if self.features else {}),
             },
         }
-        for (unit, layer), (tensors, reader) in zip(self.layers.items(), fitted, strict=True):
+        for (unit, layer), (tensors, reader) in zip(self.layers.items(), fitted_probes, strict=True):
             for split, on, mask in self.test_sets:
                 if standard is None:
                     self.emit_scores(unit, layer, split, on, mask, reader, majority, fit_positions, baselines[split])
@@ -290,9 +290,9 @@ class ProbeWork:
             training = ProbeTraining(
                 spec, data, self.fit_rows, layers, self.all_layers, self.device, self.task.progress, standard
             )
-            fitted = kind.fit(training)
-            check_fitted(kind.name, training, fitted)
-            return [(tensors, kind.reader(tensors, self.device)) for tensors in fitted]
+            fitted_probes = kind.fit(training)
+            check_fitted(kind.name, training, fitted_probes)
+            return [(tensors, kind.reader(tensors, self.device)) for tensors in fitted_probes]
         if self.features.is_learned:
             weights = fit_probes(
                 spec, data, self.fit_rows, layers, self.device, self.task.progress, standard, self.all_layers
@@ -381,14 +381,14 @@ class ProbeWork:
         if data.skill is None or on.skill is None:
             return None
         games, _ = self.task.inputs.dataset(data.cache.dataset)
-        fitted = np.isin(data.places, data.item[self.fit_rows])
-        edges = compute_length_edges(games.take(data.places[fitted], ["plies"]).column("plies").to_numpy())
+        is_fitted = np.isin(data.places, data.item[self.fit_rows])
+        edges = compute_length_edges(games.take(data.places[is_fitted], ["plies"]).column("plies").to_numpy())
         fit_keys, test_keys = (
             compute_baseline_keys(self.task.inputs, data, edges),
             compute_baseline_keys(self.task.inputs, on, edges),
         )
         truth = (data.skill.classes if data.classes else data.skill.rating).astype(np.float64)
-        truth = np.where(fitted, truth, np.nan)
+        truth = np.where(is_fitted, truth, np.nan)
         guesses = {
             name: predict_from_keys(fit_keys[name], truth, test_keys[name], data.classes).tolist() for name in fit_keys
         }
@@ -408,8 +408,8 @@ class ProbeWork:
         }
         if len(evaluated_games) > 1:
             items, _ = inputs.items(self.data.cache.dataset)
-            fitted = np.unique(self.data.item[self.fit_rows]).astype(np.int64)
-            counts["probe"] = overlap.measure_game_overlap([(items, fitted)], evaluated_games[1])
+            fitted_items = np.unique(self.data.item[self.fit_rows]).astype(np.int64)
+            counts["probe"] = overlap.measure_game_overlap([(items, fitted_items)], evaluated_games[1])
         return {name: value.columns() for name, value in counts.items()}
 
 

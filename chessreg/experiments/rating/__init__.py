@@ -123,7 +123,7 @@ def emit_player_ratings(task: Task[RatingSpec, Any], unit: int, loaded_pool: Loa
     ratings = estimate_ratings(
         loaded_pool.pool, variant.estimator, options, spec.resamples, (spec.seed, spec.replicate)
     )
-    for number, (player, rated) in enumerate(zip(loaded_pool.players, ratings, strict=True)):
+    for number, (player, player_rating) in enumerate(zip(loaded_pool.players, ratings, strict=True)):
         if unit and number in loaded_pool.pool.anchors:
             continue
         detail = build_rating_detail(loaded_pool, number, player, spec)
@@ -135,7 +135,7 @@ def emit_player_ratings(task: Task[RatingSpec, Any], unit: int, loaded_pool: Loa
             player=player.label,
             estimator=variant.estimator,
             games=sum(player.results),
-            **round_bounds(rated),
+            **round_bounds(player_rating),
         )
 
 
@@ -149,7 +149,9 @@ def emit_performance(task: Task[RatingSpec, Any], unit: int, loaded_pool: Loaded
             continue
         games = select_pair(loaded_pool.pool, number, opponent)
         options = Options(weight, spec.k_factor, spec.start, spec.seed)
-        rated = estimate_ratings(games, "anchored-ml", options, spec.resamples, (spec.seed, spec.replicate))[number]
+        player_rating = estimate_ratings(games, "anchored-ml", options, spec.resamples, (spec.seed, spec.replicate))[
+            number
+        ]
         outcomes = np.where(games.first == number, games.outcome, LOSS - games.outcome)
         results = [int((outcomes == outcome).sum()) for outcome in (WIN, DRAW, LOSS)]
         detail = build_rating_detail(loaded_pool, number, player, spec, results).model_copy(
@@ -168,13 +170,13 @@ def emit_performance(task: Task[RatingSpec, Any], unit: int, loaded_pool: Loaded
             player=player.label,
             estimator=PERFORMANCE,
             games=len(games.first),
-            **round_bounds(rated),
+            **round_bounds(player_rating),
         )
 
 
-def round_bounds(rated: PlayerRating) -> dict[str, float | None]:
+def round_bounds(player_rating: PlayerRating) -> dict[str, float | None]:
     """Return a rating and its interval, rounded to a hundredth of an Elo."""
-    return {name: None if value is None else round(value, 2) for name, value in rated._asdict().items()}
+    return {name: None if value is None else round(value, 2) for name, value in player_rating._asdict().items()}
 
 
 def build_rating_detail(

@@ -276,9 +276,9 @@ def collect_anchors(spec: RatingSpec, players: list[RatedPlayer]) -> tuple[dict[
         if name not in by_name:
             raise NotFoundError(f"player {name!r} is not in these games", f"the players are {abbreviate_list(by_name)}")
         anchors[by_name[name]], sources[by_name[name]] = rating, "given"
-    if missing := [name for name in spec.rate if name not in by_name]:
+    if missing_names := [name for name in spec.rate if name not in by_name]:
         raise NotFoundError(
-            f"player {missing[0]!r} is not in these games", f"the players are {abbreviate_list(by_name)}"
+            f"player {missing_names[0]!r} is not in these games", f"the players are {abbreviate_list(by_name)}"
         )
     for name in spec.rate:
         anchors.pop(by_name[name], None)

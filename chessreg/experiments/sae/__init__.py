@@ -114,14 +114,14 @@ def build_latent_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]
         sae = session.get_one(tables.SaeRecord, (run_id, unit))
         if "item" not in row:
             prediction = tables.Prediction
-            best = session.scalars(
+            best_layer = session.scalars(
                 select(prediction)
                 .where(prediction.run_id == run_id, prediction.unit == unit)
                 .order_by(prediction.value.desc(), prediction.item)
             ).first()
-            if best is None:
+            if best_layer is None:
                 raise NotFoundError("no latent of this SAE is active on the held-out games")
-            row = {**row, "item": best.item, **(best.detail or {})}
+            row = {**row, "item": best_layer.item, **(best_layer.detail or {})}
         name = f"{sae.hook_point}, expansion {sae.detail['expansion']}"
     if not row.get("games"):
         raise NotFoundError("the run kept no positions of this latent", "chessreg run sae --boards 8")

@@ -76,8 +76,8 @@ class SaeOrigin:
         held_items, held_dataset = items, dataset
         if spec.heldout is not None:
             held_dataset = spec.heldout
-            measured = GameSelection(dataset=held_dataset, games=spec.heldout_games)
-            held_items, held_places = select_items(measured, inputs, "heldout")
+            heldout_games = GameSelection(dataset=held_dataset, games=spec.heldout_games)
+            held_items, held_places = select_items(heldout_games, inputs, "heldout")
         else:
             places, held_places = split_heldout(places, spec.heldout_games, spec.seed)
         inputs.note_shortage(spec, "heldout_games", len(held_places))
@@ -108,9 +108,15 @@ class SaeOrigin:
 
     def encode_items(self, encoding: Encoding, items: Games | Positions, places: np.ndarray) -> EncodedGames:
         """Return the games at these rows, encoded, with the sites that autoencoders read."""
-        encoded = EncodedGames.from_items(encoding, self.row.block_size, items, places, self.sites, self.alignment)
-        encoded = encoded.select_numbered(self.skip_sites, self.max_sites, self.last_sites)
-        return encoded.take(~mask_boundary_tokens(encoding, encoded)) if self.exclude_special else encoded
+        encoded_games = EncodedGames.from_items(
+            encoding, self.row.block_size, items, places, self.sites, self.alignment
+        )
+        encoded_games = encoded_games.select_numbered(self.skip_sites, self.max_sites, self.last_sites)
+        return (
+            encoded_games.take(~mask_boundary_tokens(encoding, encoded_games))
+            if self.exclude_special
+            else encoded_games
+        )
 
 
 def resolve_sae_points(spec: SaeSpec, inputs: Inputs, row: tables.Checkpoint) -> list[str]:
@@ -126,35 +132,38 @@ def resolve_sae_points(spec: SaeSpec, inputs: Inputs, row: tables.Checkpoint) ->
         adapter_points = get_adapter(row.architecture).points
         return list_hook_points(spec.hook_points or (RESID_POST,), layers, row.layers, adapter_points)
     groups: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(spec.cache, "cache"))
-    cached = list(groups[0].hook_points)
+    cached_points = list(groups[0].hook_points)
     if spec.hook_points:
         points = list_hook_points(spec.hook_points, layers, row.layers)
     else:
-        points = [name for name in cached if not spec.layers or get_hook_layer(name, row.layers) in spec.layers]
-    if missing := [name for name in points if name not in cached]:
-        raise BadInputError(f"{missing[0]} is not in the cache", f"it holds {', '.join(cached)}")
+        points = [name for name in cached_points if not spec.layers or get_hook_layer(name, row.layers) in spec.layers]
+    if missing_points := [name for name in points if name not in cached_points]:
+        raise BadInputError(f"{missing_points[0]} is not in the cache", f"it holds {', '.join(cached_points)}")
     if not points:
-        raise BadInputError(f"the cache has no hook point of layer {spec.layers[0]}", f"it holds {', '.join(cached)}")
+        raise BadInputError(
+            f"the cache has no hook point of layer {spec.layers[0]}", f"it holds {', '.join(cached_points)}"
+        )
     return points
 
 
-def split_heldout(places: np.ndarray, held: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def split_heldout(places: np.ndarray, heldout_count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows of the training games and of the held-out games, by a seeded draw.
 
-    At most `held` games, and at most half of them, are held out. Raises BadInputError for fewer than two games.
+    At most `heldout_count` games, and at most half of them, are held out. Raises BadInputError for fewer than two
+    games.
     """
     if len(places) < 2:
         raise BadInputError(
             "one game is too few to train and to evaluate an SAE", "give more games, or --heldout DATASET"
         )
     order = generator(seed, Stream.SAE_HELDOUT_GAMES).permutation(len(places))
-    count = min(held, len(places) // 2)
+    count = min(heldout_count, len(places) // 2)
     return places[np.sort(order[count:])], places[np.sort(order[:count])]
 
 
-def mask_boundary_tokens(encoding: Encoding, encoded: EncodedGames) -> np.ndarray:
+def mask_boundary_tokens(encoding: Encoding, encoded_games: EncodedGames) -> np.ndarray:
     """Return a mask bool [sites] of the tokens that begin, end or pad a text."""
-    tokens, sites = encoded.tokens, encoded.sites
+    tokens, sites = encoded_games.tokens, encoded_games.sites
     return np.isin(tokens.ids[tokens.offsets[sites.item] + sites.token], list(encoding.boundary_ids))
 
 
@@ -180,10 +189,10 @@ class CacheRows:
         boards = encoding.content == "position"
         for low in range(0, len(origin.places), COUNT_GAMES):
             places = np.sort(origin.places[low : low + COUNT_GAMES])
-            encoded = EncodedGames.from_items(encoding, origin.row.block_size, origin.items, places, origin.sites)
+            encoded_games = EncodedGames.from_items(encoding, origin.row.block_size, origin.items, places, origin.sites)
             rows = np.flatnonzero(np.isin(self.array.game, places))
             key = np.searchsorted(places, self.array.game[rows]) * PLY_STRIDE + (self.array.ply[rows] if boards else 0)
-            tokens = encoded.tokens
+            tokens = encoded_games.tokens
             item = np.searchsorted(tokens.source * PLY_STRIDE + (tokens.ply if boards else 0), key)
             ids = tokens.ids[tokens.offsets[item] + self.array.token[rows]]
             special[rows] = np.isin(ids, list(encoding.boundary_ids))
@@ -260,11 +269,11 @@ class ModelRows:
             int(np.searchsorted(self.cumulative_tokens, high)),
         )
         games = self.order[first : last + 1]
-        encoded = self.origin.encode_items(self.model.encoding, self.origin.items, self.origin.places[games])
-        start = int(self.cumulative_tokens[first]) - int(encoded.counts[0])
-        place = start - low + np.arange(len(encoded.sites))  # index of each site among the chunk's rows
+        encoded_games = self.origin.encode_items(self.model.encoding, self.origin.items, self.origin.places[games])
+        start = int(self.cumulative_tokens[first]) - int(encoded_games.counts[0])
+        place = start - low + np.arange(len(encoded_games.sites))  # index of each site among the chunk's rows
         permutation = generator(self.spec.seed, Stream.SAE_MIXED_TOKENS, number).permutation(self.rows)
-        passes = self._iterate_passes(encoded, place, permutation)
+        passes = self._iterate_passes(encoded_games, place, permutation)
         if self.ranks is not None:  # each process runs the model on a share of the games
             passes = islice(passes, self.ranks.rank, None, self.ranks.size)
         with set_tf32_products(self.spec.precision != "float32"):
@@ -274,7 +283,7 @@ class ModelRows:
         return rows
 
     def _iterate_passes(
-        self, encoded: EncodedGames, place: np.ndarray, permutation: np.ndarray
+        self, encoded_games: EncodedGames, place: np.ndarray, permutation: np.ndarray
     ) -> Iterator[ActivationPass]:
         """Yield the inputs of the forward passes over these games.
 
@@ -282,15 +291,15 @@ class ModelRows:
         """
         import torch
 
-        order = np.argsort(encoded.widths, kind="stable")
-        for items in encoded.iterate_batches(order[encoded.widths[order] > 0], self.batch_games):
-            row, sites = encoded.find_item_sites(items)
+        order = np.argsort(encoded_games.widths, kind="stable")
+        for items in encoded_games.iterate_batches(order[encoded_games.widths[order] > 0], self.batch_games):
+            row, sites = encoded_games.find_item_sites(items)
             is_in_chunk = (place[sites] >= 0) & (place[sites] < self.rows)
             row, sites = row[is_in_chunk], sites[is_in_chunk]
             if not len(sites):
                 continue
-            tokens = torch.from_numpy(encoded.pad_tokens(items, int(encoded.widths[items].max())))
-            token, target = encoded.sites.token[sites], permutation[place[sites]]
+            tokens = torch.from_numpy(encoded_games.pad_tokens(items, int(encoded_games.widths[items].max())))
+            token, target = encoded_games.sites.token[sites], permutation[place[sites]]
             yield tokens, torch.from_numpy(row), torch.from_numpy(token), torch.from_numpy(target)
 
     def batches(self, points: Sequence[str], first: int = 0) -> Batches:

@@ -110,30 +110,30 @@ def measure_saes(
     mean ablation. Cross-entropy is in nats per token, over all next tokens of the games; the residual is replaced at
     the autoencoder's sites. Raises BadInputError if no held-out game has such a site.
     """
-    encoded = origin.encode_items(model.encoding, origin.held_items, origin.held_places)
-    if not len(encoded.sites):
+    encoded_games = origin.encode_items(model.encoding, origin.held_items, origin.held_places)
+    if not len(encoded_games.sites):
         raise BadInputError(f"no held-out game has a token at {origin.sites}", "give other --sites, or longer games")
     games, width, predicts = len(origin.held_places), model.d_model, model.head == "next-token"
-    measured = {
+    measurements = {
         unit: SaeMeasurement(
             np.zeros((games, len(SUM_NAMES))), np.zeros((games, width)), np.zeros((games, width)),
             np.zeros(sae.features, np.int64), StrongestActivations.make_empty(boards, sae.features), predicts,
         )
         for unit, (_, sae) in saes.items()
     }  # fmt: skip
-    done_tokens, total = 0, len(encoded.tokens)
-    for items in iterate_measured_batches(encoded, batch_games, model.block_size):
-        measure_batch(model, origin, encoded, items, saes, mean_residuals, measured)
+    done_tokens, total = 0, len(encoded_games.tokens)
+    for items in iterate_measured_batches(encoded_games, batch_games, model.block_size):
+        measure_batch(model, origin, encoded_games, items, saes, mean_residuals, measurements)
         done_tokens += len(items)
         on_progress(done_tokens / total)
-    for one in measured.values():
+    for one in measurements.values():
         one.statistics = compute_sae_statistics(one, seed)
-    return measured
+    return measurements
 
 
-def iterate_measured_batches(encoded: EncodedGames, batch_games: int, block_size: int) -> Iterator[np.ndarray]:
+def iterate_measured_batches(encoded_games: EncodedGames, batch_games: int, block_size: int) -> Iterator[np.ndarray]:
     """Yield batches of items of similar length, at most `TOKENS_AT_ONCE` tokens in each if it has several items."""
-    lengths = np.minimum(np.diff(encoded.tokens.offsets), block_size)
+    lengths = np.minimum(np.diff(encoded_games.tokens.offsets), block_size)
     order = np.argsort(lengths, kind="stable")
     low = 0
     while low < len(order):
@@ -147,43 +147,45 @@ def iterate_measured_batches(encoded: EncodedGames, batch_games: int, block_size
 def measure_batch(
     model: LanguageModel,
     origin: SaeOrigin,
-    encoded: EncodedGames,
+    encoded_games: EncodedGames,
     items: np.ndarray,
     saes: Mapping[int, tuple[str, SparseAutoencoder]],
     mean_residuals: Mapping[str, Tensor],
-    measured: Mapping[int, SaeMeasurement],
+    measurements: Mapping[int, SaeMeasurement],
 ) -> None:
-    """Add `items` int [n], numbers of encoded items, to the sums of every autoencoder in `measured`.
+    """Add `items` int [n], numbers of encoded items, to the sums of every autoencoder in `measurements`.
 
     `saes` maps a unit to its hook point and autoencoder. `mean_residuals` maps a hook point to the mean residual
     float32 [d_model], for the mean ablation.
     """
-    lengths = np.minimum(np.diff(encoded.tokens.offsets)[items], model.block_size)
-    tokens = torch.from_numpy(encoded.pad_tokens(items, int(lengths.max())))
-    row, sites = encoded.find_item_sites(items)
-    game = encoded.tokens.source[items]
+    lengths = np.minimum(np.diff(encoded_games.tokens.offsets)[items], model.block_size)
+    tokens = torch.from_numpy(encoded_games.pad_tokens(items, int(lengths.max())))
+    row, sites = encoded_games.find_item_sites(items)
+    game = encoded_games.tokens.source[items]
     site_games = game[row]
-    row_at, token_at = torch.from_numpy(row).to(model.device), torch.from_numpy(encoded.sites.token[sites])
+    row_at, token_at = torch.from_numpy(row).to(model.device), torch.from_numpy(encoded_games.sites.token[sites])
     token_at = token_at.to(model.device)
     residuals: dict[str, Tensor] = {}
     with model.watch_hook_points(
         {point for point, _ in saes.values()}, lambda name, residual: residuals.__setitem__(name, residual)
     ):
         logits = model.logits(tokens)
-    locations = np.stack([origin.held_places[site_games], encoded.sites.token[sites], encoded.sites.ply[sites]])
+    locations = np.stack(
+        [origin.held_places[site_games], encoded_games.sites.token[sites], encoded_games.sites.ply[sites]]
+    )
     starts = np.searchsorted(row, np.arange(len(items)))
     original = compute_cross_entropy(logits, tokens, lengths) if model.head == "next-token" else None
 
     def compute_spliced_nats(point: str, replacement: Tensor) -> np.ndarray:
         """Return the nats of each item with `replacement` [sites or 1, d_model] in place of the residual at the
         sites."""
-        changed = residuals[point].clone()
-        changed[row_at, token_at] = replacement.to(changed)
-        return compute_cross_entropy(compute_logits_after(model, point, tokens, changed), tokens, lengths)[0]
+        spliced_residuals = residuals[point].clone()
+        spliced_residuals[row_at, token_at] = replacement.to(spliced_residuals)
+        return compute_cross_entropy(compute_logits_after(model, point, tokens, spliced_residuals), tokens, lengths)[0]
 
     ablation_nats: dict[str, dict[str, np.ndarray]] = {}  # hook point → nats, shared by all expansions
     for unit, (point, sae) in saes.items():
-        one, x = measured[unit], residuals[point][row_at, token_at].float()
+        one, x = measurements[unit], residuals[point][row_at, token_at].float()
         code = sae.encode(x)
         reconstruction = sae.decode(code)
         if not bool(reconstruction.isfinite().all()):
@@ -289,11 +291,11 @@ def compute_sae_metrics(
     with np.errstate(divide="ignore", invalid="ignore"):
         n = sums["tokens"]
         error = sums["sse"] - np.square(error_sum).sum(1) / n
-        spread = sums["square"] - np.square(x_sum).sum(1) / n
+        variance_sum = sums["square"] - np.square(x_sum).sum(1) / n
         metrics = {name: sums[name] / n for name in ("l0", "l1", "cosine")}
         metrics["sse_per_token"] = sums["sse"] / n
         metrics["mse_per_dim"] = metrics["sse_per_token"] / x_sum.shape[1]
-        metrics["explained_variance"] = 1 - error / spread
+        metrics["explained_variance"] = 1 - error / variance_sum
         if predicts:
             entropies = ("ce_without_sae", *(f"ce_{name}" for name in SPLICE_NAMES))
             metrics |= {name: sums[name] / sums["predicted"] for name in entropies}

@@ -58,11 +58,11 @@ def check_source(inputs: Inputs, spec: ProbeSpec, checkpoint_id: Any, layers: Se
     if rows[0].checkpoint_id != checkpoint_id:
         raise BadInputError("--sae belongs to another model than --cache", "chessreg sae list")
     hook_points = {row.hook_point for row in rows}
-    if missing := [
+    if missing_parts := [
         name for name in (format_hook_point(layer, spec.hook_point) for layer in layers) if name not in hook_points
     ]:
         raise BadInputError(
-            f"the SAE run has no SAE of {missing[0]}",
+            f"the SAE run has no SAE of {missing_parts[0]}",
             f"it has {', '.join(sorted(hook_points))}; change --layers or --hook-point",
         )
 

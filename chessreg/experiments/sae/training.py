@@ -155,8 +155,8 @@ class SaeTrainer:
         self.step += 1
         self.tokens += len(rows)
         self.fired_at.masked_fill_(firing_counts, self.tokens)
-        spread = (x - x.mean(0)).square().sum(1).mean()  # of the batch, as in SAELens
-        self.point_sums += torch.stack([self.one, *(loss[name] for name in ("loss", "sse", "l1", "l0")), spread])
+        variance = (x - x.mean(0)).square().sum(1).mean()  # of the batch, as in SAELens
+        self.point_sums += torch.stack([self.one, *(loss[name] for name in ("loss", "sse", "l1", "l0")), variance])
         if self.step > 0.8 * steps:
             self.late += torch.stack([self.one, loss["l0"]])
         if self.step % max(1, steps // CURVE_POINTS) == 0 or self.step == steps:
@@ -179,12 +179,12 @@ class SaeTrainer:
 
     def note(self) -> None:
         """Add a point to the curve: means since the last one. Raises DivergedError for a loss that is not finite."""
-        count, loss, sse, l1, l0, spread = self.point_sums.tolist()
+        count, loss, sse, l1, l0, variance = self.point_sums.tolist()
         self.check_loss(loss)
         self.curve.append({
             "step": self.step, "train_loss": loss / count, "train_sse": sse / count, "train_l1": l1 / count,
             "train_l0": l0 / count, "train_dead_fraction": self.dead_fraction,
-            "train_explained_variance": 1 - sse / spread if spread > 0 else 0.0,
+            "train_explained_variance": 1 - sse / variance if variance > 0 else 0.0,
         })  # fmt: skip
         self.point_sums.zero_()
 
@@ -249,15 +249,17 @@ class SaeTrainer:
             ) from error
 
 
-def interpolate_coefficient(target: float, tried_coefficients: tuple[float, ...], measured: list[float]) -> float:
+def interpolate_coefficient(
+    target: float, tried_coefficients: tuple[float, ...], measured_values: list[float]
+) -> float:
     """Return the λ at which L0 would be `target`, interpolated between the tried λ, linearly in logarithms.
 
-    Outside the range of `measured` it is the λ at its end: L0 still falls after a short training, so an extrapolation
-    would be wrong.
+    Outside the range of `measured_values` it is the λ at its end: L0 still falls after a short training, so an
+    extrapolation would be wrong.
 
     >>> round(interpolate_coefficient(20, (1.0, 2.0, 4.0), [80.0, 40.0, 10.0]), 3)
     2.828
     """
-    pairs = sorted(zip(np.log(np.maximum(measured, 1e-3)), np.log(tried_coefficients), strict=True))
+    pairs = sorted(zip(np.log(np.maximum(measured_values, 1e-3)), np.log(tried_coefficients), strict=True))
     l0, coefficient = (np.array(side) for side in zip(*pairs, strict=True))
     return float(math.exp(np.interp(math.log(target), l0, coefficient)))

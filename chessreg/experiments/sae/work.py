@@ -132,7 +132,7 @@ class SaeWork:
         self.origin = SaeOrigin.from_spec(self.spec, task.inputs)
         _, folder = task.inputs.checkpoint(self.origin.checkpoint)
         self.model = LanguageModel.load(folder, device=self.device)
-        cached = None if self.spec.cache is None else CacheRows(self.spec, self.origin, task.inputs, self.device)
+        cache_rows = None if self.spec.cache is None else CacheRows(self.spec, self.origin, task.inputs, self.device)
         self.parts = SaeFollower(
             self.spec,
             self.origin,
@@ -141,7 +141,7 @@ class SaeWork:
             tuple(task.units),
             self.options.batch_games,
             self.options.compile,
-            cached,
+            cache_rows,
         )
         self.training = self.parts.build(self.device, self.model)
         self.trainers = self.training.trainers
@@ -216,18 +216,26 @@ class SaeWork:
         )
         overlaps = self.measure_overlaps()
         for unit, trainer in self.trainers.items():
-            measured = measurements[unit]
-            self.emit(unit, trainer, measured)
-            publish_sae(task, self.origin, unit, trainer, measured, overlaps)
+            measurement = measurements[unit]
+            self.emit(unit, trainer, measurement)
+            publish_sae(task, self.origin, unit, trainer, measurement, overlaps)
             task.done(unit)
 
-    def emit(self, unit: int, trainer: SaeTrainer, measured: SaeMeasurement) -> None:
+    def emit(self, unit: int, trainer: SaeTrainer, measurement: SaeMeasurement) -> None:
         """Emit metrics, training curve, results of the search for λ, firing frequencies, and a row for each latent."""
         task = self.task
-        for name, (value, low, high) in measured.statistics.items():
-            task.emit("statistic", unit, name=name, value=value, low=low, high=high, n=measured.tokens)
-        dead = trainer.dead_fraction
-        task.emit("statistic", unit, name="dead_fraction", value=dead, low=dead, high=dead, n=trainer.tokens)
+        for name, (value, low, high) in measurement.statistics.items():
+            task.emit("statistic", unit, name=name, value=value, low=low, high=high, n=measurement.tokens)
+        dead_fraction = trainer.dead_fraction
+        task.emit(
+            "statistic",
+            unit,
+            name="dead_fraction",
+            value=dead_fraction,
+            low=dead_fraction,
+            high=dead_fraction,
+            n=trainer.tokens,
+        )
         points: dict[tuple[str, int], float] = {
             (name, int(point["step"])): value for point in trainer.curve for name, value in point.items()
         }
@@ -235,14 +243,14 @@ class SaeWork:
         points |= {("search_l1_coefficient", place): value for place, value in enumerate(self.spec.l0_search)}
         points |= {
             ("firing_frequency", place): float(count)
-            for place, count in count_firing_frequencies(measured.firing_counts, measured.tokens).items()
+            for place, count in count_firing_frequencies(measurement.firing_counts, measurement.tokens).items()
         }
         points |= {("l1_coefficient", 0): trainer.coefficient, ("train_seconds", 0): trainer.seconds}
         for (name, step), value in points.items():
             if name != "step":
                 task.emit("metric_point", unit, name=name, step=step, value=value)
-        for latent in np.flatnonzero(measured.firing_counts).tolist():
-            row = build_latent_row(measured, latent)
+        for latent in np.flatnonzero(measurement.firing_counts).tolist():
+            row = build_latent_row(measurement, latent)
             strongest = row.activations[0] if row.activations else None
             task.emit("prediction", unit, row, item=latent, name="latent", value=strongest)
 
@@ -257,13 +265,13 @@ class SaeWork:
         return {name: value.columns() for name, value in counts.items()}
 
 
-def build_latent_row(measured: SaeMeasurement, latent: int) -> LatentRow:
+def build_latent_row(measurement: SaeMeasurement, latent: int) -> LatentRow:
     """Return the columns of a latent: how often it is active, and its strongest positions."""
-    value, at = measured.strongest.value[:, latent], measured.strongest.locations[:, :, latent]
+    value, at = measurement.strongest.value[:, latent], measurement.strongest.locations[:, :, latent]
     is_active = value > 0
     games, tokens, plies = (column[is_active].tolist() for column in at)
     return LatentRow(
-        frequency=float(measured.firing_counts[latent] / measured.tokens),
+        frequency=float(measurement.firing_counts[latent] / measurement.tokens),
         games=games,
         tokens=tokens,
         plies=plies,
@@ -276,13 +284,13 @@ def publish_sae(
     origin: SaeOrigin,
     unit: int,
     trainer: SaeTrainer,
-    measured: SaeMeasurement,
+    measurement: SaeMeasurement,
     overlaps: dict[str, Any],
 ) -> None:
     """Publish the autoencoder of a unit as an artifact (safetensors and meta.json), and its row in the table `sae`.
 
-    `measured` has its metrics on held-out games, and `overlaps` the games, openings and positions that these share with
-    the training data.
+    `measurement` has its metrics on held-out games, and `overlaps` the games, openings and positions that these share
+    with the training data.
     """
     from safetensors.numpy import save_file
 
@@ -305,7 +313,7 @@ def publish_sae(
         "expansion": trainer.expansion,
         "overlap": overlaps,
     }
-    meta |= {name: measured.statistics[name][0] for name in SHOWN_STATISTICS if name in measured.statistics}
+    meta |= {name: measurement.statistics[name][0] for name in SHOWN_STATISTICS if name in measurement.statistics}
     with task.output(build_output_name(trainer.point, sae.features, sae.d_model), unit, "sae") as folder:
         save_file(sae.tensors(), folder / SAE_FILE)
         (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True), encoding="utf-8")

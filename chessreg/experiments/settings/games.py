@@ -84,10 +84,10 @@ def select_items(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
     return items, selected_places
 
 
-def note_game_shortage(spec: GameSelection, inputs: Inputs, available: int) -> None:
+def note_game_shortage(spec: GameSelection, inputs: Inputs, available_games: int) -> None:
     """Add a remark if `games` asks for more. A selection alone is not of this run's settings, such as a cache's."""
     if type(spec) is not GameSelection:
-        inputs.note_shortage(spec, "games", available)
+        inputs.note_shortage(spec, "games", available_games)
 
 
 def format_dataset(inputs: Inputs, dataset: str) -> str:

@@ -36,8 +36,8 @@ class ScoredDecisions(Decisions):
     def select(self, mask: np.ndarray) -> ScoredDecisions:
         """Return the decisions that an index array or mask selects."""
         index = np.arange(len(self))[mask].tolist()
-        returns, best = tuple(self.returns[i] for i in index), tuple(self.best[i] for i in index)
-        return ScoredDecisions(self.positions, self.places[mask], returns=returns, best=best)
+        returns, best_scores = tuple(self.returns[i] for i in index), tuple(self.best[i] for i in index)
+        return ScoredDecisions(self.positions, self.places[mask], returns=returns, best=best_scores)
 
     def read_columns(self, *names: str) -> dict[str, list[Any]]:
         values = super().read_columns(*(name for name in names if name != "best"))
@@ -94,16 +94,16 @@ def load_scored_decisions(inputs: Inputs, reference: str, field: str) -> ScoredD
         if move is not None and value is not None:
             first.setdefault(text, place)
             moves.setdefault(text, {})[move] = value
-    chosen_moves, returns, best = [], [], []
+    chosen_moves, returns, best_moves = [], [], []
     for text, values in moves.items():
         if values.keys() == {move.uci() for move in chess.Board(text).legal_moves}:
             sorted_moves = sorted(values, key=fen.action_ids.__getitem__)
             chosen_moves.append(first[text])
             returns.append(np.array([values[move] for move in sorted_moves]))
-            best.append(sorted_moves[int(returns[-1].argmax())])
+            best_moves.append(sorted_moves[int(returns[-1].argmax())])
     if not chosen_moves:
         return None
-    return ScoredDecisions(items, np.array(chosen_moves, np.int64), returns=tuple(returns), best=tuple(best))
+    return ScoredDecisions(items, np.array(chosen_moves, np.int64), returns=tuple(returns), best=tuple(best_moves))
 
 
 @dataclass(frozen=True)

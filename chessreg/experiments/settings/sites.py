@@ -60,10 +60,10 @@ class EncodedGames:
             tokens = encoding.games(items, places)
         sites = encoding.sites(resolve_site_name(name, encoding), tokens, alignment)
         lengths = np.diff(tokens.offsets)
-        longest = int(lengths.max(initial=0))
-        if encoding.content == "position" and longest > block_size:
+        longest_game = int(lengths.max(initial=0))
+        if encoding.content == "position" and longest_game > block_size:
             raise BadInputError(
-                f"a position has {longest} tokens in {encoding.name}, but the model reads {block_size}",
+                f"a position has {longest_game} tokens in {encoding.name}, but the model reads {block_size}",
                 "use a prompt template without the legal moves, or a model with a longer context",
             )
         return cls(encoding, tokens, sites.take(sites.token < block_size), len(places), lengths <= block_size)

@@ -61,13 +61,13 @@ def load_skill_classes(
     places: np.ndarray,
     settings: SkillSettings,
     seed: int,
-    fitted: SkillReport | None = None,
+    skill_report: SkillReport | None = None,
 ) -> SkillClasses:
     """Return the classes of the games at rows `places` of a dataset reference. Raises the errors of `skill_classes`."""
     from chessreg.games.datasets.skill import classify_skill
 
     games, _ = inputs.dataset(dataset)
-    return classify_skill(games, places, settings.build_rule(seed), load_rating_scale(inputs, dataset), fitted)
+    return classify_skill(games, places, settings.build_rule(seed), load_rating_scale(inputs, dataset), skill_report)
 
 
 def permute_classes(classes: np.ndarray, stratum: np.ndarray, seed: int) -> np.ndarray:

@@ -112,12 +112,12 @@ class Vector(Kind):
         overlaps = measure_vector_overlap(task, origin)
         for layer, direction in directions:
             publish_vector(task, origin, units[layer], layer, direction, overlaps)
-            measured = {"norm": direction.norm, **direction.compute_side_norms()}
+            measurements = {"norm": direction.norm, **direction.compute_side_norms()}
             if origin.games is not None:
-                measured |= {"positions": float(origin.games.positions.sum()), **origin.games.count_games()}
+                measurements |= {"positions": float(origin.games.positions.sum()), **origin.games.count_games()}
             if "norm_before_matching" in direction.detail:
-                measured["norm_before_matching"] = direction.detail["norm_before_matching"]
-            for name, value in measured.items():
+                measurements["norm_before_matching"] = direction.detail["norm_before_matching"]
+            for name, value in measurements.items():
                 task.emit("metric_point", units[layer], name=name, step=0, value=float(value))
             task.done(units[layer])
 

@@ -119,11 +119,13 @@ def iterate_contrasts(
             assert layer_sums_row is not None
             yield layer, compute_contrast(layer_sums_row, games.positions, classes, spec.reduction)
         return
-    model, encoded = load_contrast_model(task, spec, games)
+    model, encoded_games = load_contrast_model(task, spec, games)
     folder = task.folder / "sums"
     every = sums.sum_resumable(
-        model, encoded, layers, task.options.batch_games, folder,
-        on_progress=lambda done: task.progress(0.99 * done / encoded.games, f"{done:,} of {encoded.games:,} games"),
+        model, encoded_games, layers, task.options.batch_games, folder,
+        on_progress=lambda done: task.progress(
+            0.99 * done / encoded_games.games, f"{done:,} of {encoded_games.games:,} games"
+        ),
     )  # fmt: skip
     for number, layer in enumerate(layers):
         contrast = compute_contrast(every[number], games.positions, classes, spec.reduction)
@@ -151,24 +153,26 @@ def load_contrast_model(
 
     _, folder = task.inputs.checkpoint(spec.model(task.inputs))
     model = LanguageModel.load(folder, device=prepare_device(task.options.device, task.options.threads))
-    encoded = sums.encode_ply_sites(
+    encoded_games = sums.encode_ply_sites(
         model.encoding, model.block_size, games.games, games.places, games.sites, spec.first_ply, spec.last_ply
     )
     if games.cache is not None:  # the cache can hold fewer sites than the games have
-        encoded = encoded.take(mask_cached_sites(encoded, games, spec))
-    assert np.array_equal(encoded.counts, games.positions)
-    return model, encoded
+        encoded_games = encoded_games.take(mask_cached_sites(encoded_games, games, spec))
+    assert np.array_equal(encoded_games.counts, games.positions)
+    return model, encoded_games
 
 
-def mask_cached_sites(encoded: EncodedGames, games: ClassedGames, spec: Contrast) -> np.ndarray:
+def mask_cached_sites(encoded_games: EncodedGames, games: ClassedGames, spec: Contrast) -> np.ndarray:
     """Return a mask bool [sites] of the games' sites that are cached."""
     assert games.cache is not None
     array = games.cache.array
     rows = sums.mask_cached_rows(games.cache, spec.first_ply, spec.last_ply)
-    cached = set(zip(array.game[rows].tolist(), array.ply[rows].tolist(), array.token[rows].tolist(), strict=True))
-    sites = encoded.sites
-    wanted_keys = zip(games.places[encoded.game].tolist(), sites.ply.tolist(), sites.token.tolist(), strict=True)
-    return np.fromiter((site in cached for site in wanted_keys), bool, len(sites))
+    cached_sites = set(
+        zip(array.game[rows].tolist(), array.ply[rows].tolist(), array.token[rows].tolist(), strict=True)
+    )
+    sites = encoded_games.sites
+    wanted_keys = zip(games.places[encoded_games.game].tolist(), sites.ply.tolist(), sites.token.tolist(), strict=True)
+    return np.fromiter((site in cached_sites for site in wanted_keys), bool, len(sites))
 
 
 @MAKERS.named("cascade")
@@ -196,7 +200,7 @@ def iterate_cascade(
     from chessreg.models.edits import ResidualEdit
 
     assert spec.cascade_scale is not None
-    model, encoded = load_contrast_model(task, spec, games)
+    model, encoded_games = load_contrast_model(task, spec, games)
     edits: list[ResidualEdit] = []
     needed_layers = [layer for layer in sorted(resolve_vector_layers(spec, task.inputs)) if layer <= max(layers)]
     for number, layer in enumerate(needed_layers):
@@ -204,9 +208,11 @@ def iterate_cascade(
         if vector is None:
 
             def report(done_games: int, number: int = number, layer: int = layer) -> None:
-                task.progress((number + done_games / encoded.games) / len(needed_layers) * 0.99, f"layer {layer}")
+                task.progress((number + done_games / encoded_games.games) / len(needed_layers) * 0.99, f"layer {layer}")
 
-            layer_sums = sums.sum_model_activations(model, encoded, [layer], task.options.batch_games, edits, report)[0]
+            layer_sums = sums.sum_model_activations(
+                model, encoded_games, [layer], task.options.batch_games, edits, report
+            )[0]
             contrast = compute_contrast(layer_sums, games.positions, classes, spec.reduction)
             if layer in layers:
                 yield layer, contrast

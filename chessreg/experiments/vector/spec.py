@@ -213,8 +213,8 @@ class ShuffledProbeVector(Control):
     place: ClassVar[str] = "both that vector run and those probes"
 
     def list_available_layers(self, inputs: Inputs) -> Sequence[int]:
-        fitted = read_probe_rows(inputs, self.probe)
-        fitted_layers = [layer for layer in read_vector_rows(inputs, self.of) if layer in fitted]
+        probe_rows = read_probe_rows(inputs, self.probe)
+        fitted_layers = [layer for layer in read_vector_rows(inputs, self.of) if layer in probe_rows]
         if not fitted_layers:
             raise BadInputError("the vectors and the shuffled probes have no layer in common", "probe the same layers")
         return fitted_layers
@@ -254,8 +254,9 @@ def resolve_vector_layers(spec: VectorSettings, inputs: Inputs) -> tuple[int, ..
     """Return the layers to make, ascending. Raises BadInputError for a layer that cache, model, probes or vectors
     lack."""
     available_layers = sorted(spec.list_available_layers(inputs))
-    if missing := set(spec.layers) - set(available_layers):
+    if missing_layers := set(spec.layers) - set(available_layers):
         raise BadInputError(
-            f"{spec.place} has no layer {min(missing)}", f"its layers are {', '.join(map(str, available_layers))}"
+            f"{spec.place} has no layer {min(missing_layers)}",
+            f"its layers are {', '.join(map(str, available_layers))}",
         )
     return tuple(sorted(set(spec.layers))) or tuple(available_layers)

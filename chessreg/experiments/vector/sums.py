@@ -39,9 +39,9 @@ def encode_ply_sites(
 ) -> EncodedGames:
     """Return the games at rows `places` of a dataset, encoded for a context of `block_size` tokens, with their `sites`
     (the name of a kind of token positions) of plies `first_ply` to `last_ply` inclusive (None: the last)."""
-    encoded = EncodedGames.from_items(encoding, block_size, games, places, sites)
-    ply = encoded.sites.ply
-    return encoded.take((ply >= first_ply) & (ply <= (np.iinfo(ply.dtype).max if last_ply is None else last_ply)))
+    encoded_games = EncodedGames.from_items(encoding, block_size, games, places, sites)
+    ply = encoded_games.sites.ply
+    return encoded_games.take((ply >= first_ply) & (ply <= (np.iinfo(ply.dtype).max if last_ply is None else last_ply)))
 
 
 def mask_cached_rows(cache: CachedActivations, first_ply: int, last_ply: int | None) -> np.ndarray:
@@ -75,7 +75,7 @@ def sum_cached_activations(cache: CachedActivations, layer: int, places: np.ndar
 
 def sum_model_activations(
     model: LanguageModel,
-    encoded: EncodedGames,
+    encoded_games: EncodedGames,
     layers: Sequence[int],
     batch_games: int,
     edits: Sequence[ResidualEdit] = (),
@@ -89,23 +89,23 @@ def sum_model_activations(
     """
     import torch
 
-    width = encoded.widths
-    sums = np.zeros((len(layers), encoded.games, model.d_model), np.float32)
+    width = encoded_games.widths
+    sums = np.zeros((len(layers), encoded_games.games, model.d_model), np.float32)
     order = np.argsort(width, kind="stable")
-    order, done = order[width[order] > 0], 0
-    for items in encoded.iterate_batches(order, batch_games):
-        row, sites = encoded.find_item_sites(items)
+    order, done_games = order[width[order] > 0], 0
+    for items in encoded_games.iterate_batches(order, batch_games):
+        row, sites = encoded_games.find_item_sites(items)
         counts = np.bincount(row, minlength=len(items))
         column = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
         at, real = np.zeros((2, len(items), counts.max()), np.int64)
-        at[row, column], real[row, column] = encoded.sites.token[sites], 1
-        tokens = encoded.pad_tokens(items, int(width[items].max()))
+        at[row, column], real[row, column] = encoded_games.sites.token[sites], 1
+        tokens = encoded_games.pad_tokens(items, int(width[items].max()))
         residual = model.residuals(torch.from_numpy(tokens), layers, torch.from_numpy(at), edits=edits)
         mask = torch.from_numpy(real.astype(bool)).to(residual.device)[None, :, :, None]
-        row_index: Any = (slice(None), encoded.tokens.source[items])
+        row_index: Any = (slice(None), encoded_games.tokens.source[items])
         np.add.at(sums, row_index, (residual.float() * mask).sum(2).cpu().numpy())
-        done += len(items)
-        on_progress(encoded.games * done // len(order))
+        done_games += len(items)
+        on_progress(encoded_games.games * done_games // len(order))
     if not np.isfinite(sums).all():
         raise DivergedError("activations are NaN or infinite: the model overflows")
     return sums
@@ -113,7 +113,7 @@ def sum_model_activations(
 
 def sum_resumable(
     model: LanguageModel,
-    encoded: EncodedGames,
+    encoded_games: EncodedGames,
     layers: Sequence[int],
     batch_games: int,
     folder: Path,
@@ -127,12 +127,14 @@ def sum_resumable(
     name = "sums-" + "_".join(map(str, layers))
     folder.mkdir(parents=True, exist_ok=True)
     pieces = []
-    for low in range(0, encoded.games, GROUP_GAMES):
-        high = min(low + GROUP_GAMES, encoded.games)
+    for low in range(0, encoded_games.games, GROUP_GAMES):
+        high = min(low + GROUP_GAMES, encoded_games.games)
         path = folder / f"{name}-{low}.npy"
         if not path.exists():
             shift = partial(_report_shifted, on_progress, low)
-            piece = sum_model_activations(model, encoded.slice_games(low, high), layers, batch_games, on_progress=shift)
+            piece = sum_model_activations(
+                model, encoded_games.slice_games(low, high), layers, batch_games, on_progress=shift
+            )
             with replace_file(path, folder / f".{name}-{low}.{os.getpid()}") as file:
                 np.save(file, piece)
         pieces.append(read_group_sums(path))

@@ -126,7 +126,7 @@ def count_mate_moves(centipawns: float) -> int | None:
     (3, 1, None)
     """
     moves = (round(mate - abs(centipawns)) for mate in (MATE_CP, LICHESS_MATE_CP))
-    return next((left for left in moves if 0 <= left < MAX_MATE_MOVES), None)
+    return next((moves_left for moves_left in moves if 0 <= moves_left < MAX_MATE_MOVES), None)
 
 
 SCORING: NameRegistry[Callable[[chess.Color, str, int | None], float | None]] = NameRegistry("scoring policy")

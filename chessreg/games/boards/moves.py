@@ -97,9 +97,9 @@ def compute_boards_after(packed: Sequence[bytes]) -> tuple[np.ndarray, np.ndarra
         boards_after[rows, origin] = 0
         boards_after[rows, target] = np.where(promotion > 0, np.sign(piece) * promotion.astype(np.int8), piece)
         castling = np.flatnonzero((kind == chess.KING) & (np.abs(target - origin) == 2))
-        short = target[castling] > origin[castling]
-        boards_after[castling, target[castling] + np.where(short, 1, -2)] = 0
-        boards_after[castling, target[castling] + np.where(short, -1, 1)] = np.sign(piece[castling]) * np.int8(
+        is_short = target[castling] > origin[castling]
+        boards_after[castling, target[castling] + np.where(is_short, 1, -2)] = 0
+        boards_after[castling, target[castling] + np.where(is_short, -1, 1)] = np.sign(piece[castling]) * np.int8(
             chess.ROOK
         )
         boards[offsets[games] + ply + 1] = boards_after[:game_count]

@@ -183,11 +183,11 @@ def _read_bounded(path: Path, file: IO[bytes] | gzip.GzipFile) -> bytes:
 
     Raises BadInputError above MAX_BOOK_BYTES, because a small file could unpack to more than the memory.
     """
-    pieces, left = [], MAX_BOOK_BYTES
-    while left >= 0 and (piece := file.read(min(left + 1, 1 << 20))):
+    pieces, remaining_bytes = [], MAX_BOOK_BYTES
+    while remaining_bytes >= 0 and (piece := file.read(min(remaining_bytes + 1, 1 << 20))):
         pieces.append(piece)
-        left -= len(piece)
-    if left < 0:
+        remaining_bytes -= len(piece)
+    if remaining_bytes < 0:
         raise BadInputError(f"{path} unpacks to more than {MAX_BOOK_BYTES >> 20} MiB", "give a part of that book")
     return b"".join(pieces)
 

@@ -147,8 +147,8 @@ def format_evaluation(centipawns: float) -> str:
     >>> format_evaluation(-35), format_evaluation(9_997), format_evaluation(-29_999), format_evaluation(10_000)
     ('-0.35 for White', '#3', '#-1', '#0')
     """
-    if (left := count_mate_moves(centipawns)) is not None:
-        return f"#{'' if centipawns > 0 else '-'}{left}"
+    if (moves_left := count_mate_moves(centipawns)) is not None:
+        return f"#{'' if centipawns > 0 else '-'}{moves_left}"
     return f"{centipawns / 100:+.2f} for White"
 
 

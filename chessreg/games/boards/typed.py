@@ -26,10 +26,10 @@ def find_shortest_game(target: chess.Board, max_plies: int = MAX_PLIES) -> list[
     """
     first = 0 if target.turn == chess.WHITE else 1
     for plies in range(first, max_plies + 1, 2):
-        board, dead = chess.Board(), set[tuple[int, object]]()
-        if _find_moves(board, target, plies, dead):
+        board, dead_positions = chess.Board(), set[tuple[int, object]]()
+        if _find_moves(board, target, plies, dead_positions):
             return list(board.move_stack)
-        if len(dead) > MAX_POSITIONS:
+        if len(dead_positions) > MAX_POSITIONS:
             break
     raise BadInputError(
         f"no game of {max_plies} plies or fewer was found that leads to {target.epd()},"
@@ -38,22 +38,22 @@ def find_shortest_game(target: chess.Board, max_plies: int = MAX_PLIES) -> list[
     )
 
 
-def _find_moves(board: chess.Board, target: chess.Board, plies: int, dead: set[tuple[int, object]]) -> bool:
+def _find_moves(board: chess.Board, target: chess.Board, plies: int, dead_positions: set[tuple[int, object]]) -> bool:
     """Search for exactly `plies` moves from `board` to `target`; on success return True and leave them on the board."""
     if plies == 0:
         return _is_same_position(board, target)
     key = (plies, board._transposition_key())
-    if key in dead or len(dead) > MAX_POSITIONS:
+    if key in dead_positions or len(dead_positions) > MAX_POSITIONS:
         return False
     if _is_too_far(board, target, plies):
-        dead.add(key)
+        dead_positions.add(key)
         return False
     for move in sorted(board.legal_moves, key=chess.Move.uci):
         board.push(move)
-        if _find_moves(board, target, plies - 1, dead):
+        if _find_moves(board, target, plies - 1, dead_positions):
             return True
         board.pop()
-    dead.add(key)
+    dead_positions.add(key)
     return False
 
 
@@ -78,9 +78,9 @@ def _is_too_far(board: chess.Board, target: chess.Board, plies: int) -> bool:
         return True
     for color in chess.COLORS:
         turns = (plies + (board.turn == color)) // 2
-        missing = 0
+        missing_pieces = 0
         for piece in chess.PIECE_TYPES:
-            missing += (target.pieces_mask(piece, color) & ~board.pieces_mask(piece, color)).bit_count()
+            missing_pieces += (target.pieces_mask(piece, color) & ~board.pieces_mask(piece, color)).bit_count()
         castles = bool(board.castling_rights & (chess.BB_RANK_1 if color == chess.WHITE else chess.BB_RANK_8))
         first, second = (chess.BB_RANK_1, chess.BB_RANK_2) if color else (chess.BB_RANK_8, chess.BB_RANK_7)
         if target.pieces_mask(chess.PAWN, color) & second & ~board.pieces_mask(chess.PAWN, color):
@@ -88,8 +88,8 @@ def _is_too_far(board: chess.Board, target: chess.Board, plies: int) -> bool:
         king_at_home = target.pieces_mask(chess.KING, color) & first & chess.BB_FILE_E
         lost_rights = rights & ~target_rights & first & target.pieces_mask(chess.ROOK, color)  # by their rooks' squares
         if king_at_home and lost_rights:
-            missing += 2
-        if missing > turns + castles:
+            missing_pieces += 2
+        if missing_pieces > turns + castles:
             return True
         captured_pieces = board.occupied_co[not color].bit_count() - target.occupied_co[not color].bit_count()
         if not 0 <= captured_pieces <= turns:

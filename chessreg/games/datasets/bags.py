@@ -68,9 +68,11 @@ def list_bag_shards(path: InputFile) -> list[InputFile]:
     if count > MAX_SHARDS:
         raise BadInputError(f"{path} asks for {count:,} shards", f"a shard's number has five digits: {MAX_SHARDS:,}")
     files = [path.with_name(f"{before}-{number:05d}-of-{count:05d}{after}") for number in range(count)]
-    missing = [file for file in files if not file.is_file()]
-    if missing:
-        raise NotFoundError(f"{len(missing):,} of {count:,} shards are missing: {missing[0]}", "download all shards")
+    missing_files = [file for file in files if not file.is_file()]
+    if missing_files:
+        raise NotFoundError(
+            f"{len(missing_files):,} of {count:,} shards are missing: {missing_files[0]}", "download all shards"
+        )
     return files
 
 
@@ -83,11 +85,11 @@ def encode_varint(number: int) -> bytes:
     >>> encode_varint(130).hex()
     '8201'
     """
-    encoded = bytearray()
+    encoded_bytes = bytearray()
     while number > 127:
-        encoded.append(number & 127 | 128)
+        encoded_bytes.append(number & 127 | 128)
         number >>= 7
-    return bytes([*encoded, number])
+    return bytes([*encoded_bytes, number])
 
 
 def encode_record(fen: str, move: str | None = None, win_prob: float | None = None) -> bytes:
@@ -150,27 +152,27 @@ def decode_records(
     lengths = np.where(has_two_bytes, (lengths & 127) | data[starts + 1].astype(np.int64) << 7, lengths)
     fen_starts = starts + 1 + has_two_bytes
     fen_ends = fen_starts + lengths
-    rest = ends - fen_ends
+    rest_lengths = ends - fen_ends
     if coding is None:
-        size = int(rest[0]) if len(rest) else 4
+        size = int(rest_lengths[0]) if len(rest_lengths) else 4
         coding = _CODING_BY_SIZE.get(size)
         if coding is None:
             raise (source or _make_record_error)(0, f"it is not a record of {', '.join(CODINGS)}")
     is_valid = (
-        (rest >= 4)
+        (rest_lengths >= 4)
         & (ends > starts)
         & (lengths > 0)
         & ~(has_two_bytes & (data[np.minimum(starts + 1, len(text))] > 127))
     )
     move_starts = move_ends = fen_ends
     if coding == "behavioral_cloning":
-        is_valid &= rest <= 5
+        is_valid &= rest_lengths <= 5
         move_ends = ends
     elif coding == "state_value":
-        is_valid &= rest == 8
+        is_valid &= rest_lengths == 8
     else:
-        is_valid &= (rest >= 13) & (rest <= 14)
-        is_valid &= data[np.where(is_valid, fen_ends, 0)] == rest - 9
+        is_valid &= (rest_lengths >= 13) & (rest_lengths <= 14)
+        is_valid &= data[np.where(is_valid, fen_ends, 0)] == rest_lengths - 9
         move_starts, move_ends = fen_ends + 1, ends - 8
     if not is_valid.all():
         number = int((~is_valid).argmax())

@@ -277,19 +277,19 @@ def write_parquet(
         pa.ipc.open_file(file) as batches,
         pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=list(text_columns)) as writer,
     ):
-        held: list[pa.RecordBatch] = []
+        held_batches: list[pa.RecordBatch] = []
         size = start = 0
         for number in range(batches.num_record_batches):
             batch = batches.get_batch(number)
             mark = pa.array(copies[start : start + len(batch)])
-            held.append(pa.RecordBatch.from_arrays([*batch.columns, mark], schema=schema))
+            held_batches.append(pa.RecordBatch.from_arrays([*batch.columns, mark], schema=schema))
             start, size = start + len(batch), size + len(batch)
             if size >= ROW_GROUP_ROWS:
-                table = pa.Table.from_batches(held, schema)
+                table = pa.Table.from_batches(held_batches, schema)
                 full_rows = size - size % ROW_GROUP_ROWS
                 writer.write_table(table.slice(0, full_rows), ROW_GROUP_ROWS)
-                held, size = table.slice(full_rows).combine_chunks().to_batches(), size - full_rows
-        writer.write_table(pa.Table.from_batches(held, schema), ROW_GROUP_ROWS)
+                held_batches, size = table.slice(full_rows).combine_chunks().to_batches(), size - full_rows
+        writer.write_table(pa.Table.from_batches(held_batches, schema), ROW_GROUP_ROWS)
 
 
 def describe_filters(

@@ -382,14 +382,14 @@ def verify_games(folder: Path, *, sample: int = 200, seed: int = 0) -> Verificat
         hashes += int((moves.hash_move_lists(packed) == table["move_hash"].to_numpy()).sum())
         if [len(code) // 2 for code in packed] != table["plies"].to_pylist():
             problems.append(f"the column plies does not fit the moves in row group {group}")
-    for name, stored, expected in (
+    for name, stored_digest, expected_digest in (
         ("games", len(games), report.games),
         ("plies", plies, report.plies),
         ("duplicates", copies, report.duplicates),
         ("matching move hashes", hashes, report.games),
     ):
-        if stored != expected:
-            problems.append(f"{stored:,} {name}, but the report counts {expected:,}")
+        if stored_digest != expected_digest:
+            problems.append(f"{stored_digest:,} {name}, but the report counts {expected_digest:,}")
     if miscount := report.find_miscount():
         problems.append(miscount)
     rejects = (folder / REJECTS_FILE).read_text(encoding="utf-8").count("\n") - 1

@@ -178,9 +178,9 @@ def _split_games(text: str) -> list[str]:
             pieces.append(text[start : border.end()])
             start = search_start = end
             moves_seen = False
-    rest = text[start:]
-    if not pieces or any(map(normalize_san, _split_movetext(rest))):
-        pieces.append(rest)
+    remaining_text = text[start:]
+    if not pieces or any(map(normalize_san, _split_movetext(remaining_text))):
+        pieces.append(remaining_text)
     return pieces
 
 

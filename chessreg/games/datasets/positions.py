@@ -159,8 +159,8 @@ def parse_mate(evaluation: float) -> int:
     (4, -1, 0)
     """
     most = LICHESS_MATE_CP
-    left = round(most - abs(evaluation)) if abs(evaluation) <= most else most  # also for NaN
-    return (left if evaluation > 0 else -left) if 0 < left < 1000 else 0
+    moves_left = round(most - abs(evaluation)) if abs(evaluation) <= most else most  # also for NaN
+    return (moves_left if evaluation > 0 else -moves_left) if 0 < moves_left < 1000 else 0
 
 
 def find_game_ids(games: Games) -> tuple[np.ndarray, np.ndarray]:
@@ -204,7 +204,7 @@ class PositionSource:
         self.bytes_done = 0
         lower = [name.strip().lower() for name in names]
         self.columns = {
-            column: next((lower.index(known) for known in every if known in lower), None)
+            column: next((lower.index(known_name) for known_name in every if known_name in lower), None)
             for column, every in COLUMNS.items()
         }
         repeated_names = [names[at] for at in self.columns.values() if at is not None and lower.count(lower[at]) > 1]
@@ -345,15 +345,15 @@ def _list_values(column: pa.Array) -> list[Any]:
 def _read_lines(source: GameSource) -> Iterator[str]:
     """Yield the text of a source line by line, without a byte order mark. Raises BadInputError for a line that is too
     long."""
-    left, mark = b"", b"\xef\xbb\xbf"
+    remaining_bytes, mark = b"", b"\xef\xbb\xbf"
     for chunk in source._iterate_decoded():
-        full_lines, newline, left = (left + chunk).removeprefix(mark).rpartition(b"\n")
+        full_lines, newline, remaining_bytes = (remaining_bytes + chunk).removeprefix(mark).rpartition(b"\n")
         mark = b""
-        if len(left) > _MAX_LINE_BYTES:
+        if len(remaining_bytes) > _MAX_LINE_BYTES:
             raise BadInputError(f"{source.path} has a line of more than {_MAX_LINE_BYTES >> 20} MiB", "is it a CSV?")
         yield from decode_text(full_lines + newline).splitlines(keepends=True)
-    if left:
-        yield decode_text(left)
+    if remaining_bytes:
+        yield decode_text(remaining_bytes)
 
 
 def open_positions(path: InputFile) -> PositionSource | None:
@@ -437,15 +437,15 @@ class PositionFilter:
         if not self.as_json():
             return legal
         shut_games, shut_positions, open_games = self._sets
-        left = legal
+        legal_moves = legal
         for reason, is_out in (
             ("below --min-plies", ply < self.min_plies),
             ("of an excluded dataset", shut_games.contains(games) | shut_positions.contains(positions)),
             ("of games outside --within", ~open_games.contains(games) if self.within else np.zeros(len(ply), bool)),
         ):
-            tally.skip(reason, int((left & is_out).sum()))
-            left = left & ~is_out
-        return left
+            tally.skip(reason, int((legal_moves & is_out).sum()))
+            legal_moves = legal_moves & ~is_out
+        return legal_moves
 
 
 def identify_position_dataset(digests: Sequence[str], position_filter: PositionFilter | None = None) -> str:
@@ -494,7 +494,7 @@ def _build_from_position_sources(
 
     total = sum(source.bytes_total for source in sources)
     tally, source_error, row = Tally(), None, 0
-    held, unread = Counter[str](), Counter[str]()
+    held_columns, unread_columns = Counter[str](), Counter[str]()
     scratch = temporary / "scratch.arrow"
     hashes = {name: temporary / name for name in ("game_hash", "position_hash")}
     target = make_position_schema()
@@ -509,14 +509,14 @@ def _build_from_position_sources(
             legal, before, example = tally.plies, {**tally.rejected, **tally.skipped}, ""
             try:
                 for lines, columns in source.batches():
-                    kept_rows, problems = _check_rows(columns, len(lines), row, position_filter, tally, unread)
+                    kept_rows, problems = _check_rows(columns, len(lines), row, position_filter, tally, unread_columns)
                     for place, reason in problems.items():
                         tally.reject(reason)
                         example = example or f"; row {lines[place]}: {reason}"
                         write_reject(rejects, Reject(place, lines[place], 0, reason), row, source.path.name)
                     batch = pa.RecordBatch.from_arrays([kept_rows[column] for column in target.names], schema=target)
                     writer.write_batch(batch)
-                    held.update({name: len(batch) - batch[name].null_count for name in _OPTIONAL})
+                    held_columns.update({name: len(batch) - batch[name].null_count for name in _OPTIONAL})
                     for name, file in (("game_hash", games), ("position_hash", positions)):
                         file.write(batch[name].to_numpy().tobytes())
                     tally.plies += len(batch)
@@ -558,10 +558,13 @@ def _build_from_position_sources(
         found=row,
         notes=[
             *(f"{source.path.name}: {note}" for source in sources for note in source.notes),
-            "rows with " + (", ".join(f"{name} {held[name]:,}" for name in _OPTIONAL if held[name]) or "a FEN alone"),
+            "rows with "
+            + (
+                ", ".join(f"{name} {held_columns[name]:,}" for name in _OPTIONAL if held_columns[name]) or "a FEN alone"
+            ),
             *(
                 f"{name} left empty where it is no {'rating' if name in RATINGS else 'number'}: {rows:,}"
-                for name, rows in unread.items()
+                for name, rows in unread_columns.items()
                 if rows
             ),
         ],
@@ -592,12 +595,12 @@ def _check_rows(
     first: int,
     position_filter: PositionFilter,
     tally: Tally,
-    unread: Counter[str],
+    unread_columns: Counter[str],
 ) -> tuple[dict[str, pa.Array], dict[int, str]]:
     """Return the columns of the kept rows, numbered from `first`, and {row: reason} of the bad rows.
 
     A ply that does not fit the side to move (counted from 1, or of the move before) is taken from the FEN. Text in
-    place of a number, and ratings below 0 or above 9,999, become empty and are counted in `unread` by column.
+    place of a number, and ratings below 0 or above 9,999, become empty and are counted in `unread_columns` by column.
     """
     import pyarrow as pa
 
@@ -621,7 +624,7 @@ def _check_rows(
             is_out_of_range = (ratings[name] < 0) | (ratings[name] > MAX_RATING)
             ratings[name][is_out_of_range] = np.nan
             is_not_number |= is_out_of_range
-        unread.update({name: int((mask & is_not_number).sum())})
+        unread_columns.update({name: int((mask & is_not_number).sum())})
     tally.both_elos += int((mask & ~np.isnan(ratings["mover_elo"]) & ~np.isnan(ratings["opponent_elo"])).sum())
 
     def floats(values: np.ndarray) -> pa.Array:

@@ -30,19 +30,19 @@ def _parse_games(movetexts: Sequence[str]) -> tuple[san.ReplayedGames, dict[int,
     import pyarrow as pa
     import rust_pgn_reader_python_binding as rust
 
-    full = [game for game, text in enumerate(movetexts) if text and not text.isspace()]
-    texts = movetexts if len(full) == len(movetexts) else [movetexts[game] for game in full]
+    text_games = [game for game, text in enumerate(movetexts) if text and not text.isspace()]
+    texts = movetexts if len(text_games) == len(movetexts) else [movetexts[game] for game in text_games]
     strings = pa.chunked_array([pa.array(texts, pa.large_string())])
-    chunks: list[Any] = list(rust.parse_games(strings, num_threads=1, chunk_multiplier=1).chunks) if full else []
-    if sum(chunk.num_games for chunk in chunks) != len(full):
-        raise RuntimeError(f"the rust reader was given {len(full)} games and returned another number")
+    chunks: list[Any] = list(rust.parse_games(strings, num_threads=1, chunk_multiplier=1).chunks) if text_games else []
+    if sum(chunk.num_games for chunk in chunks) != len(text_games):
+        raise RuntimeError(f"the rust reader was given {len(text_games)} games and returned another number")
     lengths = np.zeros(len(movetexts), np.int64)
     is_mate = np.zeros(len(movetexts), bool)
-    valid = np.ones(len(movetexts), bool)
-    if full:
-        lengths[full] = np.concatenate([np.diff(chunk.move_offsets.astype(np.int64)) for chunk in chunks])
-        is_mate[full] = np.concatenate([chunk.is_checkmate for chunk in chunks])
-        valid[full] = np.concatenate([chunk.valid for chunk in chunks])
+    is_valid = np.ones(len(movetexts), bool)
+    if text_games:
+        lengths[text_games] = np.concatenate([np.diff(chunk.move_offsets.astype(np.int64)) for chunk in chunks])
+        is_mate[text_games] = np.concatenate([chunk.is_checkmate for chunk in chunks])
+        is_valid[text_games] = np.concatenate([chunk.valid for chunk in chunks])
     offsets = np.zeros(len(movetexts) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
 
@@ -53,15 +53,15 @@ def _parse_games(movetexts: Sequence[str]) -> tuple[san.ReplayedGames, dict[int,
     boards = np.concatenate([chunk.boards for chunk in chunks]) if len(chunks) > 1 else None
     boards = boards if boards is not None else chunks[0].boards if chunks else np.zeros(0, np.uint8)
     boards = boards.reshape(-1, 64)
-    if len(full) < len(movetexts):  # a game without moves still has the initial position
+    if len(text_games) < len(movetexts):  # a game without moves still has the initial position
         places = offsets + np.arange(len(offsets))
-        empty = np.setdiff1d(np.arange(len(movetexts)), full)
+        empty = np.setdiff1d(np.arange(len(movetexts)), text_games)
         boards = np.insert(boards, (places[:-1] - np.searchsorted(empty, np.arange(len(movetexts))))[empty], _START, 0)
     replayed = san.ReplayedGames(
         boards, column("from_squares", np.uint8), column("to_squares", np.uint8), column("promotions", np.int8),
         offsets, is_mate,
     )  # fmt: skip
-    return replayed, {int(game): int(lengths[game]) for game in np.flatnonzero(~valid)}
+    return replayed, {int(game): int(lengths[game]) for game in np.flatnonzero(~is_valid)}
 
 
 def _replay_refused(movetexts: Sequence[str], first: PlayedGames) -> PlayedGames:
@@ -157,12 +157,12 @@ def _find_legal_moves(fens: Sequence[str]) -> LegalMoves:
     texts = [f'[SetUp "1"]\n[FEN "{fen if plain(fen) else ""}"]\n\n*\n' for fen in fens]
     strings = pa.chunked_array([pa.array(texts, pa.large_string())])
     chunks = rust.parse_games(strings, num_threads=1, chunk_multiplier=1, store_legal_moves=True).chunks
-    valid = np.concatenate([chunk.valid for chunk in chunks])
+    is_valid = np.concatenate([chunk.valid for chunk in chunks])
     counts = np.zeros(len(fens), np.int64)
     read = np.concatenate([np.diff(chunk.legal_move_offsets.astype(np.int64)) for chunk in chunks])
-    if len(valid) != len(fens) or len(read) != valid.sum():
+    if len(is_valid) != len(fens) or len(read) != is_valid.sum():
         raise RuntimeError(f"the rust reader was given {len(fens)} positions and returned another number")
-    counts[valid] = read
+    counts[is_valid] = read
     parts = [
         chunk.legal_move_from_squares.astype(np.int64)
         | chunk.legal_move_to_squares.astype(np.int64) << 6
@@ -171,7 +171,7 @@ def _find_legal_moves(fens: Sequence[str]) -> LegalMoves:
     ]
     position = np.repeat(np.arange(len(fens)), counts)
     codes = np.concatenate(parts) | position << 16
-    refused_positions = np.flatnonzero(~valid)
+    refused_positions = np.flatnonzero(~is_valid)
     second = PythonReader().legal([fens[place] for place in refused_positions.tolist()])
     more = second.codes.astype(np.int64) | np.repeat(refused_positions, second.counts) << 16
     counts[refused_positions] = second.counts

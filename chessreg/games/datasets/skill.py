@@ -222,13 +222,13 @@ def classify_skill(
     places: np.ndarray,
     rule: SkillRule,
     rating_scale: str | None,
-    fitted: SkillReport | None = None,
+    skill_report: SkillReport | None = None,
 ) -> SkillClasses:
     """Return the classes of the games at row positions `places` int64 [n] of a dataset with this rating scale.
 
-    `fitted` is the report of the games that a probe was fitted on; its edges are reused, widened to every rating. Equal
-    settings and games give equal classes, whatever the batch or the machine. Raises BadInputError for mixed rating
-    scales, an unknown stratum, and an empty class.
+    `skill_report` is the report of the games that a probe was fitted on; its edges are reused, widened to every rating.
+    Equal settings and games give equal classes, whatever the batch or the machine. Raises BadInputError for mixed
+    rating scales, an unknown stratum, and an empty class.
     """
     table = games.take(places, [rule.rating, *COLUMNS])
     rating = table.column(rule.rating).to_numpy(zero_copy_only=False).astype(np.float64)
@@ -241,22 +241,24 @@ def classify_skill(
             drop_counts[reason] = drop_counts.get(reason, 0) + int(mask.sum())
         return mask
 
-    rated = ~leave_out(~np.isfinite(rating), f"without {rule.rating}")
+    is_rated = ~leave_out(~np.isfinite(rating), f"without {rule.rating}")
     if rule.strata not in POLICIES:
-        rated &= _select_stratum(rule.strata, stratum, rated, leave_out)
+        is_rated &= _select_stratum(rule.strata, stratum, is_rated, leave_out)
     if not rule.mixed_scales:
-        refuse_mixed_scales(scales[rated].tolist())
-    edges = fitted.edges if fitted else _compute_edges(rule, rating, stratum, rated)
+        refuse_mixed_scales(scales[is_rated].tolist())
+    edges = skill_report.edges if skill_report else _compute_edges(rule, rating, stratum, is_rated)
     bins = np.full(len(places), -1, np.int64)
-    for name, group in _group_games(rule, stratum, rated):
+    for name, group in _group_games(rule, stratum, is_rated):
         if name in edges:
-            outer = np.array(edges[name])
-            if fitted:
-                outer[[0, -1]] = -np.inf, np.inf
-            bins[group] = assign_bins(rating[group], outer)
-    leave_out(rated & (bins < 0), "of strata too small for these bins" if not fitted else "of strata not fitted on")
+            outer_edges = np.array(edges[name])
+            if skill_report:
+                outer_edges[[0, -1]] = -np.inf, np.inf
+            bins[group] = assign_bins(rating[group], outer_edges)
+    leave_out(
+        is_rated & (bins < 0), "of strata too small for these bins" if not skill_report else "of strata not fitted on"
+    )
     classes = _keep_bins(rule, bins, edges, stratum)
-    leave_out(rated & (bins >= 0) & (classes < 0), "of bins not kept")
+    leave_out(is_rated & (bins >= 0) & (classes < 0), "of bins not kept")
     if rule.strata == "balanced":
         balanced = _balance_strata(classes, stratum, places, rule.seed)
         leave_out((classes >= 0) & (balanced < 0), "to balance the strata")
@@ -266,7 +268,7 @@ def classify_skill(
     if len(counts) < 2 or not all(counts):
         raise BadInputError(
             f"{rule.rating} makes no {max(number, 2)} classes of these {len(places):,} games",
-            f"{'/'.join(map(str, counts)) or 'no'} games a class; {int(rated.sum()):,} are rated: "
+            f"{'/'.join(map(str, counts)) or 'no'} games a class; {int(is_rated.sum()):,} are rated: "
             "more games, fewer bins or other strata",
         )
     by_stratum = {
@@ -289,41 +291,42 @@ def refuse_mixed_scales(scales: Sequence[str]) -> None:
         )
 
 
-def _select_stratum(name: str, stratum: np.ndarray, rated: np.ndarray, leave_out: Any) -> np.ndarray:
-    """Return which games are in the stratum `name`, bool [n]. The other `rated` games are passed to `leave_out` with a
-    reason. Raises BadInputError if no rated game is in it."""
-    if name not in set(stratum[rated]):
-        stratum_names, counts = np.unique(stratum[rated].astype(str), return_counts=True)
+def _select_stratum(name: str, stratum: np.ndarray, is_rated: np.ndarray, leave_out: Any) -> np.ndarray:
+    """Return which games are in the stratum `name`, bool [n]. Other rated games are passed to `leave_out` with
+    a reason. Raises BadInputError if no rated game is in it.
+    """
+    if name not in set(stratum[is_rated]):
+        stratum_names, counts = np.unique(stratum[is_rated].astype(str), return_counts=True)
         order = np.argsort(-counts, kind="stable")[:8]
         stratum_list = ", ".join(f"{stratum_names[i]} ({counts[i]:,})" for i in order) or "none with ratings"
         raise BadInputError(
             f"the stratum {name!r} has no games", f"strata: {', '.join(POLICIES)}, or one of {stratum_list}"
         )
-    leave_out(rated & (stratum != name), f"not of {name}")
+    leave_out(is_rated & (stratum != name), f"not of {name}")
     return stratum == name
 
 
-def _group_games(rule: SkillRule, stratum: np.ndarray, rated: np.ndarray) -> list[tuple[str, np.ndarray]]:
+def _group_games(rule: SkillRule, stratum: np.ndarray, is_rated: np.ndarray) -> list[tuple[str, np.ndarray]]:
     """Return (name, mask) of the sets of games that share edges."""
     if rule.strata != "within":
-        return [("all", rated)]
-    return [(str(name), rated & (stratum == name)) for name in sorted(set(stratum[rated]))]
+        return [("all", is_rated)]
+    return [(str(name), is_rated & (stratum == name)) for name in sorted(set(stratum[is_rated]))]
 
 
 def _compute_edges(
-    rule: SkillRule, rating: np.ndarray, stratum: np.ndarray, rated: np.ndarray
+    rule: SkillRule, rating: np.ndarray, stratum: np.ndarray, is_rated: np.ndarray
 ) -> dict[str, list[float]]:
     """Return stratum → edges of its rating bins, in Elo; `all` if strata are pooled or the rule names edges. Strata
     with too few games are omitted.
 
-    `rating`, `stratum` and `rated` are [games].
+    `rating`, `stratum` and `is_rated` are [games].
     """
     if rule.edges:
-        values = rating[rated]
+        values = rating[is_rated]
         low, high = (min(values.min(), rule.edges[0]), max(values.max(), rule.edges[-1])) if len(values) else (0, 0)
         return {"all": [float(low) - 1, *rule.edges, float(high) + 1]}
     edges_of = {}
-    for name, group in _group_games(rule, stratum, rated):
+    for name, group in _group_games(rule, stratum, is_rated):
         if group.sum() >= MIN_GAMES_PER_BIN * rule.bins:
             edges = compute_quantile_edges(rating[group], rule.bins)
             if len(edges) > max(2, len(rule.keep)):

@@ -107,7 +107,7 @@ class GameSource:
         exception is the text of the truncated game.
         """
         buffer = bytearray()
-        full = BLOCK_BYTES
+        full_bytes = BLOCK_BYTES
         passing = False  # skipping the rest of a game that is too long
         try:
             for chunk in self._text():
@@ -115,17 +115,19 @@ class GameSource:
                 if passing:
                     passing, lines = _drop_long_game(buffer)
                     yield lines
-                while len(buffer) >= full:
-                    cut = _find_cut(buffer)
-                    if not cut and len(buffer) >= _MAX_UNCUT_BYTES:
+                while len(buffer) >= full_bytes:
+                    cut_place = _find_cut(buffer)
+                    if not cut_place and len(buffer) >= _MAX_UNCUT_BYTES:
                         passing = _is_one_game(buffer)
-                        cut = len(buffer) if passing else buffer.rfind(b"\n") + 1
-                    if not cut:
-                        full = len(buffer) + BLOCK_BYTES // 4  # do not search for a border again after a few bytes
+                        cut_place = len(buffer) if passing else buffer.rfind(b"\n") + 1
+                    if not cut_place:
+                        full_bytes = (
+                            len(buffer) + BLOCK_BYTES // 4
+                        )  # do not search for a border again after a few bytes
                         break
-                    yield bytes(buffer[:cut])
-                    del buffer[:cut]
-                    full = BLOCK_BYTES
+                    yield bytes(buffer[:cut_place])
+                    del buffer[:cut_place]
+                    full_bytes = BLOCK_BYTES
         except BrokenStreamError as error:
             game_end = borders.find_last_start(buffer)
             if game_end:
@@ -172,15 +174,15 @@ class GameSource:
 
     def _text(self) -> Iterator[bytes]:
         """Yield the decoded bytes with `\\n` as the only line end and without byte order marks."""
-        held = b""
+        held_bytes = b""
         for chunk in self._iterate_decoded():
-            data = held + chunk
-            cut = len(data) - (
+            data = held_bytes + chunk
+            cut_place = len(data) - (
                 2 if data.endswith(_BYTE_ORDER_MARK[:2]) else data.endswith((b"\r", _BYTE_ORDER_MARK[:1]))
             )
-            held = data[cut:]
-            yield _normalize_line_ends(data[:cut])
-        yield _normalize_line_ends(held)
+            held_bytes = data[cut_place:]
+            yield _normalize_line_ends(data[:cut_place])
+        yield _normalize_line_ends(held_bytes)
 
     def _iterate_decoded(self) -> Iterator[bytes]:
         """Yield the unpacked bytes of the file. Raises BrokenStreamError, and BadInputError for an archive inside."""
@@ -273,12 +275,12 @@ def _make_decoder(packing: str) -> tuple[Callable[[], _Decoder], tuple[type[Exce
 
 def _find_cut(buffer: bytearray) -> int:
     """Return where to cut a full buffer; 0 to read on."""
-    cut = borders.find_last_start(buffer)
-    if not cut:  # games without tags: after a blank line that follows a result
+    cut_place = borders.find_last_start(buffer)
+    if not cut_place:  # games without tags: after a blank line that follows a result
         for result in (b"1-0\n\n", b"0-1\n\n", b"1/2\n\n", b"*\n\n"):
             place = buffer.rfind(result)
-            cut = max(cut, place + len(result) if place >= 0 else 0)
-    return cut
+            cut_place = max(cut_place, place + len(result) if place >= 0 else 0)
+    return cut_place
 
 
 def _is_one_game(buffer: bytearray) -> bool:

@@ -102,24 +102,24 @@ class TranscriptSource(GameSource):
     def blocks(self) -> Iterator[bytes]:
         """Yield blocks of complete records, without the header. Raises BrokenStreamError as
         `GameSource.blocks` does."""
-        buffer, header, full = bytearray(), True, BLOCK_BYTES
+        buffer, header, full_bytes = bytearray(), True, BLOCK_BYTES
         try:
             for chunk in self._iterate_decoded():
                 buffer += chunk
                 if header and b"\n" in buffer:
                     del buffer[: buffer.index(b"\n") + 1]
                     header = False
-                if not header and len(buffer) >= full:
-                    cut = _find_record_end(buffer)
-                    if not cut and len(buffer) > _MAX_RECORD_BYTES:
+                if not header and len(buffer) >= full_bytes:
+                    cut_place = _find_record_end(buffer)
+                    if not cut_place and len(buffer) > _MAX_RECORD_BYTES:
                         problem = (
                             "a quote that is never closed" if buffer.count(b'"') % 2 else "a row of more than 64 MiB"
                         )
                         raise BadInputError(f"{self.path} has {problem}", "is it a CSV?")
-                    if cut:
-                        yield bytes(buffer[:cut])
-                        del buffer[:cut]
-                    full = BLOCK_BYTES if cut else len(buffer) + BLOCK_BYTES
+                    if cut_place:
+                        yield bytes(buffer[:cut_place])
+                        del buffer[:cut_place]
+                    full_bytes = BLOCK_BYTES if cut_place else len(buffer) + BLOCK_BYTES
         except BrokenStreamError as error:
             record_end = 0 if header else _find_record_end(buffer)
             if record_end:
@@ -156,7 +156,7 @@ def split_row(transcript: str, tags: str, line: int, length: int | None = None) 
 
     A result is appended to each game, so that a reader sees where it ends.
     """
-    cut = len(transcript) == length
+    is_cut = len(transcript) == length
     pieces = transcript.removeprefix(";").split(";")
     for number, piece in enumerate(pieces, 1):
         last = number == len(pieces)
@@ -164,7 +164,7 @@ def split_row(transcript: str, tags: str, line: int, length: int | None = None) 
             continue  # the row ends with a delimiter
         prefix = _PREFIX.match(piece)
         moves = piece[prefix.end() :] if prefix else piece
-        is_broken = cut and last
+        is_broken = is_cut and last
         if is_broken:
             moves = moves.rpartition(" ")[0]
         moves = to_san(moves)

@@ -213,8 +213,8 @@ def _find_opponents(counts: PairCounts, ratings: np.ndarray, player: int, joint:
     They are the anchored opponents or, with `joint`, all with a finite rating in `ratings` [players].
     """
     if not joint:
-        rated, results = counts.select_anchored_opponents(player)
-        return rated, results[0].sum(axis=1)
+        anchored_ratings, results = counts.select_anchored_opponents(player)
+        return anchored_ratings, results[0].sum(axis=1)
     opponent_ratings, games = [], []
     for (a, b), game_count in zip(counts.pairs.tolist(), counts.results[0], strict=True):
         if player in (a, b) and math.isfinite(opponent := ratings[b if player == a else a]):
@@ -223,23 +223,27 @@ def _find_opponents(counts: PairCounts, ratings: np.ndarray, player: int, joint:
     return np.array(opponent_ratings), np.array(games)
 
 
-def _find_bound(rated: np.ndarray, games: np.ndarray, is_win: bool) -> float | None:
+def _find_bound(opponent_ratings: np.ndarray, games: np.ndarray, is_win: bool) -> float | None:
     """Return the rating at which winning (losing, unless `is_win`) all games has probability 0.05; None without
-    opponents. `rated` float [n] are the opponents' ratings, and `games` int [n] the games against each."""
-    if not len(rated):
+    opponents. `opponent_ratings` float [n] are the opponents' ratings, and `games` int [n] the games against each."""
+    if not len(opponent_ratings):
         return None
-    low, high = rated.min() - MAX_ELO_DISTANCE, rated.max() + MAX_ELO_DISTANCE
+    low, high = opponent_ratings.min() - MAX_ELO_DISTANCE, opponent_ratings.max() + MAX_ELO_DISTANCE
     for _ in range(MAX_ITERATIONS):
         middle = (low + high) / 2
-        chance = compute_expected_score(middle - rated) if is_win else compute_expected_score(rated - middle)
+        chance = (
+            compute_expected_score(middle - opponent_ratings)
+            if is_win
+            else compute_expected_score(opponent_ratings - middle)
+        )
         likely = float((games * np.log(chance)).sum()) > math.log(1 - CONFIDENCE_LEVEL)
         low, high = (low, middle) if likely == is_win else (middle, high)
     return float((low + high) / 2)
 
 
-def _standard_error(rating: float, rated: np.ndarray, games: np.ndarray) -> float:
+def _standard_error(rating: float, opponent_ratings: np.ndarray, games: np.ndarray) -> float:
     """Return the standard error of a rating from the Fisher information of these games; 0 without information."""
-    mean = compute_expected_score(rating - rated)
+    mean = compute_expected_score(rating - opponent_ratings)
     information = float((games * mean * (1 - mean)).sum()) * ELO_SCALE**2
     return 1 / math.sqrt(information) if information > 0 else 0.0
 
@@ -426,13 +430,13 @@ def find_main_group(counts: PairCounts) -> tuple[np.ndarray, np.ndarray]:
     lost_to: dict[int, set[int]] = {
         player: {p for p, opponents in scored_against.items() if player in opponents} for player in scored_against
     }
-    best: tuple[float, set[int], set[int]] = (-1.0, set(), set())
+    best_group: tuple[float, set[int], set[int]] = (-1.0, set(), set())
     for start in list(counts.anchors)[:1] or range(counts.players):
         above, lower_group = _find_reachable(lost_to, start), _find_reachable(scored_against, start)
-        if (weight := played_games[list(above & lower_group)].sum()) > best[0]:
-            best = (weight, above, lower_group)
+        if (weight := played_games[list(above & lower_group)].sum()) > best_group[0]:
+            best_group = (weight, above, lower_group)
     members = np.arange(counts.players)
-    return np.isin(members, list(best[1])), np.isin(members, list(best[2]))
+    return np.isin(members, list(best_group[1])), np.isin(members, list(best_group[2]))
 
 
 def _find_reachable(steps: Mapping[int, set[int]], start: int) -> set[int]:

@@ -86,8 +86,10 @@ def is_chess_gpt_eval(text: str) -> bool:
 
 def read_chess_gpt_eval(text: str) -> ForeignFile:
     """Return every row as a game, replayed and compared with its columns. Raises BadInputError for another CSV."""
-    if missing := REQUIRED_COLUMNS - set(read_header(text)):
-        raise BadInputError(f"not a CSV of chess_gpt_eval: it has no column {min(missing)}", "leave out --format")
+    if missing_columns := REQUIRED_COLUMNS - set(read_header(text)):
+        raise BadInputError(
+            f"not a CSV of chess_gpt_eval: it has no column {min(missing_columns)}", "leave out --format"
+        )
     rows = read_table(text)
     games: list[ForeignGame] = []
     rejected_rows: list[RejectedRow] = []

@@ -41,7 +41,7 @@ class Fetched:
 def download_file(
     url: str,
     target: Path,
-    expected: str | None,
+    expected_sha256: str | None,
     *,
     title: str,
     on_progress: Progress | None = None,
@@ -56,17 +56,17 @@ def download_file(
     An interrupted download leaves `<target>.part`, from which the next call resumes. A complete `.part` with a wrong
     digest is deleted. A download that received nothing leaves no new folders.
 
-    With `expected` None, any complete file is accepted, because no digest is published. `title` names the download in
-    messages; `missing` is the hint if the server does not have the file. `tag` identifies this version of the file: a
-    part of another version is discarded. `token` is sent to the server of `url`, not to one that it redirects to. A
-    file of more than `size` bytes is not read further.
+    With `expected_sha256` None, any complete file is accepted, because no digest is published. `title` names the
+    download in messages; `missing` is the hint if the server does not have the file. `tag` identifies this version of
+    the file: a part of another version is discarded. `token` is sent to the server of `url`, not to one that it
+    redirects to. A file of more than `size` bytes is not read further.
 
     Raises NotFoundError if the server does not have the file, BadInputError for a wrong digest or a folder that cannot
     be written, ChessregError if the network or the disk fails.
     """
     algorithm_name = {"sha256": "SHA-256", "md5": "MD5"}[algorithm]
     if target.exists():
-        if expected is None or compute_digest(target, algorithm) == expected:
+        if expected_sha256 is None or compute_digest(target, algorithm) == expected_sha256:
             return target
         raise BadInputError(
             f"{target} is not the published file: its {algorithm_name} differs", f"delete it and fetch {title} again"
@@ -79,11 +79,11 @@ def download_file(
             _discard_stale_part(part, tag)
         _append_missing(url, part, on_progress, missing, token, size)
         digest = compute_digest(part, algorithm)
-        if expected is not None and digest != expected:
+        if expected_sha256 is not None and digest != expected_sha256:
             part.unlink()
             tag_path(part).unlink(missing_ok=True)
             raise BadInputError(
-                f"{target.name} is damaged: its {algorithm_name} is {digest}, the published one {expected}",
+                f"{target.name} is damaged: its {algorithm_name} is {digest}, the published one {expected_sha256}",
                 f"fetch {title} again",
             )
         part.replace(target)

@@ -228,15 +228,15 @@ class WithoutInitialization(TorchFunctionMode):
 ADAPTERS: NameRegistry[type[Network]] = NameRegistry("architecture")
 
 
-def check_weights(weights: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], title: str) -> None:
+def check_weights(weights: Mapping[str, Tensor], expected_shapes: Mapping[str, tuple[int, ...]], title: str) -> None:
     """Raise BadInputError unless the weights have exactly these names and shapes and are finite floats."""
-    if missing := sorted(expected.keys() - weights.keys()):
-        raise BadInputError(f"weights are missing: {', '.join(missing[:3])} ({len(missing)} in all)")
-    if unknown := sorted(weights.keys() - expected.keys()):
+    if missing_names := sorted(expected_shapes.keys() - weights.keys()):
+        raise BadInputError(f"weights are missing: {', '.join(missing_names[:3])} ({len(missing_names)} in all)")
+    if unknown := sorted(weights.keys() - expected_shapes.keys()):
         raise BadInputError(
             f"weights that no {title} of this shape has: {', '.join(unknown[:3])} ({len(unknown)} in all)"
         )
-    for name, shape in expected.items():
+    for name, shape in expected_shapes.items():
         tensor = weights[name]
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             dtype_name = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__

@@ -39,9 +39,9 @@ class BridgedModel(Network):
         super().__init__()
         self.hf_config = hf.config
         self.family = hf.config.model_type
-        if missing := [name for name in SHAPE if not hasattr(hf.config, name)]:
+        if missing_names := [name for name in SHAPE if not hasattr(hf.config, name)]:
             raise BadInputError(
-                f"models of the family {self.family} cannot be read: they have no {missing[0]}", READABLE
+                f"models of the family {self.family} cannot be read: they have no {missing_names[0]}", READABLE
             )
         self.n_layer, self.d_model = hf.config.num_hidden_layers, hf.config.hidden_size
         self.block_size, self.vocab_size = hf.config.max_position_embeddings, hf.config.vocab_size
@@ -105,8 +105,8 @@ class BridgedModel(Network):
         return total, total - self.embedding_size
 
     def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        stored = getattr(torch, dtype)
-        weights = {n: p.detach().to("cpu", stored).contiguous() for n, p in sorted(self.weights_by_name.items())}
+        stored_dtype = getattr(torch, dtype)
+        weights = {n: p.detach().to("cpu", stored_dtype).contiguous() for n, p in sorted(self.weights_by_name.items())}
         return {**make_config(self.hf_config), "dtype": dtype}, weights
 
     @classmethod
@@ -178,8 +178,8 @@ def load_hugging_face(folder: Path, dtype: torch.dtype) -> Any:
         raise BadInputError(f"{folder.name} cannot be read: {get_first_line(error)}", hint) from error
     finally:
         logging.set_verbosity(verbosity)
-    for name, stored, config_shape in sorted(report["mismatched_keys"]):
-        shapes = f"shape {list(stored)}, not {list(config_shape)} as configured"
+    for name, stored_shape, config_shape in sorted(report["mismatched_keys"]):
+        shapes = f"shape {list(stored_shape)}, not {list(config_shape)} as configured"
         raise BadInputError(f"{folder.name}: weight {name} has {shapes}")
     unknown = {name for name in report["unexpected_keys"] if not name.endswith(BUFFERS)}
     if wrong := sorted({*report["missing_keys"], *unknown}):
@@ -213,13 +213,13 @@ def check_claimed_size(folder: Path, config: Any) -> None:
 
     transformers would allocate them all before it compares.
     """
-    held = sum(file.stat().st_size for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}"))
+    file_bytes = sum(file.stat().st_size for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}"))
     rows = [getattr(config, name, 0) for name in ("vocab_size", "num_hidden_layers")]
     rows += [config.n_positions] if config.model_type == GPT2.architecture else []
-    if held and sum(rows) * getattr(config, "hidden_size", 0) > held:
+    if file_bytes and sum(rows) * getattr(config, "hidden_size", 0) > file_bytes:
         raise BadInputError(
             f"{folder.name}/config.json claims {sum(rows):,} layers and rows of embeddings of {config.hidden_size:,} "
-            f"numbers; its weights are {held:,} bytes"
+            f"numbers; its weights are {file_bytes:,} bytes"
         )
 
 

@@ -289,8 +289,8 @@ class GPT2(CausalDecoder):
 
     def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         config = self.config
-        stored = getattr(torch, dtype)
-        weights = {n: t.to(stored).contiguous() for n, t in sorted(self.weights().items())}
+        stored_dtype = getattr(torch, dtype)
+        weights = {n: t.to(stored_dtype).contiguous() for n, t in sorted(self.weights().items())}
         tensors = {
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
@@ -327,14 +327,18 @@ class GPT2(CausalDecoder):
         BadInputError for weights that are missing, unknown or of another shape than the configuration says.
         """
         check_shape(config, weights)
-        expected = compute_file_shapes(config)
+        expected_shapes = compute_file_shapes(config)
         dtype = next(iter(weights.values())).dtype
-        own_shapes = {name: shape for name, shape in expected.items() if name in weights or not name.endswith(".bias")}
+        own_shapes = {
+            name: shape for name, shape in expected_shapes.items() if name in weights or not name.endswith(".bias")
+        }
         check_weights(weights, own_shapes, "GPT-2")  # before biases of the claimed size are allocated
-        full = {n: torch.zeros(s, dtype=dtype) for n, s in expected.items() if n not in weights} | dict(weights)
+        full_weights = {n: torch.zeros(s, dtype=dtype) for n, s in expected_shapes.items() if n not in weights} | dict(
+            weights
+        )
         with WithoutInitialization():
             model = cls(config)
-        inside = {n.removeprefix(PREFIX): t.t() if n.endswith(MATRICES) else t for n, t in full.items()}
+        inside = {n.removeprefix(PREFIX): t.t() if n.endswith(MATRICES) else t for n, t in full_weights.items()}
         model.load_state_dict(inside, assign=True)
         if not model.has_biases:  # fine-tuning must not train biases that the model never had
             for name, parameter in model.named_parameters():

@@ -165,9 +165,10 @@ class Llama(CausalDecoder):
         return sum(counts.values()), sum(counts.values()) - embeddings
 
     def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        stored = getattr(torch, dtype)
+        stored_dtype = getattr(torch, dtype)
         weights = {
-            get_llama_file_name(n): t.detach().to("cpu", stored).contiguous() for n, t in self.state_dict().items()
+            get_llama_file_name(n): t.detach().to("cpu", stored_dtype).contiguous()
+            for n, t in self.state_dict().items()
         }
         return {**self.config, "dtype": dtype}, dict(sorted(weights.items()))
 

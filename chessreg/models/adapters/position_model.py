@@ -81,8 +81,8 @@ class PositionModel(Network):
         return total, sum(p.numel() for p in [*self.h.parameters(), *self.ln_f.parameters()])
 
     def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        stored = getattr(torch, dtype)
-        weights = {n: t.detach().to("cpu", stored).contiguous() for n, t in sorted(self.state_dict().items())}
+        stored_dtype = getattr(torch, dtype)
+        weights = {n: t.detach().to("cpu", stored_dtype).contiguous() for n, t in sorted(self.state_dict().items())}
         config = {name: value for name, value in self.shape().items() if name != "family"}
         return {"model_type": self.architecture, "dtype": dtype, **config}, weights
 

@@ -162,16 +162,16 @@ class Trie:
         """Return the trie of all sequences with one of these forms, as set 0. Equal remainders share one node."""
         nodes_by_forms: dict[frozenset[Form], Trie] = {}
 
-        def node(left: frozenset[Form]) -> Trie:
-            if left not in nodes_by_forms:
-                one = nodes_by_forms[left] = cls()
-                one.prefix_sets, one.ending_sets = 1, int(() in left)
+        def node(remaining_forms: frozenset[Form]) -> Trie:
+            if remaining_forms not in nodes_by_forms:
+                one = nodes_by_forms[remaining_forms] = cls()
+                one.prefix_sets, one.ending_sets = 1, int(() in remaining_forms)
                 next_forms: dict[int, set[Form]] = {}
-                for form in left:
+                for form in remaining_forms:
                     for token in form[0] if form else ():
                         next_forms.setdefault(token, set()).add(form[1:])
                 one.children = {token: node(frozenset(rest)) for token, rest in sorted(next_forms.items())}
-            return nodes_by_forms[left]
+            return nodes_by_forms[remaining_forms]
 
         return node(frozenset(forms))
 

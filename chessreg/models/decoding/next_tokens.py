@@ -48,9 +48,9 @@ class NextTokens:
         model of values.
         """
         model.check_writes()
-        full = [number for number, row in enumerate(rows) if len(row) > model.block_size]
-        if full:
-            raise ContextFullError(full, model.block_size)
+        full_rows = [number for number, row in enumerate(rows) if len(row) > model.block_size]
+        if full_rows:
+            raise ContextFullError(full_rows, model.block_size)
         self.model, self.layers = model, sorted(set(layers))
         self.row = np.array([row for row, _ in sites], np.int64)
         self.token = np.array([token for _, token in sites], np.int64)
@@ -110,20 +110,20 @@ class NextTokens:
         session = self._session
         rows, counts = np.unique(self.row[sites], return_counts=True)
         lengths = np.array([len(session.tokens[row]) for row in rows], np.int64)
-        visible, begin = [], 0
+        visible_masks, begin = [], 0
         for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
             before = self.token[sites[begin : begin + count]]
             mask = np.zeros((count, length + count), bool)
             mask[:, :length] = np.arange(length) < before[:, None]
             mask[np.arange(count), length + np.arange(count)] = True
-            visible.append(mask)
+            visible_masks.append(mask)
             begin += count
         ids = np.array(
             [session.tokens[row][token] for row, token in zip(self.row[sites], self.token[sites], strict=True)]
         )
         after = first, self.residual(first)[torch.from_numpy(sites).to(self.model.device)]
         masks = [None] * len(edits)
-        new = Ragged(rows.tolist(), counts, lengths, ids, self.token[sites], visible, masks, owners, after)
+        new = Ragged(rows.tolist(), counts, lengths, ids, self.token[sites], visible_masks, masks, owners, after)
         return self._head(session.forward(new, edits=edits), "the edited model's logits are NaN", "a smaller scale")
 
     @torch.inference_mode()

@@ -144,13 +144,13 @@ def _make_attention_mask(
     if new.visible is None:
         mask = torch.arange(reach, device=model.device) <= column_tensor[:, :, None]
     else:
-        visible = np.zeros((*columns.shape, reach), bool)
+        is_visible = np.zeros((*columns.shape, reach), bool)
         for i, visible_columns in enumerate(new.visible):
-            visible[i, np.arange(columns.shape[1]), columns[i]] = (
+            is_visible[i, np.arange(columns.shape[1]), columns[i]] = (
                 True  # padding sees itself, because attention to nothing is NaN
             )
-            visible[i, : visible_columns.shape[0], : visible_columns.shape[1]] = visible_columns
-        mask = torch.from_numpy(visible).to(model.device)
+            is_visible[i, : visible_columns.shape[0], : visible_columns.shape[1]] = visible_columns
+        mask = torch.from_numpy(is_visible).to(model.device)
     if model.device.type == "cpu":  # every layer would convert a boolean mask to numbers
         mask = torch.where(mask, 0.0, -torch.inf).to(model.dtype)
     return mask[:, None]

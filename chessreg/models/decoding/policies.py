@@ -189,10 +189,10 @@ class RetryPolicy:
             for i, token in zip(unprompted, self._draw(session, [drafts[i] for i in unprompted]), strict=True):
                 draft = drafts[i]
                 draft.token_ids.append(token)
-                full = len(session.tokens[draft.row]) >= session.model.block_size
+                is_full = len(session.tokens[draft.row]) >= session.model.block_size
                 if (
                     len(draft.token_ids) < limit
-                    and not full
+                    and not is_full
                     and not encoding.is_complete(draft.token_ids, draft.turn.board)
                 ):
                     new[draft.row] = [token]
@@ -459,14 +459,14 @@ def compute_distributions(
     from chessreg.models.decoding.legal import MoveDistribution, score_legal_moves
 
     fitting = [turn for turn in turns if turn.prompt is None]
-    long = [turn for turn in turns if turn.prompt is not None]
+    long_turns = [turn for turn in turns if turn.prompt is not None]
     logprobs_by_turn: dict[int, dict[str, float]] = {}
     if fitting:
         rows = [turn.row for turn in fitting]
         logprobs = score_legal_moves(session, [turn.board for turn in fitting], encoding, rows)
         logprobs_by_turn.update(zip(rows, logprobs, strict=True))
-    if long:
-        scratch = open_newest_session(session, encoding, [turn.prompt or () for turn in long])
-        logprobs = score_legal_moves(scratch, [turn.board for turn in long], encoding)
-        logprobs_by_turn.update(zip((turn.row for turn in long), logprobs, strict=True))
+    if long_turns:
+        scratch = open_newest_session(session, encoding, [turn.prompt or () for turn in long_turns])
+        logprobs = score_legal_moves(scratch, [turn.board for turn in long_turns], encoding)
+        logprobs_by_turn.update(zip((turn.row for turn in long_turns), logprobs, strict=True))
     return [MoveDistribution(logprobs_by_turn[turn.row]) for turn in turns]

@@ -32,9 +32,9 @@ class TokenCache:
 
     def write(self, rows: np.ndarray, columns: np.ndarray, values: np.ndarray) -> None:
         """Write values int64 [2, n] at these places."""
-        missing = int(columns.max()) + 1 - self.columns.shape[2]
-        if missing > 0:
-            self.columns = np.pad(self.columns, ((0, 0), (0, 0), (0, missing)))
+        missing_columns = int(columns.max()) + 1 - self.columns.shape[2]
+        if missing_columns > 0:
+            self.columns = np.pad(self.columns, ((0, 0), (0, 0), (0, missing_columns)))
         self.columns[:, rows, columns] = values
 
     def take(self, rows: Tensor) -> None:

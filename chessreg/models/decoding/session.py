@@ -80,9 +80,9 @@ class DecodingSession:
         if len(rows) != len(self):
             raise BadInputError(f"{len(rows)} lists of tokens for a session of {len(self)} rows")
         block = self.model.block_size
-        full = [r for r, new in enumerate(rows) if len(self.tokens[r]) + len(new) > block]
-        if full:
-            raise ContextFullError(full, block)
+        full_rows = [r for r, new in enumerate(rows) if len(self.tokens[r]) + len(new) > block]
+        if full_rows:
+            raise ContextFullError(full_rows, block)
         for row, new in enumerate(rows):
             self.tokens[row].extend(int(token) for token in new)
             if len(new):
@@ -99,9 +99,9 @@ class DecodingSession:
     def set_rows(self, rows: Sequence[Sequence[int]]) -> None:
         """Set the content of each row like `sync`; it is computed with the next `refresh`."""
         block = self.model.block_size
-        full = [r for r, new in enumerate(rows) if len(new) > block]
-        if full:
-            raise ContextFullError(full, block)
+        full_rows = [r for r, new in enumerate(rows) if len(new) > block]
+        if full_rows:
+            raise ContextFullError(full_rows, block)
         shared_lengths = [count_common_prefix(old, new) for old, new in zip(self.tokens, rows, strict=True)]
         self.rollback([len(old) - n for old, n in zip(self.tokens, shared_lengths, strict=True)])
         self.extend([list(new[n:]) for new, n in zip(rows, shared_lengths, strict=True)])
@@ -355,28 +355,30 @@ def group_by_length(rows: Sequence[int], counts: Sequence[int], limit: int, pack
     `packed` passes have no padding, so the order does not matter.
     """
     groups: list[list[int]] = []
-    used = 0
+    used_tokens = 0
     for row, count in zip(rows, counts, strict=True):
         padded_cost = (
             count * (len(groups[-1]) + 1) if groups else 0
         )  # the longest row so far determines the width of its group
         if groups and (
-            used + count <= limit if packed else padded_cost <= min(limit, MAX_PADDING_FACTOR * (used + count))
+            used_tokens + count <= limit
+            if packed
+            else padded_cost <= min(limit, MAX_PADDING_FACTOR * (used_tokens + count))
         ):
             groups[-1].append(row)
-            used += count
+            used_tokens += count
         else:
             groups.append([row])
-            used = count
+            used_tokens = count
     return groups
 
 
 def count_common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     """Return the number of tokens that two sequences share from the start."""
-    shorter = min(len(one), len(other))
-    if list(one[:shorter]) == list(other[:shorter]):
-        return shorter
-    return next(i for i in range(shorter) if one[i] != other[i])
+    shorter_length = min(len(one), len(other))
+    if list(one[:shorter_length]) == list(other[:shorter_length]):
+        return shorter_length
+    return next(i for i in range(shorter_length) if one[i] != other[i])
 
 
 def open_decoding_session(model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> DecodingSession:

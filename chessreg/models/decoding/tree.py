@@ -95,13 +95,13 @@ class TokenTree:
 
         Raises ContextFullError before anything is computed if one would exceed the model's positions.
         """
-        full = [
+        full_nodes = [
             row
             for row, prefixes in zip(self.rows, wanted_prefixes, strict=True)
             if len(self.session.tokens[row]) + max(map(len, prefixes), default=0) > self.session.model.block_size
         ]
-        if full:
-            raise ContextFullError(full, self.session.model.block_size)
+        if full_nodes:
+            raise ContextFullError(full_nodes, self.session.model.block_size)
         batches = [self._plan(place, prefixes) for place, prefixes in enumerate(wanted_prefixes)]
         pending_batches = [i for i in range(len(batches)) if batches[i].tokens]
         if not pending_batches:
@@ -152,7 +152,7 @@ class TokenTree:
 
     def _add(self, tree: _RowTree, batch: _Batch, path: list[int], above: list[int], clean: bool = False) -> list[int]:
         """Feed the last token of `path`; return the columns its children attend to. `clean`: not as the last token."""
-        touched = []
+        touched_nodes = []
         for edit in self.session.edits:
             mask = get_token_mask(edit.token_mask)
             if edit.token_mask == "all":
@@ -162,11 +162,11 @@ class TokenTree:
             else:
                 hit = bool(mask.compute(np.array(path, np.int64), self.session.model.encoding)[-1])
                 hit = hit and not (clean and not mask.prefix_stable)
-            touched.append(hit)
+            touched_nodes.append(hit)
         batch.tokens.append(path[-1])
         batch.positions.append(len(path) - 1)
         batch.attended_columns.append([*above, tree.columns])
-        batch.edit_masks.append(touched)
+        batch.edit_masks.append(touched_nodes)
         tree.columns += 1
         return batch.attended_columns[-1]
 
@@ -177,16 +177,18 @@ class TokenTree:
         clean = [session.count_reusable_columns(row) for row in rows]
         first = np.array([at + batch.first for at, batch in zip(clean, batches, strict=True)])
         counts = np.array([len(batch.tokens) for batch in batches])
-        visible = []
+        visible_masks = []
         for at, batch in zip(clean, batches, strict=True):
             count = len(batch.tokens)
             mask = np.zeros((count, at + batch.first + count), bool)
             mask[:, :at] = True
             node = np.repeat(np.arange(count), [len(columns) for columns in batch.attended_columns])
             mask[node, at + np.concatenate(batch.attended_columns)] = True
-            visible.append(mask)
+            visible_masks.append(mask)
         ids = np.concatenate([batch.tokens for batch in batches])
         positions = np.concatenate([batch.positions for batch in batches])
-        edited = np.concatenate([np.array(batch.edit_masks, bool).reshape(len(batch.tokens), -1) for batch in batches])
-        hidden = session.forward(Ragged(rows, counts, first, ids, positions, visible, list(edited.T)))
+        edit_masks = np.concatenate(
+            [np.array(batch.edit_masks, bool).reshape(len(batch.tokens), -1) for batch in batches]
+        )
+        hidden = session.forward(Ragged(rows, counts, first, ids, positions, visible_masks, list(edit_masks.T)))
         return np.split(session.head(hidden).cpu().numpy(), np.cumsum(counts)[:-1])

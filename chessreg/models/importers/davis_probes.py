@@ -44,10 +44,10 @@ def read_davis_probe(path: Path, name: str) -> ProbeFile:
     except (SafetensorError, KeyError, ValueError, TypeError, OverflowError, RuntimeError) as error:
         raise BadInputError(f"{file_name} is damaged: {get_first_line(error)}") from error
     keys = [f"submodules.{square}.weight" for square in range(64)]
-    if missing := [key for key in keys if key not in tensors]:
+    if missing_keys := [key for key in keys if key not in tensors]:
         other_tensors = ", ".join(f"{key[:60]} {list(tensor.shape)}" for key, tensor in sorted(tensors.items())[:4])
         raise BadInputError(
-            f"{file_name} holds no {missing[0]}, but {other_tensors or 'nothing'}",
+            f"{file_name} holds no {missing_keys[0]}, but {other_tensors or 'nothing'}",
             "a probe of Davis's has submodules.0.weight to submodules.63.weight, [classes, d_model] each",
         )
     if more := sorted(tensors.keys() - set(keys)):

@@ -24,8 +24,8 @@ def find_parameters_folder(path: Path) -> Path | None:
     """Return the folder of arrays in `path`: itself, its `params`, or those of its last training step; None without
     arrays."""
     steps = [child for child in path.iterdir() if child.is_dir() and child.name.isdigit()]
-    latest = [max(steps, key=lambda child: int(child.name))] if steps else []
-    candidates = [path, path / PARAMETERS, *(folder for step in latest for folder in (step / PARAMETERS, step))]
+    latest_folders = [max(steps, key=lambda child: int(child.name))] if steps else []
+    candidates = [path, path / PARAMETERS, *(folder for step in latest_folders for folder in (step / PARAMETERS, step))]
     return next((folder for folder in candidates if has_arrays(folder)), None)
 
 

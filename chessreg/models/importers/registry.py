@@ -130,21 +130,21 @@ def convert_checkpoint(
     path = Path(path)
     source = open_checkpoint(path, settings)
     file_format = recognize_format(source, format)
-    resolved, rows = resolve_encoding(source, choose_encoding(source, file_format, encoding), vocabulary)
+    resolved_encoding, rows = resolve_encoding(source, choose_encoding(source, file_format, encoding), vocabulary)
 
-    if isinstance(resolved, PromptEncoding | MoveTokens):
+    if isinstance(resolved_encoding, PromptEncoding | MoveTokens):
         folder.mkdir(parents=True, exist_ok=True)
-        resolved.save(folder)
+        resolved_encoding.save(folder)
 
     def loss(model: Network) -> float | None:
-        reordered = reorder_tokens(model, fit_rows(resolved, rows, model, path, is_named=encoding is not None))
+        reordered = reorder_tokens(model, fit_rows(resolved_encoding, rows, model, path, is_named=encoding is not None))
         return measure_loss_on_games(
-            LanguageModel(reordered, CheckpointInfo.from_network(reordered, resolved.name), folder=folder)
+            LanguageModel(reordered, CheckpointInfo.from_network(reordered, resolved_encoding.name), folder=folder)
         )
 
     try:
         result = file_format.read(dataclasses.replace(source, loss=loss))
-        rows = fit_rows(resolved, rows, result.model, path, is_named=encoding is not None)
+        rows = fit_rows(resolved_encoding, rows, result.model, path, is_named=encoding is not None)
         model = reorder_tokens(result.model, rows)
         difference, largest, token_count = compare_logits(result, model, rows)
     except DAMAGE_ERRORS as error:  # a shape, key or type that the format's reader did not expect
@@ -158,7 +158,7 @@ def convert_checkpoint(
     origin = {"format": file_format.name, "file": path.name, "sha256": compute_sha256(path), **result.source}
     origin |= {"tokenizer": rows.as_json()} if rows else {}
     info = CheckpointInfo.from_network(
-        model, resolved.name, residual=result.residual, tokens_seen=result.tokens_seen, source=origin
+        model, resolved_encoding.name, residual=result.residual, tokens_seen=result.tokens_seen, source=origin
     )
     save_checkpoint(model, folder, info)
     games = check_on_games(LanguageModel(model, info, folder.name, folder))
@@ -237,13 +237,14 @@ def resolve_encoding(
     token_texts = find_vocabulary(source, vocabulary)
     if token_texts is None:
         return encoding or encoding_named("pgn-char-32"), None
-    matched, rows = match_encoding(token_texts, encoding, vocabulary or path)
+    matched_encoding, rows = match_encoding(token_texts, encoding, vocabulary or path)
     if is_chessreg_folder and rows.is_reordered:
         raise BadInputError(
-            f"{path.name}/{token_texts.file} has the tokens of {matched.name} in a different order from that in {INFO}",
+            f"{path.name}/{token_texts.file} has the tokens of {matched_encoding.name} "
+            f"in a different order from that in {INFO}",
             f"remove {token_texts.file} if chessreg saved the weights, {INFO} if another program did",
         )
-    return matched, rows
+    return matched_encoding, rows
 
 
 def find_vocabulary(source: CheckpointSource, vocabulary_path: Path | None) -> Vocabulary | None:

@@ -147,11 +147,11 @@ def choose_head(source: CheckpointSource, outputs: int, positions: int | None) -
 
 def rename_parameters(raw: Mapping[str, Tensor], config: SearchlessConfig) -> dict[str, Tensor]:
     """Return the parameters by the adapter's names, matrices [out, in]; unknown parameters keep their names."""
-    left, weights = dict(raw), {}
+    remaining_weights, weights = dict(raw), {}
 
     def take(own_name: str, module: str, **parameters: str) -> None:
         for parameter, file_name in parameters.items():
-            if (tensor := left.pop(f"{module}/{file_name}", None)) is not None:
+            if (tensor := remaining_weights.pop(f"{module}/{file_name}", None)) is not None:
                 matrix = file_name == "w"
                 weights[f"{own_name}.{parameter}"] = tensor.t().contiguous() if matrix else tensor
 
@@ -170,7 +170,7 @@ def rename_parameters(raw: Mapping[str, Tensor], config: SearchlessConfig) -> di
             take(f"h.{layer}.{own_name}", get_haiku_name("linear", 3 * layer + number), weight="w")
     take("ln_f", get_haiku_name("layer_norm", 2 * config.n_layer), **norm)
     take("head_matrix", get_haiku_name("linear", 3 * config.n_layer), weight="w", bias="b")
-    return {**weights, **left}
+    return {**weights, **remaining_weights}
 
 
 def compute_haiku_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: SearchlessConfig) -> Tensor:

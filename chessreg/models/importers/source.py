@@ -388,13 +388,13 @@ def check_checksums(path: Path, members: list[zipfile.ZipInfo]) -> None:
 def refuse_code(path: Path) -> None:
     """Raise BadInputError for a pickle that names functions or classes that neither tensors nor settings need."""
     allowed_modules = ("torch", "collections")
-    foreign = [
+    foreign_names = [
         name
         for name in list_pickled_globals(path)
         if name.split(".")[0] not in allowed_modules and name not in STAND_INS
     ]
-    if foreign:
-        raise BadInputError(f"{path} is refused: loading it would execute code ({', '.join(foreign[:3])})")
+    if foreign_names:
+        raise BadInputError(f"{path} is refused: loading it would execute code ({', '.join(foreign_names[:3])})")
 
 
 def list_zip_members(path: Path) -> list[zipfile.ZipInfo]:
@@ -419,9 +419,9 @@ def read_member_chunks(path: Path, member: zipfile.ZipInfo) -> Iterator[bytes]:
         file.seek(member.header_offset + 26)
         name, extra = struct.unpack("<HH", file.read(4))
         file.seek(name + extra, 1)
-        left = member.file_size
-        while left and (chunk := file.read(min(left, CHUNK_BYTES))):
-            left -= len(chunk)
+        remaining_bytes = member.file_size
+        while remaining_bytes and (chunk := file.read(min(remaining_bytes, CHUNK_BYTES))):
+            remaining_bytes -= len(chunk)
             yield chunk
 
 

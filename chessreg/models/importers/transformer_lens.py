@@ -86,10 +86,14 @@ def read_state_dict(source: CheckpointSource) -> dict[str, Tensor]:
         raise BadInputError(f"{name}: its blocks are not numbered 0, 1, 2, …")
     has_norms = "ln_final.w" in raw
     parts = (*BLOCK, *(NORM if has_norms else ()))
-    expected = {*OUTSIDE, *(FINAL if has_norms else ()), *(f"blocks.{n}.{part}" for n in numbers for part in parts)}
-    if missing := sorted(expected - raw.keys()):
-        raise BadInputError(f"{name}: weights are missing: {', '.join(missing[:3])} ({len(missing)} in all)")
-    if unknown := sorted(raw.keys() - expected):
+    expected_keys = {
+        *OUTSIDE,
+        *(FINAL if has_norms else ()),
+        *(f"blocks.{n}.{part}" for n in numbers for part in parts),
+    }
+    if missing_keys := sorted(expected_keys - raw.keys()):
+        raise BadInputError(f"{name}: weights are missing: {', '.join(missing_keys[:3])} ({len(missing_keys)} in all)")
+    if unknown := sorted(raw.keys() - expected_keys):
         raise BadInputError(
             f"{name}: weights that no such GPT-2 has: {', '.join(unknown[:3])} ({len(unknown)} in all)",
             "chessreg reads HookedTransformers with standard positions, one causal attention and one MLP a block",
@@ -188,7 +192,7 @@ def compute_transformer_lens_logits(weights: Mapping[str, Tensor], tokens: Tenso
         return x if f"{name}.w" not in weights else x * weights[f"{name}.w"].double() + weights[f"{name}.b"].double()
 
     length = tokens.shape[1]
-    visible = torch.ones(length, length, dtype=torch.bool).tril()
+    is_visible = torch.ones(length, length, dtype=torch.bool).tril()
     residual = weights["embed.W_E"].double()[tokens] + weights["pos_embed.W_pos"].double()[:length]
     for layer in range(sum(name.endswith(".mlp.W_in") for name in weights)):
         part = {
@@ -199,7 +203,7 @@ def compute_transformer_lens_logits(weights: Mapping[str, Tensor], tokens: Tenso
         x = norm(residual, f"blocks.{layer}.ln1")
         q, k, v = (torch.einsum("bpd,hde->bhpe", x, part[f"W_{i}"]) + part[f"b_{i}"][:, None] for i in "QKV")
         scores = torch.einsum("bhqe,bhke->bhqk", q, k) / q.shape[-1] ** 0.5
-        pattern = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+        pattern = scores.masked_fill(~is_visible, -torch.inf).softmax(-1)
         residual = residual + torch.einsum("bhqk,bhke,hed->bqd", pattern, v, part["W_O"]) + part["b_O"]
         x = norm(residual, f"blocks.{layer}.ln2") @ part["W_in"] + part["b_in"]
         residual = residual + F.gelu(x) @ part["W_out"] + part["b_out"]

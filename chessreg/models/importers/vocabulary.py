@@ -143,9 +143,9 @@ class Vocabulary:
         The reason is a missing or repeated token, or a token that joins several of the encoding's and could occur in a
         game.
         """
-        if missing := self.list_missing_tokens(read):
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            return f"it has no token {missing[0]!r}{more}"
+        if missing_tokens := self.list_missing_tokens(read):
+            more = f" and {len(missing_tokens) - 1} more" if len(missing_tokens) > 1 else ""
+            return f"it has no token {missing_tokens[0]!r}{more}"
         rows = self._find_rows(read)
         counts = Counter(map(self._normalize_spaces, self.texts.values()))
         if repeated_text := next(
@@ -173,13 +173,15 @@ class Vocabulary:
         if (tokenizer := self.tokenizer) is None:
             return None
         for text in texts:
-            written, row = self._normalize_spaces(self.texts[rows[text]]), rows[text]
-            ids = tokenizer.encode(written).ids
+            written_text, row = self._normalize_spaces(self.texts[rows[text]]), rows[text]
+            ids = tokenizer.encode(written_text).ids
             if row not in ids:
-                plain = tokenizer.encode(written, add_special_tokens=False).ids
-                changed = "".join(self.texts.get(number, "") for number in plain)
+                plain = tokenizer.encode(written_text, add_special_tokens=False).ids
+                changed_text = "".join(self.texts.get(number, "") for number in plain)
                 return (
-                    f"its tokenizer reads {text!r} as {changed[:40]!r}" if changed else f"its tokenizer drops {text!r}"
+                    f"its tokenizer reads {text!r} as {changed_text[:40]!r}"
+                    if changed_text
+                    else f"its tokenizer drops {text!r}"
                 )
             first = self.texts.get(ids[0], "")
             if ids[0] not in (row, rows[begin]) and first not in SPACE_TEXTS:
@@ -219,15 +221,15 @@ def match_encoding(
     fitting = [
         (one, vocabulary.map_token_rows(one)) for one in candidates if vocabulary.describe_difference(one) is None
     ]
-    best = min(fitting, key=lambda fit: (len(fit[1].dropped_tokens), fit[1].is_reordered), default=None)
+    best_fit = min(fitting, key=lambda fit: (len(fit[1].dropped_tokens), fit[1].is_reordered), default=None)
     hint = f"--vocabulary FILE, if {vocabulary.file} belongs to another model"
     if encoding is not None:
         if reason := vocabulary.describe_difference(encoding):
-            other = f"--encoding {best[0].name}" if best else hint
+            other = f"--encoding {best_fit[0].name}" if best_fit else hint
             raise BadInputError(f"{vocabulary.file} is not the vocabulary of {encoding.name}: {reason}", other)
         return encoding, vocabulary.map_token_rows(encoding)
-    if best and not best[1].dropped_tokens:
-        return best
+    if best_fit and not best_fit[1].dropped_tokens:
+        return best_fit
     texts = vocabulary.list_texts()
     folder = path if path is None or path.is_dir() else path.parent
     try:
@@ -235,11 +237,11 @@ def match_encoding(
     except BadInputError as error:
         not_moves = error
     else:  # squares alone would fit a vocabulary of pieces and squares too, and drop the pieces
-        if not best or moves.move_texts.intersection(best[1].dropped_tokens):
+        if not best_fit or moves.move_texts.intersection(best_fit[1].dropped_tokens):
             check_move_vocabulary(vocabulary, moves, folder)
             return moves, TokenRows(tuple(range(moves.size)), vocabulary.file)
-    if best:
-        return best
+    if best_fit:
+        return best_fit
     near = candidates
     if set(chess.SQUARE_NAMES) <= set(vocabulary.ids):
         near = [one for one in candidates if isinstance(one, UciSquare)]
@@ -289,18 +291,18 @@ def find_special_tokens(texts: Sequence[str], folder: Path | None) -> dict[str, 
     They are named in the folder's tokenizer_config.json or config.json, or have one of the usual names. Without a token
     that begins a game, the one that ends it is taken, as GPT-2 does.
     """
-    found: dict[str, str | None] = {}
+    special_tokens: dict[str, str | None] = {}
     configs = [] if folder is None else [read_json_object(folder / name) for name in SPECIAL_FILES]
     for name, usual in (("bos", "<s>"), ("eos", "</s>"), ("pad", "<pad>"), ("unk", "<unk>")):
-        known = [text for text in (usual, *SPECIALS[usual]) if text in texts]
+        known_texts = [text for text in (usual, *SPECIALS[usual]) if text in texts]
         for config in configs:
             text, number = get_token_text(config.get(f"{name}_token")), config.get(f"{name}_token_id")
             if text is not None and text in texts:
-                known.insert(0, text)
+                known_texts.insert(0, text)
             elif type(number) is int and 0 <= number < len(texts):
-                known.append(texts[number])
-        found[name] = known[0] if known else None
-    return {**found, "bos": found["bos"] or found["eos"]}
+                known_texts.append(texts[number])
+        special_tokens[name] = known_texts[0] if known_texts else None
+    return {**special_tokens, "bos": special_tokens["bos"] or special_tokens["eos"]}
 
 
 def list_vocabulary_files(folder: Path) -> list[str]:
@@ -372,12 +374,12 @@ def _read_json(path: Path, content: Any) -> Vocabulary | None:
     if isinstance(content, dict) and ("stoi" in content or "itos" in content):
         return Vocabulary(path.name, _read_meta(content))
     if isinstance(content, dict) and isinstance(content.get("model"), dict):  # of the library tokenizers
-        model, merged = content["model"], None
+        model, merged_texts = content["model"], None
         if model.get("type") == "BPE" and not model.get("ignore_merges"):
-            merged = frozenset("".join(_split_merge(merge)) for merge in model.get("merges") or [])
+            merged_texts = frozenset("".join(_split_merge(merge)) for merge in model.get("merges") or [])
         texts = _list_texts(model["vocab"])
-        added = {int(token["id"]): str(token["content"]) for token in content.get("added_tokens") or []}
-        return Vocabulary(path.name, texts | added, merged, _load_tokenizer(content))
+        added_tokens = {int(token["id"]): str(token["content"]) for token in content.get("added_tokens") or []}
+        return Vocabulary(path.name, texts | added_tokens, merged_texts, _load_tokenizer(content))
     texts = _list_texts(content)
     if (added_file := path.with_name("added_tokens.json")).is_file():
         texts |= _list_texts(json.loads(added_file.read_text(encoding="utf-8")))

@@ -117,8 +117,8 @@ class EditSteps:
         values |= settings
 
         def with_choice(steps: CompleteSteps) -> Values:
-            best = get_chosen_edit(steps) | {"scales": list_reported_scales(steps)}
-            return values | {key: best[key] for key in choose}
+            best_settings = get_chosen_edit(steps) | {"scales": list_reported_scales(steps)}
+            return values | {key: best_settings[key] for key in choose}
 
         after = ("parts", *((SWEEP_STEP, *list_step_references(values)) if choose else ()))
         units = games * len(values["prefixes"])
@@ -244,9 +244,9 @@ def build_case_study(steps: CompleteSteps) -> Values:
     The paper does not state the layer, so every layer is edited. An edit after the last block reaches no attention:
     it can remove a piece from the square that is read next, but not put another piece in its way.
     """
-    size, best = SIZES[steps.request.size], get_chosen_edit(steps)
+    size, best_settings = SIZES[steps.request.size], get_chosen_edit(steps)
     return {
         **FIGURE_4_CASE, "checkpoint": steps.request.checkpoint, "probe": "@early-joint-3",
         "layer_sets": tuple(map(str, range(steps.request.layers))), "shuffled_label_controls": 0,
-        "scales": tuple(sorted({*size.scales, best["scale"]} - {0.0})),
+        "scales": tuple(sorted({*size.scales, best_settings["scale"]} - {0.0})),
     }  # fmt: skip

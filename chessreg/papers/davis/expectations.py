@@ -79,17 +79,23 @@ def is_after_block(row: Row, steps: CompleteSteps) -> bool:
 def judge_rising_effect(rows: Sequence[Row], steps: CompleteSteps) -> list[Finding]:
     """Judge d of the raw cosine by block: at least 2, and at least that of the block below."""
     findings: list[Finding] = []
-    previous: tuple[float, float] | None = None  # the interval of the block below
+    previous_interval: tuple[float, float] | None = None  # the interval of the block below
     for place, row in enumerate(rows, 1):
         if row["cosine"] == "raw" and is_after_block(row, steps):
             value, low, high = row["d"], row.get("d_low"), row.get("d_high")
             verdict = judge_interval(value, low, high, minimum=2.0)
-            if value is not None and previous is not None and verdict != "missed":
+            if value is not None and previous_interval is not None and verdict != "missed":
                 ends = value if low is None else low, value if high is None else high
-                verdict = "missed" if ends[1] < previous[0] else "not decided" if ends[0] < previous[1] else verdict
+                verdict = (
+                    "missed"
+                    if ends[1] < previous_interval[0]
+                    else "not decided"
+                    if ends[0] < previous_interval[1]
+                    else verdict
+                )
             findings.append(Finding(get_row_point(row), value, low, high, verdict, place))
             if value is not None:
-                previous = value if low is None else low, value if high is None else high
+                previous_interval = value if low is None else low, value if high is None else high
     return findings
 
 

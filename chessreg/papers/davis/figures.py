@@ -101,10 +101,10 @@ def draw_square_maps(steps: CompleteSteps, path: Path) -> str:
     α. Return the command that prints the numbers."""
     from chessreg.games.boards.picture import HeatPanel, save_heatmaps
 
-    best = get_chosen_edit(steps)
+    best_settings = get_chosen_edit(steps)
     panels: dict[str, np.ndarray] = {}
     for row in steps.query(SQUARE_QUERY, EDITS_STEP).rows:
-        if row["type"] == "Probe" and row["scale"] == best["scale"] and row["target"] is not None:
+        if row["type"] == "Probe" and row["scale"] == best_settings["scale"] and row["target"] is not None:
             board = panels.setdefault(row["piece"], np.full(64, np.nan))
             file, rank = row["square"]
             board[8 * (int(rank) - 1) + ord(file) - ord("a")] = row["target"]
@@ -113,7 +113,8 @@ def draw_square_maps(steps: CompleteSteps, path: Path) -> str:
     pieces = [piece for piece in "PNBRQKpnbrqk" if piece in panels]
     save_heatmaps(
         [HeatPanel(piece, panels[piece], 0.0, 1.0) for piece in pieces], path,
-        f"mass on the board without the piece, by its square; α = {best['scale']:g}", columns=min(6, len(pieces)),
+        f"mass on the board without the piece, by its square; α = {best_settings['scale']:g}",
+        columns=min(6, len(pieces)),
     )  # fmt: skip
     return f'chessreg query "{SQUARE_QUERY}" --run {steps.run_id(EDITS_STEP)[-6:]}'
 
@@ -158,11 +159,11 @@ def draw_case_squares(steps: CompleteSteps, path: Path) -> str:
     from chessreg.games.boards.picture import HeatPanel, save_heatmaps
     from chessreg.registry import tables
 
-    run_id, best = UUID(steps.run_id(FIGURE_4_STEP)), get_chosen_edit(steps)
+    run_id, best_settings = UUID(steps.run_id(FIGURE_4_STEP)), get_chosen_edit(steps)
     with steps.session.database.read() as sql:
         spec = NextTokenEditSpec(**sql.get_one(tables.Run, run_id).spec)
     find_first_case(steps, run_id)
-    alpha = best["scale"] or CODE_SCALE
+    alpha = best_settings["scale"] or CODE_SCALE
     squares: dict[str, Any] = load_square_probabilities(steps.session.inputs, spec, run_id, 0)
     layer = compute_code_layer(steps.request.layers)
     after = squares[f"edit-{layer * len(spec.scales) + spec.scales.index(alpha)}"]

@@ -32,7 +32,7 @@ def plan_davis_matches(request: Request, size: DavisSize) -> Iterator[Step]:
 
     serves, probe = "Elo by intervention", "early-joint-3"
     yield Step(DIRECTION_STEP, "vector", direction, serves, (SWEEP_STEP, probe), units=1, rows={"metric_point": 2})
-    common: Values = {
+    common_values: Values = {
         "checkpoint": request.checkpoint, "games": size.match_games, "opponent": size.opponent, "policy": "legal",
         "temperatures": (0.3,), "opening": "random:6", "move_limit": size.move_limit, "adjudication": size.adjudication,
     }  # fmt: skip
@@ -41,12 +41,12 @@ def plan_davis_matches(request: Request, size: DavisSize) -> Iterator[Step]:
 
         def settings(steps: CompleteSteps, control: str | None = control) -> Values:
             if control is None:
-                return common
+                return common_values
             edit = {"vector": f"@{DIRECTION_STEP}", "scale": measure_edit_length(steps), "control": control}
-            return {**common, "intervention": edit}
+            return {**common_values, "intervention": edit}
 
         yield Step(
-            f"match-{name}", "play", settings if control else common, serves,
+            f"match-{name}", "play", settings if control else common_values, serves,
             (SWEEP_STEP, DIRECTION_STEP) if control else (), units=size.match_games, rows={"game": size.match_games},
             operations=operations,
         )  # fmt: skip
@@ -57,8 +57,8 @@ def measure_edit_length(steps: CompleteSteps) -> float:
 
     If no edit was better than none, use the α of the author's code. Raises BadInputError if the sweep has no such edit.
     """
-    best = get_chosen_edit(steps)
-    [layer], scale = best["layers"], best["scale"] or CODE_SCALE
+    best_settings = get_chosen_edit(steps)
+    [layer], scale = best_settings["layers"], best_settings["scale"] or CODE_SCALE
     mean = steps.value(
         "SELECT avg(t.edit_norm) AS value FROM edits_trial AS t "
         "JOIN interventions AS i ON i.intervention_id = t.intervention_id "

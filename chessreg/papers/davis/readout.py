@@ -73,11 +73,11 @@ def plan_davis_caches(request: Request, size: DavisSize) -> Iterator[Step]:
                 bytes=2 * LAST_POSITIONS * games * (request.layers + 2) * request.d_model,
                 scratch=True, operations=count_forward_operations(request, games * TOKENS_PER_GAME),
             )  # fmt: skip
-    if published := get_every_game_settings(request, size, request.fit):
+    if published_settings := get_every_game_settings(request, size, request.fit):
         yield Step(
             "published-fit", "cache",
             {"checkpoint": request.checkpoint, "games": size.fit_games, "sites": "all", "last_sites": LAST_POSITIONS,
-             "hook_points": SITES, "alignment": "pre-ply", **published},
+             "hook_points": SITES, "alignment": "pre-ply", **published_settings},
             "Figure 5 and section 4.7", units=size.fit_games, rows={"metric_point": size.fit_games},
             bytes=2 * LAST_POSITIONS * size.fit_games * (request.layers + 2) * request.d_model,
             scratch=True, operations=count_forward_operations(request, size.fit_games * TOKENS_PER_GAME),

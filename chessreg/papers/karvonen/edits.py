@@ -68,7 +68,7 @@ def plan_published_edits(request: Request, size: KarvonenSize) -> Iterator[Step]
     The paper does not state the edited tokens. Its code of that date edits only the last one.
     """
     states = size.edit_games * size.edit_states
-    common: Values = {
+    common_values: Values = {
         **PAPER, "checkpoint": request.checkpoint, "probe": "@model-board-paper", "dataset": f"{request.test}:test",
         "games": size.edit_games, "per_game": size.edit_states, "min_plies": size.min_plies,
     }  # fmt: skip
@@ -80,7 +80,7 @@ def plan_published_edits(request: Request, size: KarvonenSize) -> Iterator[Step]
         return Step(
             name,
             "edit",
-            {**common, **settings},
+            {**common_values, **settings},
             serves,
             ("parts",),
             units=states,
@@ -114,7 +114,7 @@ def plan_published_edits(request: Request, size: KarvonenSize) -> Iterator[Step]
 
 def plan_tuned_edits(request: Request, size: KarvonenSize, mask: str) -> Iterator[Step]:
     """Yield a sweep over layers and scales on validation games, and its best edit with controls on test games."""
-    common: Values = {
+    common_values: Values = {
         "checkpoint": request.checkpoint, "probe": "@model-board-0", "min_plies": size.min_plies, "token_mask": mask
     }  # fmt: skip
     sets = list_layer_sets(request.layers)
@@ -122,7 +122,7 @@ def plan_tuned_edits(request: Request, size: KarvonenSize, mask: str) -> Iterato
     yield Step(
         f"edit-sweep-{mask}", "edit",
         {
-            **common, "dataset": f"{request.test}:validation", "games": size.sweep_games, "per_game": 5,
+            **common_values, "dataset": f"{request.test}:validation", "games": size.sweep_games, "per_game": 5,
             "layer_sets": sets, "scales": size.edit_scales, "random_controls": 0,
             "shuffled_label_controls": 0, "spellings": False,
         },
@@ -134,7 +134,7 @@ def plan_tuned_edits(request: Request, size: KarvonenSize, mask: str) -> Iterato
 
     def settings(steps: CompleteSteps) -> Values:
         return {
-            **common, "probe": steps.references["model-board-0"],
+            **common_values, "probe": steps.references["model-board-0"],
             "dataset": f"{request.test}:test", "games": size.edit_games, "per_game": size.edit_states,
             "random_controls": 1, "shuffled_label_controls": 1, **MORE_CONTROLS,
             **({"sae": request.sae} if request.sae else {}),
@@ -156,8 +156,8 @@ def find_best_edit(steps: CompleteSteps, sweep: str) -> dict[str, Any]:
     edit_rows = [row for row in rows if row["condition"] == "edit"]
     if not edit_rows:
         raise BadInputError("the sweep of edits has no state with a removable piece", "use a larger --size")
-    best = max(edit_rows, key=lambda row: (row["modified"] or 0.0, -row["scale"]))
-    return {"layers": tuple(best["layers"]), "scale": best["scale"]}
+    best_row = max(edit_rows, key=lambda row: (row["modified"] or 0.0, -row["scale"]))
+    return {"layers": tuple(best_row["layers"]), "scale": best_row["scale"]}
 
 
 # -- figures 1 and 5 ------------------------------------------------------------------------------------------
@@ -195,8 +195,8 @@ def find_state_to_draw(steps: CompleteSteps) -> tuple[UUID, int]:
     Raises NotFoundError if no state has an edit.
     """
     run_id, trial = UUID(steps.run_id(EDITS_STEP)), tables.Trial
-    edited = select(trial.unit).where(trial.run_id == run_id, trial.condition == "edit", trial.sample == -1)
-    first = edited.order_by(trial.ply < OPENING_PLIES, trial.unit).limit(1)
+    edited_units = select(trial.unit).where(trial.run_id == run_id, trial.condition == "edit", trial.sample == -1)
+    first = edited_units.order_by(trial.ply < OPENING_PLIES, trial.unit).limit(1)
     with steps.session.database.read() as sql:
         unit = sql.scalars(first).first()
     if unit is None:

@@ -84,7 +84,7 @@ def plan_match(
     `serves` is the question of the paper, and `settings` a function of the steps in `after` that returns more settings.
     """
     size = SIZES[request.size]
-    common = {
+    common_values = {
         "preset": "paper",
         "checkpoint": request.checkpoint,
         "games": games,
@@ -93,9 +93,9 @@ def plan_match(
     }
 
     def follow(steps: CompleteSteps) -> Values:
-        return {**common, **values, **settings(steps)}
+        return {**common_values, **values, **settings(steps)}
 
-    settings_of_step = {**common, **values} if settings is None else follow
+    settings_of_step = {**common_values, **values} if settings is None else follow
     moves = min(size.move_limit, MAX_GAME_TOKENS // TOKENS_PER_MOVE)
     trees = moves * TOKENS_PER_TREE if values.get("policy") == "legal" else 0
     search_s = (

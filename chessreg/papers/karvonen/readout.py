@@ -124,11 +124,19 @@ def plan_karvonen_probes(request: Request, size: KarvonenSize) -> Iterator[Step]
             "model", f"skill-{strata}", CAUSES_QUERY, end=end, seed=0, label="skill", skip_sites=first, skill=skill
         )
     for part in dict.fromkeys(SOURCE_PROBES.values()):
-        fitted: dict[str, Any] = {"preset": "paper-skill"} if part.endswith("-paper") else {"label": "skill", "seed": 0}
+        fit_settings: dict[str, Any] = (
+            {"preset": "paper-skill"} if part.endswith("-paper") else {"label": "skill", "seed": 0}
+        )
         for draw in range(1, (size.control_draws if has_controls(part, size) else 0) + 1):
             name = f"{part.removeprefix('model-')}-shuffled-{draw}"
             yield step(
-                "model", name, "controls of Table 7", end=end, **fitted, skip_sites=first, shuffled_label_control=draw
+                "model",
+                name,
+                "controls of Table 7",
+                end=end,
+                **fit_settings,
+                skip_sites=first,
+                shuffled_label_control=draw,
             )
     if size.is_full:
         serves = "section 3.1 (Black's moves)"

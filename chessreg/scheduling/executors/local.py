@@ -149,12 +149,12 @@ class LocalExecutor:
             kill_group(process["pid"])
         return self._end(handle, SubmissionStatus("ended", None, Cause.LOST, "its process has ended"))
 
-    def _end(self, handle: str, seen: SubmissionStatus) -> SubmissionStatus:
+    def _end(self, handle: str, status: SubmissionStatus) -> SubmissionStatus:
         self.slots.give_back(handle)
         self._children.pop(handle, None)
         self._cancelled.pop(handle, None)
-        self._ended[handle] = seen
-        return seen
+        self._ended[handle] = status
+        return status
 
     def _judge_exit(self, code: int) -> SubmissionStatus:
         """Return the status of an exit code. SIGKILL while the kernel ran out of memory counts as OOM."""

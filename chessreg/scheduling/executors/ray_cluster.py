@@ -99,7 +99,7 @@ def start_cluster(destinations: Iterable[str], python: str, port: int = DEFAULT_
     boxes = list(dict.fromkeys(destinations))
     if bad_boxes := [box for box in boxes if not box.strip() or box.startswith("-")]:
         raise BadInputError(f"{bad_boxes[0]!r} is not a destination of ssh", "chessreg cluster up box1 user@box2")
-    earlier, cluster = read_cluster(), read_cluster() or Cluster("", secrets.token_hex(32), {})
+    earlier_cluster, cluster = read_cluster(), read_cluster() or Cluster("", secrets.token_hex(32), {})
     descriptions = require_answers(
         ask_machines({box: {"verb": "describe"} for box in boxes}, dict.fromkeys(boxes, python))
     )
@@ -120,18 +120,25 @@ def start_cluster(destinations: Iterable[str], python: str, port: int = DEFAULT_
         cluster.addresses[THIS_MACHINE] = client
         cluster.save()
         try:
-            peer, rest = f"{client}:{callback.getsockname()[1]}", [box for box in cluster.addresses if box != first]
+            peer, other_boxes = (
+                f"{client}:{callback.getsockname()[1]}",
+                [box for box in cluster.addresses if box != first],
+            )
             head = require_answers(ask_machines(cluster.make_requests("start", [first], peer), cluster.python))
-            if earlier is not None and head[first]["started"]:  # the other nodes belong to the head that has ended
-                ask_machines(cluster.make_requests("stop", rest), cluster.python)
-            require_answers(ask_machines(cluster.make_requests("start", rest, peer), cluster.python))
+            if (
+                earlier_cluster is not None and head[first]["started"]
+            ):  # the other nodes belong to the head that has ended
+                ask_machines(cluster.make_requests("stop", other_boxes), cluster.python)
+            require_answers(ask_machines(cluster.make_requests("start", other_boxes, peer), cluster.python))
         except BaseException:
-            added_boxes = [box for box in cluster.addresses if earlier is None or box not in earlier.addresses]
+            added_boxes = [
+                box for box in cluster.addresses if earlier_cluster is None or box not in earlier_cluster.addresses
+            ]
             stop_answers = ask_machines(cluster.make_requests("stop", added_boxes), cluster.python)
             if any("error" in answer for answer in stop_answers.values()):
                 raise  # the record remains for `cluster down`
-            if earlier is not None:
-                earlier.save()
+            if earlier_cluster is not None:
+                earlier_cluster.save()
             else:
                 get_cluster_file().unlink(missing_ok=True)
             raise

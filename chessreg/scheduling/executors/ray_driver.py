@@ -185,13 +185,13 @@ class RayDriver:
         else:
             self.seen[handle] = status
 
-    def _end(self, handle: str, seen: SubmissionStatus) -> None:
+    def _end(self, handle: str, status: SubmissionStatus) -> None:
         """Record the end in the submission's folder for later executors, and release its resources in the cluster."""
-        self.seen[handle] = seen
+        self.seen[handle] = status
         parsed_handle = json.loads(handle)
         folder = Path(parsed_handle["folder"])
         if folder.is_dir() and (read_json_or_none(folder / NOTE_FILE) or {}).get("actor") == parsed_handle["actor"]:
-            write_record(folder / NOTE_FILE, {"actor": parsed_handle["actor"], "ended": list(seen[:4])})
+            write_record(folder / NOTE_FILE, {"actor": parsed_handle["actor"], "ended": list(status[:4])})
         actor = self._make_actor(parsed_handle["actor"])
         if actor is not None:
             self.ray.kill(actor)
@@ -199,10 +199,10 @@ class RayDriver:
     def leave(self) -> None:
         """At exit, end the home actor, and the Ray started for chessreg if no submissions are left."""
         with suppress(Exception):
-            left = [
+            remaining_handles = [
                 a["name"] for a in self.ray.util.list_named_actors(all_namespaces=True) if a["namespace"] == NAMESPACE
             ]
-            if all(name.startswith("home-") for name in left):
+            if all(name.startswith("home-") for name in remaining_handles):
                 home = self._make_actor(self.home_name)
                 if home is not None:
                     self.ray.kill(home)

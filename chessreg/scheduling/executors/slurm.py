@@ -68,14 +68,14 @@ class SlurmExecutor:
         """
         handles: dict[UUID, str] = {}
         try:
-            fresh = []
+            fresh_handles = []
             for work in works:
-                earlier = self._find_earlier_handle(work)
-                if earlier is None:
-                    fresh.append(work)
+                earlier_handle = self._find_earlier_handle(work)
+                if earlier_handle is None:
+                    fresh_handles.append(work)
                 else:
-                    handles[work.job_id] = str(earlier)
-            for batch in self._group_by_array(fresh):
+                    handles[work.job_id] = str(earlier_handle)
+            for batch in self._group_by_array(fresh_handles):
                 handles |= self._submit(batch)
         except SlurmUnansweredError:
             pass  # they are submitted again later
@@ -132,9 +132,9 @@ class SlurmExecutor:
         self._every = profile.poll
         return profile
 
-    def _require_partitions(self, chosen: SlurmProfile) -> None:
+    def _require_partitions(self, profile: SlurmProfile) -> None:
         """Raise BadInputError for a partition that Slurm does not have. Passes if the controller does not respond."""
-        for name in filter(None, map(str.strip, (chosen.partition or "").split(","))):
+        for name in filter(None, map(str.strip, (profile.partition or "").split(","))):
             try:
                 output = run_command("scontrol", "show", "partition", name)
             except SlurmUnansweredError:
@@ -413,9 +413,9 @@ def query_record(handle: SlurmHandle) -> dict[str, str] | None:
     return dict(re.findall(r"\s(JobState|ExitCode|Reason)=(\S*)", before)) | {"Command": script.partition("\n")[0]}
 
 
-def is_unknown_job(done: subprocess.CompletedProcess[str]) -> bool:
+def is_unknown_job(process: subprocess.CompletedProcess[str]) -> bool:
     """Return whether Slurm answered that the job does not exist. For array elements the answer is on stdout."""
-    message = (done.stderr + done.stdout).lower()
+    message = (process.stderr + process.stdout).lower()
     return "invalid job id" in message or bool(re.search(r"^job \S+ not found", message, re.MULTILINE))
 
 

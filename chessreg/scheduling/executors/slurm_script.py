@@ -108,14 +108,14 @@ def find_profile(name: str, folder: Path) -> SlurmProfile:
     raise NotFoundError(f"profile {name!r} was not found", hint)
 
 
-def read_profile_file(path: Path, own: bool) -> ProfileFile:
-    """Read a file with profiles. Unless it is the user's `own`, it must be trusted."""
+def read_profile_file(path: Path, is_own: bool) -> ProfileFile:
+    """Read a file with profiles. Unless it is the user's `is_own`, it must be trusted."""
     real, content = trust.read_code_file(path)
     try:
         tables = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:  # includes invalid UTF-8 and numbers of 5,000 digits
         raise BadInputError(f"{path} is not TOML: {error}") from error
-    return ProfileFile(path, tables, None if own else trust.make_refusal(real, content, "Slurm profiles"))
+    return ProfileFile(path, tables, None if is_own else trust.make_refusal(real, content, "Slurm profiles"))
 
 
 def parse_profile(path: Path, name: str, table: object) -> SlurmProfile:
