@@ -214,7 +214,7 @@ def test_a_server_that_stops_to_answer_is_not_a_damaged_file(
         monkeypatch.setattr(remote.RemoteFile, "_read_range", fail_after(remote.RemoteFile._read_range, 3))
         web.gone_after = None
     with pytest.raises(BadInputError, match=f"{web.url}/{name} cannot be read: "):
-        add(session, f"{web.url}/{name}", chosen=FileFilter(salvage=True))
+        add(session, f"{web.url}/{name}", file_filter=FileFilter(salvage=True))
     with session.database.read() as sql:
         assert sql.query(tables.Dataset).count() == 0
     assert not list(tmp_path.rglob("staging/*/*"))
