@@ -72,6 +72,7 @@ def answer_from_parts(
 
     given = {name: f"SELECT * FROM stored_{name}" for name in entry.stored}
     statements = {name: question.build_statement(name, given) for name in ("table", "numbered")} | dict(more)
+    statements["parts"] = compose_parts_statement(question)
     summary = f"{entry.title} from parts"
     known = engine.recall(statements, question.parameters, summary)
     if known is not None:
@@ -84,7 +85,12 @@ def answer_from_parts(
                 return None
             parts = read_part_numbers(question, listing, until)
 
-            def summarize(tables: dict[str, pa.Table], parts: Mapping[str, PartNumbers] = parts) -> dict[str, pa.Table]:
+            def summarize(
+                tables: dict[str, pa.Table], listing: PartListing = listing, parts: Mapping[str, PartNumbers] = parts
+            ) -> dict[str, pa.Table]:
+                if not tables["parts"].equals(listing.table):
+                    raise OtherVersionError("the parts have changed since they were listed")
+                listing.runs.require_unchanged(engine.database)
                 numbers = join_part_rows({label: part.tables[STATISTICS] for label, part in parts.items()})
                 table = attach_statistics(entry, tables["table"], match_cells(numbers, tables["numbered"]))
                 return {"table": table, **{name: tables[name] for name in more}}
@@ -99,7 +105,7 @@ def answer_from_parts(
                     f"stored_{name}": join_part_rows({label: part.tables[name] for label, part in parts.items()})
                     for name in entry.stored
                 },
-                version=listing.runs.version,
+                version=listing.get_required_version(listing.rows),
             )
         except OtherVersionError:
             continue
@@ -111,35 +117,47 @@ def answer_from_parts(
 
 @dataclass(frozen=True)
 class PartListing:
-    """The parts of a query: their rows of the relation `parts` as one table and by part, the states of their runs, and
-    the number of units of each part."""
+    """The parts of a query: their rows of the relation `parts` as one table and by part, the states of their runs, the
+    number of units of each part, and the registry's data version.
+
+    Numbers of complete runs fit every state of the registry with the same rows and states, whatever else is written.
+    """
 
     table: pa.Table
     rows: Mapping[str, list[dict[str, Any]]]
     runs: RunStates
     units: Mapping[str, int]
+    version: str
+
+    def get_required_version(self, parts: Iterable[str]) -> str:
+        """Return the data version in which the numbers of these parts must be computed and shown; empty for any, if all
+        of their runs are complete."""
+        return "" if all(self.runs.identify(self.rows[part]) is not None for part in parts) else self.version
+
+
+def compose_parts_statement(question: CatalogueQuestion) -> str:
+    """Return the statement that lists the rows of all parts."""
+    return question.compose_statement("SELECT * FROM parts ORDER BY ALL", {})
 
 
 def list_query_parts(question: CatalogueQuestion, until: float) -> PartListing:
-    """Return the parts of a query in one state of the registry. Raises OtherVersionError if it changes meanwhile."""
-    statement = question.compose_statement("SELECT * FROM parts ORDER BY ALL", {})
-    listed = question.engine.answer({"parts": statement}, question.parameters, until - time.monotonic())
+    """Return the parts of a query in one state of the registry, and the states of their runs in this or a later one."""
+    statements = {"parts": compose_parts_statement(question)}
+    listed = question.engine.answer(statements, question.parameters, until - time.monotonic())
     rows: dict[str, list[dict[str, Any]]] = {}
     for row in listed["parts"].to_pylist():
         rows.setdefault(row["part"], []).append(row)
     runs = RunStates.read(question.engine.database, {row["run_id"] for part in rows.values() for row in part})
-    if runs.version != listed.version:
-        raise OtherVersionError(f"the registry has changed since its version {listed.version}")
-    return PartListing(listed["parts"], rows, runs, {part: runs.count_units(mine) for part, mine in rows.items()})
+    units = {part: runs.count_units(mine) for part, mine in rows.items()}
+    return PartListing(listed["parts"], rows, runs, units, listed.version)
 
 
 @dataclass(frozen=True)
 class RunStates:
     """What identifies the results of runs: the state of each complete run, by id as 32 hex digits, the units of all
-    runs, and the registry's id and data version."""
+    runs, and the registry's id."""
 
     registry: str
-    version: str
     states: Mapping[str, list[str]]
     units: Mapping[str, int]
 
@@ -153,19 +171,24 @@ class RunStates:
 
         wanted = sorted(map(UUID, ids))
         with database.read() as session:
-            state = session.execute(select(RegistryState.registry_id, RegistryState.data_version)).first()
+            registry = session.scalar(select(RegistryState.registry_id))
             runs = list(select_by_keys(session, select(Run.id, Run.units, Run.completed_at), Run.id, wanted))
             ingested = select(
                 FragmentRecord.run_id, func.count(), func.sum(FragmentRecord.rows), func.max(FragmentRecord.ingested_at)
             ).group_by(FragmentRecord.run_id)
             fragments = {row[0]: row[1:] for row in select_by_keys(session, ingested, FragmentRecord.run_id, wanted)}
-        registry, version = ("", "0.0") if state is None else (state[0].hex, f"{state[0].hex[-6:]}.{state[1]}")
         states = {
             run.id.hex: [run.id.hex, str(run.completed_at), *map(str, fragments.get(run.id, ()))]
             for run in runs
             if run.completed_at is not None
         }
-        return cls(registry, version, states, {run.id.hex: run.units for run in runs})
+        return cls("" if registry is None else registry.hex, states, {run.id.hex: run.units for run in runs})
+
+    def require_unchanged(self, database: Database, ids: Iterable[str] | None = None) -> None:
+        """Raise OtherVersionError if the state of a run has changed, of these runs or of all."""
+        wanted = self.units.keys() if ids is None else set(ids)
+        if RunStates.read(database, wanted).states != {id: self.states[id] for id in wanted & self.states.keys()}:
+            raise OtherVersionError("the results of a part have changed since it was listed")
 
     def count_units(self, rows: Sequence[Mapping[str, Any]]) -> int:
         """Return the number of units of the runs of a part."""
@@ -180,7 +203,7 @@ class RunStates:
 def read_part_numbers(question: CatalogueQuestion, listing: PartListing, until: float) -> dict[str, PartNumbers]:
     """Return the numbers of all parts, from their files or from the results. Write missing files.
 
-    Raises OtherVersionError if the registry has changed since the parts were listed.
+    Raises OtherVersionError if the results have changed since the parts were listed.
     """
     paths = list_number_files(question, listing)
     found = {part: read_numbers(path) for part, path in paths.items()}
@@ -224,7 +247,7 @@ def compute_parts(
 ) -> dict[str, PartNumbers]:
     """Return the numbers of these parts from the results of their runs, unless `use_mirror` from SQL alone.
 
-    Raises OtherVersionError if the registry has changed since the parts were listed.
+    Raises OtherVersionError if the results have changed since the parts were listed.
     """
     from chessreg.queries.summary import estimate_by_part
 
@@ -247,10 +270,11 @@ def compute_parts(
             question.parameters,
             until - time.monotonic(),
             registered={"part_rows": rows},
-            version=listing.runs.version,
+            version=listing.get_required_version(batch),
         )
     finally:
         engine.close()
+    listing.runs.require_unchanged(shared.database, runs)
     stored = {name: answer[name] for name in entry.stored}
     stored[STATISTICS] = estimate_by_part(entry, answer["clusters"])
     by_part = {name: split_part_rows(table) for name, table in stored.items()}

@@ -176,6 +176,24 @@ class Laboratory:
                                   {"where": "unit > 3"}, {"machine": "box1"}])  # fmt: skip
 
 
+def interrupt_once(patch, place: str | None, operation) -> None:
+    """Call an operation at once, or during the next query: before its parts are computed, or after all are read."""
+    if place is None:
+        operation()
+        return
+    plain, pending = getattr(parts, place), [operation]
+
+    def interrupted(*given, **options):
+        if place == "compute_parts" and pending:
+            pending.pop()()
+        numbers = plain(*given, **options)
+        if pending:
+            pending.pop()()
+        return numbers
+
+    patch.setattr(parts, place, interrupted)
+
+
 @pytest.mark.parametrize(("seed", "steps"), quick_first(1, [(0, 4), *((seed, 30) for seed in range(1, 7))]))
 def test_stored_numbers_are_never_outdated(seed, steps, database, tmp_path):
     lab = Laboratory(database, tmp_path, seed)
@@ -186,8 +204,10 @@ def test_stored_numbers_are_never_outdated(seed, steps, database, tmp_path):
     assert files(database)
     for _ in range(steps):
         operation, title, scope = lab.drawn.choice(operations), lab.drawn.choice(STORED), lab.scope()
-        operation()
-        quick, slow = (ask(database, title, way, **scope) for way in (True, False))
+        with pytest.MonkeyPatch.context() as patch:
+            interrupt_once(patch, lab.drawn.choice([None, "read_part_numbers", "compute_parts"]), operation)
+            quick = ask(database, title, True, **scope)
+        slow = ask(database, title, False, **scope)
         assert quick[0] == slow[0], (title, operation.__name__, scope)
         assert quick[1] == slow[1], (title, operation.__name__, scope)
 
@@ -261,3 +281,29 @@ def test_stored_relations_read_nothing_but_results_and_the_rows_of_their_part(ti
         assert not re.search(
             r"\b(scoped|cells|runs|named|annotated|checkpoints|interventions|arms)\b", strip_comments(sql)
         )
+
+
+@pytest.mark.parametrize("write", ["name", "run", "results"])
+def test_only_writes_to_the_parts_during_a_query_have_it_repeated(write, database, make, monkeypatch):
+    model = make.checkpoint("a")
+    runs = [make.play(model, [{}] * 4) for _ in range(2)]
+    ask(database, "elo by intervention", True)
+    plain, reads = parts.read_part_numbers, []
+
+    def write_meanwhile(*given):
+        reads.append(plain(*given))
+        make.say("run", runs[0].id, "name", f"n{len(reads)}")
+        if write == "run" and len(reads) == 1:
+            make.play(model, [{}] * 4)
+        if write == "results" and len(reads) == 1:
+            with database.write() as session:
+                session.query(tables.Game).filter_by(run_id=runs[1].id, unit=0).update({"result": "0-1"})
+                session.get_one(tables.Run, runs[1].id).completed_at += timedelta(seconds=1)
+        return reads[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "read_part_numbers", write_meanwhile)
+        patch.setattr("chessreg.queries.ask.answer_from_rows", None)
+        quick = ask(database, "elo by intervention", True)[0]
+    assert len(reads) == (1 if write == "name" else 2)
+    assert quick == ask(database, "elo by intervention", False)[0]
