@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from chessreg.entities.display import format_count as format_count
 from chessreg.entities.display import format_measured_value as format_measured_value
 from chessreg.entities.display import format_signed_change as format_signed_change
 from chessreg.entities.display import format_size as format_size
 from chessreg.entities.display import format_value_with_interval as format_value_with_interval
+from chessreg.rows import format_count as format_count
 from chessreg.rows import format_float
 from tui import show
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chessreg.cli.base import FilePath, Group, Home, add_json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.rows import format_count
 
 if TYPE_CHECKING:
     from chessreg.registry.database import Database
@@ -173,7 +174,7 @@ def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> Non
             collector.move_to_bin(store, rows, now)
         outcome = f"are in the bin; it keeps them {days:g} days or more" if remove else "could go: chessreg gc --remove"
     print_output(home, [asdict(row) for row in rows], ["what", "why", "bytes", "path"])
-    click.echo(f"{len(rows)} items, {sum(row.bytes for row in rows):,} bytes, {outcome}", err=True)
+    click.echo(f"{format_count(len(rows), 'item')}, {sum(row.bytes for row in rows):,} bytes, {outcome}", err=True)
 
 
 @click.command()
@@ -206,7 +207,10 @@ def recover(home: Home, only_list: bool, again: bool) -> None:
         print_output(home, {**totals, "left": waiting_fragments})
     else:
         if totals:
-            click.echo(f"{totals['fragments']} fragments imported, {totals['rows']} rows", err=True)
+            click.echo(
+                f"{format_count(totals['fragments'], 'fragment')} imported, {format_count(totals['rows'], 'row')}",
+                err=True,
+            )
         if waiting_fragments:
             left_rows = [
                 {**row, "age": f"{max(now - row['created'], 0):.0f} s" if row["created"] else ""}

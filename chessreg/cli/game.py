@@ -23,7 +23,7 @@ from chessreg.cli.base import (
     show_progress_line,
 )
 from chessreg.errors import BadInputError
-from chessreg.rows import sort_listed_rows
+from chessreg.rows import format_count, sort_listed_rows
 from chessreg.terminal import wrap_data_stream
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def export(home: Home, source: str, pgn: Path, row: int | None, probabilities: b
     if home.json:
         print_output(home, {"path": str(pgn), "games": count})
     else:
-        click.echo(f"{'stdout' if pgn == STDOUT else pgn}: {count:,} games", err=True)
+        click.echo(f"{'stdout' if pgn == STDOUT else pgn}: {format_count(count, 'game')}", err=True)
 
 
 def show_progress(

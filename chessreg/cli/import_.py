@@ -14,6 +14,7 @@ from chessreg.encodings import list_encodings
 from chessreg.encodings.base import Notation
 from chessreg.encodings.prompts import TEMPLATES, Counters, Layout, make_prompt_encoding
 from chessreg.entities import load_entity
+from chessreg.rows import format_count
 
 if TYPE_CHECKING:
     from chessreg.runs.spec import Spec
@@ -495,8 +496,8 @@ def fetch_from_hub(home: Home, source: str, file: str | None, revision: str, end
         )  # fmt: skip
         return
     click.echo(
-        f"{len(fetched_repository.files)} files of commit {fetched_repository.repository.commit[:12]} are in "
-        f"{fetched_repository.folder}",
+        f"{format_count(len(fetched_repository.files), 'file')} of commit "
+        f"{fetched_repository.repository.commit[:12]} in {fetched_repository.folder}",
         err=True,
     )
     for content in fetched_repository.contents or [fetched.FetchedContent("nothing that chessreg imports", "")]:

@@ -294,7 +294,9 @@ def launch_in_process(home: Home, orders: list[Order], *, dry_run: bool, wait: b
     `dry_run` only prints the plan. `wait` returns after the jobs have ended.
     """
     from chessreg.cli.jobs import format_duration
+    from chessreg.runs.attempt import print_warning
     from chessreg.runs.ingest import ingest_fragments
+    from chessreg.runs.resolve import describe_kind_change
     from chessreg.scheduling.executors import open_executor
     from chessreg.scheduling.expected_time import describe_busy_cores
     from chessreg.scheduling.launch import launch_orders, plan_orders, preview_run
@@ -314,6 +316,9 @@ def launch_in_process(home: Home, orders: list[Order], *, dry_run: bool, wait: b
     else:
         group, planned_runs = launch_orders(orders, session.database, session.store)
     rows = [make_plan_row(each) for each in planned_runs]
+    for each in planned_runs:
+        for change in describe_kind_change(session.database, each.order.kind, each.run_id):
+            print_warning(change)
     if dry_run:
         for row, each in zip(rows, planned_runs, strict=True):
             preview = preview_run(each, session.database, session.store)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chessreg.cli.base import FilePath, Group, Home, add_json_option, pass_home, print_output
+from chessreg.rows import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -289,7 +290,10 @@ def load_saved_paper(work: Work, file: Path) -> None:
 
     loaded_paper, states = archive.load_paper(work, file)
     note = f", {states} begun trainings" if states else ""
-    click.echo(f"{loaded_paper.results:,} new results of {loaded_paper.runs:,} runs{note} from {file}", err=True)
+    click.echo(
+        f"{format_count(loaded_paper.results, 'new result')} of {format_count(loaded_paper.runs, 'run')}{note} from {file}",
+        err=True,
+    )
 
 
 def save_paper_file(work: Work, file: Path, as_json: bool) -> None:
@@ -327,7 +331,7 @@ def run_steps(work: Work, quiet: bool) -> bool:
 
         def print_step(number: int, step_plan: StepPlan) -> None:
             if not quiet:
-                state = f"is {step_plan.state}" if step_plan.is_done else f"{step_plan.missing:,} units"
+                state = f"is {step_plan.state}" if step_plan.is_done else format_count(step_plan.missing, "unit")
                 state = f"refused: {step_plan.why}" if step_plan.state == "refused" else state
                 click.echo(f"[{number}/{total}] {step_plan.step.name} ({step_plan.step.kind}): {state}", err=True)
 
@@ -345,7 +349,8 @@ def launch_steps(work: Work, on: str, quiet: bool) -> None:
     def print_queued(queued: int) -> None:
         if not quiet:
             click.echo(
-                f"{queued} runs queued on {on}; {len(work.references)} of {len(work.steps)} steps are complete",
+                f"{format_count(queued, 'run')} queued on {on}; {len(work.references)} of {len(work.steps)} steps are "
+                "complete",
                 err=True,
             )
 
@@ -396,8 +401,8 @@ def print_rehearsal(work: Work, as_json: bool) -> None:
         gpu_columns = ["gpu"] if any(row["gpu_bytes"] is not None for row in rows) else []
         print_output(False, shown_rows, ["name", "kind", "state", "seconds", "memory", *gpu_columns, "whole"])
         click.echo(
-            f"{len(steps)} steps, {len(failed_steps)} failed; about "
-            f"{format_cpu_time(expected_seconds) or 'an unknown time'} for the whole paper on this machine",
+            f"{format_count(len(steps), 'step')}, {len(failed_steps)} failed; "
+            f"about {format_cpu_time(expected_seconds) or 'an unknown time'} for the whole paper on this machine",
             err=True,
         )
         for step in failed_steps:
@@ -448,7 +453,8 @@ def print_paper_plan(work: Work, as_json: bool) -> None:
     states = ", ".join(f"{count} {state}" for state, count in totals["states"].items())
     row_counts = ", ".join(f"{count:,} {table}" for table, count in totals["rows"].items()) or "none"
     click.echo(
-        f"{totals['steps']} steps: {states}; rows to come: {row_counts}; {totals['bytes']:,} bytes in the store",
+        f"{format_count(totals['steps'], 'step')}: {states}; rows to come: {row_counts}; "
+        f"{totals['bytes']:,} bytes in the store",
         err=True,
     )
     if rate:

@@ -14,6 +14,7 @@ import click
 
 from chessreg.cli.base import STDOUT, FilePath, Home, get_screen_width, pass_home, print_output
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.rows import format_count
 from chessreg.terminal import make_json_visible, wrap_data_stream
 
 if TYPE_CHECKING:
@@ -284,7 +285,7 @@ def print_result(result: QueryResult, format_: str | None, question: Asked) -> N
         result = drop_unmatched(result)
     if question.output is not None:
         written_text = render.write_result(result, question.output, format_, wide=question.wide)
-        click.echo(f"{question.output}: {len(result):,} rows as {written_text}", err=True)
+        click.echo(f"{question.output}: {format_count(len(result), 'row')} as {written_text}", err=True)
     elif format_ == "parquet":
         if sys.stdout.isatty():
             raise BadInputError("Parquet cannot be printed", "add --output FILE.parquet")

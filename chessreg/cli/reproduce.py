@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chessreg.cli.base import Home, add_json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.rows import format_count
 from chessreg.terminal import make_visible, wrap_drawing_stream
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def rerun_exactly(home: Home, session: Session, run_id: UUID) -> bool:
     if home.json:
         print_output(home, outcome.as_dict())
         return outcome.is_equal
-    click.echo(f"{outcome.same:,} rows came out the same, {len(outcome.differing):,} did not", err=True)
+    click.echo(f"{format_count(outcome.same, 'row')} came out the same, {len(outcome.differing):,} did not", err=True)
     for column, differences in outcome.columns.items():
         click.echo(make_visible(f"  {column}: {differences.describe()}"), err=True)
     if outcome.newer:

@@ -18,6 +18,7 @@ from click.shell_completion import CompletionItem
 from chessreg.cli.base import FilePath, Group, Home, NameText, Numbers, add_json_option, pass_home, print_output
 from chessreg.errors import BadInputError, NotFoundError, RegistryError
 from chessreg.named import clip_text
+from chessreg.rows import format_count
 from chessreg.runs.spec import (
     SettingField,
     describe_settings,
@@ -329,7 +330,7 @@ def make_plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: 
     `seconds` is None if the kind counts no operations and has no earlier run; `basis` names the origin of the time.
     """
     from chessreg.runs.ingest import ingest_fragments
-    from chessreg.runs.resolve import find_missing_units, require_runnable, resolve_spec
+    from chessreg.runs.resolve import describe_kind_change, find_missing_units, require_runnable, resolve_spec
     from chessreg.scheduling.expected_time import estimate_time
 
     ingest_fragments(session.database, session.store)
@@ -363,7 +364,11 @@ def make_plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: 
         },
         "sources": sources,
         "without_effect": resolved_spec.spec.without_effect(),
-        "remarks": [*inputs.remarks, *estimate.remarks],
+        "remarks": [
+            *describe_kind_change(session.database, kind, resolved_spec.run_id),
+            *inputs.remarks,
+            *estimate.remarks,
+        ],
     }
 
 
@@ -422,10 +427,13 @@ def execute_run(
     if as_json:
         print_output(True, record)
     elif report.attempt_id is None:
-        click.echo(f"{kind.name} {short_id} is complete already ({report.units} units); nothing to do", err=True)
+        click.echo(
+            f"{kind.name} {short_id} is complete already ({format_count(report.units, 'unit')}); nothing to do",
+            err=True,
+        )
         click.echo(short_id)
     elif report.state == "complete":
-        click.echo(f"{kind.name} {short_id} complete: {report.units} units", err=True)
+        click.echo(f"{kind.name} {short_id} complete: {format_count(report.units, 'unit')}", err=True)
         queries = kind.select_queries(spec) or list_query_titles(kind)
         if kind.next_command:
             click.echo(f"  chessreg {kind.next_command} {shlex.quote(name or short_id)}", err=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chessreg.cli.base import FilePath, Group, Home, add_json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.rows import format_count
 
 if TYPE_CHECKING:
     from chessreg.entities.merge import MergePreview, MergeReport
@@ -137,7 +138,7 @@ def push_to_hub(home: Home, references: tuple[str, ...], place: str, private: bo
         print_output(home, {**facts, "files": sizes, "changed": list(commit.changed_files)})
         return
     if not commit.changed_files:
-        click.echo(f"{commit.url} has these {len(sizes)} files already; nothing was committed", err=True)
+        click.echo(f"nothing was committed: {commit.url} is up to date ({format_count(len(sizes), 'file')})", err=True)
         return
     sent_bytes = sum(sizes[name] for name in commit.changed_files)
     click.echo(
@@ -155,7 +156,10 @@ def print_repository(home: Home, repository: str, sizes: dict[str, int], card: s
     for name, size in sizes.items():
         click.echo(f"{size:>15,}  {name}")
     click.echo(f"\n{card}")
-    click.echo(f"{len(sizes)} files, {total:,} bytes, would be pushed to {repository}; nothing was sent", err=True)
+    click.echo(
+        f"{format_count(len(sizes), 'file')}, {total:,} bytes, would be pushed to {repository}; nothing was sent",
+        err=True,
+    )
 
 
 @click.command()
@@ -244,7 +248,9 @@ def print_merge_report(report: MergeReport) -> None:
     for name, count in report.facts.items():
         click.echo(f"  {count:,} {name}", err=True)
     click.echo(
-        f"{report.results:,} new results of {report.runs:,} runs; {report.repeated:,} were in this registry", err=True
+        f"{format_count(report.results, 'new result')} of {format_count(report.runs, 'run')}; "
+        f"{report.repeated:,} were in this registry",
+        err=True,
     )
     if report.conflicts:
         click.echo(f"{report.conflicts:,} differ from the rows of this registry: chessreg runs conflicts", err=True)

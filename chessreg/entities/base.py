@@ -16,7 +16,6 @@ from chessreg.entities.display import (
     ShowOutput,
     Thing,
     format_annotations,
-    format_count,
     format_display_cell,
     format_layers,
     list_facts,
@@ -24,6 +23,7 @@ from chessreg.entities.display import (
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import brought, names, tables
 from chessreg.registry.read import NO_ANNOTATIONS, get_row_values, read_annotations
+from chessreg.rows import format_count
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession

@@ -16,7 +16,6 @@ from chessreg.entities.display import (
     ShowOutput,
     Thing,
     VerifyOutput,
-    format_count,
     format_layers,
     format_size,
     list_facts,
@@ -24,6 +23,7 @@ from chessreg.entities.display import (
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.models.hook_points import BLOCK
 from chessreg.registry import names, tables
+from chessreg.rows import format_count
 from chessreg.runs.activations import chain_groups, describe_unit_gaps, require_registered, summarize_hook_points
 from chessreg.runs.inputs import Inputs
 

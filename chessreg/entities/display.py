@@ -238,15 +238,6 @@ def format_size(number: float | None) -> str:
     return f"{number:.1f} TiB"
 
 
-def format_count(number: int, noun: str, plural: str = "") -> str:
-    """Return a number followed by its noun, in the plural if needed.
-
-    >>> format_count(1, "run"), format_count(1200, "run"), format_count(2, "box", "boxes")
-    ('1 run', '1,200 runs', '2 boxes')
-    """
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
 def format_layers(layers: Iterable[int | None]) -> str:
     """Return layers as ranges, as options accept them.
 

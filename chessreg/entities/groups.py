@@ -21,6 +21,7 @@ from chessreg.registry.database import Database
 from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.registry.run_state import list_unit_ranges, read_complete_units
 from chessreg.registry.tables.types import get_utc_now
+from chessreg.rows import format_count
 from chessreg.runs.activations import describe_unit_gaps
 from store.errors import StoreError
 
@@ -80,7 +81,11 @@ def repair_groups(database: Database, store: Store, of: TornRun, damaged: Iterab
         run.completed_at = None if missing_count else run.completed_at or get_utc_now()
     for array in arrays:
         move_group_to_bin(store, array)
-    return f"to make {missing_count} units again: chessreg run --resume {of.run_id.hex[-6:]}" if missing_count else ""
+    return (
+        f"to make {format_count(missing_count, 'unit')} again: chessreg run --resume {of.run_id.hex[-6:]}"
+        if missing_count
+        else ""
+    )
 
 
 def move_group_to_bin(store: Store, array: str) -> None:

@@ -20,12 +20,12 @@ from chessreg.entities.display import (
     Thing,
     VerifyOutput,
     build_layer_chart,
-    format_count,
     format_share,
     list_facts,
 )
 from chessreg.errors import BadInputError
 from chessreg.registry import tables
+from chessreg.rows import format_count
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession

@@ -13,6 +13,7 @@ from chessreg.papers.parts import describe_shared_games
 from chessreg.papers.plan import is_any_match
 from chessreg.queries.render import write_file
 from chessreg.queries.scope import Scope
+from chessreg.rows import format_count
 from store.files import describe_os_error
 
 if TYPE_CHECKING:
@@ -241,7 +242,8 @@ def format_index(work: Work, entries: Sequence[ReportEntry]) -> str:
     lines = [
         f"# {work.paper.title}",
         "",
-        f"{describe_request(request)}; {describe_request_games(request)}size {request.size}; {len(work.steps)} steps.",
+        f"{describe_request(request)}; {describe_request_games(request)}size {request.size}; "
+        f"{format_count(len(work.steps), 'step')}.",
         "",
         *(f"{line}\n" for line in work.paper.remarks(request)),
         *describe_missing_steps(work),

@@ -17,7 +17,7 @@ from chessreg.errors import ChessregError, is_out_of_memory
 from chessreg.masking import mask, mask_words
 from chessreg.registry import provenance
 from chessreg.registry.database import Database
-from chessreg.registry.identity import make_id, make_uuid, shorten_id
+from chessreg.registry.identity import make_id, make_uuid
 from chessreg.registry.machine import describe_this_machine, read_load
 from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs.background import Ingester
@@ -26,6 +26,7 @@ from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind, read_kind_file
 from chessreg.runs.resolve import (
     ResolvedSpec,
+    describe_kind_change,
     find_missing_units,
     list_references,
     publish_user_files,
@@ -428,21 +429,6 @@ class RunReport:
         return f"{self.kind} run {self.run_id.hex[-6:]}: {self.state}, {progress}{', interrupted' * self.interrupted}"
 
 
-def warn_if_kind_changed(database: Database, resolved_spec: ResolvedSpec) -> None:
-    """Print a warning if the file of a custom kind differs from that of the run's last attempt."""
-    if (kind_file := read_kind_file(resolved_spec.kind)) is None:
-        return
-    from chessreg.registry.read import read_kind_file_of_run
-
-    with database.read() as session:
-        recorded = read_kind_file_of_run(session, resolved_spec.run_id)
-    if recorded is not None and recorded[1] != kind_file["sha256"]:
-        print_warning(
-            f"{kind_file['file']} has changed since run {shorten_id(resolved_spec.run_id)}, whose results are kept: "
-            "increase the kind's `version` to compute them again"
-        )
-
-
 def run_spec(
     kind: Kind,
     spec: Spec,
@@ -466,8 +452,8 @@ def run_spec(
     mark_dead_attempts(database)
     resolved_spec = resolve_spec(kind, spec, inputs)
     missing_units = find_missing_units(inputs, resolved_spec)
-    if len(missing_units) < resolved_spec.units:
-        warn_if_kind_changed(database, resolved_spec)
+    for change in describe_kind_change(database, kind, resolved_spec.run_id):
+        print_warning(change)
     if not missing_units:
         return RunReport(resolved_spec.run_id, kind.name, resolved_spec.units, 0, 0, None, "complete")
     require_runnable(resolved_spec, options, inputs)

@@ -11,11 +11,13 @@ from pydantic import BaseModel
 
 from chessreg.errors import BadInputError
 from chessreg.models import devices
-from chessreg.registry.identity import hash_canonical_json, make_uuid
+from chessreg.registry.database import Database
+from chessreg.registry.identity import hash_canonical_json, make_uuid, shorten_id
+from chessreg.registry.read import read_kind_file_of_run
 from chessreg.registry.run_state import read_complete_units
 from chessreg.registry.tables.types import MAX_UNITS
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Kind
+from chessreg.runs.kind import Kind, read_kind_file
 from chessreg.runs.spec import ExecutionOptions, Spec, get_field_reference, get_hashed_settings
 
 M = TypeVar("M", bound=BaseModel)
@@ -139,3 +141,17 @@ def find_missing_units(inputs: Inputs, resolved_spec: ResolvedSpec) -> list[int]
     with inputs.database.read() as session:
         complete_units = read_complete_units(session, resolved_spec.run_id)
     return [unit for unit in range(resolved_spec.units) if unit not in complete_units]
+
+
+def describe_kind_change(database: Database, kind: Kind, run_id: UUID) -> list[str]:
+    """Return a warning if the file of a custom kind differs from the one that computed this run's results, else []."""
+    if (kind_file := read_kind_file(kind)) is None:
+        return []
+    with database.read() as session:
+        recorded_file = read_kind_file_of_run(session, run_id)
+        if recorded_file is None or recorded_file[1] == kind_file["sha256"] or not read_complete_units(session, run_id):
+            return []
+    return [
+        f"{kind_file['file']} has changed since run {shorten_id(run_id)}, whose results are kept: "
+        "increase the kind's `version` to compute them again"
+    ]

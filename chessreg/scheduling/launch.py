@@ -34,6 +34,7 @@ from chessreg.runs.kind import Kind, is_checkpoint_maker
 from chessreg.runs.resolve import (
     check_execution_options,
     count_spec_units,
+    describe_kind_change,
     find_missing_units,
     list_references,
     publish_user_files,
@@ -388,7 +389,11 @@ def preview_run(planned_run: PlannedRun, database: Database, store: Store) -> Ro
         "basis": time.basis,
         "determinism": order.kind.determinism,
         "waits_for": [spec_hash[26:32] for spec_hash in planned_run.after],
-        "remarks": [*inputs.remarks, *(estimate.remarks if estimate else ())],
+        "remarks": [
+            *describe_kind_change(database, order.kind, planned_run.run_id),
+            *inputs.remarks,
+            *(estimate.remarks if estimate else ()),
+        ],
     }
 
 

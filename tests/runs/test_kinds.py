@@ -21,6 +21,7 @@ from chessreg.registry import tables
 from chessreg.runs.ingest import ingest_fragments
 from chessreg.runs.kind import find_kind, find_kind_of_record, find_kind_of_spec, find_own_kind, load_kinds
 from chessreg.runs.spec import Spec, build_settings
+from chessreg.scheduling.launch import Order, plan_orders, preview_run
 from store import StoreError
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
@@ -74,6 +75,8 @@ def test_a_changed_kind_file_is_reported_when_earlier_results_are_kept(session, 
         kind = find_kind(str(file))
         session.run(kind.spec(), kind=kind)
     assert capsys.readouterr().err.count("odd_kind.py has changed since run") == 1
+    (planned_run,) = plan_orders([Order(kind, kind.spec(), kind.options())], session.database, session.store)
+    assert preview_run(planned_run, session.database, session.store)["remarks"][0].startswith("odd_kind.py has changed")
 
 
 def kind_of(tables: str, run: str = "pass", name: str = "odd") -> str:
