@@ -291,7 +291,8 @@ def load_saved_paper(work: Work, file: Path) -> None:
     loaded_paper, states = archive.load_paper(work, file)
     note = f", {states} begun trainings" if states else ""
     click.echo(
-        f"{format_count(loaded_paper.results, 'new result')} of {format_count(loaded_paper.runs, 'run')}{note} from {file}",
+        f"{format_count(loaded_paper.results, 'new result')} of {format_count(loaded_paper.runs, 'run')}{note} "
+        f"from {file}",
         err=True,
     )
 
