@@ -160,7 +160,9 @@ def find_unattended_attempts(database: Database, store: Store, registry: str) ->
 
 
 def find_waiting_fragments(database: Database, store: Store) -> Iterator[Problem]:
-    """Yield results that are not in the registry."""
+    """Yield problems for foreign files among the fragments, and for fragments that wait to be ingested or are set
+    aside.
+    """
     from store.fragments import list_foreign_files
 
     for path in list_foreign_files(store):
@@ -377,7 +379,7 @@ def find_damaged_groups(database: Database, store: Store, digests: bool) -> Iter
     for table, row in rows:
         array = row.path.removeprefix("arrays/")
         try:
-            group = ArrayGroup(store.array(array))
+            group = ArrayGroup(store.get_array_path(array))
             if digests:
                 group.verify()
             if group.digest != row.digest:

@@ -61,6 +61,10 @@ def get_recordable_path(path: Path) -> Path:
 
 
 def _get_folder(use: Literal["config", "state", "cache"]) -> Path:
+    """Return chessreg's folder for one use, as the XDG variables define it.
+
+    Raises BadInputError if the variable is not an absolute path, or if neither it nor the home folder is known.
+    """
     variable = f"XDG_{use.upper()}_HOME"
     value = os.environ.get(variable, "").strip()
     if value and not os.path.isabs(value):

@@ -75,7 +75,7 @@ class ArrayColumn:
         written_rows = 0
         while written_rows < len(values):
             if self._file is None:
-                self._file = self._begin()
+                self._file = self._open_chunk()
             take = min(self.chunk_rows - self._filled, len(values) - written_rows)
             self._put(self._file, values[written_rows : written_rows + take])
             written_rows += take
@@ -98,7 +98,8 @@ class ArrayColumn:
                 self._file.close()
             self._file = None
 
-    def _begin(self) -> BinaryIO:
+    def _open_chunk(self) -> BinaryIO:
+        """Return the file of the next chunk, opened for writing, with its disk space reserved where the system can."""
         import xxhash
 
         path = self._folder / fmt.format_chunk_file(self.name, len(self.digests))
@@ -213,7 +214,7 @@ class ActivationWriter:
                 raise StoreError(f"array {self.path.name} got {self.rows} rows where {self.expected_rows} were planned")
             with convert_os_errors(f"publish array {self.path.name}", self.path.parent):
                 attributes = self._finish()
-                self._rename(attributes["digest"])
+                self._move_into_place(attributes["digest"])
             return self.path
         finally:
             self.abort()
@@ -284,6 +285,7 @@ class ActivationWriter:
         return attributes
 
     def _write_metadata(self, attributes: dict[str, Any]) -> None:
+        """Write the Zarr metadata of the group and its arrays."""
         import zarr
         from zarr.storage import LocalStore
 
@@ -303,7 +305,11 @@ class ActivationWriter:
                 config={"write_empty_chunks": True},
             )
 
-    def _rename(self, digest: str) -> None:
+    def _move_into_place(self, digest: str) -> None:
+        """Move the finished folder to its place. If another process has published the same content, keep that.
+
+        Raises AlreadyPublishedError if the published content differs.
+        """
         try:
             os.rename(self._folder, self.path)
         except OSError as error:

@@ -168,7 +168,11 @@ class ArtifactStore:
         return self.artifact(digest)
 
     def add(self, source: Path, kind: str, expect: str | None = None) -> StoredArtifact:
-        """Copy a file, or the content of a folder, into the store as an artifact."""
+        """Copy a file, or the content of a folder, into the store as an artifact of this kind, and return it.
+
+        `expect` is the digest that it must have. Raises StoreError if `source` does not exist, and the errors of
+        `publish`.
+        """
         import shutil
 
         source = Path(source)

@@ -150,6 +150,10 @@ def disable_read_ahead(array: np.ndarray) -> np.ndarray:
 def _make_corpus(
     store: Store, folder: Path, content: str, columns: Columns, write: Callable[[CorpusWriter], None]
 ) -> None:
+    """Write a corpus to a temporary folder, and move it to `folder`. A damaged folder there is replaced.
+
+    `content` is its description as JSON, and `write` writes the rows.
+    """
     with store.open_scratch("corpus") as scratch, convert_os_errors("write training data", store.root):
         with CorpusWriter(scratch, columns) as writer:
             write(writer)

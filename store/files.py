@@ -403,6 +403,10 @@ class WriterLock:
                 pass
 
     def _acquire(self, what: str) -> bool:
+        """Lock the file. Return False if it was removed meanwhile, so the caller must try again.
+
+        Raises LockHeldError that names `what` and the process that holds the lock. Without file locks, return True.
+        """
         import fcntl
 
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -439,6 +443,7 @@ class WriterLock:
 
 
 def _find_newest_write(path: Path) -> float:
+    """Return the time of the last change of a file or of anything in a folder, in seconds since 1970. 0 if missing."""
     newest_write = 0.0
     with contextlib.suppress(FileNotFoundError):
         newest_write = path.lstat().st_mtime

@@ -91,6 +91,10 @@ class Fragment:
             raise StoreError(f"cannot read fragment {self.name}: {error.strerror}") from error
 
     def _unpack_content(self, packed: bytes) -> tuple[dict[str, Any], Rows]:
+        """Return the header and the rows of a fragment file.
+
+        Raises CorruptError if it is damaged, and StoreError if it has another format.
+        """
         import zstandard
 
         try:
@@ -361,14 +365,14 @@ class FragmentWriter:
 
         Raises StoreError, naming the field, for NaN, infinity or another type; the row is not added then.
         """
-        self._extend([encode_row(table, row)])
+        self._append_lines([encode_row(table, row)])
 
     @contextmanager
     def write_together(self) -> Iterator[Together]:
         """Yield rows that go to a single fragment after the block, or are discarded if it raises."""
         rows = Together()
         yield rows
-        self._extend(rows.lines)
+        self._append_lines(rows.lines)
 
     def flush(self) -> Fragment | None:
         """Write all held rows as one fragment and return it; None without rows. May be retried after an error."""
@@ -393,7 +397,10 @@ class FragmentWriter:
     ) -> None:
         self.close()
 
-    def _extend(self, lines: list[bytes]) -> None:
+    def _append_lines(self, lines: list[bytes]) -> None:
+        """Add encoded rows, and write a fragment when a limit (rows, bytes, seconds) is reached. Raises StoreError if
+        closed.
+        """
         if not lines:
             return
         with self._lock:

@@ -45,7 +45,7 @@ class ObjectSource(ABC):
     url: str  # for messages
 
     @abstractmethod
-    def _exists(self, key: str) -> bool: ...
+    def _has_object(self, key: str) -> bool: ...
 
     @abstractmethod
     def _list_keys(self, prefix: str) -> Iterable[str]:
@@ -56,10 +56,10 @@ class ObjectSource(ABC):
         """Yield the bytes of an object in pieces. Raises NotInStoreError."""
 
     def has_artifact(self, digest: str) -> bool:
-        return self._exists(f"{artifacts.format_artifact_key(digest)}/{artifacts.MANIFEST}")
+        return self._has_object(f"{artifacts.format_artifact_key(digest)}/{artifacts.MANIFEST}")
 
     def has_array(self, name: str) -> bool:
-        return self._exists(f"{make_array_key(name)}/{GROUP_METADATA}")
+        return self._has_object(f"{make_array_key(name)}/{GROUP_METADATA}")
 
     def get_artifact(self, store: Store, digest: str) -> None:
         """Copy an artifact into the store. Raises StoreError if its content does not match the digest."""
@@ -78,7 +78,7 @@ class ObjectSource(ABC):
         from store.arrays import ActivationArray
 
         store.require_writable()
-        target, key = store.array(name), make_array_key(name)
+        target, key = store.get_array_path(name), make_array_key(name)
         if (target / GROUP_METADATA).is_file():
             sync_path(store.arrays)  # the copying process may have ended before this sync
             return
@@ -142,7 +142,7 @@ class FolderPlace(ObjectSource):
         return str(self.store.root / artifacts.format_artifact_key(digest))
 
     def make_array_uri(self, name: str) -> str:
-        return str(self.store.array(name))
+        return str(self.store.get_array_path(name))
 
     def put_artifact(self, store: Store, digest: str) -> None:
         FolderPlace(store).get_artifact(self.store, digest)
@@ -150,7 +150,7 @@ class FolderPlace(ObjectSource):
     def put_array(self, store: Store, name: str) -> None:
         FolderPlace(store).get_array(self.store, name)
 
-    def _exists(self, key: str) -> bool:
+    def _has_object(self, key: str) -> bool:
         return (self.store.root / key).is_file()
 
     def _list_keys(self, prefix: str) -> Iterator[str]:
@@ -222,14 +222,15 @@ class BucketPlace(ObjectSource):
         return f"{self.url}/{make_array_key(name)}"
 
     def put_artifact(self, store: Store, digest: str) -> None:
-        self._put(store.path(digest), artifacts.format_artifact_key(digest), last=artifacts.MANIFEST)
+        self._upload_folder(store.path(digest), artifacts.format_artifact_key(digest), last=artifacts.MANIFEST)
 
     def put_array(self, store: Store, name: str) -> None:
-        self._put(store.array(name), make_array_key(name), last=GROUP_METADATA)
+        self._upload_folder(store.get_array_path(name), make_array_key(name), last=GROUP_METADATA)
 
     # -- objects --------------------------------------------------------------------------------------------------
 
-    def _exists(self, key: str) -> bool:
+    def _has_object(self, key: str) -> bool:
+        """Return whether the bucket has an object `key`. Raises StoreError if it is unreachable."""
         try:
             call_interruptibly(lambda: self.obstore.head(self.bucket, key))
         except FileNotFoundError:
@@ -250,7 +251,8 @@ class BucketPlace(ObjectSource):
         for part in call_interruptibly(lambda: list(self.obstore.list(self.bucket, prefix=prefix + "/"))):
             yield from (entry["path"] for entry in part)
 
-    def _put(self, folder: Path, key: str, last: str) -> None:
+    def _upload_folder(self, folder: Path, key: str, last: str) -> None:
+        """Upload the files of a folder under `key`, the file `last` at the end. Raises StoreError."""
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         files.sort(key=lambda path: path.relative_to(folder).as_posix() == last)
         for path in files:

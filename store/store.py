@@ -117,7 +117,7 @@ class Store(ArtifactStore):
             make_folder(folder)
         return folder
 
-    def array(self, name: str) -> Path:
+    def get_array_path(self, name: str) -> Path:
         """Return the folder of the group of activations named `name`. It need not exist. Raises StoreError for an
         invalid name."""
         return self.arrays / check_safe_name("the name of an array", name)
@@ -140,7 +140,7 @@ class Store(ArtifactStore):
         False for an invalid digest or name.
         """
         try:
-            return self.exists(digest) if array is None else (self.array(array) / "zarr.json").is_file()
+            return self.exists(digest) if array is None else (self.get_array_path(array) / "zarr.json").is_file()
         except StoreError:
             return False
 

@@ -193,7 +193,7 @@ class ChessregApp(Host):
         self.lost = False
         self._ticks = 0
         self._settled, self._began = False, time.monotonic()
-        self._looking = self._taking_in = False
+        self._looking = self._is_ingesting = False
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         filters = [DimFilter(DIM_SHARE) if isinstance(one, DimFilter) else one for one in super().get_line_filters()]
@@ -317,22 +317,25 @@ class ChessregApp(Host):
 
     @work(group="ingest")
     async def ingest_results(self, tell: bool = False) -> None:
-        """Ingest waiting results, as every listing command does. Screens update at the next check for changes."""
+        """Ingest waiting results, as every listing command does. Screens update at the next check for changes.
+
+        With `tell`, a failure is shown as a warning.
+        """
 
         def ingest(session: Session) -> str:
 
             return session.bring_up_to_date()
 
-        if self._taking_in:
+        if self._is_ingesting:
             return
-        self._taking_in = True
+        self._is_ingesting = True
         try:
             failure = await self.database.ask("ingesting results", ingest)
         except Exception as error:  # an unreadable registry is reported by `check_for_changes`
             self.log.warning(error)
             return
         finally:
-            self._taking_in = False
+            self._is_ingesting = False
         if failure and tell:
             self.notify(f"not up to date: {failure}", severity="warning")
 

@@ -64,7 +64,7 @@ class TableColumn:
     tone: Callable[[Mapping[str, Any]], Tone] | None = None  # tone of a cell that shows a state
     split: str = " ["  # beginning of the interval or explanation after a value
 
-    def of(self, row: Mapping[str, Any]) -> str:
+    def format_cell(self, row: Mapping[str, Any]) -> str:
         return self.text(row) if self.text is not None else show.format_cell_value(row.get(self.field))
 
     def choose_tone(self, row: Mapping[str, Any]) -> Tone:
@@ -87,9 +87,9 @@ def find_foldable(
     foldable = {}
     for column in columns[1:]:
         if rows and column.foldable:
-            text = column.of(rows[0])
+            text = column.format_cell(rows[0])
             constant = several and len(rows) >= MIN_FOLD_ROWS and column.role not in ("key", "value")
-            if (constant or not text) and all(column.of(row) == text for row in rows[1:]):
+            if (constant or not text) and all(column.format_cell(row) == text for row in rows[1:]):
                 foldable[column.field] = text
     return foldable
 
@@ -110,7 +110,7 @@ def compute_widths(columns: Sequence[TableColumn], rows: Iterable[Mapping[str, A
     heading_widths = [cell_len(column.heading) for column in columns]
     for row in rows:
         for place, column in enumerate(columns):
-            heading_widths[place] = max(heading_widths[place], cell_len(column.of(row)[:MAX_MEASURED_CHARS]))
+            heading_widths[place] = max(heading_widths[place], cell_len(column.format_cell(row)[:MAX_MEASURED_CHARS]))
     column_widths = [
         max(cell_len(column.heading), min(cells, column.widest))
         for column, cells in zip(columns, heading_widths, strict=True)
@@ -154,7 +154,7 @@ def order_by_use(columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any
     if sum(compute_widths(columns, rows, space)) + GAP_CELLS * (len(columns) - 1) <= space:
         return list(columns)
     texts = [column for column in columns if not column.right and column.role != "value"]
-    distinct_counts = {column.field: len({column.of(row) for row in rows}) for column in texts}
+    distinct_counts = {column.field: len({column.format_cell(row) for row in rows}) for column in texts}
     max_distinct = max(distinct_counts.values(), default=0)
 
     def rank_column(column: TableColumn) -> int:

@@ -140,6 +140,7 @@ class DatabaseWorker:
             return self._session
 
     def _work(self) -> None:
+        """Call the queued functions one at a time, until None is queued."""
         while (call := self._calls.get()) is not None:
             if call.future.cancelled():
                 continue
@@ -153,6 +154,7 @@ class DatabaseWorker:
 
 
 def _set_result(future: asyncio.Future[Any], answer: Any, error: Exception | None) -> None:
+    """Resolve a future with an answer or an error, unless it is resolved or cancelled already."""
     if future.done():
         return
     if error is not None:

@@ -111,6 +111,7 @@ class ModelProcess:
         return await asyncio.to_thread(parse_answer, get_answer(reply))
 
     async def _reply(self, number: int, question: LabPosition | StoredState | VectorScales) -> dict[str, Any]:
+        """Send a question to the process, starting it if needed, and return its reply. Raises ModelProcessError."""
         from chessreg.lab.question import StoredState, VectorScales
 
         noun = {StoredState: "state", VectorScales: "scales"}.get(type(question), "position")
@@ -133,6 +134,7 @@ class ModelProcess:
         return reply
 
     async def _start_if_needed(self) -> asyncio.subprocess.Process:
+        """Return the running process, a new one if there is none."""
         if self._process is None or self._process.returncode is not None:
             environment = await self.make_environment()
             self._process = await asyncio.create_subprocess_exec(

@@ -83,6 +83,7 @@ def backup(home: Home, target: Path | None) -> None:
 
 
 def _describe_schema(home: Home) -> tuple[str | None, str]:
+    """Return the revision of the registry's schema (None if there is no registry) and its state in words."""
     from chessreg.errors import NotFoundError
     from chessreg.registry import migrations
 

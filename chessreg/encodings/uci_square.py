@@ -206,7 +206,7 @@ class UciSquare:
         raise make_history_encoding_error(self.name)
 
     def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
-        """Return sites.
+        """Return the token positions that `name` selects, with their boards.
 
         With `post-ply`, the board of the token that completes a move (its destination or promotion) is the one after
         the move. With `pre-ply`, the board of every token is the one before its move. The board of an origin is always

@@ -149,6 +149,7 @@ class Chart:
 
     @property
     def labels(self) -> list[str]:
+        """The different labels of the lines, in order of appearance."""
         return list(dict.fromkeys(series.label for panel in self.panels for series in panel.series))
 
     def list_points(self) -> list[Point]:

@@ -175,6 +175,7 @@ def read_stored_games(database: Database, keys: Iterable[tuple[UUID, int]]) -> I
 
 
 def _read_game_batch(session: Session, keys: list[tuple[UUID, int]]) -> list[StoredGame]:
+    """Return the games with these keys (run id, unit), in the same order. Raises NotFoundError for a missing game."""
     by_key: dict[tuple[UUID, int], tables.Game] = {}
     illegal_tries: dict[tuple[UUID, int], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     game, attempt = tables.Game, tables.IllegalAttempt

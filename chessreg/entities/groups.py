@@ -91,7 +91,7 @@ def repair_groups(database: Database, store: Store, of: TornRun, damaged: Iterab
 def move_group_to_bin(store: Store, array: str) -> None:
     """Move the local bytes of a group to the bin, from which `chessreg gc --restore` restores them."""
     with suppress(StoreError):  # an invalid name, so no bytes exist
-        path = store.array(array)
+        path = store.get_array_path(array)
         if path.exists():
             gc.move_to_bin(
                 store, [gc.UnusedBytes(str(path.relative_to(store.root)), array, "", gc.measure_size_bytes(path))]
@@ -115,7 +115,7 @@ def is_intact(store: Store, group: Any) -> bool:
     from store.arrays import ArrayGroup
 
     try:
-        path = store.array(group.path.removeprefix("arrays/"))
+        path = store.get_array_path(group.path.removeprefix("arrays/"))
         if not path.exists():
             return True
         array_group = ArrayGroup(path)

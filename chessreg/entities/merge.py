@@ -33,11 +33,11 @@ from chessreg.registry.tables.types import crop_model_texts, get_utc_now, requir
 from chessreg.runs.ingest import (
     TABLES,
     IngestReport,
+    build_key_conditions,
     complete_run_if_done,
     format_conflict,
     insert_or_compare_rows,
     insert_rows,
-    key_conditions,
     make_json_value,
     read_conflict_texts,
 )
@@ -159,7 +159,9 @@ def find_conflict_differences(session: Session, conflict: dict[str, Any]) -> dic
     if table is None:
         table = tables.Base.metadata.tables[conflict["table_name"]]
     typed_key = {name: parse_key_value(table.c[name].type, value) for name, value in key.items()}
-    stored_row = session.execute(select(table).where(*key_conditions(table, list(key), typed_key))).mappings().first()
+    stored_row = (
+        session.execute(select(table).where(*build_key_conditions(table, list(key), typed_key))).mappings().first()
+    )
     stored_values = {} if stored_row is None else make_json_value(crop_model_texts(table, dict(stored_row)))
     names_of_values = [name for name in row if name not in ("attempt_id", "seconds", *key)]
     return {
@@ -448,7 +450,7 @@ def merge_facts(session: Session, table: Table, rows: list[dict[str, Any]], repo
         elif any(existing_row[name] != row[name] for name in checked):
             report.conflicts += record_conflict(session, table, key, row)
         elif values := find_fact_updates(table, existing_row, row):
-            session.execute(update(table).where(*key_conditions(table, key, row)).values(**values))
+            session.execute(update(table).where(*build_key_conditions(table, key, row)).values(**values))
     if table.name == "conflict":
         fresh_rows = list(filter_new_conflicts(session, fresh_rows))
     insert_rows(session, table, fresh_rows)
@@ -542,7 +544,9 @@ def is_current_row(session: Session, conflict: dict[str, Any]) -> bool:
         typed_key = {name: parse_key_value(kind, key[name]) for name, kind in kinds.items()}
     except (LookupError, ValueError):
         return False
-    stored_row = session.execute(select(table).where(*key_conditions(table, list(key), typed_key))).mappings().first()
+    stored_row = (
+        session.execute(select(table).where(*build_key_conditions(table, list(key), typed_key))).mappings().first()
+    )
     stored_values = {} if stored_row is None else make_json_value(crop_model_texts(table, dict(stored_row)))
     content = row.keys() - {"attempt_id", "seconds"}  # for a fact: its compared columns as text
     return bool(stored_values) and all(

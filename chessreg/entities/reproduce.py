@@ -395,7 +395,7 @@ def read_execution_options(session: Session, run_id: UUID) -> dict[str, Any]:
 def link_input(store: Store, scratch: Store, item: transfer.TransferItem) -> None:
     """Link the bytes of an input into the scratch store without copying them."""
     if item.array is not None:
-        source, target = store.array(item.array), scratch.array(item.array)
+        source, target = store.get_array_path(item.array), scratch.get_array_path(item.array)
     else:
         source = store.path(item.digest)
         target = scratch.artifacts / item.digest[:2] / item.digest

@@ -430,6 +430,7 @@ def build_move_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
 
 
 def _build_move_frame(board: chess.Board, row: tables.Prediction, title: str, is_flipped: bool) -> BoardFrame:
+    """Return the position with the model's move, the engine's best move if it differs, and the loss in centipawns."""
     extra = row.detail or {}
     if not extra.get("legal"):
         return BoardFrame.from_board(

@@ -272,6 +272,11 @@ class Lab:
         return self._answer(scene, intervention.build_edits(), words)
 
     def _answer(self, scene: Scene, edits: Sequence[ResidualEdit], edit: str = "", why_not: str = "") -> LabAnswer:
+        """Return the answer for a scene without edits and, if there are any, with `edits`.
+
+        `edit` describes them, and `why_not` is the reason why there are none. The side without edits is reused while
+        the question differs only in its edits.
+        """
         session = self._open_session(scene)
         aim = scene.modified and scene.modified.fen()
         key = (scene.prompt, id(scene.model), id(scene.probes), aim, scene.next_token)

@@ -67,13 +67,17 @@ class BranchCorpus:
     ) -> None:
         order = np.lexsort((prefix_lengths, game))
         self.tokens, self.offsets, self.answers, self.vocab_size = tokens, offsets, answers, vocab_size
-        self.seen, self.begin, self.end = prefix_lengths[order], answer_offsets[:-1][order], answer_offsets[1:][order]
+        self.prefix_lengths, self.answer_begins, self.answer_ends = (
+            prefix_lengths[order],
+            answer_offsets[:-1][order],
+            answer_offsets[1:][order],
+        )
         self.games, first, self.moves = np.unique(game[order], return_index=True, return_counts=True)
         self.first = np.append(first, len(game))
-        answer_lengths = self.end - self.begin - 1
-        self.lengths = self.seen[self.first[1:] - 1] + np.add.reduceat(answer_lengths, first)
+        answer_lengths = self.answer_ends - self.answer_begins - 1
+        self.lengths = self.prefix_lengths[self.first[1:] - 1] + np.add.reduceat(answer_lengths, first)
         """Tokens of each game with its branches."""
-        self.longest = int((self.seen + answer_lengths).max())
+        self.longest = int((self.prefix_lengths + answer_lengths).max())
         """The most tokens that a branch needs before its last one."""
 
     def batches(self, batch_moves: int, rng: np.random.Generator) -> list[Batch]:
@@ -104,9 +108,9 @@ class BranchCorpus:
         `game_loss` is the weight of the loss at the tokens of the games themselves; 0 leaves them out.
         """
         branch_ranges = [np.arange(self.first[row], self.first[row + 1]) for row in rows]
-        spans = [int(self.seen[branch_range[-1]]) for branch_range in branch_ranges]
+        spans = [int(self.prefix_lengths[branch_range[-1]]) for branch_range in branch_ranges]
         inner = [
-            self.end[branch_range] - self.begin[branch_range] - 1 for branch_range in branch_ranges
+            self.answer_ends[branch_range] - self.answer_begins[branch_range] - 1 for branch_range in branch_ranges
         ]  # number of tokens of each branch that are read
         game, branches = max(spans), max(int(each.sum()) for each in inner)
         tokens = np.zeros((len(rows), game + branches), np.int64)
@@ -126,8 +130,8 @@ class BranchCorpus:
                 moves.append(np.full(span - 1, -1))
             at = 0
             for branch, length in zip(branch_range, read, strict=True):
-                answer = self.answers[self.begin[branch] : self.end[branch]].astype(np.int64)
-                inside, after = slice(at, at + length), int(self.seen[branch])
+                answer = self.answers[self.answer_begins[branch] : self.answer_ends[branch]].astype(np.int64)
+                inside, after = slice(at, at + length), int(self.prefix_lengths[branch])
                 tokens[row, game + at : game + at + length] = answer[:-1]
                 positions[row, game + at : game + at + length] = after + np.arange(length)
                 seen_counts[row, inside], owner[row, inside] = after, number
@@ -167,7 +171,7 @@ def measure_branches(model: GPT2, corpus: BranchCorpus, options: TrainerOptions)
         wrong = torch.zeros(piece.moves).index_add_(0, piece.move, (logits.argmax(-1) != piece.labels).float())
         right += int((wrong == 0).sum())
     model.train()
-    return loss_sum / len(corpus.seen), right / len(corpus.seen)
+    return loss_sum / len(corpus.prefix_lengths), right / len(corpus.prefix_lengths)
 
 
 class BranchTrainer(Trainer):

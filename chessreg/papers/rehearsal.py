@@ -125,7 +125,7 @@ def open_rehearsal(session: Session, inputs: list[str]) -> Iterator[Session]:
 def link_item(item: transfer.TransferItem, source: Session, target: Session) -> None:
     """Link the bytes of an artifact or of activations into another store."""
     if item.array is not None:
-        source_path, target_path = source.store.array(item.array), target.store.arrays / item.array
+        source_path, target_path = source.store.get_array_path(item.array), target.store.arrays / item.array
     else:
         source_path = source.store.path(item.digest)
         target_path = target.store.root / source_path.relative_to(source.store.root)
@@ -215,7 +215,7 @@ class PeakMemory:
 
     def __enter__(self) -> PeakMemory:
         self.peak_bytes, self._end_event = 0, threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread = threading.Thread(target=self._measure_memory, daemon=True)
         self._thread.start()
         return self
 
@@ -223,7 +223,8 @@ class PeakMemory:
         self._end_event.set()
         self._thread.join()
 
-    def _sample(self) -> None:
+    def _measure_memory(self) -> None:
+        """Update `peak_bytes` with the memory of this process and its children until the block ends."""
         me = psutil.Process()
         while True:
             total = me.memory_info().rss

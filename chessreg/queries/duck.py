@@ -162,6 +162,7 @@ def _sort_rows(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Tabl
 
 
 def _read_batches(connection: duckdb.DuckDBPyConnection, reader: Any, until: float) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a reader. Raises the errors of `run_until`, and those of `gate.convert_arrow_error`."""
     import pyarrow as pa
 
     while True:
@@ -307,6 +308,10 @@ def _convert_columns(table: pa.Table, types: list[str]) -> pa.Table:
 
 
 def _representable_numbers(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray | pa.Array:
+    """Return a column of large numbers as int64 if all fit, otherwise as text; decimal fractions become float64.
+
+    A column whose digits DuckDB has lost is returned unchanged.
+    """
     import pyarrow as pa
 
     values = column.to_pylist()

@@ -314,6 +314,7 @@ class QueryEngine:
         self._empty()
 
     def _kind_rows(self) -> list[views.KindRow]:
+        """Return the recorded kinds, sorted by name and version. Kinds with an unreadable row are left out."""
         from sqlalchemy import select
 
         from chessreg.registry.tables import KindRecord as Kind

@@ -112,6 +112,7 @@ def _check_known(wanted: tuple[str, ...], known: list[str], noun: str, hint: str
 
 
 def _read_distinct_values(database: Database, word: str) -> list[str]:
+    """Return the different current values of an annotation word."""
     from sqlalchemy import select
 
     from chessreg.registry.names import CURRENT_ANNOTATIONS

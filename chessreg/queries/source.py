@@ -220,6 +220,7 @@ class RegistryReader:
             yield pa.RecordBatchReader.from_batches(reader.schema, iterate_valid_batches())
 
     def _answer(self, sql: str, stop: threading.Event | None = None) -> pa.Table:
+        """Return the rows of a SELECT as one table. Raises StoppedError if `stop` is set meanwhile."""
         import pyarrow as pa
 
         with self._batches(sql) as reader:
@@ -232,6 +233,7 @@ class RegistryReader:
 
     @contextmanager
     def _batches(self, sql: str) -> Iterator[pa.RecordBatchReader]:
+        """Open a reader of the rows of a SELECT in batches; it is closed when the block ends."""
         import adbc_driver_manager as adbc
         import pyarrow as pa
 

@@ -477,7 +477,10 @@ def _compute_difference_interval(pairs: Clusters, resamples: np.ndarray) -> tupl
 
 
 def _compute_interval(clusters: Clusters, resamples: np.ndarray) -> tuple[float | None, float | None]:
-    """Return the ends of an interval, None for a single cluster, which shows no variation between clusters."""
+    """Return the ends of the interval of a statistic's `resamples`, float64 [resamples].
+
+    None for a single cluster, which shows no variation between clusters.
+    """
     return _central_interval(resamples) if clusters.number > 1 else (None, None)
 
 

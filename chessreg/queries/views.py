@@ -328,6 +328,9 @@ def list_extra_columns(schema: Mapping[str, Any]) -> dict[str, ExtraType]:
 
 
 def _build_result_view(kind: str, table: str, fields: Mapping[str, ExtraType], extras: Mapping[str, ExtraType]) -> str:
+    """Return the SELECT of the view of a kind's rows in one table: columns, run columns, then `fields` with their
+    types.
+    """
     columns = [name for name in list_table_columns(table) if name != DETAIL]
     parts = [f'f."{name}"' for name in columns]
     parts += [f'r."{name}" AS "{name}"' for name in RUN_COLUMNS if name not in columns]

@@ -147,10 +147,10 @@ class Database:
                 yield rehearsal
             return
         with self._open_writing_session() as session:
-            before = _change_marker(session)
+            before = _read_change_marker(session)
             yield session
             session.flush()
-            if _change_marker(session) != before:
+            if _read_change_marker(session) != before:
                 _increment_data_version(session)
             session.commit()
 
@@ -279,7 +279,7 @@ class Database:
             self._pid = os.getpid()
 
 
-def _change_marker(session: Session) -> object:
+def _read_change_marker(session: Session) -> object:
     """Begin the transaction and return a value that changes once the transaction has modified a row."""
     if session.get_bind().dialect.name == "sqlite":
         return session.connection().connection.total_changes

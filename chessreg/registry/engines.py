@@ -250,6 +250,7 @@ def make_sqlalchemy_url(place: RegistryPlace) -> URL:
 def _create_sqlite_engine(
     place: RegistryPlace, connect: Callable[[], sqlite.Connection], begin: str, pool: type[Pool] | None = None
 ) -> Engine:
+    """Return a SQLAlchemy engine with connections from `connect`, whose transactions start with `BEGIN begin`."""
     engine = create_engine(
         make_sqlalchemy_url(place), module=sqlite.dbapi, creator=connect, json_serializer=encode_json, poolclass=pool
     )

@@ -34,6 +34,10 @@ def format_canonical_json(value: Any) -> str:
 
 
 def _to_json_value(value: Any, where: str) -> Any:
+    """Return `value` as the JSON value that canonical texts are made of; `where` names it in errors.
+
+    Whole floats become integers. Raises BadInputError for a value without a canonical form, such as NaN.
+    """
     if isinstance(value, enum.Enum):
         return _to_json_value(value.value, where)
     if isinstance(value, str):

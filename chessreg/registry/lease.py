@@ -43,11 +43,11 @@ class Lease:
         with self._guard:
             if self._pid == os.getpid():
                 if not _is_this_process(self.read_holder() or {}):
-                    self._take()
+                    self._take_over()
                 return
             key = os.getpid(), self.file
             if not self._users.get(key):
-                self._take()
+                self._take_over()
             self._users[key] = self._users.get(key, 0) + 1
             self._pid = os.getpid()
 
@@ -73,7 +73,10 @@ class Lease:
             return {"host": "?", "pid": 0, "since": "?"}
         return record
 
-    def _take(self) -> None:
+    def _take_over(self) -> None:
+        """Take the lease, also from a holder whose process has ended. Raises RegistryError while another process holds
+        it.
+        """
         with self._lock_takeover():
             holder = self.read_holder()
             if holder and _is_gone(holder):

@@ -227,6 +227,7 @@ def _create_registry(engine: Engine, place: RegistryPlace) -> None:
 
 
 def _run_migrations(engine: Engine, place: RegistryPlace, saved_copy: Path | None) -> None:
+    """Upgrade the schema to the newest revision. Raises SchemaError that names `saved_copy` if a migration fails."""
     from alembic import command
 
     settings = make_alembic_config(place)

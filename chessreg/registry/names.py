@@ -370,6 +370,7 @@ def _find_by_id(session: Session, table: Any, reference: str) -> list[UUID]:
 
 
 def _find_by_digest(session: Session, table: Any, reference: str) -> list[UUID]:
+    """Return at most ten ids per digest column whose digest begins with `reference` (6 to 64 hex digits)."""
     lowercase = reference.lower().removeprefix("sha256:")
     if not re.fullmatch(r"[0-9a-f]{6,64}", lowercase):
         return []

@@ -110,6 +110,10 @@ def resolve_store_path(path: str | Path | None, registry: RegistryPlace) -> Path
 
 
 def _make_file_place(path: Path) -> RegistryPlace:
+    """Return the place of the registry file that `path` names: a file, a folder with one, or a project folder.
+
+    Raises BadInputError if the path is too long for SQLite.
+    """
     path = get_recordable_path(expand_path(path).absolute())
     if path.is_dir() or not (path.suffix or path.exists()):
         project_file = path / PROJECT_FOLDER / REGISTRY_FILE

@@ -104,6 +104,10 @@ class RunAttempt:
             return self._run_to_end(on_begun)
 
     def _run_to_end(self, on_begun: Callable[[], None]) -> bool:
+        """Process the units and record how the attempt ended. Return whether it was interrupted.
+
+        Raises the error of a failed attempt after recording it. `on_begun` is called once the attempt is registered.
+        """
         state, cause, message, code = "finished", "finished", None, 0
         heartbeat = Heartbeat(self.task, self.ingester.request_ingest if self.ingester is not None else lambda: None)
         with stop_on_signals(self.task) as hold_signals:

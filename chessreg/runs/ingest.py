@@ -376,7 +376,7 @@ def insert_missing(session: Session, table: Table, rows: list[dict[str, Any]]) -
         place = tuple(row.get(name) for name in key)
         if (
             place in seen_keys
-            or session.execute(select(*table.primary_key).where(*key_conditions(table, key, row))).first()
+            or session.execute(select(*table.primary_key).where(*build_key_conditions(table, key, row))).first()
         ):
             continue
         seen_keys.add(place)
@@ -384,7 +384,7 @@ def insert_missing(session: Session, table: Table, rows: list[dict[str, Any]]) -
     insert_rows(session, table, fresh_rows)
 
 
-def key_conditions(table: Table, key: list[str], row: dict[str, Any]) -> list[Any]:
+def build_key_conditions(table: Table, key: list[str], row: dict[str, Any]) -> list[Any]:
     """Return the SQL conditions that a table's key equals that of `row`."""
     return [table.c[name] == row.get(name) for name in key]
 
@@ -397,7 +397,7 @@ def compare_rows(session: Session, table: Table, rows: list[dict[str, Any]], rep
     key = [column.name for column in table.primary_key]
     stored_texts = read_conflict_texts(session, table.name, {row["run_id"] for row in rows}) if rows else set()
     for row in rows:
-        stored_row = session.execute(select(table).where(*key_conditions(table, key, row))).mappings().first()
+        stored_row = session.execute(select(table).where(*build_key_conditions(table, key, row))).mappings().first()
         stored_values = None if stored_row is None else crop_model_texts(table, dict(stored_row))
         content = row.keys() - {"attempt_id", "seconds"}
         if stored_values is not None and all(stored_values[name] == row[name] for name in content):

@@ -239,7 +239,7 @@ class Inputs:
 
             what = f"{field} of run {run_id.hex[-6:]}" if run_id else f"{field} {digest[:8]}"
             transfer.pull_items(self.database, self.store, [transfer.TransferItem(digest, what, 0, array)])
-        path = self.store.array(array) if array is not None else self.store.path(digest)
+        path = self.store.get_array_path(array) if array is not None else self.store.path(digest)
         if array is None:  # chunks of arrays are verified when read
             verify_once(self.store, digest)
         located_input = LocatedInput(reference, digest, path, run_id)

@@ -80,7 +80,8 @@ class Settings(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _is_sensible(cls, value: Any, info: ValidationInfo) -> Any:
+    def _require_bounds(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse values outside the bounds of their field, extreme numbers, and an empty list where one is required."""
         refuse_extremes(value)
         field = cls.model_fields[str(info.field_name)]
         if value == () and field.is_required():
@@ -285,6 +286,7 @@ def list_visible_settings(model: Any, value: str | None) -> tuple[SettingField, 
 
 @cache
 def _describe_class(model: type[BaseModel], prefix: str = "") -> tuple[SettingField, ...]:
+    """Return the settings of a class in order; those of nested classes have a dotted name."""
     settings: list[SettingField] = []
     for name, field in model.model_fields.items():
         kind = strip_annotation(field.annotation)

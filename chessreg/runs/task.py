@@ -165,6 +165,7 @@ class Task(Generic[S, Options]):
         self._held[unit].append((table, crop_model_texts(Base.metadata.tables[table], row)))
 
     def _require_columns(self, table: str, row: dict[str, Any]) -> None:
+        """Raise ChessregError if a row has a column that `table` lacks, or lacks one that `table` requires."""
         columns = Base.metadata.tables[table].c
         for name in row.keys() - set(columns.keys()):
             suggestions = get_close_matches(name, columns.keys(), 1)
@@ -215,6 +216,7 @@ class Task(Generic[S, Options]):
         self.progress(max(self.fraction, self.units_done / max(len(self.units), 1)), "")
 
     def _require_rows(self, units: Iterable[int]) -> None:
+        """Raise ChessregError if the rows of these units repeat a key or do not fit their table."""
         for unit in units:
             results = sorted((pair for pair in self._held.get(unit, ()) if pair[0] in self.kind.tables), key=TABLE_NAME)
             for name, pairs in groupby(results, TABLE_NAME):

@@ -53,7 +53,7 @@ class TransferItem:
 
     def path(self, store: Store) -> Path:
         """Return the path of the item in this store. It need not exist."""
-        return store.array(self.array) if self.array is not None else store.path(self.digest)
+        return store.get_array_path(self.array) if self.array is not None else store.path(self.digest)
 
 
 @dataclass

@@ -182,6 +182,7 @@ def is_remembered_place(url: str) -> bool:
 
 
 def get_places_folder() -> Path:
+    """Return the folder that notes the buckets that the user has named."""
     return trust_folder().with_name("places")
 
 

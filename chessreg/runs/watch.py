@@ -126,11 +126,14 @@ class Watcher:
         return overdue_attempts
 
     def forget(self) -> None:
-        """Discard all stored promises."""
+        """Discard the noted check-in times of attempts on other hosts."""
         with suppress(OSError):
             self.file.unlink(missing_ok=True)
 
     def _read_notes(self) -> dict[str, tuple[str, float]]:
+        """Return attempt → (promised check-in, time at which this machine first saw it), noted since the machine
+        started.
+        """
         try:
             notes = read_json(self.file)
             if notes["boot"] != read_boot_id():

@@ -50,6 +50,7 @@ def _read_by_ids(session: Session, table: Any, column: Any, ids: set[UUID]) -> l
 def _make_row(
     session: Session, job: Job, run: tables.Run | None, attempt: tables.Attempt | None, name: str | None
 ) -> Row:
+    """Return a job as a row: its place, state, progress, remaining time and executor."""
     reduces = job.detail.get("reduces", False)
     every = run.units if run else job.detail.get("units")
     job_units = select_shard_units(every - reduces, every, job.shard, job.shards) if every else range(0)

@@ -402,7 +402,7 @@ def log_line(text: str) -> None:
 
 
 def main(root: Path, idle: float = IDLE_TIMEOUT_S) -> int:
-    """Run as the supervisor of this host and store, unless another process is."""
+    """Run as the supervisor of this host and store, unless another process is. Return the exit status."""
     from store import Store
     from store.files import keep_private
 

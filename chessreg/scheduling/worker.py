@@ -48,7 +48,10 @@ def main(path: Path) -> int:
 
 
 def run_under_torchrun(path: Path) -> int:
-    """Execute the attempt as rank 0 of the processes that torchrun started, or follow rank 0 as another of them."""
+    """Execute the attempt as rank 0 of the processes that torchrun started, or follow rank 0.
+
+    Return the exit status.
+    """
     from chessreg.models.ranks import follow_torchrun_group, release_torchrun_group
 
     if os.environ["RANK"] == "0":
@@ -78,7 +81,9 @@ def run_alone(path: Path) -> int:
 
 
 def run_try(path: Path) -> int:
-    """Execute the attempt while the lock is held. Raises OSError if its files cannot be written."""
+    """Execute the attempt while the lock is held, and return its exit status. Raises OSError if its files cannot be
+    written.
+    """
     folder, order, process = path.parent, json.loads(path.read_text(encoding="utf-8")), get_this_process().record()
     write_log(
         f"== try {order['try']} of {order['title']} on {process['host']}, process {process['pid']}, {process['since']}"

@@ -240,7 +240,7 @@ def test_the_metadata_of_an_array_is_of_its_digest(shared, ours):
         with pytest.raises(StoreError):
             place.get_array(ours.store, wrong)
         with pytest.raises(StoreError):
-            ours.store.array(wrong)
+            ours.store.get_array_path(wrong)
 
 
 URIS = (

@@ -225,7 +225,7 @@ def fail_after(read: Callable[[RemoteFile, int, int], bytes], calls: int) -> Cal
 
     def read_or_fail(self: RemoteFile, start: int, stop: int) -> bytes:
         if next(done, None) is None:
-            self._raise(RuntimeError("connection reset"))
+            self._raise_read_error(RuntimeError("connection reset"))
         return read(self, start, stop)
 
     return read_or_fail

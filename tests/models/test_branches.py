@@ -55,11 +55,13 @@ def test_branches_of_a_game_equal_rows_of_their_own(game_loss: float) -> None:
         start = data.offsets[data.games[row]]
         mine = range(data.first[row], data.first[row + 1])
         for branch in mine:
-            prompt = data.tokens[start : start + data.seen[branch]].tolist()
-            ids = torch.tensor([prompt + data.answers[data.begin[branch] : data.end[branch]].tolist()]).long()
+            prompt = data.tokens[start : start + data.prefix_lengths[branch]].tolist()
+            ids = torch.tensor(
+                [prompt + data.answers[data.answer_begins[branch] : data.answer_ends[branch]].tolist()]
+            ).long()
             logits = model(ids[:, :-1])[0, len(prompt) - 1 :]
             alone = alone + F.cross_entropy(logits, ids[0, len(prompt) :], reduction="sum")
-        game = torch.from_numpy(data.tokens[start : start + data.seen[mine[-1]]].astype(np.int64))[None]
+        game = torch.from_numpy(data.tokens[start : start + data.prefix_lengths[mine[-1]]].astype(np.int64))[None]
         alone = alone + game_loss * F.cross_entropy(model(game[:, :-1])[0], game[0, 1:], reduction="sum")
     torch.testing.assert_close(together, alone, atol=0, rtol=1e-5)
     for one, other in zip(ours, torch.autograd.grad(alone, list(model.parameters())), strict=True):
@@ -112,9 +114,9 @@ def test_a_move_counts_as_found_where_every_token_is_the_most_probable() -> None
     for row, first in enumerate(data.first[:-1]):
         start = data.offsets[data.games[row]]
         for branch in range(first, data.first[row + 1]):
-            written = data.tokens[start : start + data.seen[branch]].tolist()
-            answer = data.answers[data.begin[branch] : data.end[branch]].tolist()
+            written = data.tokens[start : start + data.prefix_lengths[branch]].tolist()
+            answer = data.answers[data.answer_begins[branch] : data.answer_ends[branch]].tolist()
             for _ in answer:  # as it is decoded
                 written.append(int(model(torch.tensor([written]))[0, -1].argmax()))
             found += written[-len(answer) :] == answer
-    assert right == found / len(data.seen)
+    assert right == found / len(data.prefix_lengths)

@@ -33,7 +33,7 @@ class ForkingExecutor(LocalExecutor):
         self.slots.cores = 4  # also on a machine with one
         self._forks: dict[str, BaseProcess] = {}
 
-    def _start(self, work: Submission, slot: ResourceSlot) -> str:
+    def _start_process(self, work: Submission, slot: ResourceSlot) -> str:
         work.folder.mkdir(parents=True, exist_ok=True)
         env = {**os.environ, **work.env, **slot.env}
         fork = FORKED.Process(target=do, args=(work.folder, work.cwd, env, work.log))

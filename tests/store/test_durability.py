@@ -100,7 +100,7 @@ def copied_array(store: Store) -> Path:
     other = Store.create(store.root.parent / "other")
     name = array(other).name
     FolderPlace(other).get_array(store, name)
-    return store.array(name)
+    return store.get_array_path(name)
 
 
 @pytest.mark.parametrize("make", [fragment, taken_in, set_aside, adopted, artifact, array, copied_array])

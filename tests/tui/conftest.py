@@ -306,7 +306,9 @@ class Driver:
         from tui.widgets.table import PageTable
 
         table = self.screen.query_one(PageTable)
-        rows = [n for n in range(table.count) if word in " ".join(c.of(table.row(n) or {}) for c in table.columns)]
+        rows = [
+            n for n in range(table.count) if word in " ".join(c.format_cell(table.row(n) or {}) for c in table.columns)
+        ]
         assert rows, f"no row with {word!r}:\n{self.text}"
         table.move(rows[0])
         await settled(self.pilot)

@@ -39,7 +39,10 @@ def find_cut_cells(table: PageTable) -> Iterator[str]:
         elif drawn(lines[0], left, right) != column.heading.strip():
             yield f"heading {column.heading!r} is {drawn(lines[0], left, right)!r}"
         for y, row in enumerate(rows, 1):
-            whole, part = " ".join(column.of(row).split()), " ".join(drawn(lines[y], left, min(right, seen)).split())
+            whole, part = (
+                " ".join(column.format_cell(row).split()),
+                " ".join(drawn(lines[y], left, min(right, seen)).split()),
+            )
             cut = part != whole and (part or right <= seen - 2 * marked)
             if cut and ("…" not in part or column.right or column.whole):
                 yield f"{column.heading!r} of row {y}: {part!r} of {whole!r}"

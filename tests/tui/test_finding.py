@@ -115,7 +115,7 @@ def agree(pages: Pages, columns: Any, text: str, sort: str = "", descending: boo
     assert len(rows) == found.count == wanted.count
     if sort:
         column = next(column for column in columns if column.field == sort)
-        assert [column.of(row) for row in rows] == [column.of(row) for row in wanted.rows]
+        assert [column.format_cell(row) for row in rows] == [column.format_cell(row) for row in wanted.rows]
         assert sorted(map(repr, rows)) == sorted(map(repr, wanted.rows))
     else:
         assert rows == wanted.rows

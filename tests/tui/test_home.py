@@ -150,7 +150,7 @@ async def test_a_job_that_failed_before_its_attempt_is_told(drive, tmp_path: Pat
 def texts(grid: tuple[Any, Any]) -> list[str]:
     """The lines of a grid of machines, with a blank between cells."""
     columns, lines = grid
-    return [" ".join(filter(None, (column.of(line) for column in columns))) for line in lines]
+    return [" ".join(filter(None, (column.format_cell(line) for column in columns))) for line in lines]
 
 
 def test_a_gpu_has_its_line_with_load_memory_and_job() -> None:

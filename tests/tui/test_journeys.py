@@ -136,7 +136,7 @@ async def test_a_run_opens_on_its_answer_and_a_line_of_it_leads_to_the_rows_behi
         name = "legal_modified" if answer["measure"].startswith("legal on") else "mass_modified"
         column = next(column for column in driver.screen.query_one(PageTable).columns if column.field == name)
         assert column.heading.removesuffix(" %") in driver.lines[2], "as in the headline"
-        assert column.of(row) == show.format_measured_value(answer).replace(" %", ""), "as in the headline"
+        assert column.format_cell(row) == show.format_measured_value(answer).replace(" %", ""), "as in the headline"
         assert show.format_measured_value(answer) in driver.lines[2]
         await driver.press("enter")
         trials = "trial JOIN runs USING (run_id) WHERE runs.run = 'edits' AND condition = 'edit'"

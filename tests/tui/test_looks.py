@@ -150,7 +150,7 @@ async def test_nothing_is_cut_without_a_mark(width: int) -> None:
             for row, line in zip(ROWS, lines, strict=True):
                 rest, gone = line, []
                 for column in table.shown_columns:
-                    text = column.of(row)
+                    text = column.format_cell(row)
                     rest, there = rest.replace(text, "", 1), text in rest
                     gone += [] if there else [column]
                 cut = [word for word in rest.split("  ") if word.strip("›●« ")]

@@ -188,7 +188,7 @@ async def test_sql_is_completed_asked_and_leads_to_the_board(drive: Any, session
             assert table.row(n)["plies"] == row["plies"]
         assert f"{len(result)} rows" in driver.text
         assert [column.heading for column in table.columns[1:4]] == ["run_id", "unit", "plies"], "all that was selected"
-        assert table.columns[1].of(table.row(0)) == result.rows[0]["run_id"]
+        assert table.columns[1].format_cell(table.row(0)) == result.rows[0]["run_id"]
         await driver.press("enter")
         assert isinstance(driver.screen, BoardScreen)
         assert str(driver.screen.boards.row["run_id"]).replace("-", "") == result.rows[0]["run_id"]

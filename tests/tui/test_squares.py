@@ -180,7 +180,7 @@ def test_a_kinds_extra_columns_follow_those_of_the_result_table() -> None:
              "move": "e2e4", "checks": True, "run_id": 1, "attempt_id": 2}]  # fmt: skip
     assert [column.field for column in make_result_columns("score", rows)][-2:] == ["move", "checks"]
     assert make_result_columns("score", rows, with_run=True)[0].field == "run"
-    assert make_result_columns("score", rows)[6].of(rows[0]) == "100.0 %"
+    assert make_result_columns("score", rows)[6].format_cell(rows[0]) == "100.0 %"
 
 
 def test_zeros_are_not_printed_and_a_wrong_square_says_what_is_read_instead() -> None:

@@ -96,8 +96,11 @@ class DatasetPages:
         ]
 
     def narrow(self, view: View) -> Pages:
-        """Filter and sort. Only the needed columns are read. A word without a column skips the move texts, which are
-        slow to search; `moves:` searches them."""
+        """Return the rows that match `view`, in its order. Only the needed columns are read.
+
+        A word without a column skips the move texts, which are slow to search; `moves:` searches them. Raises an error
+        for an unknown column.
+        """
         for term in view.terms:
             if term.field:
                 view.find_fields(term.field)  # an unknown one is refused before anything is read
@@ -148,6 +151,7 @@ class ColumnReader:
         return self._read[field]
 
     def _read_column(self, field: str, pa: Any) -> Any:
+        """Return a column as an Arrow array, or None if it is not in the dataset. `pa` is the module pyarrow."""
         games = self.games
         if field == "unit":
             return pa.array(np.arange(self.rows.start, self.rows.stop))

@@ -285,6 +285,10 @@ class Form:
         result: FormCheck,
         base: dict[str, Any] | None = None,
     ) -> Any:
+        """Return the settings of `model` with these values, or None after adding their errors to `result`.
+
+        `prefix` precedes the names of the values in `result`, and `base` are the values of a preset.
+        """
         try:
             return make_settings(model, nest_settings(values), base or {})
         except ValidationError as error:

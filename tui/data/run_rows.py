@@ -80,6 +80,7 @@ class SortedIds(Sequence[str]):
         return ids[start - first * self.CHUNK : stop - first * self.CHUNK]
 
     def _read_chunk(self, number: int) -> Sequence[str]:
+        """Return the ids of a chunk in sort order, read from the nearer end of the table."""
         if number not in self._chunks:
             before = number * self.CHUNK
             size = min(self.CHUNK, self._count - before)

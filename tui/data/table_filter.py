@@ -143,7 +143,7 @@ def is_row_match(row: Mapping[str, Any], view: View) -> bool:
 
 def is_cell_match(column: TableColumn, row: Mapping[str, Any], term: Term) -> bool:
     """Return whether the cell of a row matches a term: a number by its value, any other by its text."""
-    value, text = row.get(column.field), column.of(row)
+    value, text = row.get(column.field), column.format_cell(row)
     if isinstance(value, (bool, int, float)):
         matches = (
             column.text is not None and term.sign in ":=" and COMPARISONS[term.sign](text.lower(), term.value.lower())
@@ -183,7 +183,7 @@ def sort_rows(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str
         return list(rows)
 
     def make_key(row: Mapping[str, Any]) -> tuple[int, float, str]:
-        value, text = row.get(column.field), column.of(row)
+        value, text = row.get(column.field), column.format_cell(row)
         number = parse_leading_number(value)
         if number is None and isinstance(value, datetime):
             number = value.timestamp()
@@ -191,8 +191,8 @@ def sort_rows(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str
             number = parse_leading_number(text)
         return (0, number, "") if number is not None else (1, 0.0, text.lower())
 
-    empty = [row for row in rows if not column.of(row)]
-    filled_rows = [row for row in rows if column.of(row)]
+    empty = [row for row in rows if not column.format_cell(row)]
+    filled_rows = [row for row in rows if column.format_cell(row)]
     return [*sorted(filled_rows, key=make_key, reverse=view.descending), *empty]
 
 

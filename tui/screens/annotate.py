@@ -63,6 +63,7 @@ class AnnotatingScreen(AppScreen):
         self._ask("Tag{}: (-TAG removes it)", self.get_selected_rows(), self._change_tag)
 
     def _change_tag(self, chosen_rows: ChosenRows, text: str, on_written: AfterWrite) -> None:
+        """Add the tag `text` to the rows; `-TAG` removes the tag."""
         tag = text.removeprefix("-")
         if text.startswith("-"):
             notice, do = f"no longer tagged {tag}", partial(remove_tag, tag=tag)

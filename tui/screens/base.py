@@ -488,7 +488,7 @@ def collect_row_fields(table: PageTable, row: Mapping[str, Any]) -> dict[str, An
 
     Cells `c0`, `c1`, … are named after their column headings. A value of the same name takes precedence.
     """
-    cells = {column.heading: column.of(row) for column in table.columns if column.field in row}
+    cells = {column.heading: column.format_cell(row) for column in table.columns if column.field in row}
     values = {name: value for name, value in row.items() if not (name[0] == "c" and name[1:].isdigit())}
     names = {name.replace("_", " ") for name in values}
     headed_cells = {heading: text for heading, text in cells.items() if heading not in names}

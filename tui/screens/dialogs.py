@@ -247,7 +247,7 @@ class PickerScreen(AppScreen):
     def on_page_table_inspected(self, event: PageTable.Inspected) -> None:
         from tui.screens.base import FieldsScreen
 
-        shown_texts = {column.heading or "description": column.of(event.row) for column in self.columns}
+        shown_texts = {column.heading or "description": column.format_cell(event.row) for column in self.columns}
         self.app.push_screen(FieldsScreen(shown_texts))
 
     def take(self, row: Mapping[str, Any]) -> None:

@@ -325,7 +325,7 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         columns, rows = make_gpu_grid(state.machines, state.going, self.history, width)
         if not self.has_class("-high") or width < WIDE_CELLS or len(rows) > max_lines:
             columns, rows = make_machine_table(state.machines, state.going, width)
-        columns = [column for column in columns if any(column.of(row) for row in rows)]
+        columns = [column for column in columns if any(column.format_cell(row) for row in rows)]
         max_lines = max(2, max_lines) if self.has_class("-high") else 4
         table.show(ListPages(rows), rows[:PAGE_ROWS], columns=columns, keep=True)
         table.styles.height = min(len(rows), max_lines) + 3

@@ -151,6 +151,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
 
     @work(group="log")
     async def _read_log(self, tail: LogTail) -> None:
+        """Append the new lines of the log. Clear it first if the file began again."""
         self._reading = True
         try:
             chunk = await self.ask("reading the log", lambda session: tail.read())

@@ -80,6 +80,7 @@ class JobActionsScreen(AppScreen):
             self.app.push_screen(Confirm(question), partial(self._cancel, row, True))
 
     def _cancel(self, row: Mapping[str, Any], whole: bool, yes: bool | None) -> None:
+        """Cancel the job of `row`, or with `whole` its launch, if the user answered yes."""
         from chessreg.scheduling import queue
 
         if yes:

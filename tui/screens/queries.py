@@ -155,9 +155,9 @@ class SqlEditor(VimEditor):
         self.asking: Callable[[], bool] = lambda: False  # whether a statement is running
 
     def on_mount(self) -> None:
-        self.watch(self.app, "theme", self.color)
+        self.watch(self.app, "theme", self.apply_theme_colors)
 
-    def color(self, name: str) -> None:
+    def apply_theme_colors(self, name: str) -> None:
         """Color SQL keywords and literals with the theme `name` of the app."""
         colors = self.app.get_css_variables()
         styles = {

@@ -74,7 +74,7 @@ def draw_summary(summary: Summary, width: int) -> Text:
     """
     rows = summary.rows[:MAX_ROWS]
     bars = summary.bars
-    columns = [column for column in summary.columns if any(column.of(row) for row in rows)]
+    columns = [column for column in summary.columns if any(column.format_cell(row) for row in rows)]
     main = [column for column in columns[1:] if bars is not None and column.field == bars.field]
     shown_columns = [*columns[:1], *main]
     reserve = MIN_BAR_CELLS + GAP_CELLS if bars is not None else 0
@@ -94,7 +94,7 @@ def draw_summary(summary: Summary, width: int) -> Text:
         join_cells([column.heading for column in shown_columns], shown_columns, widths), style="dim"
     )
     for row in rows:
-        line = join_cells([column.of(row) for column in shown_columns], shown_columns, widths)
+        line = join_cells([column.format_cell(row) for column in shown_columns], shown_columns, widths)
         text.append("\n").append(line, style="bold" if row.get("chosen") else "")
     if len(summary.rows) > len(rows):
         text.append(f"\n… {len(summary.rows) - len(rows):,} more", style="dim")
@@ -116,7 +116,9 @@ def join_cells(cells: list[str], columns: list[TableColumn], widths: list[int]) 
 
 def measure_preview(columns: list[TableColumn], rows: Sequence[Row]) -> int:
     """Return the cells that the columns need side by side."""
-    widest_cells = (max(cell_len(text) for text in (column.heading, *map(column.of, rows))) for column in columns)
+    widest_cells = (
+        max(cell_len(text) for text in (column.heading, *map(column.format_cell, rows))) for column in columns
+    )
     return sum(widest_cells) + GAP_CELLS * (len(columns) - 1)
 
 

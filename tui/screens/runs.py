@@ -220,12 +220,14 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
     def action_columns(self) -> None:
         table = self.query_one(PageTable)
         rows = [row for place in range(min(table.count, PAGE_ROWS)) if (row := table.row(place)) is not None]
-        self._choose(
+        self._open_chooser(
             sorted({name for row in rows for name in list_compared_setting_names(row["spec"])}),
             [row["id"] for row in rows],
         )
 
-    def _choose(self, names: list[str], ids: list[UUID]) -> None:
+    def _open_chooser(self, names: list[str], ids: list[UUID]) -> None:
+        """Open the dialog that selects columns: settings `names`, and the metrics of the runs `ids`."""
+
         async def open_chooser() -> None:
             metrics = await self.ask("reading the metrics", lambda session: list_metric_names(session, ids))
             screen = ColumnsScreen(self.columns, names, metrics or [])

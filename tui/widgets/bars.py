@@ -190,12 +190,13 @@ class KeyBar(Widget):
     def place_actions(self) -> list[tuple[int, int, Action]]:
         """Return (first cell, last cell + 1, action) for each action that fits. If not all fit and a table can be
         exported, those of FOOTER_LAST come last."""
-        placed_actions = self._place(self.actions)
+        placed_actions = self._place_actions(self.actions)
         if len(placed_actions) == len(self.actions) or not any(action.method == "export" for action in self.actions):
             return placed_actions
-        return self._place(sorted(self.actions, key=lambda action: action.method in FOOTER_LAST))
+        return self._place_actions(sorted(self.actions, key=lambda action: action.method in FOOTER_LAST))
 
-    def _place(self, actions: Iterable[Action]) -> list[tuple[int, int, Action]]:
+    def _place_actions(self, actions: Iterable[Action]) -> list[tuple[int, int, Action]]:
+        """Return (first cell, end cell, action) for the actions that fit into the width."""
         at, placed_actions = 1, []
         for action in actions:
             action_cells = cell_len(action.shown_key) + 1 + cell_len(action.short)

@@ -145,6 +145,7 @@ class LogView(ScrollView, can_focus=True):
         self._show_hit()
 
     def _show_hit(self) -> None:
+        """Scroll to the current search hit if it is out of sight."""
         if 0 <= self.hit < len(self.hits):
             line = self.hits[self.hit]
             top, tall = self.scroll_offset.y, self.size.height

@@ -230,7 +230,7 @@ class PageTable(ScrollView, can_focus=True):
     def reorder(self, columns: Sequence[TableColumn]) -> None:
         """Show the same columns in another order."""
         self.columns = tuple(columns)
-        self._fit()
+        self._fit_columns()
         self.refresh()
 
     @property
@@ -308,6 +308,10 @@ class PageTable(ScrollView, can_focus=True):
         number: int,
         fit: bool,
     ) -> None:
+        """Show the pages of `source`; `first` is the page `number`, if it is read already.
+
+        With `keep`, the cursor stays on its row. With `fit`, the column widths are computed again.
+        """
         held_id = self._get_id_at(self.cursor) if self._held is None else self._held
         self._held = held_id if keep else None
         self._source, self.loaded = source, True
@@ -320,7 +324,7 @@ class PageTable(ScrollView, can_focus=True):
         if first is not None:
             self._add_page(number, first)
         if fit or not keep or not any(self._widths):
-            self._fit()
+            self._fit_columns()
         self._resize_virtual()
         self._write_title()
         self.set_reactive(PageTable.cursor, min(self.cursor, max(0, source.count - 1)) if keep else 0)
@@ -390,7 +394,7 @@ class PageTable(ScrollView, can_focus=True):
             self._pages.popitem(last=False)
         self._restore_cursor_row()
         if len(self._pages) == 1 or self._has_wider_numbers(rows) or self._varied & self._folded.keys():
-            self._fit()
+            self._fit_columns()
         self._write_title()
         self.refresh()
 
@@ -400,8 +404,8 @@ class PageTable(ScrollView, can_focus=True):
         for column in self.columns if rows else ():
             if column.field in self._varied:
                 continue
-            text = self._constant.setdefault(column.field, column.of(rows[0]))
-            other = next((row for row in rows if column.of(row) != text), None)
+            text = self._constant.setdefault(column.field, column.format_cell(rows[0]))
+            other = next((row for row in rows if column.format_cell(row) != text), None)
             if other is not None:
                 self._varied.add(column.field)
                 if len(self._read) > 1:
@@ -433,7 +437,8 @@ class PageTable(ScrollView, can_focus=True):
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
-    def _fit(self) -> None:
+    def _fit_columns(self) -> None:
+        """Compute the column widths from the rows read so far, and draw interval bars if there is space for them."""
         rows = [*next(iter(self._pages.values()), ()), *self._longest.values()]
         self._bar = None
         self._fold(rows)
@@ -476,8 +481,8 @@ class PageTable(ScrollView, can_focus=True):
         wider = False
         for column, column_width in zip(self.shown_columns, self._widths, strict=True):
             if (column.right or column.whole) and rows:
-                longest_row = max(rows, key=lambda row, column=column: cell_len(column.of(row)))  # type: ignore[misc]
-                if min(column.widest, cell_len(column.of(longest_row))) > column_width:
+                longest_row = max(rows, key=lambda row, column=column: cell_len(column.format_cell(row)))  # type: ignore[misc]
+                if min(column.widest, cell_len(column.format_cell(longest_row))) > column_width:
                     self._longest[column.field], wider = longest_row, True
         return wider
 
@@ -502,7 +507,7 @@ class PageTable(ScrollView, can_focus=True):
             self.focus()
 
     def on_resize(self, event: events.Resize) -> None:
-        self._fit()
+        self._fit_columns()
         self._write_title()
         self.scroll_to_cursor()
 
@@ -547,7 +552,7 @@ class PageTable(ScrollView, can_focus=True):
 
     def _split_cell(self, column: TableColumn, row: Mapping[str, Any], style: Style) -> list[tuple[str, Style]]:
         """Return a cell as texts with styles. The interval or the explanation after a value is muted."""
-        text, tone = column.of(row), column.choose_tone(row)
+        text, tone = column.format_cell(row), column.choose_tone(row)
         value, bracket, interval = text.partition(column.split) if column.role == "value" else (text, "", "")
         parts = [(value, style + self._make_tone_style(tone))]
         return [*parts, (bracket + interval, style + self._make_tone_style("detail"))] if interval else parts

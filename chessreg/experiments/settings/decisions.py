@@ -91,7 +91,7 @@ class Decisions:
         The four arrays are: all ids; int64 [games + 1], the start of each game in them; int64 [n], the number of tokens
         of its game that each decision reads; int64 [n], its game. Raises BadInputError if the games are unknown.
         """
-        rows, item = np.unique(self._game, return_inverse=True)
+        rows, item = np.unique(self._require_game_rows, return_inverse=True)
         assert self.games is not None
         assert self.ply is not None
         ids, lengths, prompt_lengths = [], [np.zeros(1, np.int64)], np.zeros(len(self), np.int64)
@@ -110,7 +110,7 @@ class Decisions:
         return np.concatenate(ids), np.cumsum(np.concatenate(lengths)), prompt_lengths, item
 
     @property
-    def _game(self) -> np.ndarray:
+    def _require_game_rows(self) -> np.ndarray:
         if self.game is None:
             raise BadInputError(
                 "a model of games reads the game before a position, and these games are unknown",

@@ -218,6 +218,7 @@ def explain_unknown_parent(inputs: Inputs, checkpoint: tables.Checkpoint) -> str
 def _count_overlap(
     training_items: TrainingItems, evaluated_games: EvaluatedGames, on_progress: Callable[[float, str], None] | None
 ) -> TrainingOverlap:
+    """Return how many of `evaluated_games`, their openings and their positions occur in `training_items`."""
     sets = [HashSet(evaluated_games.games), HashSet(evaluated_games.openings), HashSet(evaluated_games.positions)]
     seen_masks = [np.zeros(len(s), bool) for s in sets]
     total, done_items = sum(len(places) for _, places in training_items), 0

@@ -91,7 +91,7 @@ def build_contrast_origin(spec: Contrast, source: str, games: ClassedGames) -> V
 @MAKERS.named("contrastive")
 @MAKERS.named("contrastive-uncached")
 def make_contrastive(task: Task[Contrast, VectorOptions], layers: list[int]) -> DirectionSource:
-    """Make contrasts of games of strong and weak players."""
+    """Return the origin and the directions of contrasts between games of strong and weak players."""
     games = gather_games(task.spec, task.inputs)
     origin = build_contrast_origin(task.spec, "contrastive", games)
     return origin, iterate_contrasts(task, task.spec, games, games.classes, layers)
@@ -178,7 +178,7 @@ def mask_cached_sites(encoded_games: EncodedGames, games: ClassedGames, spec: Co
 @MAKERS.named("cascade")
 @MAKERS.named("cascade-uncached")
 def make_cascade(task: Task[Cascade, VectorOptions], layers: list[int]) -> DirectionSource:
-    """Make contrasts, each with the vectors of the earlier layers added."""
+    """Return the origin and the directions of contrasts, each computed with the vectors of the earlier layers added."""
     games = gather_games(task.spec, task.inputs)
     origin = build_contrast_origin(task.spec, "cascade", games)
     origin.detail["cascade_scale"] = task.spec.cascade_scale

@@ -96,6 +96,10 @@ def _compute_result_score(color: chess.Color, result: str) -> float:
 
 
 def _score_paper(color: chess.Color, result: str, cp: int | None) -> float | None:
+    """Return the score of an unfinished game (`*`) by its evaluation in centipawns for White: 1, 0.5 or 0.
+
+    A finished game keeps its result. None if there is no evaluation.
+    """
     if result != "*":
         return _compute_result_score(color, result)
     if cp is None:
@@ -105,6 +109,7 @@ def _score_paper(color: chess.Color, result: str, cp: int | None) -> float | Non
 
 
 def _score_author_2024(color: chess.Color, result: str, cp: int | None) -> float | None:
+    """Return the score as in the published evaluation code of 2024, in which some draws are None and leave the mean."""
     if result == "1/2-1/2":
         return None  # pd.to_numeric turned the string "1/2" into NaN, so the game left the mean
     if result != "*":

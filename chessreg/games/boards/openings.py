@@ -349,6 +349,10 @@ def _make_opening(number: int, board: chess.Board, sans: list[str]) -> Opening:
 
 @SOURCES.named("book")
 def _make_book(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
+    """Return the openings with these numbers from the book file `argument`, in an order drawn from `seed`.
+
+    Every line is used once before any is repeated. Raises BadInputError without a file.
+    """
     if not argument:
         raise BadInputError("the opening source book needs a file", "for example book:openings.tsv")
     book = Book.read(argument)

@@ -73,14 +73,15 @@ class BlockPool:
         pending: deque[Future[BlockRows]] = deque()
         for block in blocks:
             if len(self._processes) < self.processes:
-                self._start()
+                self._start_process()
             pending.append(self._threads.submit(self._read_in_process, block))
             if len(pending) > self.processes + 1:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
 
-    def _start(self) -> None:
+    def _start_process(self) -> None:
+        """Start one more process, which accepts blocks once it is prepared."""
         process = subprocess.Popen(
             build_python_command(__name__),
             env=build_child_environment(),
@@ -89,9 +90,10 @@ class BlockPool:
             start_new_session=True,
         )
         self._processes.append(process)
-        self._threads.submit(self._prepare, process)
+        self._threads.submit(self._send_reader, process)
 
-    def _prepare(self, process: subprocess.Popen[bytes]) -> None:
+    def _send_reader(self, process: subprocess.Popen[bytes]) -> None:
+        """Send the reader to a new process, then offer the process for blocks."""
         try:
             with suppress(BrokenPipeError):  # the first block reports a process that ended
                 _send(process, self.reader)
@@ -99,6 +101,10 @@ class BlockPool:
             self._idle_processes.put(process)
 
     def _read_in_process(self, block: SourceBlock) -> BlockRows:
+        """Return the games of a block, read by an idle process.
+
+        Raises the process's BadInputError, and ChessregError if it was killed.
+        """
         process = self._idle_processes.get()
         try:
             _send(process, block)

@@ -225,6 +225,7 @@ def _make_broken_error(source: GameSource, reason: str) -> BadInputError:
 
 
 def _make_no_game_error(source: GameSource, games: int, tally: Tally, before: dict[str, int]) -> BadInputError:
+    """Return the error for a source without a legal game. `tally` minus `before` are the counts of this source."""
     new_rejects = {k: n - before.get(k, 0) for k, n in tally.rejected.items() if n > before.get(k, 0)}
     reject_text = (
         ", ".join(f"{number} {reason}" for reason, number in new_rejects.items()) or "nothing but skipped games"

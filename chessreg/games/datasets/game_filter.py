@@ -107,6 +107,7 @@ class GameFilter:
         )
 
     def _reject_by_time_control(self, tags: Mapping[str, str]) -> str | None:
+        """Return why the time control excludes a game, or None."""
         if not self.time_control:
             return None
         text = tags.get("TimeControl", "")
@@ -116,6 +117,7 @@ class GameFilter:
         return None if {time_class, parse_clock(text)} & {*self.time_control} else f"not {', '.join(self.time_control)}"
 
     def _reject_by_rated(self, tags: Mapping[str, str]) -> str | None:
+        """Return why a game is excluded as rated or as casual, or None."""
         if self.rated is None:
             return None
         word, expected_word = tags.get("Event", "").lower().partition(" ")[0], "rated" if self.rated else "casual"
@@ -124,6 +126,7 @@ class GameFilter:
         return None if word == expected_word else word
 
     def _reject_by_rating(self, tags: Mapping[str, str]) -> str | None:
+        """Return why the players' ratings exclude a game, or None."""
         low, high, difference = self.min_rating, self.max_rating, self.max_rating_difference
         if low is high is difference is None:
             return None
@@ -138,6 +141,7 @@ class GameFilter:
         return f"ratings more than {difference} apart" if is_apart else None
 
     def _reject_by_termination(self, tags: Mapping[str, str]) -> str | None:
+        """Return why the way in which a game ended excludes it, or None."""
         if not self.termination or tags.get("Termination", "").strip().lower() in self.termination:
             return None
         return f"termination not {', '.join(self.termination)}"

@@ -226,9 +226,10 @@ class PositionSource:
 
         Raises BrokenStreamError if the file cannot be read completely.
         """
-        yield from self._parquet() if self._source is None else self._csv(self._source)
+        yield from self._read_parquet() if self._source is None else self._read_csv(self._source)
 
-    def _parquet(self) -> Iterator[Batch]:
+    def _read_parquet(self) -> Iterator[Batch]:
+        """Yield the known columns of a Parquet file in batches. Raises BrokenStreamError for a damaged file."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -247,7 +248,12 @@ class PositionSource:
         except (pa.ArrowException, OSError, *DAMAGE_ERRORS) as error:
             raise BrokenStreamError(_shorten_error(error)) from error
 
-    def _csv(self, source: GameSource) -> Iterator[Batch]:
+    def _read_csv(self, source: GameSource) -> Iterator[Batch]:
+        """Yield the known columns of a CSV file in batches.
+
+        A stream that breaks off raises BrokenStreamError after its last complete row. Raises BadInputError for an
+        invalid line.
+        """
         places = {name: at for name, at in self.columns.items() if at is not None}
         reader = csv.reader(_read_lines(source))
         if not self.headless:
@@ -577,6 +583,7 @@ def _build_from_position_sources(
 def _make_no_position_error(
     source: PositionSource, tally: Tally, before: dict[str, int], example: str
 ) -> BadInputError:
+    """Return the error for a source without a legal position. `tally` minus `before` are the counts of this source."""
     reject_counts = {**tally.rejected, **tally.skipped}
     reject_counts = {reason: more for reason, count in reject_counts.items() if (more := count - before.get(reason, 0))}
     count_text = ", ".join(f"{count} {reason}" for reason, count in reject_counts.items()) or "it has no rows"

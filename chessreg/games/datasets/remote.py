@@ -157,7 +157,7 @@ class RemoteFile:
             folder = _WILDCARD.split(self._key, maxsplit=1)[0].rpartition("/")[0]
             keys = sorted(filter(self._matches, self._place.list_keys(folder)))
         except Exception as error:
-            self._raise(error)
+            self._raise_read_error(error)
         if not keys:
             raise NotFoundError(f"no file matches {self}")
         return [self._with_key(key) for key in keys]
@@ -184,25 +184,26 @@ class RemoteFile:
         try:
             return self._place.measure(self._key)
         except Exception as error:
-            self._raise(error)
+            self._raise_read_error(error)
 
     def open(self, mode: str = "rb") -> IO[bytes]:
-        """Return a stream of the bytes that seeks, and reads ranges.
+        """Return a seekable stream of the bytes, which are read in ranges.
 
-        A place that stops to answer raises BadInputError, and not OSError, because the file is not damaged.
+        If the place stops answering, reading raises BadInputError, not OSError, because the file is not damaged.
         """
         return io.BufferedReader(_RangeReader(self._read_range, self._size), _RANGE_BYTES)
 
     def _read_range(self, start: int, stop: int) -> bytes:
+        """Return the bytes from `start` to `stop`. Raises BadInputError if the file has become shorter."""
         try:
             data = self._place.read(self._key, start, stop)
         except Exception as error:
-            self._raise(error)
+            self._raise_read_error(error)
         if len(data) != stop - start:
             raise BadInputError(f"{self} was changed while it was read", "add it again")
         return data
 
-    def _raise(self, error: Exception) -> NoReturn:
+    def _raise_read_error(self, error: Exception) -> NoReturn:
         """Raise an error of a place as one of chessreg."""
         if isinstance(error, BadInputError):
             raise error

@@ -152,7 +152,7 @@ class CausalDecoder(Network):
 
     points = PATTERNS
     can_cache = True
-    begin: nn.Module
+    first_residual: nn.Module
     """The start of the residual stream: passes the embeddings on, so that hooks can be registered."""
 
     @abstractmethod
@@ -170,7 +170,7 @@ class CausalDecoder(Network):
     @property
     def hook_points(self) -> dict[str, nn.Module]:
         embed, final = self.get_embedding_and_norm()
-        return map_hook_modules(embed, self.begin, self.blocks, final)
+        return map_hook_modules(embed, self.first_residual, self.blocks, final)
 
     def hidden(
         self,
@@ -180,7 +180,9 @@ class CausalDecoder(Network):
         mask: Tensor | None = None,
         after: tuple[int, Tensor] | None = None,
     ) -> Tensor:
-        layer, residual = (-1, self.begin(self.compute_embeddings(tokens, positions))) if after is None else after
+        layer, residual = (
+            (-1, self.first_residual(self.compute_embeddings(tokens, positions))) if after is None else after
+        )
         arguments = self.block_arguments(tokens, positions, residual.dtype)
         for block in self.blocks[layer + 1 :]:
             residual = block(residual, *arguments, cache, mask)
@@ -189,15 +191,15 @@ class CausalDecoder(Network):
 
 
 def map_hook_modules(
-    embed: nn.Module, begin: nn.Module, blocks: Sequence[nn.Module], ln_final: nn.Module
+    embed: nn.Module, first_residual: nn.Module, blocks: Sequence[nn.Module], ln_final: nn.Module
 ) -> dict[str, nn.Module]:
     """Return TransformerLens name → module, for a model with all four kinds of hook points.
 
-    `embed` is the token embedding, `begin` the sum of embeddings. A block's input is the output of the module before
-    it.
+    `embed` is the token embedding, `first_residual` the sum of embeddings. A block's input is the output of the module
+    before it.
     """
     modules = {EMBED: embed}
-    for layer, (before, block) in enumerate(zip((begin, *blocks), blocks, strict=False)):
+    for layer, (before, block) in enumerate(zip((first_residual, *blocks), blocks, strict=False)):
         modules |= {format_hook_point(layer, RESID_PRE): before, format_hook_point(layer): block}
     return modules | {LN_FINAL: ln_final}
 

@@ -66,8 +66,8 @@ class BridgedModel(Network):
 
     @property
     def hook_points(self) -> dict[str, nn.Module]:
-        begin, parts = self.bridge.blocks[0].hook_in, self.bridge
-        return map_hook_modules(parts.embed.hook_out, begin, self.blocks, parts.ln_final.hook_out)
+        first_residual, parts = self.bridge.blocks[0].hook_in, self.bridge
+        return map_hook_modules(parts.embed.hook_out, first_residual, self.blocks, parts.ln_final.hook_out)
 
     def hidden(
         self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None, mask: Tensor | None = None

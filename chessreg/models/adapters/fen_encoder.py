@@ -77,7 +77,9 @@ class FenEncoder(PositionModel):
         if tokens.shape[1] != TOKENS:
             raise BadInputError(f"a FEN encoder reads {TOKENS} tokens, not {tokens.shape[1]}", "encode with fen-77")
         embeddings = self.embedded.run_hooks(self.wte(F.pad(tokens, (1, 0), value=self.first_token)))
-        residual = self.begin.run_hooks(F.dropout(embeddings + self.wpe.weight, self.config.dropout, self.training))
+        residual = self.first_residual.run_hooks(
+            F.dropout(embeddings + self.wpe.weight, self.config.dropout, self.training)
+        )
         for block, point in zip(self.h[:layers], self.after, strict=False):
             residual = point.run_hooks(block(residual))  # type: ignore[operator]
         return residual

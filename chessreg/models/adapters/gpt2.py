@@ -113,9 +113,9 @@ class GPT2Attention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, config.bias)
 
     def forward(self, x: Tensor, cache: SlotCache | None, mask: Tensor | None) -> Tensor:
-        return self.out(self.mix_values(x, cache, mask))
+        return self.project_output(self.mix_values(x, cache, mask))
 
-    def out(self, values: Tensor) -> Tensor:
+    def project_output(self, values: Tensor) -> Tensor:
         """Return the part added to the residual stream, given the mixed values [..., d] of the heads."""
         return F.dropout(self.c_proj(values), self.dropout, self.training)
 
@@ -149,14 +149,14 @@ class GPT2Attention(nn.Module):
         counts, order = row.bincount(minlength=len(x)), row.argsort(stable=True)
         most, length = int(counts.max()), x.shape[1]
         if 2 * most > length:  # the causal kernel skips half of the work
-            return self.out(self.mix_values(x)[row, token])
+            return self.project_output(self.mix_values(x)[row, token])
         place = torch.empty_like(row)
         place[order] = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row[order]]
         at = token.new_zeros(len(x), most)
         at[row, place] = token
         q, k, v = self.project(x, x.gather(1, at[:, :, None].expand(-1, -1, x.shape[-1])))
         visible = at[:, None, :, None] >= torch.arange(length, device=row.device) if causal else None
-        return self.out(self.kernel(q, k, v, visible, 0.0).transpose(1, 2).flatten(2)[row, place])
+        return self.project_output(self.kernel(q, k, v, visible, 0.0).transpose(1, 2).flatten(2)[row, place])
 
     def last(self, x: Tensor) -> Tensor:
         """Return the output of `forward` at the last token, [batch, 1, d]; it sees all tokens, and only its query is
@@ -165,7 +165,7 @@ class GPT2Attention(nn.Module):
         q, k, v = self.project(x, x[:, -1:])
         scores = torch.softmax((q @ k.transpose(2, 3)) * q.shape[-1] ** -0.5, -1)
         output = F.dropout(scores, self.dropout, self.training) @ v
-        return self.out(output.transpose(1, 2).reshape(batch, 1, d))
+        return self.project_output(output.transpose(1, 2).reshape(batch, 1, d))
 
 
 class GPT2MLP(nn.Module):
@@ -224,7 +224,7 @@ class GPT2(CausalDecoder):
         self.vocab_size = self.outputs = config.vocab_size
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.block_size, config.n_embd)
-        self.begin = nn.Identity()
+        self.first_residual = nn.Identity()
         self.h = nn.ModuleList(GPT2Block(config, layer, kernel) for layer in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
         if not config.tied_head:

@@ -112,7 +112,7 @@ class Llama(CausalDecoder):
         self.vocab_size = self.outputs = config["vocab_size"]
         self.angles = compute_rotary_angles(config)
         self.embed_tokens = nn.Embedding(self.vocab_size, self.d_model)
-        self.begin = nn.Identity()
+        self.first_residual = nn.Identity()
         self.layers = nn.ModuleList(LlamaBlock(config, layer) for layer in range(self.n_layer))
         self.final = nn.RMSNorm(self.d_model, config["rms_norm_eps"])
         if not config["tie_word_embeddings"]:

@@ -209,7 +209,7 @@ class Maia2(PositionModel):
         for block in self.cnn:
             maps = block(maps)
         embeddings = self.embedded.run_hooks(self.embed_norm(self.embed(self.to_patches(maps).flatten(2))))
-        residual = self.begin.run_hooks(embeddings + self.positions.weight)
+        residual = self.first_residual.run_hooks(embeddings + self.positions.weight)
         categories = [get_rating_category(rating) for rating in (self.config.rating, self.config.opponent_rating)]
         ratings = self.ratings.weight[categories].flatten()
         for block, point in zip(self.h, self.after, strict=True):

@@ -51,7 +51,7 @@ class PositionModel(Network):
         super().__init__()
         self.config, self.attention = config, config.attention
         self.n_layer, self.d_model = config.n_layer, config.n_embd
-        self.embedded, self.begin, self.normalised = self.hook_type(), self.hook_type(), self.hook_type()
+        self.embedded, self.first_residual, self.normalised = self.hook_type(), self.hook_type(), self.hook_type()
         self.after = nn.ModuleList(self.hook_type() for _ in range(config.n_layer))
 
     @property
@@ -60,7 +60,7 @@ class PositionModel(Network):
 
     @property
     def hook_points(self) -> dict[str, nn.Module]:
-        return map_hook_modules(self.embedded, self.begin, self.blocks, self.normalised)
+        return map_hook_modules(self.embedded, self.first_residual, self.blocks, self.normalised)
 
     def norm(self, layer: int | None = None) -> nn.Module:
         if layer is None or layer == self.n_layer - 1:

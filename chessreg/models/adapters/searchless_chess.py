@@ -173,7 +173,7 @@ class SearchlessChess(PositionModel):
                 f"a {self.architecture} model reads {TOKENS} tokens, not {tokens.shape[1]}", "encode with fen-77"
             )
         embeddings = self.embedded.run_hooks(self.embed(padded_tokens) * math.sqrt(self.d_model))
-        residual = self.begin.run_hooks(embeddings + self.places(padded_tokens.shape[1]).to(embeddings))
+        residual = self.first_residual.run_hooks(embeddings + self.places(padded_tokens.shape[1]).to(embeddings))
         for block, point in zip(self.h, self.after, strict=True):
             residual = point.run_hooks(block(residual))  # type: ignore[operator]
         return self.normalised.run_hooks(self.ln_f(residual))

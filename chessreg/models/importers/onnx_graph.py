@@ -171,6 +171,7 @@ class OnnxGraph:
         return weights
 
     def _iterate_weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the name and array of each weight, by the operation that uses it; linear layers are [out, in]."""
         for node in self.proto.graph.node:
             module = get_module(node)
             for place, value in enumerate(node.input):

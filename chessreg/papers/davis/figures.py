@@ -152,7 +152,9 @@ def find_first_case(steps: CompleteSteps, run_id: UUID) -> int:
 
 
 def draw_case_squares(steps: CompleteSteps, path: Path) -> str:
-    """Draw Figure 4: probability of each square as the next origin, before and after the edit."""
+    """Draw Figure 4: probability of each square as the next origin, before and after the edit. Return the command that
+    shows the board.
+    """
     from chessreg.experiments.edit.spec import CLEAN, NextTokenEditSpec
     from chessreg.experiments.edit.three_boards import load_square_probabilities
     from chessreg.games.boards.boardframe import get_board_letters

@@ -81,7 +81,7 @@ class LocalExecutor:
         for work in works:
             slot = self.slots.find(work.needs, gpu_readings)
             if slot is not None:
-                handles[work.job_id] = self._start(work, slot)
+                handles[work.job_id] = self._start_process(work, slot)
         return handles
 
     def poll(self, handles: Collection[str]) -> dict[str, SubmissionStatus]:
@@ -108,7 +108,11 @@ class LocalExecutor:
 
     # -- implementation -------------------------------------------------------------------------------------------
 
-    def _start(self, work: Submission, slot: ResourceSlot) -> str:
+    def _start_process(self, work: Submission, slot: ResourceSlot) -> str:
+        """Start the command of `work` with the resources of `slot`, and return its handle.
+
+        Raises ChessregError if the program cannot be started.
+        """
         work.folder.mkdir(parents=True, exist_ok=True)
         try:
             with work.log.open("ab") as log:
@@ -130,6 +134,7 @@ class LocalExecutor:
         return handle
 
     def _read_status(self, handle: str) -> SubmissionStatus:
+        """Return the status of a process. When it has ended, kill the rest of its process group."""
         process = _parse_handle(handle)
         if process is None:
             return SubmissionStatus("ended", None, Cause.LOST, "its handle cannot be read")
@@ -186,6 +191,7 @@ def make_process_handle(pid: int, log: Path, slot: ResourceSlot) -> str:
 
 
 def _parse_handle(handle: str) -> dict[str, Any] | None:
+    """Return the fields of a handle, or None if it is invalid."""
     try:
         process: dict[str, Any] = parse_json(handle)
         has_all_fields = {"pid", "started", "boot", "log", "gpus", "threads", "shared"} <= process.keys()

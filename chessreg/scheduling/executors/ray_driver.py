@@ -71,7 +71,7 @@ class RayDriver:
                     note["actor"], folder
                 )  # its supervisor died before recording it
                 continue
-            handles[work["job"]] = self._make(work, folder)
+            handles[work["job"]] = self._create_actor(work, folder)
         return handles
 
     def poll(self, handles: list[str]) -> dict[str, SubmissionStatus]:
@@ -122,7 +122,8 @@ class RayDriver:
 
     # -- implementation -------------------------------------------------------------------------------------------
 
-    def _make(self, work: dict[str, Any], folder: Path) -> str:
+    def _create_actor(self, work: dict[str, Any], folder: Path) -> str:
+        """Create an actor with the resources that `work` needs, and return its handle."""
         ray = self.ray
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         cpus, gpus = get_required_resources(work, nodes)
@@ -166,6 +167,7 @@ class RayDriver:
             return None
 
     def _record_answer(self, handle: str, answer: Any) -> None:
+        """Store the status in an actor's answer. An actor that died counts as ended."""
         from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
         del self.asks[handle]

@@ -65,6 +65,7 @@ class ShardActor(StoreActor):
             self.seen = SubmissionStatus("ended", None, Cause.FAILED, describe_remote_error(error))
 
     def _work(self) -> SubmissionStatus:
+        """Run the command of the shard, and return its final status."""
         from chessreg.scheduling.executors.local import kill_group
 
         folder, argv, env = Path(self.work["folder"]), list(self.work["argv"]), dict(self.work["env"])

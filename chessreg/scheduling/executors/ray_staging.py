@@ -72,7 +72,7 @@ class ActorStore(ObjectSource):
 
         return ray.get(getattr(self.actor, verb).remote(self.root, *arguments))
 
-    def _exists(self, key: str) -> bool:
+    def _has_object(self, key: str) -> bool:
         return bool(self._ask("exists", key))
 
     def _list_keys(self, prefix: str) -> list[str]:

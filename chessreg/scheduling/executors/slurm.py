@@ -155,6 +155,7 @@ class SlurmExecutor:
             yield from (group[start : start + size] for start in range(0, len(group), size))
 
     def _read_array_size(self) -> int:
+        """Return the largest number of tasks in a job array, as configured in Slurm."""
         if not self._largest:
             match = re.search(
                 r"^MaxArraySize\s*=\s*(\d+)", run_command("scontrol", "show", "config").stdout, re.MULTILINE

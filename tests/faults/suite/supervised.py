@@ -43,7 +43,7 @@ class ForkingExecutor(LocalExecutor):
         self.slots.cores = 4
         self._let_go, self._fault, self._victim, self._moments = let_go, fault, victim, moments
 
-    def _start(self, work: Submission, slot: ResourceSlot) -> str:
+    def _start_process(self, work: Submission, slot: ResourceSlot) -> str:
         order = worker.read_json_or_none(work.folder / "work.json") or {}
         fault = self._fault if order["shard"] == self._victim and order["try"] == 1 else None
         self._let_go()  # no connection to a database is taken over into another process
