@@ -201,9 +201,9 @@ PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb", "trackio": "trackio", "
 
 @TRACKERS.named("mlflow")
 def write_mlflow(records: Sequence[RunRecord], where: str, project: str, session: Session) -> WrittenRuns:
-    """Write to the experiment `project` of an MLflow tracking URI or folder `where`.
+    """Write the runs to the experiment `project` of an MLflow tracking URI or folder `where`.
 
-    An incomplete run is replaced; MLflow lists the old one as deleted.
+    Returns the numbers of new and of replaced runs. An incomplete run is replaced; MLflow lists the old one as deleted.
     """
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param, RunTag
@@ -256,7 +256,8 @@ def write_mlflow(records: Sequence[RunRecord], where: str, project: str, session
 def write_wandb(records: Sequence[RunRecord], where: str, project: str, session: Session) -> WrittenRuns:
     """Write offline runs of the W&B project `project` into the folder `where`; `wandb sync` uploads them.
 
-    An incomplete run is replaced in the folder, but not on W&B's server.
+    Returns the numbers of new and of replaced runs. An incomplete run is replaced in the folder, but not on W&B's
+    server.
     """
     import wandb
 
@@ -309,7 +310,10 @@ def read_exported_progress(path: Path) -> tuple[str | None, str | None]:
 
 @TRACKERS.named("trackio")
 def write_trackio(records: Sequence[RunRecord], where: str, project: str, session: Session) -> WrittenRuns:
-    """Write to the project `project` of Trackio's folder `where` (its TRACKIO_DIR). An incomplete run is replaced."""
+    """Write the runs to the project `project` of Trackio's folder `where` (its TRACKIO_DIR).
+
+    Returns the numbers of new and of replaced runs. An incomplete run is replaced.
+    """
     import os
 
     folder = Path(where).resolve()

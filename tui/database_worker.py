@@ -59,7 +59,7 @@ class Waiting(NamedTuple):
 class DatabaseWorker:
     """Threads that share one registry, which the first call opens.
 
-    If `opener` fails, the call fails and the next call retries. `answered` is called on the event loop after every
+    If `opener` fails, the call fails and the next call retries. `on_answer` is called on the event loop after every
     answer. With `held`, calls wait for `begin`.
     """
 
@@ -70,7 +70,7 @@ class DatabaseWorker:
         on_answer: Callable[[], None] = lambda: None,
         held: bool = False,
     ) -> None:
-        self._opener, self._size, self._answered, self._held = opener, threads, on_answer, held
+        self._opener, self._size, self._on_answer, self._held = opener, threads, on_answer, held
         self._session: Session | None = None
         self._opening = threading.Lock()
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
@@ -96,7 +96,7 @@ class DatabaseWorker:
             raise
         finally:
             self._open.discard(call)
-            self._answered()
+            self._on_answer()
 
     def begin(self) -> None:
         """Start handling calls, including those that are already waiting."""

@@ -132,6 +132,7 @@ class TypedKeys:
         self._wait()
 
     def _wait(self) -> None:
+        """Begin to hold keys back: forward the first one, and the others one at a time once it has arrived."""
         self.under_way, self._rounds, self._blocked_since = True, 0, None
         if not self._in_flight:
             self._send()

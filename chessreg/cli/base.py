@@ -363,6 +363,10 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def _fail_with_suggestions(self, ctx: click.Context, args: list[str], unknown: Exception | None) -> None:
+        """Fail with at most three commands that the user may mean.
+
+        `unknown` is the error of a custom kind; it is raised if `args` name a file or class, or if nothing is similar.
+        """
         import difflib
 
         from chessreg.cli.suggest import suggest_commands

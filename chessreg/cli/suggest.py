@@ -174,6 +174,7 @@ def _list_synonyms(word: str) -> list[str]:
 
 
 def _is_command(root: click.Group, context: click.Context, words: Sequence[str]) -> bool:
+    """Return whether `words` name a command or group, starting at `root`."""
     group: click.Command = root
     for word in words:
         if not isinstance(group, click.Group):

@@ -197,8 +197,8 @@ class Datasets(Entity):
 
 
 def group_splits(splits: Iterable[tables.Split]) -> list[list[tables.Split]]:
-    """Group the parts of a dataset by the split that made them: parts of one seed, each beginning at the end of
-    another.
+    """Return the parts of a dataset grouped by the split that made them: parts of one seed, each beginning at the end
+    of another.
     """
     ordered_splits = sorted(splits, key=lambda part: (part.seed, part.low, part.name))
     groups = []

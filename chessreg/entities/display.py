@@ -255,7 +255,7 @@ def format_layers(layers: Iterable[int | None]) -> str:
 
 
 def format_share(share: float | None) -> str:
-    """Return a fraction of 1 as a percentage with two decimals.
+    """Return a fraction of 1 as a percentage with one decimal, empty for None.
 
     >>> format_share(0.12345), format_share(None)
     ('12.3 %', '')

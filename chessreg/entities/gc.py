@@ -202,8 +202,8 @@ def find_used_keys(session: Session) -> tuple[set[str], dict[str, str]]:
 def move_to_bin(store: Store, rubbish: list[UnusedBytes], now: float | None = None) -> int:
     """Move `rubbish` to the bin and return the number of bytes moved. Staging files are deleted instead.
 
-    Bytes that were removed in the meantime are skipped. Given the `now` of `find`, so are bytes that were published
-    again since. `restore` restores the bin; `empty` deletes it.
+    Bytes that were removed in the meantime are skipped. With `now`, as passed to `find_unused`, bytes that were
+    published again since are skipped as well. `restore_from_bin` restores the bin, and `empty_bin` deletes it.
     """
     store.require_writable()
     moved_count = 0

@@ -188,7 +188,11 @@ class LabPlayer:
     def _turn(
         self, model: LanguageModel, board: chess.Board, key: tuple[int | str, ...]
     ) -> tuple[ModelTurn, tuple[str, ...]]:
-        """Return the turn. Its prompt is in the session, or in the turn if it is too long for the context."""
+        """Return the model's turn, and notes about how the game before the position was found.
+
+        The prompt of the turn is in the session, or in the turn if it is too long for the context. Raises BadInputError
+        for a position that does not fit the context.
+        """
         encoding, read, notes = model.encoding, board, tuple[str, ...]()
         if encoding.content == "history" and board.root() != chess.Board():
             read, notes = self._find_game(board)
@@ -263,7 +267,7 @@ class LabPlayer:
 
 
 def describe_failure(choice: MoveChoice) -> str:
-    """Describe the output of a policy that did not produce a legal move."""
+    """Return a description of the output of a policy that did not produce a legal move."""
     tries = ", ".join(map(ascii, choice.illegal[:MAX_SHOWN_TRIES])) + (
         ", …" if len(choice.illegal) > MAX_SHOWN_TRIES else ""
     )

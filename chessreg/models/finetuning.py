@@ -67,7 +67,7 @@ class FinetuneConfig(TrainConfig):
 class PromptCorpus:
     """Positions as FENs, each with the move (UCI) to answer.
 
-    Labels are the tokens of the answers and their ends; with `every`, all tokens, as in pretraining.
+    Labels are the tokens of the answers and their ends; with `trains_on_prompts`, all tokens, as in pretraining.
     """
 
     def __init__(

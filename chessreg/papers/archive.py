@@ -90,7 +90,7 @@ def save_paper(work: Work, path: Path) -> dict[str, Any]:
 
 
 def load_paper(work: Work, path: Path) -> tuple[MergeReport, int]:
-    """Import a file of `save`; return the imported rows and the number of training states. Idempotent.
+    """Import a file written by `save_paper`. Return the imported rows and the number of training states. Idempotent.
 
     Raises NotFoundError or BadInputError for any other file, StoreError if a process works on such a training.
     """

@@ -163,7 +163,8 @@ class Work:
         return self._find_complete_steps()[1]
 
     def _find_complete_steps(self) -> tuple[dict[str, str], frozenset[str]]:
-        """References of complete steps and of the scratch steps that they depend on, and the names of unneeded steps.
+        """Return the references of complete steps and of the scratch steps that they depend on, and the names of
+        unneeded steps.
 
         Computed once after `forget`. A step counts as complete even if its scratch steps are missing.
         """
@@ -548,11 +549,13 @@ def find_parts(session: Session, settings: Values) -> str | None:
 
 
 def make_parts(session: Session, settings: Values) -> str:
+    """Split the dataset of the settings and return its reference."""
     split_dataset(session.database, session.store, settings["dataset"], settings["parts"], settings["seed"])
     return str(settings["dataset"])
 
 
 def find_played_games(session: Session, settings: Values) -> str | None:
+    """Return the reference of the dataset made from the games of a step, or None if there is none yet."""
     with session.database.read() as sql:
         dataset = sql.scalars(select(tables.Dataset).where(tables.Dataset.source == name_games_file(settings))).first()
         return f"dataset:{dataset.identity}" if dataset else None

@@ -394,6 +394,7 @@ class Heartbeat(threading.Thread):
                 self._check_in(writer)
 
     def _check_in(self, writer: FragmentWriter) -> None:
+        """Write a check-in with the progress and the load of this machine as a fragment, then call `after`."""
         row = {
             "id": self.task.attempt_id,
             "checked_in_at": get_utc_now(),

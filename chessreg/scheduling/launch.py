@@ -156,7 +156,7 @@ class ExpectedInputs(Inputs):
 
 
 def plan_orders(orders: Sequence[Order], database: Database, store: Store) -> list[PlannedRun]:
-    """Resolve every order. A later order may name an earlier one. Writes nothing.
+    """Return the run of every order. A later order may name an earlier one. Writes nothing.
 
     Raises the error of the first order that cannot be executed.
     """

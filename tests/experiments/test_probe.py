@@ -369,7 +369,7 @@ def test_labels_are_dealt_among_the_fitted_alone_and_none_is_lost(world_session,
     true, dealt, again, other = (data() for _ in range(4))
     fitted = true.rows & ~true.draw_held_out(0.3, 0)
     for one, draw in ((dealt, 4), (again, 4), (other, 5)):
-        one.deal_labels(fitted, draw)
+        one.permute_labels(fitted, draw)
     np.testing.assert_array_equal(dealt.labels, again.labels)
     assert (dealt.labels != other.labels).any()
     assert (dealt.labels != true.labels)[fitted].any()

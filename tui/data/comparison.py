@@ -25,10 +25,12 @@ MACHINE_FACT_LABELS = {
 
 
 def make_value_key(subject: int) -> str:
+    """Return the field of the value of the run number `subject` in a row of a comparison."""
     return f"c{2 * subject}"  # a cell: fields of a row go by its heading
 
 
 def make_difference_key(subject: int) -> str:
+    """Return the field of the difference from the baseline of the run number `subject`."""
     return f"c{2 * subject + 1}"
 
 

@@ -388,8 +388,8 @@ class HomeSnapshot(NamedTuple):
     number of runs in the foreground. `going` and `ended` are rows as in `chessreg status`. `machines` lists each host
     once, and `curves` belong to the running trainings.
 
-    Rows of running jobs also have `at` (the machine), `gpu` (its index there, None for the CPU) and `ran` (seconds
-    since the start). Rows of waiting jobs have `after` (the jobs they wait for) and `starts_in` (estimated seconds, or
+    Rows of running jobs also have `at` (the machine), `gpus` (their indexes there, empty on the CPU) and `ran`
+    (seconds since the start). Rows of waiting jobs have `after` (the jobs they wait for) and `starts_in` (estimated seconds, or
     None).
     """
 
@@ -434,7 +434,7 @@ def list_loads(session: Session) -> list[Row]:
 
 
 def add_placements(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
-    """Add machine and GPUs to the rows of running jobs, and an estimated start to the rows of waiting jobs."""
+    """Return the rows with the machine and GPUs of running jobs, and an estimated start for waiting jobs."""
     attempt, machine = tables.Attempt, tables.Machine
     query = (
         select(attempt.run_id, attempt.job_id, attempt.execution_options, machine.host)

@@ -193,7 +193,7 @@ class Form:
         return self.fields_by_key[key].shown_default
 
     def source(self, key: str) -> str:
-        """Return the source of the value: `given`, `preset`, `default`, `needed`, or `changed` (given instead of the
+        """Return the source of the value: `given`, `preset`, `default`, `required`, or `changed` (given instead of the
         preset's)."""
         if key in self.typed:
             has_changed = key in self.preset_values and self.typed[key].strip() != format_value(self.preset_values[key])

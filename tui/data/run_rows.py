@@ -203,6 +203,7 @@ def is_run_column(key: str) -> bool:
 
 
 def get_nested(values: Any, path: Sequence[str]) -> Any:
+    """Return the value at a path of keys in nested mappings, or None if a key is missing."""
     for step in path:
         values = values.get(step) if isinstance(values, Mapping) else None
     return values

@@ -515,7 +515,7 @@ class PartsScreen(AppScreen):
 
 
 class TextScreen(AppScreen):
-    """A full-screen text. Subclasses return it from `content`."""
+    """A full-screen text. Subclasses return it from `make_content`."""
 
     place = "page"
     finds = False

@@ -43,7 +43,7 @@ def format_job_reference(row: Mapping[str, Any]) -> str:
 
 
 class JobActionsScreen(AppScreen):
-    """A screen with a selected (`chosen`) job. Its rows show a requested change before the registry has it."""
+    """A screen with a selected job (`selected_row`). Its rows show a requested change before the registry has it."""
 
     def __init__(self) -> None:
         super().__init__()

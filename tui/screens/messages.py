@@ -97,6 +97,7 @@ class MessagesScreen(AppScreen):
             self.app.push_screen(Confirm(question), partial(self._drop, write))
 
     def _drop(self, write: Write, yes: bool | None) -> None:
+        """Discard a change that has not been written, if the user answered yes."""
         if yes:
             write.dropped = True
             self.app.writes.drop(write)

@@ -370,9 +370,9 @@ def format_runs_overview(counts: Mapping[str, int], pages: Pages) -> str:
 
 
 def format_first_steps(counts: Mapping[str, int]) -> str:
-    missing_noun, commands = suggest_next_steps(dict(counts))
+    missing_text, commands = suggest_next_steps(dict(counts))
     lines = "\n".join(f"    $ {command}" for command in commands)
-    return f"{missing_noun} Commands to run next, in another terminal:\n\n{lines}\n\nThis screen updates automatically."
+    return f"{missing_text} Commands to run next, in another terminal:\n\n{lines}\n\nThis screen updates automatically."
 
 
 class ColumnsScreen(AppScreen):

@@ -679,7 +679,7 @@ class PageTable(ScrollView, can_focus=True):
         self.post_message(self.Act(self, "number"))
 
     def sort_by(self, field: str, descending: bool = False) -> None:
-        """Sort by a field. None restores the list's order."""
+        """Sort by a field. An empty `field` restores the list's order."""
         self.view = replace(self.view, sort=field, descending=descending)
         self.narrow()
 

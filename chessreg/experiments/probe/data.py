@@ -240,7 +240,7 @@ class ProbeData:
         held = np.stack([self.cache.values(layer) for layer in layers])
         return lambda rows: held[:, rows]
 
-    def deal_labels(self, rows: np.ndarray, draw: int) -> None:
+    def permute_labels(self, rows: np.ndarray, draw: int) -> None:
         """Permute the labels among the usable rows where `rows` bool [rows] is True, in place, for a control.
 
         Labels of games are permuted between games, within each stratum of skill. Labels of boards are permuted between

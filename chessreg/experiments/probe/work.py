@@ -228,7 +228,7 @@ class ProbeWork:
         if not self.fit_rows.any():
             raise BadInputError("one game is too few to fit and to evaluate a probe", "cache more games")
         if self.spec.shuffled_label_control is not None:
-            self.data.deal_labels(self.fit_rows, self.spec.shuffled_label_control)
+            self.data.permute_labels(self.fit_rows, self.spec.shuffled_label_control)
         self.sites = name_probe_sites(task.inputs, self.data.cache, self.spec)
         self.test_sets: list[tuple[str, ProbeData, np.ndarray]] = [("validation", self.data, self.heldout_rows)]
         if self.spec.test_cache:

@@ -63,7 +63,7 @@ def load_skill_classes(
     seed: int,
     skill_report: SkillReport | None = None,
 ) -> SkillClasses:
-    """Return the classes of the games at rows `places` of a dataset reference. Raises the errors of `skill_classes`."""
+    """Return the classes of the games at rows `places` of a dataset reference. Raises the errors of `classify_skill`."""
     from chessreg.games.datasets.skill import classify_skill
 
     games, _ = inputs.dataset(dataset)

@@ -289,6 +289,7 @@ def make_openings(spec: OpeningSpec, seed: int, numbers: Iterable[int]) -> list[
 
 @SOURCES.named("standard")
 def _make_standard(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
+    """Return the standard starting position under each number. Raises BadInputError for an argument."""
     if argument:
         raise BadInputError(f"the opening source standard takes no argument, not {argument!r}")
     return [Opening(number) for number in numbers]
@@ -296,6 +297,7 @@ def _make_standard(argument: str, seed: int, numbers: Iterable[int]) -> list[Ope
 
 @SOURCES.named("random")
 def _make_random(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
+    """Return one random opening per number, of `argument` plies (1 to 200), drawn from `seed` and the number."""
     if not argument.isdecimal() or not 1 <= int(argument) <= 200:
         raise BadInputError(f"random openings need 1 to 200 plies, not {argument!r}", "for example random:20")
     return [_draw_opening(int(argument), seed, number) for number in numbers]

@@ -338,7 +338,10 @@ def rate_bradley_terry(counts: PairCounts, options: Options) -> np.ndarray:
 @ESTIMATORS.named("davidson")
 def rate_davidson(counts: PairCounts, options: Options) -> np.ndarray:
     """Rate jointly with draws as a third result whose frequency is fitted (Davidson 1970): equal players draw most
-    often."""
+    often.
+
+    Returns ratings float64 [sample, player].
+    """
     return _fit_jointly(counts, with_draws=True)
 
 

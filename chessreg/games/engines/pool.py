@@ -118,7 +118,7 @@ class EnginePool:
     """Engine moves for many games. Thread-safe; use as a context manager.
 
     `processes` defaults to the free cores. Under a time limit it never exceeds them, because engines that share a core
-    search less in the same time; `timed` overrides whether there is a time limit (for analyses).
+    search less in the same time; `is_timed` overrides whether there is a time limit (for analyses).
 
     Raises NotFoundError if the opponent needs Stockfish and it is not installed.
     """

@@ -341,7 +341,7 @@ class ValueSession(DecodingSession):
         return values if values is not None and tokens == self.tokens[row] else self._score([row])[0]
 
     def _score(self, rows: Sequence[int]) -> list[MoveValues]:
-        """Compute and store the values of the legal moves of these rows' positions."""
+        """Compute, store and return the values of the legal moves of these rows' positions."""
         from chessreg.models.decoding.values import score_positions
 
         values = score_positions(self.model, [self.tokens[row] for row in rows], self.edits, rows)

@@ -189,7 +189,7 @@ class Vocabulary:
         return None
 
     def map_token_rows(self, read: Encoding) -> TokenRows:
-        """Return the rows of the tokens of an encoding without a `difference`."""
+        """Return the rows of the tokens of an encoding for which `describe_difference` returns None."""
         rows, case = self._find_rows(read), None
         if isinstance(read, UciSquare):
             case = "upper" if self.texts[rows[read.vocabulary.index("q")]].isupper() else "lower"

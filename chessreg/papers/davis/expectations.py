@@ -34,8 +34,9 @@ def format_scale(row: Row) -> str:
 
 
 def judge_best_site(rows: Sequence[Row], steps: CompleteSteps) -> list[Finding]:
-    """For each phase, report the test games at the site where validation games put the joint probe furthest above
-    controls."""
+    """For each phase, return a finding about the test games at one site: the one where validation games put the joint
+    probe furthest above controls.
+    """
     smallest, findings = 8.0, []
     compared_rows = [
         (place, row) for place, row in enumerate(rows, 1) if None not in (row["phase"], row["minus_untrained"])
@@ -124,7 +125,10 @@ def judge_probe_minus(other: str, scale: str, minimum: float) -> Judge:
 
 
 def judge_saes(column: str, minimum: float | None = None, maximum: float | None = None) -> Judge:
-    """Judge a column of the autoencoders of the paper's expansion after the blocks."""
+    """Return a judge of one column of the autoencoders that have the paper's expansion and follow a block.
+
+    `minimum` and `maximum` are the bounds that the paper's numbers suggest; None: no bound.
+    """
 
     def is_judged(row: Row, steps: CompleteSteps) -> bool:
         return is_after_block(row, steps) and row["expansion"] == SIZES[steps.request.size].expansion

@@ -165,7 +165,7 @@ def find_best_edit(steps: CompleteSteps, sweep: str) -> dict[str, Any]:
 
 def draw_pawn_readings(steps: CompleteSteps, path: Path) -> str:
     """Draw the white pawns of a position: the board, the clipped reading and the reading, at the layer of best
-    validation."""
+    validation. Return the command that draws them."""
     from chessreg.experiments.edit import heat
     from chessreg.games.boards.picture import save_heatmaps
 
@@ -178,7 +178,10 @@ def draw_pawn_readings(steps: CompleteSteps, path: Path) -> str:
 
 
 def draw_edit_readings(steps: CompleteSteps, path: Path) -> str:
-    """Draw the readings of the removed piece's class and of empty squares, in the clean and in the edited model."""
+    """Draw the readings of the removed piece's class and of empty squares, in the clean and in the edited model.
+
+    Return the command that draws them.
+    """
     from chessreg.experiments.edit import heat
     from chessreg.games.boards.picture import save_heatmaps
 

@@ -126,8 +126,10 @@ class RayExecutor:
     # -- implementation -------------------------------------------------------------------------------------------
 
     def _ask(self, verb: str, *arguments: Any) -> Any:
-        """Call a method of the driver process. Raises RaySilentError if it fails, BadInputError if it can never
-        succeed."""
+        """Call a method of the driver process and return its answer.
+
+        Raises RaySilentError if the call fails, and BadInputError if it can never succeed.
+        """
         if self._driver is None or self._driver.poll() is not None:
             self._driver = subprocess.Popen(
                 child.build_python_command("chessreg.scheduling.executors.ray_driver", self.address),
