@@ -137,8 +137,8 @@ class ChessregApp(Host):
     """The terminal UI.
 
     `opener` opens the registry on a thread of the database worker. `start` is the first screen (default: the screen
-    open last). `themes` and `keys` (by action name) are the user's. `typed` is input received before the start. The app
-    exits with the error if the registry cannot be opened.
+    open last). `themes` and `keys` (by action name) are the user's. `typed_text` is input received before the start.
+    The app exits with the error if the registry cannot be opened.
     """
 
     TITLE = "chessreg"

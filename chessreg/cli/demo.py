@@ -162,7 +162,7 @@ def make_steps(size: DemoSize) -> Iterator[DemoStep]:
 
 
 class Progress(Lines):
-    """An output that drops the lines of commands but keeps progress bars, which are written to the underlying stream."""
+    """An output that drops the lines of commands. Progress bars go to the underlying stream."""
 
     def write(self, text: str) -> int:
         return len(text)

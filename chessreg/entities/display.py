@@ -127,12 +127,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
+    """A labelled line of a panel."""
+
     label: str
     points: tuple[Point, ...]
 
 
 @dataclass(frozen=True)
 class Panel:
+    """One set of axes of a chart, with a title and its lines."""
+
     title: str
     series: tuple[Series, ...]
 

@@ -37,7 +37,10 @@ MODEL_FILES = re.compile(r"[^/]*\.(json|txt|model|md)$|(model|pytorch_model)(-\d
 
 
 class ContentGroup(NamedTuple):
-    """Files of a repository that one command imports. `folder` is theirs, "" for the top; None if they have several."""
+    """Files of a repository that one command imports.
+
+    `folder` is the folder that contains them: "" for the top of the repository, None if they are in several.
+    """
 
     content: Content
     paths: tuple[str, ...]

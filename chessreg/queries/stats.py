@@ -96,9 +96,10 @@ class Clusters:
 
     `counts` maps a name to float64 [kind of cluster], or to [kind of cluster, draw] if every cluster was combined with
     several draws (of a control direction, of a probe's seed, of untrained weights); NaN is missing. `weights` is int64
-    [kind of cluster]. `select_counts` selects some of them. Their resamples depend only on these numbers and on `role`, not on the order
-    of clusters or the cell's other counts. Separate roles give the two sides of a difference independent draws.
-    `orientation` of pairs: -1 if their sides were swapped for resampling, 0 if swapping changes nothing.
+    [kind of cluster]. `select_counts` selects some of them. Their resamples depend only on these numbers and on `role`,
+    not on the order of clusters or the cell's other counts. Separate roles give the two sides of a difference
+    independent draws. `orientation` of pairs: -1 if their sides were swapped for resampling, 0 if swapping changes
+    nothing.
     """
 
     def __init__(

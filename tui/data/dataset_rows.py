@@ -47,7 +47,7 @@ GAME_ROW_MAKERS: dict[str, Callable[[Row], Row]] = {"games": dict, "positions": 
 class DatasetPages:
     """The rows of all datasets with local files, in dataset order.
 
-    With `places`, only these rows of each dataset; with `merged` (dataset, place), in this order.
+    With `places`, only these rows of each dataset; with `merged_orders` (dataset, place), in this order.
     """
 
     def __init__(

@@ -388,8 +388,8 @@ class HomeSnapshot(NamedTuple):
     number of runs in the foreground. `going` and `ended` are rows as in `chessreg status`. `machines` lists each host
     once, and `curves` belong to the running trainings.
 
-    Rows of running jobs also have `at` (the machine), `gpus` (their indexes there, empty on the CPU) and `ran`
-    (seconds since the start). Rows of waiting jobs have `after` (the jobs they wait for) and `starts_in` (estimated seconds, or
+    Rows of running jobs also have `at` (the machine), `gpus` (their indexes there, empty on the CPU) and `ran` (seconds
+    since the start). Rows of waiting jobs have `after` (the jobs they wait for) and `starts_in` (estimated seconds, or
     None).
     """
 

@@ -49,7 +49,7 @@ def refuse_narrowing(view: View) -> Pages:
 
 
 class JoinedPages:
-    """The rows of several sources, one after the other. `narrow` returns the joined pages of a view.
+    """The rows of several sources, one after the other. `narrow_all` returns the joined pages of a view.
 
     Counting a source may be slow. The constructor counts sources until there are FIRST rows or a source yields None (a
     pause after many scanned rows). `count_more` counts further sources and appends their rows. `page` and `count_more`
@@ -59,9 +59,9 @@ class JoinedPages:
     FIRST, STEP, PAUSES = 10 * PAGE_ROWS, 500_000, 8  # rows, and pauses within one call of `count_more`
     STRETCH = 50_000  # rows that a source scans before a pause, in about 0.1 s
 
-    def __init__(self, parts: Iterable[Pages | None], narrow_part: Callable[[View], Pages]) -> None:
+    def __init__(self, parts: Iterable[Pages | None], narrow_all: Callable[[View], Pages]) -> None:
         self._left: Iterator[Pages | None] | None = iter(parts)
-        self.narrow = narrow_part
+        self.narrow = narrow_all
         self._parts, self._starts = list[Pages](), [0]
         self._counting = threading.Lock()
         self.complete = False

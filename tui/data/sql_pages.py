@@ -131,7 +131,7 @@ class SortedPages:
         field: Callable[[str], Any],
         view: View,
         rows: Callable[[Any, list[Any]], Sequence[Row]],
-        narrow_part: Callable[[View], Pages],
+        narrow_all: Callable[[View], Pages],
     ) -> None:
         """`field(name)` returns the SQL expression of a field, or None if it is unknown."""
         value = field(view.sort)
@@ -139,7 +139,7 @@ class SortedPages:
             value = value.value
         if value is None:
             raise BadInputError(f"rows cannot be sorted by {view.sort.replace('_', ' ')}", "> takes the next column")
-        self._session, self._table, self._where, self.narrow = session, table, tuple(where), narrow_part
+        self._session, self._table, self._where, self.narrow = session, table, tuple(where), narrow_all
         attempt = getattr(table, "attempt_id", None)  # a UUID of version 7: by time
         self._ties = tuple(key) if attempt is None else (attempt, *key)
         if isinstance(value.type, String):  # ignore case

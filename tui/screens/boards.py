@@ -77,6 +77,8 @@ DATASET_POSITION_COLUMNS = (
 
 
 class BoardRows(NamedTuple):
+    """A page of the rows of one result table, and the tables of the run."""
+
     result_tables: list[str]
     result_table: str
     pages: Pages | None

@@ -25,6 +25,8 @@ CURVE_SCREEN_LINES = 36
 
 
 class ComparePane(NamedTuple):
+    """One table of a comparison."""
+
     name: str
     columns: Sequence[TableColumn]
     rows: Sequence[Row]

@@ -162,6 +162,8 @@ class JobActionsScreen(AppScreen):
 
 
 class JobPage(NamedTuple):
+    """A page of jobs, and the number of jobs by state."""
+
     counts: dict[str, int]
     pages: Pages
     number: int

@@ -55,6 +55,8 @@ class RunPane(NamedTuple):
 
 
 class RunView(NamedTuple):
+    """A run as its screen shows it: the run's row, the panes of its tables, and its headline result."""
+
     run: dict[str, Any]
     panes: list[RunPane]
     answer: str

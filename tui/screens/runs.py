@@ -53,6 +53,8 @@ FILTER_SUGGESTIONS = (
 
 
 class RunPage(NamedTuple):
+    """A page of runs."""
+
     pages: Pages
     number: int
     rows: Sequence[Row]

@@ -250,6 +250,8 @@ class PaneStrip(Widget):
     place: reactive[int] = reactive(0)
 
     class Chosen(Message):
+        """The user chose the pane number `place`."""
+
         def __init__(self, place: int) -> None:
             super().__init__()
             self.place = place

@@ -43,7 +43,7 @@ class FieldInput(Input):
     """
 
     class Left(Message):
-        """The input lost the focus. `kept`: the text is kept. `way`: move to the next or the previous field."""
+        """The input lost the focus. `is_kept`: the text is kept. `way`: move to the next or the previous field."""
 
         def __init__(self, is_kept: bool, way: int = 0) -> None:
             super().__init__()

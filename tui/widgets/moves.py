@@ -74,6 +74,8 @@ class MoveList(Widget):
     lines: Sequence[MoveLine] = ()
 
     class Chosen(Message):
+        """The user chose the frame number `place`."""
+
         def __init__(self, place: int) -> None:
             super().__init__()
             self.place = place

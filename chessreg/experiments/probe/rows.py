@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 class _Sites(NamedTuple):
+    """The sites of one cached row each: phase int8, ply int, and whether the game fits into the model's context."""
+
     phase: np.ndarray
     ply: np.ndarray
     fits_context: np.ndarray

@@ -63,7 +63,10 @@ def load_skill_classes(
     seed: int,
     skill_report: SkillReport | None = None,
 ) -> SkillClasses:
-    """Return the classes of the games at rows `places` of a dataset reference. Raises the errors of `classify_skill`."""
+    """Return the classes of the games at rows `places` of a dataset reference.
+
+    Raises the errors of `classify_skill`.
+    """
     from chessreg.games.datasets.skill import classify_skill
 
     games, _ = inputs.dataset(dataset)

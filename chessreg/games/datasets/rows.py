@@ -112,6 +112,8 @@ class BlockRows:
 
 @dataclass(slots=True)
 class _Game:
+    """A game as read from its source: row and line, tags, movetext, and whether the source cuts it off."""
+
     row: int
     line: int
     tags: dict[str, str]

@@ -39,6 +39,8 @@ class BrokenStreamError(Exception):
 
 
 class _Decoder(Protocol):
+    """The part of the interface of bz2 and lzma decompressors that readers use."""
+
     def decompress(self, data: bytes, /) -> bytes: ...
     @property
     def eof(self) -> bool: ...

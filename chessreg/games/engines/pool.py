@@ -60,6 +60,8 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class _Task:
+    """One search: the UCI commands `position` and `go`, the skill level, and the future that receives the result."""
+
     game: Hashable
     position: str
     go: str

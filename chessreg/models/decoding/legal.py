@@ -128,7 +128,7 @@ class Mass:
 
 
 class Trie:
-    """Token sequences with the sets that contain them: built once, walked under every edit."""
+    """A prefix tree of the token sequences of several sets. It is built once and walked again for every edit."""
 
     __slots__ = ("children", "ending_sets", "prefix_sets")
 

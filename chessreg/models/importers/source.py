@@ -488,6 +488,8 @@ dict take exponential time to hash."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
+    """An unpickler that refuses every class and function, so that a file cannot execute code."""
+
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name}")
 

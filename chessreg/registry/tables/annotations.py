@@ -14,6 +14,8 @@ from chessreg.registry.tables.types import Base, CheckedType, UtcDateTime, make_
 
 
 class AnnotationWord(enum.StrEnum):
+    """The kinds of annotations."""
+
     NAME = "name"
     TAG = "tag"
     NOTE = "note"

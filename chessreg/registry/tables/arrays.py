@@ -23,6 +23,8 @@ from chessreg.registry.tables.types import (
 
 
 class ArtifactState(enum.StrEnum):
+    """Whether an artifact's bytes are still being written or complete."""
+
     STAGING = "staging"
     COMPLETE = "complete"
 
@@ -61,6 +63,8 @@ class Output(Base):
 
 
 class Tokenizer(Base):
+    """A registered vocabulary: the texts of its tokens in the order of their ids."""
+
     __tablename__ = "tokenizer"
     name: Mapped[str] = mapped_column(NameType(64), primary_key=True)
     size: Mapped[int]

@@ -24,6 +24,8 @@ from chessreg.registry.tables.types import (
 
 
 class AttemptState(enum.StrEnum):
+    """The state of an attempt at a run."""
+
     RUNNING = "running"
     FINISHED = "finished"
     FAILED = "failed"
@@ -173,6 +175,8 @@ Index("ix_attempt_state", Attempt.state)
 
 
 class JobState(enum.StrEnum):
+    """The state of a job in the queue."""
+
     QUEUED = "queued"
     RUNNING = "running"
     ENDED = "ended"

@@ -62,6 +62,8 @@ class Noun(NamedTuple):
 
 
 class Base(DeclarativeBase):
+    """The base class of all tables. `__noun__` is set if users can name the rows."""
+
     metadata = MetaData(naming_convention=NAMING_CONVENTION)
     __noun__: ClassVar[Noun | None] = None
     __compared__: ClassVar[tuple[str, ...]] = ()  # columns in which a merge compares rows with one key
