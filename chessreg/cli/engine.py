@@ -19,7 +19,7 @@ def engine() -> None:
 @add_json_option
 @pass_home
 def list_(home: Home) -> None:
-    """List the engines that have played in this registry, and the Stockfish of this machine.
+    """List the engines that played or evaluated in this registry, and the Stockfish of this machine.
 
     \b
     Example: chessreg engine list

@@ -118,12 +118,14 @@ def reproduce(home: Home, reference: str, do: bool) -> None:
 def print_script(home: Home, row: dict[str, Any], steps: list[dict[str, Any]]) -> None:
     """Print a shell script that makes the run on another machine; code, versions and host are comments."""
     from chessreg.entities.reproduce import resolve_step_files, write_script_lines
+    from chessreg.registry.read import describe_engine
 
     store = home.session().store
     last = row["tries"][-1] if row["tries"] else {}
     code = last.get("code", {})
     if home.json:
         facts = {key: last.get(key) for key in ("host", "code", "chessreg_version", "environment")}
+        facts["engines"] = row["engines"]
         print_output(
             home,
             {
@@ -145,6 +147,9 @@ def print_script(home: Home, row: dict[str, Any], steps: list[dict[str, Any]]) -
         elif part_name == "chessreg":
             digest = f"; {state['file']}: sha256 {state['sha256'][:12]}" if state.get("sha256") else ""
             click.echo(make_visible(f"# commit unknown: not installed from a git checkout{digest}"))
+    for engine in row["engines"]:
+        described = describe_engine(engine["name"], engine["version"], engine["binary_sha256"])
+        click.echo(make_visible(f"# {' and '.join(engine['roles'])}: {described}"))
     versions = last.get("environment") or {}
     versions_listed = [
         f"{name} {versions[name]}" for name in ("torch", "transformers", "chess", "numpy") if name in versions

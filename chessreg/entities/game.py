@@ -20,6 +20,7 @@ from chessreg.games.boards.pgn import GameRecord
 from chessreg.games.boards.picture import format_evaluation
 from chessreg.registry import names, tables
 from chessreg.registry.identity import shorten_id
+from chessreg.registry.read import get_engine_ids
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -27,12 +28,16 @@ if TYPE_CHECKING:
     from chessreg.registry.database import Database
 
 READ_BATCH_GAMES = 300
+EVALUATION_LIMITS = ("adjudication", "evaluate_draws", "assist_limit")  # in the detail of a match
 PACKED_COLUMNS = frozenset({"moves", "tries"})
 
 
 @dataclass(frozen=True)
 class StoredGame:
-    """A stored game with its match, engine, intervention and illegal tries."""
+    """A stored game with its match, engines, intervention and illegal tries.
+
+    `evaluators` are the engines that evaluated positions of the match: usually one, none if it was not recorded.
+    """
 
     game: tables.Game
     match: tables.Match
@@ -40,6 +45,7 @@ class StoredGame:
     replicate: int
     intervention: tables.Intervention | None
     engine: tables.Engine | None
+    evaluators: list[tables.Engine]
     illegal: dict[int, list[str]]  # ply → texts, in order
 
     @property
@@ -66,6 +72,16 @@ class StoredGame:
         """Return the display names of White and Black."""
         both_players = (self.model, self.opponent)
         return both_players if self.match.color == "white" else both_players[::-1]
+
+    @property
+    def evaluator_name(self) -> str:
+        """Return the evaluating engine with its version, `Stockfish 17.1`; empty if it is not recorded."""
+        return " or ".join(f"{engine.name} {engine.version}" for engine in self.evaluators)
+
+    def describe_evaluation(self, limit_name: str) -> str:
+        """Return the evaluating engine and a limit of the match as a suffix, ` by Stockfish 17.1, nodes=100000`."""
+        limit = (self.match.detail or {}).get(limit_name)
+        return f" by {self.evaluator_name}{f', {limit}' if limit else ''}" if self.evaluators else ""
 
     @property
     def assisted_plies(self) -> list[int]:
@@ -102,6 +118,11 @@ class StoredGame:
             headers["Checkpoint"] = match.checkpoint_id.hex
         if self.engine is not None and self.engine.binary_sha256:
             headers["EngineSha256"] = self.engine.binary_sha256
+        if self.evaluators:
+            limits = {name: (match.detail or {}).get(name) for name in EVALUATION_LIMITS}
+            limit_texts = [f"{name}: {limit}" for name, limit in limits.items() if limit not in (None, "none")]
+            headers["Evaluator"] = ", ".join([self.evaluator_name, *limit_texts])
+            headers["EvaluatorSha256"] = " ".join(engine.binary_sha256 or "?" for engine in self.evaluators)
         return GameRecord(
             moves=self.moves,
             white=white,
@@ -140,9 +161,13 @@ class StoredGame:
         draw_centipawns = (game.detail or {}).get("draw_cp")
         end_facts = [f"{game.result} by {game.termination.replace('_', ' ')}"]
         if game.adjudication_cp is not None:
-            end_facts.append(f"evaluation {format_evaluation(game.adjudication_cp)}")
+            by_engine = self.describe_evaluation("adjudication")
+            end_facts.append(f"evaluation {format_evaluation(game.adjudication_cp)}{by_engine}")
         if isinstance(draw_centipawns, int):
-            end_facts.append(f"evaluation before the model's last move {draw_centipawns / 100:+.2f} for the model")
+            by_engine = self.describe_evaluation("evaluate_draws")
+            end_facts.append(
+                f"evaluation before the model's last move {draw_centipawns / 100:+.2f} for the model{by_engine}"
+            )
         views[-1] = views[-1].with_marks({}, end_facts)
         return views
 
@@ -190,6 +215,7 @@ def _read_game_batch(session: Session, keys: list[tuple[UUID, int]]) -> list[Sto
             raise NotFoundError(f"run {shorten_id(run_id)} has no game {unit}", "chessreg game list --run RUN")
         row = by_key[run_id, unit]
         match = session.get_one(tables.Match, (run_id, row.match))
+        evaluators = [session.get(tables.Engine, engine_id) for engine_id in get_engine_ids(match)["evaluator"]]
         spec = session.get_one(tables.Run, run_id).spec
         games.append(
             StoredGame(
@@ -199,6 +225,7 @@ def _read_game_batch(session: Session, keys: list[tuple[UUID, int]]) -> list[Sto
                 replicate=int(spec.get("replicate", 0)),
                 intervention=session.get(tables.Intervention, match.intervention_id) if match.intervention_id else None,
                 engine=session.get(tables.Engine, match.engine_id) if match.engine_id else None,
+                evaluators=list(filter(None, evaluators)),
                 illegal=dict(illegal_tries[run_id, unit]),
             )
         )
@@ -236,7 +263,7 @@ def _read_columns(row: Any, without: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def build_full_record(stored_game: StoredGame) -> dict[str, Any]:
-    """Return all data of one game: its unpacked columns, match, engine, intervention and illegal tries."""
+    """Return all data of one game: its unpacked columns, match, engines, intervention and illegal tries."""
     game = stored_game.game
     return {
         **_read_columns(game, PACKED_COLUMNS),
@@ -252,6 +279,7 @@ def build_full_record(stored_game: StoredGame) -> dict[str, Any]:
         "replicate": stored_game.replicate,
         "match": _read_columns(stored_game.match, {"run_id"}),
         "engine": _read_columns(stored_game.engine, {"options"}) if stored_game.engine else None,
+        "evaluators": [_read_columns(engine, {"options"}) for engine in stored_game.evaluators],
         "intervention": _read_columns(stored_game.intervention) if stored_game.intervention else None,
     }
 

@@ -461,8 +461,9 @@ def merge_facts(session: Session, table: Table, rows: list[dict[str, Any]], repo
 def find_fact_updates(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of `mine` to update from `row`, the other registry's row of the same entity.
 
-    These are the end of an attempt, a later sighting of a machine, an earlier creation time, and values that this
-    registry lacks. Other columns are never changed, because runs and files depend on them.
+    These are the end of an attempt, a later sighting of a machine, further engines that evaluated a match, an earlier
+    creation time, and values that this registry lacks. Other columns are never changed, because runs and files depend
+    on them.
     """
     if table.name == "attempt":
         lost_state = tables.AttemptState.LOST
@@ -470,6 +471,9 @@ def find_fact_updates(table: Table, mine: dict[str, Any], row: dict[str, Any]) -
         return row if row["ended_at"] is not None and not has_end else {}
     if table.name == "machine":
         return row if row["last_seen"] > mine["last_seen"] else {}
+    if table.name == "match":
+        detail = read.combine_evaluators(mine["detail"], row["detail"])
+        return {"detail": detail} if detail else {}
     if "created_at" not in mine:
         return {}
     unknown_values: tuple[Any, ...] = (None, {})

@@ -71,7 +71,8 @@ class Runs(Entity):
             remarks=sorted({text for each in row["tries"] for text in each["execution_options"].get("remarks", ())}),
             parts=[
                 Part("settings", build_columns("setting", "value", "source"), settings),
-                Part("code and versions", build_columns("name", "version"), list_code_versions(row["tries"][-1:])),
+                Part("code and versions", build_columns("name", "version"),
+                     [*list_code_versions(row["tries"][-1:]), *list_engine_versions(row["engines"])]),
                 Part("inputs", build_columns("name", "input"), inputs),
                 Part("outputs", build_columns("name", "unit"), row["outputs"]),
                 Part("attempts", build_columns("id", "state", "cause", "host", "started_at", "ended_at", "units_done",
@@ -129,6 +130,17 @@ def list_code_versions(attempts: list[Row]) -> list[Row]:
         versions = attempt["environment"] or {}
         rows += [{"name": name, "version": versions[name]} for name in MAIN_PACKAGES if name in versions]
     return rows
+
+
+def list_engine_versions(engines: list[Row]) -> list[Row]:
+    """Return the engines of a run, `read.list_run_engines`, as rows of its code and versions."""
+    return [
+        {
+            "name": f"{engine['name']}, {' and '.join(engine['roles'])}",
+            "version": f"{engine['version']}, sha256 {engine['binary_sha256'][:12]}",
+        }
+        for engine in engines
+    ]
 
 
 MAIN_PACKAGES = ("torch", "transformers", "chess", "numpy")

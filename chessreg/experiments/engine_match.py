@@ -28,6 +28,7 @@ from chessreg.experiments.matches import (
     is_replayable,
     make_opening_source,
     plan_matches,
+    record_evaluator,
     record_opening,
     report_games,
 )
@@ -233,6 +234,8 @@ def record_duel(task: Task[EngineMatchSpec, EngineMatchOptions], player: EngineS
     spec = task.spec
     engine, player_engine = build_engine_row(opponent), build_engine_row(player)
     check_engine(task, 0, engine)
+    check_engine(task, 0, player_engine, "player")
+    evaluator = record_evaluator(task, spec.adjudication if spec.move_limit else "none")
     task.record("engine", **engine)
     if player_engine["id"] != engine["id"]:
         task.record("engine", **player_engine)
@@ -262,6 +265,7 @@ def record_duel(task: Task[EngineMatchSpec, EngineMatchOptions], player: EngineS
                 "player_level": player.level,
                 "player_limit": player.limit.text if player.limit else None,
                 "book": spec.book,
+                **evaluator,
             },
         )
 

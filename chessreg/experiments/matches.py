@@ -24,6 +24,7 @@ from chessreg.games.engines.sprt import COLOR_PAIR_VALUES, DIFFERENCE_VALUES, co
 from chessreg.registry import tables
 from chessreg.registry.identity import hash_canonical_json, make_uuid, shorten_id
 from chessreg.registry.names import read_name
+from chessreg.registry.read import EVALUATORS, describe_engine, get_engine_ids
 from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs.spec import Spec
 
@@ -468,6 +469,9 @@ def check_pairs(spec: Any, inputs: Inputs) -> None:
 # -- rows --------------------------------------------------------------------------------------------------------
 
 
+EVALUATOR = parse_engine("stockfish:20")  # evaluates positions at full strength
+
+
 def build_engine_row(spec: EngineSpec) -> dict[str, Any]:
     """Return the row of `engine` for this opponent: the local Stockfish binary, or a built-in mover.
 
@@ -495,17 +499,50 @@ def is_replayable(engines: Sequence[str], *evaluations: str) -> bool:
     return all(parse_engine(engine).seedable for engine in engines) and all(limit.kind != "time" for limit in limits)
 
 
-def check_engine(task: Task[Any, Any], number: int, engine: dict[str, Any]) -> None:
-    """Raise BadInputError if an earlier attempt of this run used another engine, because the games cannot be pooled."""
+ENGINE_ROLES = {"opponent": "played against", "player": "played by", "evaluator": "evaluated by", "judge": "judged by"}
+
+
+def check_engine(task: Task[Any, Any], number: int, engine: dict[str, Any], role: str = "opponent") -> None:
+    """Raise BadInputError if earlier games of match `number` had another engine in this role, because they cannot be
+    pooled. A match that does not record an engine in this role is accepted."""
     with task.inputs.database.read() as session:
-        before = session.get(tables.Match, (task.run_id, number))
-        if before is not None and before.engine_id != engine["id"]:
-            other = session.get_one(tables.Engine, before.engine_id)
-            raise BadInputError(
-                f"the earlier games of this run were played against {other.name} {other.version}, but the "
-                f"engine is now {engine['name']} {engine['version']}",
-                "start a separate run with --replicate 1",
-            )
+        match = session.get(tables.Match, (task.run_id, number))
+        if match is not None:
+            require_same_engine(session, task.run_id, get_engine_ids(match)[role], engine, role)
+
+
+def require_same_engine(
+    session: Session, run_id: UUID, earlier_ids: Sequence[UUID], engine: dict[str, Any], role: str
+) -> None:
+    """Raise BadInputError if `engine`, a row of `engine`, is not among the recorded engines of this role."""
+    if not earlier_ids or engine["id"] in earlier_ids:
+        return
+    row = session.get(tables.Engine, earlier_ids[0])
+    earlier = "another engine" if row is None else describe_engine(row.name, row.version, row.binary_sha256)
+    current = describe_engine(engine["name"], engine["version"], engine["binary_sha256"])
+    if earlier == current:
+        current += " with other options"
+    place, fix = "the engine", "start a separate run with --replicate 1"
+    if engine["binary_sha256"]:
+        place, fix = identify_engine().path, f"set CHESSREG_STOCKFISH to the earlier program, or {fix}"
+    raise BadInputError(
+        f"the earlier games of run {shorten_id(run_id)} were {ENGINE_ROLES[role]} {earlier}, but {place} is {current}",
+        fix,
+    )
+
+
+def record_evaluator(task: Task[Any, Any], *limits: str) -> dict[str, list[str]]:
+    """Record the engine that evaluates positions under these limits. Return its entry in the detail of a match.
+
+    The entry is empty if every limit is `none`, and Stockfish need not be installed then. Raises NotFoundError if it is
+    missing otherwise, and BadInputError if another engine evaluated earlier games of this run.
+    """
+    if all(limit == "none" for limit in limits):
+        return {}
+    engine = build_engine_row(EVALUATOR)
+    check_engine(task, 0, engine, "evaluator")
+    task.record("engine", **engine)
+    return {EVALUATORS: [engine["id"].hex]}
 
 
 def build_game_columns(game: PlayedGame) -> dict[str, Any]:

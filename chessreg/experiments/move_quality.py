@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.legality import iterate_first_tries
-from chessreg.experiments.matches import TYPICAL_PLIES, build_engine_row
+from chessreg.experiments.matches import TYPICAL_PLIES, build_engine_row, require_same_engine
 from chessreg.experiments.settings.choosing import ChoosingSpec
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select_games
 from chessreg.games.boards.boardframe import BoardFrame, Role
@@ -24,6 +24,7 @@ from chessreg.games.boards.moves import unpack_moves
 from chessreg.games.engines.opponents import find_stockfish, parse_engine, parse_limit
 from chessreg.games.engines.pool import EnginePool, Evaluation
 from chessreg.registry import tables
+from chessreg.registry.read import find_judge_ids
 from chessreg.runs.cost import count_choosing_operations, estimate_search_seconds
 from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import Plies, Processes, Ref
@@ -326,10 +327,15 @@ def open_move_source(spec: MoveQualitySpec, inputs: Inputs) -> MoveSource:
 
 
 def judge_moves(task: Task[MoveQualitySpec, MoveQualityOptions]) -> None:
-    """Search for every move of the task's games. Searches of some games run while the model writes others."""
+    """Search for every move of the task's games. Searches of some games run while the model writes others.
+
+    Raises BadInputError if another engine judged earlier games of this run.
+    """
     spec, options = task.spec, task.options
     moves, limit = open_move_source(spec, task.inputs), parse_limit(spec.judge_limit)
     engine = build_engine_row(JUDGE)
+    with task.inputs.database.read() as session:
+        require_same_engine(session, task.run_id, find_judge_ids(session, task.run_id), engine, "judge")
     task.record("engine", **engine)
     own_searches: deque[JudgedGame] = deque()  # the engine's own move is being searched
     comparisons: deque[JudgedGame] = deque()  # the model's move is searched too, if it differs

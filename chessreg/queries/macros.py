@@ -30,6 +30,11 @@ MACROS = {
         THEN 'most games are unfinished and scored by Stockfish''s evaluation (column adjudicated): '
              || 'more games end against a stronger opponent (chessreg engine ladder)'
     WHEN adjudicated > 0 THEN 'unfinished games are scored by Stockfish''s evaluation (column adjudicated)' END""",
+    # The different engines in lists of them.
+    "all_evaluators": "(lists) AS list_sort(list_distinct(flatten(lists)))",
+    # The note on a row whose positions several engines evaluated. `games` names its games.
+    "evaluators_text": """(evaluators, games) AS CASE WHEN len(evaluators) > 1
+    THEN 'different engines evaluated positions of ' || games || ': ' || array_to_string(evaluators, ', ') END""",
     "square_text": "(square) AS substr('abcdefgh', square % 8 + 1, 1) || (square // 8 + 1)",
     # 1.5 and 2, not 1.500000 and 2.0
     "scale_text": """(scale) AS

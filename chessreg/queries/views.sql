@@ -260,11 +260,21 @@ FROM (
     FROM "match"
 )
 
+-- view: match_evaluators
+-- The engines that evaluated positions of a match: for adjudication, of draws, or before moves that they then played.
+SELECT d.run_id, d.number,
+       list(e.name || ' ' || e.version || coalesce(' (sha256 ' || left(e.binary_sha256, 12) || ')', '')
+            ORDER BY e.name, e.version, e.binary_sha256) AS evaluators
+FROM (SELECT run_id, number, unnest(json_extract_string(detail, '$.evaluator_engine_ids[*]')) AS engine_id FROM "match") AS d
+JOIN engine AS e ON e.id = TRY_CAST(d.engine_id AS UUID)
+GROUP BY d.run_id, d.number
+
 -- view: arms
 -- One row per arm of a match, with everything that its games share. `opening_stream`: the sequence that the games'
 -- opening numbers refer to. Games with equal stream and number started alike, in any run. From the standard position,
 -- every game of a match is a separate opening, paired with the game of the same number in matches of this color against
--- this opponent. The opening seed of an import is unknown, so its stream is not shared with another run.
+-- this opponent. The opening seed of an import is unknown, so its stream is not shared with another run. `evaluators`:
+-- the engines that evaluated positions, NULL if none did or if it was not recorded.
 SELECT m.run_id, m.number AS match, m.checkpoint_id, coalesce(c.checkpoint, m.player) AS checkpoint,
        CASE WHEN m.checkpoint_id IS NULL THEN m.player ELSE c.own_name END AS own_name, c.place AS checkpoint_place,
        m.player, m.intervention_id, coalesce(i.intervention, 'none') AS intervention, i.source, i.layers, i.scale, i.token_mask,
@@ -273,13 +283,15 @@ SELECT m.run_id, m.number AS match, m.checkpoint_id, coalesce(c.checkpoint, m.pl
        CASE WHEN starts_with(u.kind, 'imported-') THEN m.run_id::VARCHAR
             ELSE concat_ws(' ', m.opening, m.opening_seed, CASE WHEN m.opening = 'standard' THEN m.opponent END,
                            CASE WHEN m.opening = 'standard' THEN m.color END) END AS opening_stream,
-       m.policy, m.move_limit, r.rules, coalesce(r.assist, 'none') AS assist, m.planned
+       m.policy, m.move_limit, r.rules, coalesce(r.assist, 'none') AS assist, m.planned,
+       v.evaluators
 FROM "match" AS m
 LEFT JOIN run AS u ON u.id = m.run_id
 LEFT JOIN match_rules AS r ON r.run_id = m.run_id AND r.number = m.number
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = m.checkpoint_id
 LEFT JOIN interventions AS i ON i.intervention_id = m.intervention_id
 LEFT JOIN engine AS e ON e.id = m.engine_id
+LEFT JOIN match_evaluators AS v ON v.run_id = m.run_id AND v.number = m.number
 
 -- view: imported_arms
 -- Facts about the rows of an imported third-party table (kinds imported-aggregates and imported-sweep).

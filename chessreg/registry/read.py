@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
@@ -161,6 +162,7 @@ def read_run(session: Session, reference: str) -> Row:
             select(func.count()).select_from(tables.Conflict).where(tables.Conflict.run_id == record.id)
         ),
         "tries": list_attempts(session, record.id),
+        "engines": list_run_engines(session, record.id),
     }
 
 
@@ -192,6 +194,83 @@ def read_attempt_hosts(session: Session) -> dict[UUID, str]:
         tables.Machine, tables.Machine.id == tables.Attempt.machine_id
     )
     return dict(session.execute(pairs).all())
+
+
+def describe_engine(name: str, version: str, sha256: str | None) -> str:
+    """Return an engine's name, version and the start of its digest.
+
+    >>> describe_engine("Stockfish", "15.1", "0123456789abcdef"), describe_engine("random", "1", None)
+    ('Stockfish 15.1 (sha256 0123456789ab)', 'random 1')
+    """
+    return f"{name} {version}" + (f" (sha256 {sha256[:12]})" if sha256 else "")
+
+
+EVALUATORS = "evaluator_engine_ids"
+"""Key in the detail of a match: the engines that evaluated positions of stopped games, of draws, or before moves that
+they then played for the model. Several only if several machines played one run."""
+
+
+def get_engine_ids(match: tables.Match) -> dict[str, list[UUID]]:
+    """Return the ids of a match's engines by role: `opponent`, `player` (if it is an engine) and `evaluator`."""
+    detail = match.detail or {}
+    ids = {
+        "opponent": [match.engine_id],
+        "player": [detail.get("player_engine_id")],
+        "evaluator": detail.get(EVALUATORS),
+    }
+    return {role: parse_ids(values) for role, values in ids.items()}
+
+
+def parse_ids(values: Any) -> list[UUID]:
+    """Return the ids in a list of a detail. Other values, as in another user's rows, are left out."""
+    ids = []
+    for value in values if isinstance(values, list) else ():
+        with suppress(ValueError):
+            ids.append(UUID(str(value)))
+    return ids
+
+
+def combine_evaluators(mine: Any, other: Any) -> dict[str, Any] | None:
+    """Return the detail `mine` of a match with the evaluating engines of its detail `other` added. None: unchanged.
+
+    If one of them does not record an engine, nothing is added.
+
+    >>> combine_evaluators({EVALUATORS: ["a" * 32]}, {EVALUATORS: ["b" * 32]})
+    {'evaluator_engine_ids': ['aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb']}
+    """
+    my_ids, other_ids = (parse_ids((detail or {}).get(EVALUATORS)) for detail in (mine, other))
+    if not my_ids or not other_ids or set(other_ids) <= set(my_ids):
+        return None
+    return {**mine, EVALUATORS: [id.hex for id in dict.fromkeys([*my_ids, *other_ids])]}
+
+
+def find_judge_ids(session: Session, run_id: UUID) -> list[UUID]:
+    """Return the ids of the engines that judged the moves of a run of kind `move-quality`."""
+    prediction = tables.Prediction
+    judge_id = prediction.detail["engine_id"].as_string()
+    query = select(judge_id).where(prediction.run_id == run_id, prediction.item == -1).distinct().order_by(judge_id)
+    return parse_ids(session.scalars(query).all())
+
+
+def list_run_engines(session: Session, run_id: UUID) -> list[Row]:
+    """Return the engine programs of a run: name, version, binary_sha256, and `roles`, those of `get_engine_ids` or
+    `judge`. Engines without a known binary, such as random movers, are left out."""
+    matches = session.scalars(
+        select(tables.Match).where(tables.Match.run_id == run_id).order_by(tables.Match.number)
+    ).all()
+    roles: dict[UUID, dict[str, None]] = defaultdict(dict)
+    for match in matches:
+        for role, engine_ids in get_engine_ids(match).items():
+            for engine_id in engine_ids:
+                roles[engine_id][role] = None
+    for judge_id in () if matches else find_judge_ids(session, run_id):
+        roles[judge_id]["judge"] = None
+    engines = [(session.get(tables.Engine, engine_id), [*own_roles]) for engine_id, own_roles in roles.items()]
+    return [
+        {"name": engine.name, "version": engine.version, "binary_sha256": engine.binary_sha256, "roles": engine_roles}
+        for engine, engine_roles in engines
+        if engine is not None and engine.binary_sha256
+    ]
 
 
 # Machines counted in one scan of the attempts. With GROUP BY, SQLite would sort all attempts in memory.

@@ -36,6 +36,7 @@ from chessreg.registry import tables
 from chessreg.registry.database import Database, select_by_keys
 from chessreg.registry.engines import FOREIGN_KEY, SchemaError
 from chessreg.registry.identity import make_id
+from chessreg.registry.read import combine_evaluators
 from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.registry.run_state import count_done, read_complete_units
 from chessreg.registry.tables.types import (
@@ -368,16 +369,21 @@ class RowContext(NamedTuple):
 
 
 def insert_missing(session: Session, table: Table, rows: list[dict[str, Any]]) -> None:
-    """Insert entity rows whose key does not exist yet. Existing rows are kept."""
+    """Insert entity rows whose key does not exist yet. Existing rows are kept. A match gets the engines that
+    evaluated it on another machine."""
     key = [column.name for column in table.primary_key]
     seen_keys: set[tuple[Any, ...]] = set()
     fresh_rows = []
     for row in rows:
         place = tuple(row.get(name) for name in key)
-        if (
-            place in seen_keys
-            or session.execute(select(*table.primary_key).where(*build_key_conditions(table, key, row))).first()
-        ):
+        if place in seen_keys:
+            continue
+        conditions = build_key_conditions(table, key, row)
+        if session.execute(select(*table.primary_key).where(*conditions)).first():
+            if table.name == "match":
+                stored_detail = session.scalar(select(table.c.detail).where(*conditions))
+                if detail := combine_evaluators(stored_detail, row.get("detail")):
+                    session.execute(update(table).where(*conditions).values(detail=detail))
             continue
         seen_keys.add(place)
         fresh_rows.append(row)

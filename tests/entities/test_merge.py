@@ -259,6 +259,25 @@ def test_a_match_played_in_two_homes_counts_once_and_only_the_machine_differs(
     assert len(tables_of[0]["game"]) == 4
 
 
+def test_a_match_that_other_engines_evaluated_in_each_home_has_both(homes):
+    match = {
+        "number": 0, "player": "m", "opponent": "random", "color": "white", "opening": "standard", "opening_seed": 0,
+        "policy": "legal", "planned": 1,
+    }  # fmt: skip
+    for home, engine in zip(homes, "ab", strict=True):
+        with home as session:
+            run_id = run_toy(session, positions=6).run_id
+            with session.database.write() as sql:
+                sql.add(tables.Match(run_id=run_id, detail={read.EVALUATORS: [engine * 32]}, **match))
+    here, there = homes
+    for home, other, engines in ((here, there, "ab"), (there, here, "ba"), (here, there, "ab")):
+        with home as session:
+            merge_source(session.database, session.store, other.url)
+            with session.database.read() as sql:
+                stored = sql.get_one(tables.Match, (run_id, 0))
+                assert stored.detail[read.EVALUATORS] == [engine * 32 for engine in engines]
+
+
 def test_a_second_merge_changes_nothing(homes):
     here, there = homes
     with there as session:

@@ -54,6 +54,28 @@ def test_the_authors_scoring_drops_draws_and_counts_balanced_stopped_games_as_lo
         assert [row["adjudicated"] for row in result.rows] == [4]
 
 
+def test_engines_that_evaluated_games_of_one_row_or_of_a_comparison_are_noted(database, make):
+    checkpoint = make.checkpoint("a")
+    edit = make.intervention(checkpoint)
+    evaluators = [{"evaluator_engine_ids": [make.engine(version).hex]} for version in ("15.1", "17.1")]
+    games = [WON, stopped(250)]
+    make.play(checkpoint, games, name="old")  # does not record its evaluator
+    make.play(checkpoint, games, name="one", detail=evaluators[0])
+    make.play(checkpoint, games, name="edited", detail=evaluators[1], intervention=edit)
+    make.play(checkpoint, [WON, LOST], name="decided", detail=evaluators[0], level=3)
+    make.play(checkpoint, [WON, LOST], name="decided-too", detail=evaluators[1], level=3)
+    both, text = "Stockfish 15.1, Stockfish 17.1", "different engines evaluated positions of these games"
+    plain, edited, decided = ask(database)
+    assert [row["evaluator"] for row in (plain, edited, decided)] == ["Stockfish 15.1", "Stockfish 17.1", both]
+    assert text not in plain["warning"]
+    assert f"{text} and of those compared with them: {both}" in edited["warning"]
+    assert decided["warning"] is None  # no game was scored by an evaluation
+    make.play(checkpoint, games, name="two", detail=evaluators[1])
+    assert f"{text}: {both}" in ask(database)[0]["warning"]
+    assert f"{text}: {both}" in run_query(database, "wins by level").rows[0]["warning"]
+    assert f"{text}: {both}" in run_query(database, "causes of no skill effect").rows[0]["warning"]
+
+
 def test_that_no_game_was_drawn_or_no_draw_evaluated_is_told_where_draws_are_asked_for(database, make):
     make.play(make.checkpoint("a"), [WON, LOST], name="decided")
     make.play(make.checkpoint("b"), [WON, DRAWN], name="drawn")

@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported.specs import ImportedGamesSpec, parse_renames
-from chessreg.games.engines.opponents import identify_engine
+from chessreg.experiments.matches import record_evaluator
 from chessreg.games.foreign.game import UNKNOWN, MatchPlayer, make_engine_player
 from chessreg.registry import names, tables
 from chessreg.registry.identity import hash_canonical_json, make_uuid
@@ -176,8 +176,12 @@ class Arms:
 
 
 def record_arms(task: Task[ImportedGamesSpec, Any], file: ForeignFile, arms: Arms) -> None:
-    """Record the rows that the games refer to: engines, external models, matches."""
+    """Record the rows that the games refer to: engines, external models, matches.
+
+    Raises BadInputError if another engine evaluated earlier games of this run.
+    """
     spec = task.spec
+    evaluator = record_evaluator(task, spec.adjudication)
     own_checkpoint = resolve_own_checkpoint(task.inputs, file, spec) if spec.checkpoint else None
     ids: dict[str, UUID] = {}
     for arm in arms.arms.values():
@@ -190,15 +194,20 @@ def record_arms(task: Task[ImportedGamesSpec, Any], file: ForeignFile, arms: Arm
                 row = build_external_row(player.name)
                 ids[player.name] = row["id"]
                 task.record("checkpoint", **row)
-        task.record(
-            "match", run_id=task.run_id, **build_match_columns(arm, spec, file, ids, arms.game_counts[arm.number])
-        )
+        columns = build_match_columns(arm, spec, file, ids, arms.game_counts[arm.number], evaluator)
+        task.record("match", run_id=task.run_id, **columns)
 
 
 def build_match_columns(
-    arm: Arm, spec: ImportedGamesSpec, file: ForeignFile, ids: Mapping[str, UUID], game_count: int
+    arm: Arm,
+    spec: ImportedGamesSpec,
+    file: ForeignFile,
+    ids: Mapping[str, UUID],
+    game_count: int,
+    evaluator: Mapping[str, list[str]],
 ) -> dict[str, Any]:
-    """Return the columns of an arm's row in `match`. `ids` has the checkpoint of each model by name."""
+    """Return the columns of an arm's row in `match`. `ids` has the checkpoint of each model by name. `evaluator` is the
+    entry of `record_evaluator`."""
     engine = build_foreign_engine_row(arm.opponent, spec.engine_version) if arm.opponent.is_engine else None
     return {
         "number": arm.number,
@@ -221,7 +230,7 @@ def build_match_columns(
             "player_given": arm.player.name,
             "opponent_given": arm.opponent.name,
             "adjudication": spec.adjudication,
-            "adjudicated_by": name_adjudicator(spec.adjudication),
+            **evaluator,
         },
     }
 
@@ -242,12 +251,3 @@ def resolve_own_checkpoint(inputs: Inputs, file: ForeignFile, spec: ImportedGame
             "name it with --players NAME",
         )
     return rename_player(parse_renames(spec.rename), players[0]), row.id
-
-
-def name_adjudicator(limit: str) -> str | None:
-    """Return name and version of the engine that evaluates stopped games, for the row of the match; None for limit
-    `none`."""
-    if limit == "none":
-        return None
-    engine = identify_engine()
-    return f"{engine.name} {engine.version}"

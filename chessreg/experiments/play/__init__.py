@@ -27,6 +27,7 @@ from chessreg.experiments.matches import (
     make_opening_source,
     name_player,
     plan_matches,
+    record_evaluator,
     record_opening,
     report_games,
 )
@@ -496,7 +497,7 @@ def record_play_match(
     checkpoint: tables.Checkpoint,
     intervention: interventions.LoadedIntervention | None,
 ) -> None:
-    """Record the rows that the games refer to: engine, intervention, book, match.
+    """Record the rows that the games refer to: engines, intervention, book, match.
 
     Raises BadInputError if an earlier attempt of this run used another engine, because their games cannot be pooled.
     """
@@ -511,19 +512,22 @@ def record_play_match(
     }
     if spec.assist != "none":
         extra |= {"assist": spec.assist, "assist_limit": ASSIST_LIMIT.text}
+    if spec.evaluate_draws != "none":
+        extra["evaluate_draws"] = spec.evaluate_draws
     if spec.claim_draws:
         extra["claim_draws"] = True
     opening = record_opening(task)
-    engines = {rung: build_engine_row(rung) for rung in spec.opponents}
-    first = 0
-    for rung, engine in engines.items():
-        check_engine(task, first, engine)
+    engines, matches = {rung: build_engine_row(rung) for rung in spec.opponents}, plan_matches(spec)
+    for place, engine in enumerate(engines.values()):
+        check_engine(task, place * len(matches), engine)
+    extra |= record_evaluator(task, spec.adjudication, spec.evaluate_draws, spec.assist)
+    for place, (rung, engine) in enumerate(engines.items()):
         task.record("engine", **engine)
-        for number, color, planned_games in plan_matches(spec):
+        for number, color, planned_games in matches:
             task.record(
                 "match",
                 run_id=task.run_id,
-                number=first + number,
+                number=place * len(matches) + number,
                 player=player,
                 checkpoint_id=checkpoint.id,
                 intervention_id=intervention.id if intervention else None,
@@ -539,7 +543,6 @@ def record_play_match(
                 planned=planned_games,
                 detail={**extra, "temperatures": list(spec.temperatures), "book": spec.book},
             )
-        first += len(plan_matches(spec))
 
 
 # -- training games ----------------------------------------------------------------------------------------------

@@ -23,7 +23,9 @@
 --   draws [games]: evaluated draws (--evaluate-draws)
 --   others [games]: draws without an evaluation
 --   games [games]: games played
+--   evaluator: engine that evaluated the draws; several: the row mixes them; empty: not recorded
 --   runs: the runs that played
+--   warning [hidden]: that several engines evaluated the draws
 --   checkpoint_id [hidden]: id of the checkpoint
 --   intervention_id [hidden]: id of the intervention
 -- statistics:
@@ -72,13 +74,15 @@ played AS (
 described AS (
     SELECT arm, checkpoint, checkpoint_id, intervention, intervention_id, assist, policy, opening, move_limit, rules,
            string_agg(DISTINCT opponent, ', ' ORDER BY opponent) AS opponent,
+           all_evaluators(list(evaluators)) AS evaluators,
            string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
     FROM cells GROUP BY ALL
 )
 SELECT b.cell, d.checkpoint, d.intervention, d.assist, d.policy, d.opening, d.move_limit, d.rules, d.opponent,
        ['mate in 1', 'mate in 2', 'mate in 3', 'mate in 4', 'mate in 5', 'mate in 6 or more', 'from +100', '+50 to +99',
         '+10 to +49', '-9 to +9', '-49 to -10', '-99 to -50', 'to -100', 'mated'][any_value(b.bin)] AS evaluation,
-       count(*) AS n, c.draws, c.others, p.games, d.runs, d.checkpoint_id, d.intervention_id
+       count(*) AS n, c.draws, c.others, p.games,
+       array_to_string(d.evaluators, ', ') AS evaluator, d.runs, evaluators_text(d.evaluators, 'these games') AS warning, d.checkpoint_id, d.intervention_id
 FROM base AS b JOIN described AS d USING (arm) JOIN counted AS c USING (arm) JOIN played AS p USING (arm)
 WHERE b.bin < 99
 GROUP BY ALL

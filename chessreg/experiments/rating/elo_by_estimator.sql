@@ -32,7 +32,7 @@
 --   colors: colors of the rated players whose games count
 --   known: source of the known ratings
 --   adjudicated [games]: games of the player stopped and decided by the engine's evaluation
---   warning [hidden]: that games without a result are scored by Stockfish's evaluation
+--   warning [hidden]: that games without a result are scored by Stockfish's evaluation, and that by several engines
 --   level [hidden]: level of the opponent of a performance, or of a known player
 --   checkpoint_id [hidden]: id of the checkpoint
 --   intervention_id [hidden]: id of the intervention
@@ -86,17 +86,19 @@ JOIN rated_sides AS s ON s.run_id = b.run_id AND s.unit = b.unit AND s.player = 
 
 -- statement: table
 WITH stopped AS (
-    SELECT p.cell, count(*) AS adjudicated
+    SELECT p.cell, count(*) AS adjudicated,
+           all_evaluators(list(a.evaluators)) AS evaluators
     FROM (SELECT DISTINCT b.cell, s.side_run_id AS run_id, s.match
           FROM base AS b JOIN rated_sides AS s ON s.run_id = b.run_id AND s.unit = b.unit AND s.player = b.player) AS p
     JOIN game AS g ON g.run_id = p.run_id AND g.match = p.match
+    JOIN arms AS a ON a.run_id = p.run_id AND a.match = p.match
     WHERE g.result = '*' AND g.adjudication_cp IS NOT NULL
     GROUP BY p.cell
 )
 SELECT b.cell, b.run, b.player, c.checkpoint, b.assist, b.origin, b.estimator, b.draw_weight, b.against, b.rating,
        b.low AS rating_low, b.high AS rating_high, b.counted, b.games, b.wins AS w, b.draws AS d, b.losses AS l, b.score, b.scoring,
        b.policy, b.opening, b.colors, b.anchors AS known, coalesce(t.adjudicated, 0) AS adjudicated,
-       unfinished_text(t.adjudicated, b.games) AS warning, b.level,
+       nullif(concat_ws('; ', unfinished_text(t.adjudicated, b.games), evaluators_text(t.evaluators, 'these games')), '') AS warning, b.level,
        b.checkpoint_id, b.intervention_id
 FROM base AS b LEFT JOIN checkpoints AS c ON c.checkpoint_id = b.checkpoint_id LEFT JOIN stopped AS t ON t.cell = b.cell
 ORDER BY b.cell

@@ -30,7 +30,7 @@
 --   draw_weight: points of a draw, if the run sets it
 --   policy: how the model's move is chosen
 --   opening: source of its openings
---   warning [hidden]: that games without a result are scored by Stockfish's evaluation
+--   warning [hidden]: that games without a result are scored by Stockfish's evaluation, and that by several engines
 --   checkpoint_id [hidden]: id of the checkpoint
 --   intervention_id [hidden]: id of the intervention
 
@@ -56,17 +56,19 @@ SELECT * FROM cells
 
 -- statement: table
 WITH stopped AS (
-    SELECT p.cell, count(*) AS adjudicated
+    SELECT p.cell, count(*) AS adjudicated,
+           all_evaluators(list(a.evaluators)) AS evaluators
     FROM (SELECT DISTINCT b.cell, s.side_run_id AS run_id, s.match
           FROM base AS b JOIN rated_sides AS s ON s.run_id = b.run_id AND s.unit = b.unit AND s.player = b.player) AS p
     JOIN game AS g ON g.run_id = p.run_id AND g.match = p.match
+    JOIN arms AS a ON a.run_id = p.run_id AND a.match = p.match
     WHERE g.result = '*' AND g.adjudication_cp IS NOT NULL
     GROUP BY p.cell
 )
 SELECT cell, run, estimator, player, rating, rating_low, rating_high, anchor, games, w, d, l, score, unscored,
        coalesce(adjudicated, 0) AS adjudicated, opponents, anchored_games, systematic, scoring, draw_weight, policy,
        opening,
-       unfinished_text(adjudicated, games) AS warning,
+       nullif(concat_ws('; ', unfinished_text(adjudicated, games), evaluators_text(evaluators, 'these games')), '') AS warning,
        checkpoint_id, intervention_id
 FROM base LEFT JOIN stopped USING (cell)
 ORDER BY cell

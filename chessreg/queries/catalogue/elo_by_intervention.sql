@@ -21,6 +21,8 @@
 --   policy: how the model's move is chosen
 --   move_limit [moves]: after so many moves of the model the game is stopped and adjudicated
 --   rules: what else is not as `run play` has it by default: temperatures, a full context, adjudication
+--   evaluator: the engine that evaluated positions, for adjudication, draws or assisted moves; several: the row mixes
+--       them; empty: none, or not recorded
 --   scoring: paper (draws a half; beyond the move limit more than 100 centipawns decide) or author-2024
 --   n [games]: games played
 --   planned [games]: games that the runs were to play
@@ -51,7 +53,8 @@
 --       which choose among the legal moves
 --   runs: the runs that played
 --   machines: where they ran
---   warning [hidden]: that games without a result are scored by Stockfish's evaluation; of an edit what it cannot show:
+--   warning [hidden]: that games without a result are scored by Stockfish's evaluation; that several engines evaluated
+--       positions, of these games or of those that they are compared with; of an edit what it cannot show:
 --       that the model without it scores below 0.2 or above 0.8 here or has not played; that every game was lost or won;
 --       that controls have not played, or fewer than 5 directions of one, so that its interval is too narrow; that the
 --       same direction has not played with the opposite sign
@@ -182,11 +185,17 @@ stops AS (
 ),
 arm AS (
     SELECT cell, protocol, checkpoint, checkpoint_id, intervention, intervention_id, color, engine, engine_version, level,
-           opponent, "limit", opening, policy, move_limit, rules, whole(sum(planned)) AS planned,
+           opponent, "limit", opening, policy, move_limit, rules, assist, whole(sum(planned)) AS planned,
+           all_evaluators(list(evaluators)) AS evaluators,
            string_agg(DISTINCT run, ', ' ORDER BY run) AS runs,
            string_agg(DISTINCT machines, ', ' ORDER BY machines) AS machines
     FROM cells
     GROUP BY ALL
+),
+compared AS (
+    SELECT protocol, all_evaluators(list(evaluators)) AS evaluators
+    FROM cells
+    GROUP BY protocol
 ),
 drawn AS (
     SELECT cell, count(*) FILTER (kind = 'random') AS random_draws, count(*) FILTER (kind = 'shuffled') AS shuffled_draws
@@ -204,10 +213,15 @@ told AS (
     FROM cells AS c LEFT JOIN other_sign AS o ON o.cell = c.cell
 )
 SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, level, "limit", opening, policy,
-       move_limit, rules, $scoring AS scoring, n, planned, stopped, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
+       move_limit, rules, array_to_string(arm.evaluators, ', ') AS evaluator, $scoring AS scoring, n, planned, stopped, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
        first_try_legal, random_draws, shuffled_draws, runs, machines,
        nullif(concat_ws('; ',
            unfinished_text(adjudicated, n),
+           CASE WHEN adjudicated > 0 OR assist <> 'none'
+                THEN coalesce(evaluators_text(arm.evaluators, 'these games'),
+                              CASE WHEN intervention_id IS NOT NULL
+                                   THEN evaluators_text(compared.evaluators, 'these games and of those compared with them')
+                                   END) END,
            CASE WHEN intervention_id IS NOT NULL THEN nullif(concat_ws('; ',
            CASE WHEN u.score IS NULL THEN 'the unedited model has not played here'
                 WHEN u.score < 0.2 OR u.score > 0.8
@@ -227,7 +241,7 @@ SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, 
                 THEN 'the same direction has not played with the opposite sign: repeat it with the negated scale' END), '') END), '') AS warning,
        checkpoint_id, intervention_id
 FROM arm JOIN played USING (cell) JOIN counted USING (cell) JOIN ended USING (cell) JOIN told USING (cell) LEFT JOIN drawn USING (cell)
-LEFT JOIN unedited AS u ON u.protocol = arm.protocol LEFT JOIN stops USING (cell)
+LEFT JOIN unedited AS u ON u.protocol = arm.protocol JOIN compared ON compared.protocol = arm.protocol LEFT JOIN stops USING (cell)
 ORDER BY cell
 
 -- statement: clusters

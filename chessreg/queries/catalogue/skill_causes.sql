@@ -27,7 +27,7 @@
 --   n [games]: games
 --   adjudicated [games]: 3: stopped and decided by the engine's evaluation
 --   runs: the runs
---   warning [hidden]: that games without a result are scored by Stockfish's evaluation
+--   warning [hidden]: that games without a result are scored by Stockfish's evaluation, and that by several engines
 --   checkpoint_id [hidden]: its id
 -- statistics:
 --   share = percent(hits, counted)
@@ -60,14 +60,14 @@ SELECT f.checkpoint_id, f.checkpoint, f.place, '1 source' AS cause, 'test games 
        f.labels, f.layer, f.run, s.run_id, s.unit, s.attempt_id, s.item, f.test_settings AS among,
        s.correct::DOUBLE AS hits, s.n::DOUBLE AS counted, s.n * (s.source_class = s.game_class)::DOUBLE AS base_hits,
        CASE WHEN s.source_class IS NOT NULL THEN s.n::DOUBLE END AS base_counted, true AS paired,
-       false AS adjudicated
+       false AS adjudicated, NULL::VARCHAR[] AS evaluators
 FROM fitted AS f
 JOIN scoped AS r ON r.run_id = f.run_id
 JOIN probe_score AS s ON s.run_id = f.run_id AND s.unit = f.unit AND s.split = 'test' AND s.item >= 0
 UNION ALL
 SELECT f.checkpoint_id, f.checkpoint, f.place, '2 level', 'games read as lowest class',
        coalesce(d.dataset, k.dataset, 'games') || ', by ' || f.of_probe, f.labels, p.layer, r.run, p.run_id, p.unit, p.attempt_id,
-       p.item, '', (p.vote_class = 0)::DOUBLE, 1.0, NULL, NULL, false, false
+       p.item, '', (p.vote_class = 0)::DOUBLE, 1.0, NULL, NULL, false, false, NULL
 FROM probe_apply_prediction AS p
 JOIN scoped AS r ON r.run_id = p.run_id
 JOIN probe_apply_run AS q ON q.run_id = p.run_id
@@ -79,7 +79,7 @@ WHERE p.vote_class IS NOT NULL
 UNION ALL
 SELECT f.checkpoint_id, f.checkpoint, f.place, '2 level', 'games read as lowest class',
        coalesce(d.dataset, k.dataset, 'games') || ', by ' || f.of_probe, f.labels, p.layer, r.run, p.run_id, p.unit, p.attempt_id,
-       -1 - s.item, f.test_settings, NULL, NULL, (s.vote_class = 0)::DOUBLE, 1.0, false, false
+       -1 - s.item, f.test_settings, NULL, NULL, (s.vote_class = 0)::DOUBLE, 1.0, false, false, NULL
 FROM (SELECT DISTINCT run_id, unit, layer, attempt_id FROM probe_apply_prediction WHERE vote_class IS NOT NULL) AS p
 JOIN scoped AS r ON r.run_id = p.run_id
 JOIN probe_apply_run AS q ON q.run_id = p.run_id
@@ -94,7 +94,7 @@ SELECT a.checkpoint_id, a.checkpoint, a.checkpoint_place, '3 opponent', 'points 
        a.opponent || ', ' || a.opening || ', ' || a.policy || ', ' || a.color, NULL, NULL, r.run, g.run_id, g.unit,
        g.attempt_id, g.opening_number, a.opening_stream,
        game_score($scoring, g.result, g.termination, g.adjudication_cp, a.color), 1.0, NULL, NULL, false,
-       g.result = '*' AND g.adjudication_cp IS NOT NULL
+       g.result = '*' AND g.adjudication_cp IS NOT NULL, a.evaluators
 FROM arms AS a
 JOIN scoped AS r ON r.run_id = a.run_id
 JOIN game AS g ON g.run_id = a.run_id AND g.match = a.match
@@ -115,8 +115,9 @@ SELECT cell, any_value(checkpoint) AS checkpoint, any_value(cause) AS cause, any
        min(layer) AS layer, count(DISTINCT (run_id, unit, item)) FILTER (counted IS NOT NULL) AS n,
        CASE any_value(cause) WHEN '3 opponent' THEN count(*) FILTER (adjudicated) END AS adjudicated,
        string_agg(DISTINCT run, ', ' ORDER BY run) AS runs,
-       CASE WHEN bool_or(adjudicated)
-            THEN 'unfinished games are scored by Stockfish''s evaluation (column adjudicated)' END AS warning,
+       nullif(concat_ws('; ', CASE WHEN bool_or(adjudicated)
+            THEN 'unfinished games are scored by Stockfish''s evaluation (column adjudicated)' END,
+            evaluators_text(all_evaluators(list(evaluators) FILTER (adjudicated)), 'these games')), '') AS warning,
        any_value(checkpoint_id) AS checkpoint_id
 FROM base
 GROUP BY cell

@@ -21,6 +21,8 @@
 --   opening: standard, random:PLIES or book:DIGEST
 --   policy: how the model's move is chosen
 --   rules: what else is not as `run play` has it by default
+--   evaluator: the engine that evaluated positions, for adjudication, draws or assisted moves; several: the row mixes
+--       them; empty: none, or not recorded
 --   n [games]: games played
 --   planned [games]: games that the runs were to play
 --   w [games]: won
@@ -34,7 +36,8 @@
 --   score: points per scored game
 --   assisted [plies]: that Stockfish played for the model, of all its games
 --   runs: the runs that played
---   warning [hidden]: that games without a result are scored by Stockfish's evaluation
+--   warning [hidden]: that games without a result are scored by Stockfish's evaluation; that several engines evaluated
+--       positions
 --   checkpoint_id [hidden]: its id
 --   intervention_id [hidden]: its id
 -- statistics:
@@ -91,6 +94,7 @@ WITH played AS (
 arm AS (
     SELECT cell, checkpoint, checkpoint_id, intervention, intervention_id, origin, assist, opponent, level, "limit",
            engine_version, colors AS color, opening, policy, rules, whole(sum(planned)) AS planned,
+           all_evaluators(list(evaluators)) AS evaluators,
            string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
     FROM cells GROUP BY ALL
 ),
@@ -99,9 +103,10 @@ helped AS (
     FROM play_game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match GROUP BY c.cell
 )
 SELECT cell, checkpoint, intervention, origin, assist, opponent, level, "limit", engine_version, color, opening, policy, rules,
-       n, planned, coalesce(w, 0) AS w, coalesce(d, 0) AS d, coalesce(l, 0) AS l, coalesce(unscored, 0) AS unscored,
+       array_to_string(evaluators, ', ') AS evaluator, n, planned, coalesce(w, 0) AS w, coalesce(d, 0) AS d, coalesce(l, 0) AS l, coalesce(unscored, 0) AS unscored,
        adjudicated, assisted, runs,
-       unfinished_text(adjudicated, n) AS warning,
+       nullif(concat_ws('; ', unfinished_text(adjudicated, n),
+                        CASE WHEN adjudicated > 0 OR assist <> 'none' THEN evaluators_text(evaluators, 'these games') END), '') AS warning,
        checkpoint_id, intervention_id
 FROM arm JOIN played USING (cell) LEFT JOIN helped USING (cell)
 ORDER BY cell

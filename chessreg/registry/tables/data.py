@@ -72,7 +72,7 @@ class OpeningBook(Base):
 
 
 class Engine(Base):
-    """A version of an opponent's program: binary, version and options. Built-in opponents have no binary."""
+    """A version of an engine program: binary, version and options. Built-in opponents have no binary."""
 
     __tablename__ = "engine"
     __noun__ = Noun("engine")

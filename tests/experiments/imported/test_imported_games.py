@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from sqlalchemy import select
@@ -106,7 +107,9 @@ def test_stopped_games_are_evaluated_when_asked_for(session):
     report = session.run(ImportedGamesSpec(file="sample", adjudication="nodes=2000"))
     games, [match, _] = rows(session, tables.Game, report.run_id), rows(session, tables.Match, report.run_id)
     assert [g.adjudication_cp is not None for g in games] == [False] * 5 + [True]
-    assert match.detail["adjudicated_by"].startswith("Stockfish")
+    with session.database.read() as sql:
+        evaluator = sql.get_one(tables.Engine, UUID(match.detail["evaluator_engine_ids"][0]))
+    assert (evaluator.name, len(evaluator.binary_sha256)) == ("Stockfish", 64)
     table = session.query("elo by intervention").rows
     assert [(r["unscored"], r["adjudicated"]) for r in table] == [(0, 0), (0, 1)]
 

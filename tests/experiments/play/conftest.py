@@ -6,15 +6,18 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
+from sqlalchemy import delete, update
 
 from chessreg.encodings import Encoding, get_encoding
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.games.engines.opponents import find_stockfish
 from chessreg.kinds import Kind
 from chessreg.models.language_model import LanguageModel
+from chessreg.registry import tables
 from chessreg.runs.spec import CheckpointRef, Spec
 from chessreg.session import Session, open_session
 
@@ -76,6 +79,30 @@ def stockfish() -> Path:
         return find_stockfish()
     except NotFoundError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def other_stockfish(tmp_path: Path, stockfish: Path) -> Path:
+    """A second program that plays like Stockfish, with another digest."""
+    path = tmp_path / "other-stockfish"
+    path.write_text(f"#!/bin/sh\nexec {stockfish}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def forget_unit(session: Session) -> Callable[..., None]:
+    """Delete the rows of the last unit of a run, as if it had been interrupted before."""
+
+    def forget(table: Any, run_id: UUID, unit: int) -> None:
+        with session.database.write() as sql:
+            sql.execute(delete(table).where(table.run_id == run_id, table.unit == unit))
+            units = tables.UnitRange
+            sql.execute(delete(units).where(units.run_id == run_id, units.start >= unit))
+            sql.execute(update(units).where(units.run_id == run_id, units.stop > unit).values(stop=unit))
+            sql.execute(update(tables.Run).where(tables.Run.id == run_id).values(completed_at=None))
+
+    return forget
 
 
 class VectorSpec(Spec):

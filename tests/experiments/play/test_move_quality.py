@@ -13,7 +13,7 @@ from chessreg.experiments.move_quality import MoveQualityOptions, MoveQualitySpe
 from chessreg.games.boards.moves import unpack_moves
 from chessreg.games.engines.opponents import parse_limit
 from chessreg.games.engines.pool import EnginePool, count_free_cores
-from chessreg.registry import tables
+from chessreg.registry import read, tables
 from chessreg.runs.kind import find_kind
 
 LIMIT = "nodes=200"
@@ -72,6 +72,19 @@ def test_every_move_of_a_matchs_model_is_judged(session, play, stockfish):
     assert len(frames) == sum(row.unit == 0 and row.item >= 0 for row in found)
     assert any("loss" in line for line in frames[0].caption)
     assert all(frame.flipped for frame in frames), "the model has Black"
+
+
+def test_moves_of_one_run_are_judged_by_one_engine(session, play, stockfish, other_stockfish, forget_unit, monkeypatch):
+    match = play(games=2, policy="legal", opening="random:4", move_limit=2)
+    report = judge(session, play=match.run_id.hex)
+    forget_unit(tables.Prediction, report.run_id, 1)
+    monkeypatch.setenv("CHESSREG_STOCKFISH", str(other_stockfish))
+    with pytest.raises(BadInputError, match=r"judged by Stockfish .* but .*other-stockfish is Stockfish"):
+        judge(session, play=match.run_id.hex)
+    monkeypatch.delenv("CHESSREG_STOCKFISH")
+    assert judge(session, play=match.run_id.hex).state == "complete"
+    with session.database.read() as sql:
+        assert [engine["roles"] for engine in read.list_run_engines(sql, report.run_id)] == [["judge"]]
 
 
 def test_a_mate_played_costs_nothing_and_a_mate_missed_the_cap():
@@ -145,7 +158,22 @@ def test_a_stronger_engine_beats_a_weaker_one(session, stockfish):
     )
 
 
-def test_a_match_without_a_limit_goes_to_its_end(session):
+def test_a_match_of_engines_has_an_evaluator_only_if_it_stops_games(
+    session, stockfish, other_stockfish, forget_unit, monkeypatch
+):
+    spec = EngineMatchSpec(player="stockfish:0@nodes=10", opponent="random", games=2, move_limit=2, adjudication="none")
+    reports = [session.run(spec.model_copy(update={"adjudication": limit})) for limit in ("none", "nodes=100")]
+    with session.database.read() as sql:
+        roles = [read.list_run_engines(sql, report.run_id)[0]["roles"] for report in reports]
+    assert roles == [["player"], ["player", "evaluator"]]
+    forget_unit(tables.Game, reports[0].run_id, 1)
+    monkeypatch.setenv("CHESSREG_STOCKFISH", str(other_stockfish))
+    with pytest.raises(BadInputError, match="played by Stockfish"):
+        session.run(spec)
+
+
+def test_a_match_without_a_limit_goes_to_its_end(session, monkeypatch):
+    monkeypatch.setenv("CHESSREG_STOCKFISH", "no-such-engine")  # no position is evaluated
     report = session.run(EngineMatchSpec(player="capture", opponent="random", games=2), EngineMatchOptions())
     games = rows(session, tables.Game, run_id=report.run_id)
     assert "*" not in {game.result for game in games}
