@@ -10,7 +10,7 @@ import pytest
 
 from chessreg.entities.merge import merge_source
 from chessreg.queries import mirror, numbers, parts, run_query, stats
-from chessreg.queries.ask import build_question
+from chessreg.queries.ask import build_question, query_rows_behind
 from chessreg.queries.catalogue import list_entries
 from chessreg.queries.question import strip_comments
 from chessreg.queries.scope import Scope
@@ -91,7 +91,8 @@ class Laboratory:
         for unit in units:
             for condition in ("clean", "edit-0", "random-0", "random-1"):
                 mass = self.drawn.random()
-                detail = {"piece": "P", "square": "e4", "half": "report", "mass_future": mass / 2, "argmax_kept": True}
+                detail = {"piece": "Pk"[unit % 2], "square": ["e4", "d5"][unit // 2 % 2], "half": "report",
+                          "mass_future": mass / 2, "argmax_kept": True}  # fmt: skip
                 if condition != "clean":
                     detail |= {"setting": 0, "kl": 2 * mass, "edit_norm": 3 * mass}
                 number = {"clean": None, "edit-0": 3}.get(condition, 2)
@@ -307,3 +308,13 @@ def test_only_writes_to_the_parts_during_a_query_have_it_repeated(write, databas
         quick = ask(database, "elo by intervention", True)[0]
     assert len(reads) == (1 if write == "name" else 2)
     assert quick == ask(database, "elo by intervention", False)[0]
+
+
+def test_the_rows_behind_a_square_are_its_cases(database, tmp_path):
+    lab = Laboratory(database, tmp_path, seed=0)
+    edits = [run for run in lab.runs if run.kind == "edit-next-token"]
+    for number, row in enumerate(run_query(database, "legal move mass by square").rows, 1):
+        behind = query_rows_behind(database, "legal move mass by square", number).rows
+        columns = ("run", "type", "piece", "square")
+        assert [[each[name] for name in columns] for each in behind] == [[row[name] for name in columns]] * row["cases"]
+    assert number == len(edits) * 2 * 4

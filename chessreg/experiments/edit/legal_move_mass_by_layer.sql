@@ -36,6 +36,7 @@
 --   original = mean(original, cases)
 --   target = mean(target, cases)
 --   gain = mean_difference(target, cases, none_target, cases)
+-- stored: conditions, sums
 -- plot: legal move mass by layer
 --   aliases: lmpm by layer lines
 --   form: lines
@@ -46,28 +47,37 @@
 
 -- statements of: legal_move_mass_by_edit.sql to paired
 
+-- statement: sums
+SELECT part, number, count(*) AS cases, count(DISTINCT item) AS games,
+       stddev_samp(target::DOUBLE ORDER BY target) AS target_sd,
+       quantile_cont(target::DOUBLE, 0.025) AS q025, quantile_cont(target::DOUBLE, 0.1) AS q10,
+       quantile_cont(target::DOUBLE, 0.25) AS q25, quantile_cont(target::DOUBLE, 0.5) AS median,
+       quantile_cont(target::DOUBLE, 0.75) AS q75, quantile_cont(target::DOUBLE, 0.9) AS q90,
+       quantile_cont(target::DOUBLE, 0.975) AS q975
+FROM base WHERE kind <> 'clean' GROUP BY part, number
+
+-- statement: numbered
+SELECT DISTINCT c.part, c.number, k.cell
+FROM cells AS k
+JOIN conditions AS c ON c.run_id = k.run_id AND c.kind = k.kind AND c.setting IS NOT DISTINCT FROM k.setting
+
 -- statement: table
-SELECT k.cell, k.checkpoint, k.type, list_min(TRY_CAST(k.layers AS BIGINT[])) AS layer, TRY_CAST(k.layers AS BIGINT[]) AS layers,
-       k.scale, count(*) AS cases, count(DISTINCT b.item) AS games, stddev_samp(b.target::DOUBLE) AS target_sd,
-       quantile_cont(b.target::DOUBLE, 0.025) AS q025, quantile_cont(b.target::DOUBLE, 0.1) AS q10,
-       quantile_cont(b.target::DOUBLE, 0.25) AS q25, quantile_cont(b.target::DOUBLE, 0.5) AS median,
-       quantile_cont(b.target::DOUBLE, 0.75) AS q75, quantile_cont(b.target::DOUBLE, 0.9) AS q90,
-       quantile_cont(b.target::DOUBLE, 0.975) AS q975, any_value(k.run) AS run, any_value(k.done) AS done,
-       any_value(k.planned) AS planned, any_value(k.checkpoint_id) AS checkpoint_id,
-       any_value(k.intervention_id) AS intervention_id, any_value(k.run_id) AS run_id
-FROM cells AS k JOIN base AS b ON b.cell = k.cell
-WHERE k.kind <> 'clean'
-GROUP BY k.cell, k.checkpoint, k.type, k.layers, k.scale
+SELECT k.cell, k.checkpoint, k.type, list_min(TRY_CAST(k.layers AS BIGINT[])) AS layer,
+       TRY_CAST(k.layers AS BIGINT[]) AS layers, k.scale, b.* EXCLUDE (part, number), k.run, k.done, k.planned,
+       k.checkpoint_id, k.intervention_id, k.run_id
+FROM cells AS k
+JOIN numbered AS n ON n.cell = k.cell
+JOIN sums AS b ON b.part = n.part AND b.number = n.number
 ORDER BY k.cell
 
 -- statement: clusters
 -- A cluster is one game.
 WITH summed AS (
-    SELECT cell, item, count(*) AS cases, sum(original)::DOUBLE AS original, sum(target)::DOUBLE AS target,
+    SELECT part, number, item, count(*) AS cases, sum(original)::DOUBLE AS original, sum(target)::DOUBLE AS target,
            sum(none_target)::DOUBLE AS none_target
-    FROM paired WHERE kind <> 'clean' GROUP BY cell, item
+    FROM paired WHERE kind <> 'clean' GROUP BY part, number, item
 )
-SELECT cell, cases, original, target, none_target, count(*) AS clusters FROM summed GROUP BY ALL ORDER BY ALL
+SELECT part, number, cases, original, target, none_target, count(*) AS clusters FROM summed GROUP BY ALL ORDER BY ALL
 
 -- statement: rows
 SELECT run || ':' || unit AS board, run, unit, condition, type, item AS game, ply, piece, square, text,
