@@ -32,7 +32,9 @@ MAX_BOARDS = 4  # shown without --ply
 @click.command()
 @click.argument("reference", metavar="GAME")
 @click.option(
-    "--ply", type=int, help="Ply of the board: 0 is the start, -1 the end.  [default: the end; all of at most 4]"
+    "--ply",
+    type=int,
+    help="Ply of the board: 0 is the start, -1 the end.  [default: the last; all boards if there are at most 4]",
 )
 @click.option(
     "--item",

@@ -1,4 +1,4 @@
-"""`chessreg cluster`: a few machines that ssh reaches as one Ray cluster."""
+"""`chessreg cluster`: machines connected over ssh into one Ray cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLUMNS = {"machine": "machine", "address": "address", "state": "state", "cpus":
 
 @click.group(cls=Group)
 def cluster() -> None:
-    """Use a few machines that ssh reaches as one Ray cluster, for `chessreg launch … --on ray`: up, status, down.
+    """Connect machines over ssh into one Ray cluster for `chessreg launch … --on ray`: up, status, down.
 
     Nodes need the same versions of Python, chessreg and Ray as this machine, and no shared disk: inputs travel to the
     nodes and results travel back.
@@ -34,7 +34,7 @@ def cluster() -> None:
 @add_json_option
 @pass_home
 def up(home: Home, boxes: tuple[str, ...], python: str | None, port: int) -> None:
-    """Start Ray on machines that ssh reaches without a password, and connect this machine to them.
+    """Start Ray on machines that ssh can log in to without a password, and connect this machine to them.
 
     BOX is a destination of ssh, such as a host in ~/.ssh/config. The first is the head. If a cluster is up, the
     machines join it, and nodes that have ended start again. After an error or Ctrl-C, Ray is stopped on the machines

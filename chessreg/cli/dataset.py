@@ -53,7 +53,9 @@ def make_filter_options(function: Any) -> Any:
             "blitz, rapid, classical, correspondence), or clocks such as 180+2.  [default: all]",
         ),
         click.option(
-            "--rated/--casual", default=None, help="Keep rated, or casual, games of Lichess.  [default: both]"
+            "--rated/--casual",
+            default=None,
+            help="Keep only Lichess's rated games, or only its casual games.  [default: both]",
         ),
         click.option(
             "--min-rating",
@@ -135,7 +137,7 @@ def print_dataset(home: Home, dataset: AddedDataset) -> None:
 @click.option(
     "--rating-scale",
     type=click.Choice(["lichess", "stockfish", "fide"]),
-    help="Rating scale of the Elo tags.  [default: by the Site and Event tags]",
+    help="Rating scale of the Elo tags.  [default: from the Site and Event tags]",
 )
 @click.option("--licence", help="Licence of the games, such as CC0-1.0. Left out: not recorded.")
 @click.option(
@@ -162,9 +164,9 @@ def add(
 
     An address (s3://, gs://, https:// or hf:datasets/USER/NAME/FILE, where * matches several files) is read over the
     network: text as it arrives, Parquet, bags and zips one file at a time through the folder for temporary files.
-    Adding the same bytes with the same filters again does nothing. Games that a filter leaves out, or whose tags do not
-    answer it, are counted by reason. Games with illegal moves are listed with the dataset. A CSV has a column
-    `transcript`, as Karvonen's files of games; an incomplete last move is dropped. A Parquet file of games has a
+    Adding the same bytes with the same filters again does nothing. Games excluded by a filter, and games without the
+    tags that it needs, are counted by reason. Games with illegal moves are listed with the dataset. A CSV has a column
+    `transcript`, as in Karvonen's files of games; an incomplete last move is dropped. A Parquet file of games has a
     column `transcript` (SAN or UCI) or `movetext`, and columns named as PGN tags. A Parquet or CSV file with a column
     `fen`, a CSV of puzzles (FEN,moves,rating) and a ChessBench bag (.bag, .bagz; NAME@3_data.bag: all three shards)
     become a dataset of positions.
@@ -219,7 +221,7 @@ def add(
 @add_json_option
 @pass_home
 def split(home: Home, reference: str, parts: str, seed: int) -> None:
-    """Cut a dataset into named parts by a seeded hash of the moves: equal games are always in the same part.
+    """Split a dataset into named parts by a seeded hash of the moves. Equal games are always in the same part.
 
     Positions of one game are in the same part; positions without a known game are split one by one.
 

@@ -22,7 +22,9 @@ def db() -> None:
 
 
 @db.command()
-@click.option("--shared", is_flag=True, help="Also in a database that holds other programs' tables.")
+@click.option(
+    "--shared", is_flag=True, help="Create the tables even in a database that contains other programs' tables."
+)
 @add_json_option
 @pass_home
 def upgrade(home: Home, shared: bool) -> None:
@@ -103,7 +105,7 @@ def init(home: Home) -> None:
     """Create the registry and the store of this folder. Existing ones are kept.
 
     They are created in ./.chessreg/. With --registry alone, the store is created next to that file. The first command
-    that adds something also creates them, and prints their place.
+    that adds something also creates them, and prints their paths.
     """
     home.open(create=True)
     session = home.session()

@@ -53,7 +53,7 @@ def game() -> None:
 def list_(home: Home, run: str | None, limit: int, sort: str | None) -> None:
     """List games, newest last.
 
-    Legal first tries are left out for the policies legal and trie, which choose among the legal moves.
+    Legal first tries are not shown for the policies legal and trie, which only choose legal moves.
 
     \b
     chessreg game list --run plain
@@ -105,9 +105,10 @@ PARTNERS = {"name": "run", "unit": "game", "arm": "arm", "plies": "plies", "part
 @add_json_option
 @pass_home
 def part(home: Home, reference: str, other: str | None) -> None:
-    """Show the first move at which a game differs from OTHER, or from the games of other arms with the same opening.
+    """Show the first move at which a game differs from another one.
 
-    Arms have the same opponent, policy and color of the model.
+    Without a second GAME, it is compared with the games of other arms that have the same opening. Arms have the same
+    opponent, policy and color of the model.
 
     \b
     chessreg game part plain:12

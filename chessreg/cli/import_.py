@@ -45,7 +45,7 @@ def import_() -> None:
 @click.option(
     "--template",
     metavar="NAME|FILE",
-    help=f"For prompt: {', '.join(TEMPLATES)}; or a text file with {{FEN}}, perhaps {{LM}} behind it, and {{BM}} at "
+    help=f"For prompt: {', '.join(TEMPLATES)}; or a text file with {{FEN}}, optionally {{LM}} after it, and {{BM}} at "
     "its end.  [default: junkin-small]",
 )
 @click.option(
@@ -55,7 +55,7 @@ def import_() -> None:
 @click.option(
     "--notation", type=click.Choice(get_args(Notation)), help="For prompt: notation of moves.  [default: uci]"
 )
-@click.option("--last-separator", is_flag=True, help="For prompts: also a comma after the last legal move.")
+@click.option("--last-separator", is_flag=True, help="For prompt: also a comma after the last legal move.")
 @click.option("--bos", metavar="TOKEN", help="For prompt: first token.  [default: from the tokenizer]")
 @click.option(
     "--end", metavar="TOKEN", help="For prompt: the token that ends an answer.  [default: the folder's eos token]"
@@ -71,7 +71,7 @@ def import_() -> None:
     "--heads",
     type=click.IntRange(1),
     metavar="N",
-    help="Attention heads of a file without settings.  [default: of searchless_chess 8, 4 at a width of 64; else "
+    help="Attention heads of a file without settings.  [default: 8 for searchless_chess, or 4 at a width of 64; else "
     "the number that predicts sample games best]",
 )
 @click.option(
@@ -89,7 +89,7 @@ def import_() -> None:
     "--rating",
     type=click.IntRange(0, 4000),
     metavar="ELO",
-    help="Lichess rating as which a Maia-2 model plays.  [default: 1500]",
+    help="Lichess rating at which a Maia-2 model plays.  [default: 1500]",
 )
 @click.option(
     "--opponent-rating",
@@ -115,8 +115,10 @@ def checkpoint(
     vocabulary: Path | None,
     **others: Any,
 ) -> None:
-    """Import a model: a nanoGPT ckpt.pt of games or positions, a Lightning .ckpt, a GPT-2 state dict, a TransformerLens
-    .pth, a Hugging Face folder with a causal model, its ONNX graph (with chessreg[onnx]), a Maia-2 .pt, or DeepMind's
+    """Import a model from a file or folder, and check it on sample games.
+
+    Formats: a nanoGPT ckpt.pt of games or positions, a Lightning .ckpt, a GPT-2 state dict, a TransformerLens .pth, a
+    Hugging Face folder with a causal model, its ONNX graph (with chessreg[onnx]), a Maia-2 .pt, and DeepMind's
     searchless_chess parameters (.npz, or an orbax folder with chessreg[orbax]).
 
     GPT-2 and Llama run on chessreg's own code; GPT-NeoX and others run in TransformerLens, which is slower. The model
@@ -302,12 +304,12 @@ def print_relative_norms(home: Home, run_id: str) -> None:
 def sae(
     home: Home, folders: tuple[Path, ...], checkpoint: str, name: str | None, hook_points: tuple[str, ...] | None
 ) -> None:
-    """Import sparse autoencoders of one model, one folder each: SAELens' cfg.json and sae_weights.safetensors, or
-    dictionary_learning's config.json and ae.pt.
+    """Import sparse autoencoders of one model, one folder each.
 
+    A folder has SAELens' cfg.json and sae_weights.safetensors, or dictionary_learning's config.json and ae.pt.
     Architectures are standard, TopK, JumpReLU and gated; BatchTopK and Matryoshka SAEs are read with their threshold.
-    Commands accept the import as an SAE run. A normalization of the activations that the folder does not contain, and
-    any other option that changes an SAE's input or output, is refused by its name. A file that would execute code is
+    Commands accept the import as an SAE run. A normalization of the activations that the folder does not contain,
+    and any other option that changes an SAE's input or output, are refused by name. A file that would execute code is
     refused.
 
     \b
@@ -389,7 +391,7 @@ def print_known_import(what: str, name: str | None) -> None:
     help="Mirror to download from.  [default: HF_ENDPOINT, else https://huggingface.co; for ChessBench, its own "
     "storage]",
 )
-@click.option("--name", type=NameText(), help="Name of the import.  [default: NAME with a dash]")
+@click.option("--name", type=NameText(), help="Name of the import.  [default: NAME with - for /]")
 @click.option("--keep", is_flag=True, help="Keep the downloaded file in the store.")
 @add_json_option
 @pass_home
@@ -404,9 +406,10 @@ def fetch(
 ) -> None:
     """Download and import a model, games or positions. Without NAME, list the available ones.
 
-    hf:USER/NAME[@REVISION][/FILE OR PATTERN] is any repository of the Hugging Face hub, hf:datasets/USER/NAME one of
-    datasets. Its models, SAEs, probes, vectors, games and positions are downloaded into the store, and the commands
-    that import them are printed. Imports from there record the repository and the commit.
+    hf:USER/NAME[@REVISION][/FILE OR PATTERN] names a repository of models on the Hugging Face hub, and
+    hf:datasets/USER/NAME a repository of datasets. Its models, SAEs, probes, vectors, games and positions are
+    downloaded into the store, and the commands that import them are printed. Imports from there record the repository
+    and the commit.
 
     The published digest is checked, and the SHA-256 is recorded. An interrupted download continues.
 
@@ -562,8 +565,10 @@ COUNTS = ["run", "format", "rows", "games", "aggregates", "points", "other_lines
 @add_json_option
 @pass_home
 def results(home: Home, file: Path, name: str | None, format_: str | None, **settings: Any) -> None:
-    """Import published results: a chess_gpt_eval CSV, a tournament's PGN, means of a grid search, a sweep of
-    level,wins,draws,losses, or the log of a training script.
+    """Import published results: games, means, sweeps or training logs.
+
+    Formats: a chess_gpt_eval CSV, a tournament's PGN, means of a grid search, a sweep of level,wins,draws,losses, and
+    the log of a training script.
 
     Every game is replayed and compared with its row; all mismatches are listed. Importing the same bytes again does
     nothing. Sweeps appear in `wins by level` and in ratings, logs in `training curves`.

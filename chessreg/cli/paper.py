@@ -138,8 +138,8 @@ def make_paper_command(
         option(
             ["--rehearse"],
             is_flag=True,
-            help="With --size paper: do every step at full shape on few items in a temporary registry, and print its "
-            "memory, time and errors. Left out: do the steps.",
+            help="With --size paper: run every step at full shape on a few items in a temporary registry, and print "
+            "its memory, time and errors. Left out: do the steps.",
         ),
         option(["--dry-run"], is_flag=True, help="Print the plan (runs, units, rows, bytes, CPU time); run nothing."),
         option(

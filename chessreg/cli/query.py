@@ -75,7 +75,9 @@ def add_scope_options(function: F) -> F:
         click.option("--tag", multiple=True, help="Use only runs or checkpoints with this tag. Left out: all."),
         click.option("--machine", multiple=True, metavar="HOST", help="Use only runs of this machine. Left out: all."),
         click.option(
-            "--since", metavar="WHEN", help="Use only runs made since then: 2026-01-31, 7d, 12h. Left out: all."
+            "--since",
+            metavar="WHEN",
+            help="Use only runs created since this date or age: 2026-01-31, 7d, 12h. Left out: all.",
         ),
         click.option(
             "--where",

@@ -92,9 +92,10 @@ def reproduce(home: Home, reference: str, do: bool) -> None:
     The script checks its input files by SHA-256. It needs nothing else from this machine.
 
     A rerun does not change this registry, and every row must be the same; otherwise the differing columns are listed
-    with the size of the difference. Missing outputs are kept if they have the same digest. Games against an engine that
-    cannot be seeded are played as the next replicate, and the two matches are compared metric by metric, at 5 % for all
-    of them together, by Holm. `chessreg run … --replicate 1` keeps a replicate. Exit status 1 if they do not agree.
+    with the size of the difference. Outputs that are missing here are kept if their digests match. Games against an
+    engine that cannot be seeded are played as the next replicate, and the two matches are compared metric by metric,
+    with Holm's correction at a level of 5 %. `chessreg run … --replicate 1` stores a replicate. Exit status 1 if they
+    do not agree.
 
     \b
     Example: chessreg reproduce reference-board
@@ -181,7 +182,7 @@ def rerun_exactly(home: Home, session: Session, run_id: UUID) -> bool:
 
 
 def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
-    """Run a replicate and compare it: the two agree if no metric differs, at 5 % for all together, by Holm.
+    """Run a replicate and compare it: the two agree if no metric differs, with Holm's correction at a level of 5 %.
 
     If no metric has an interval, the agreement is unknown.
     """

@@ -83,7 +83,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "retry": LazyCommand("chessreg.cli.jobs:retry", "Queue unfinished jobs again."),
         "priority": LazyCommand("chessreg.cli.jobs:priority", "Change the order in which queued jobs start."),
         "supervisor": LazyCommand("chessreg.cli.jobs:supervisor", "Start, stop and show the process that runs jobs."),
-        "cluster": LazyCommand("chessreg.cli.cluster:cluster", "Use machines that ssh reaches as one Ray cluster."),
+        "cluster": LazyCommand("chessreg.cli.cluster:cluster", "Connect machines over ssh into one Ray cluster."),
         "machines": LazyCommand("chessreg.cli.status:machines", "List machines: hosts, GPUs, drivers, last seen."),
     },
     "Registry and store": {

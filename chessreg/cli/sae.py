@@ -27,8 +27,9 @@ sae = group_of("sae")
 @add_json_option
 @pass_home
 def export(home: Home, reference: str, folder: Path, layout: Any, **choice: Any) -> None:
-    """Write one SAE as a new folder: cfg.json and sae_weights.safetensors for SAELens, or config.json and ae.pt for
-    dictionary_learning.
+    """Write one SAE as a new folder for SAELens or dictionary_learning.
+
+    SAELens reads cfg.json and sae_weights.safetensors, dictionary_learning config.json and ae.pt.
 
     `SAE.load_from_disk(FOLDER)` of SAELens and `load_dictionary(FOLDER, "cpu")` of dictionary_learning then compute the
     same latents. The scale of the residual is multiplied into the weights. An imported SAE that is exported in its own

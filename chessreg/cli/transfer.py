@@ -298,10 +298,11 @@ def export() -> None:
 @add_json_option
 @pass_home
 def checkpoint(home: Home, reference: str, folder: Path, dtype: Any) -> None:
-    """Write a checkpoint as a new Hugging Face folder: config.json, model.safetensors, tokenizer files and README.md, a
-    model card with the registry's facts about its data, training and results.
+    """Write a checkpoint as a new Hugging Face folder.
 
-    transformers loads it with AutoModelForCausalLM and AutoTokenizer; a FEN encoder has a custom architecture.
+    The folder has config.json, model.safetensors, tokenizer files and README.md, a model card with the registry's facts
+    about its data, training and results. transformers loads it with AutoModelForCausalLM and AutoTokenizer; a FEN
+    encoder has a custom architecture.
 
     \b
     Example: chessreg export checkpoint reference ./reference-hf
@@ -331,11 +332,12 @@ def checkpoint(home: Home, reference: str, folder: Path, dtype: Any) -> None:
 @add_json_option
 @pass_home
 def runs(home: Home, words: tuple[str, ...], place: str, project: str) -> None:
-    """Write runs for another experiment tracker: settings, results with intervals, curves, artifacts and lineage.
+    """Write runs for another experiment tracker.
 
-    WORDS are those of `chessreg runs list`; left out: all runs that are not archived. Each tracker's library must be
-    installed. A complete run that was exported before is skipped. An incomplete one is replaced if it has progressed. A
-    RO-Crate is a new folder, with the result tables as Parquet.
+    Written are settings, results with intervals, curves, artifacts and lineage. WORDS select runs as in `chessreg runs
+    list`; left out: all runs that are not archived. Each tracker's library must be installed. A complete run that was
+    exported before is skipped. An incomplete one is replaced if it has progressed. A RO-Crate is a new folder, with the
+    result tables as Parquet.
 
     \b
     Example: chessreg export runs --to mlflow:sqlite:///mlflow.db

@@ -56,8 +56,9 @@ class Probes(Entity):
     )  # fmt: skip
     hidden = ("detail", "norms", "cosines", "checkpoint", "checkpoint_id")
     list_help = "List the probes, one line per layer, with their accuracy on held-out games."
-    show_help = """Show one probe: its input, label, training data and accuracy, and the norm of each class's direction
-    (for a board: the mean over its squares)."""
+    show_help = """Show one probe: its input, label, training data, accuracy and norms.
+
+    A norm is that of a class's direction; for a board, the mean over its squares."""
     example = "reference-board --layer 5 --square e2"
     show_options = (
         Option("layer", "Layer of the probe. Left out: the layer with the highest validation accuracy.", int),

@@ -56,7 +56,7 @@ class ImportedSae(Kind):
     """Sparse autoencoders from folders of SAELens and dictionary_learning: standard, TopK, JumpReLU and gated.
 
     Probes of latents, edits and Python accept them like trained ones. The weights are stored in float32. An option that
-    changes an SAE's input or output and that chessreg cannot compute is refused by its name. L0, explained variance and
+    changes an SAE's input or output and that chessreg cannot compute is refused by name. L0, explained variance and
     loss recovered are measured on 20 bundled games, at every token. One unit is one folder.
     """
 
