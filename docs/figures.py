@@ -324,10 +324,10 @@ BANDS = tuple((low, low + 400) for low in range(400, 2800, 400))
 
 def puzzles_by_rating() -> Iterator[Row]:
     lines = junkin.table("lines")
-    for panel, wanted in (("all puzzles", lines["rating"] > 0), ("without mates", lines["mate"] == 0)):
+    for puzzles, wanted in (("all puzzles", lines["rating"] > 0), ("puzzles without mates", lines["mate"] == 0)):
         for low, high in BANDS:
             band = wanted & (lines["rating"] >= low) & (lines["rating"] < high)
-            row = {"rating": f"{low}–{high - 1}", "panel": panel}
+            row = {"rating": f"{low}–{high - 1}", "puzzles": puzzles}
             for model in junkin.models("puzzles"):
                 if model[1] == "6x192":
                     first = junkin.of("puzzles", model)["first"][band]
@@ -384,7 +384,7 @@ FIGURES = (
     ), "points", differences_of_models),
     ResultFigure("junkin", "puzzles", Plot(
         "first moves of puzzles, models of 6×192", "rating", "first_move", form="dots", series=("model",),
-        panels=("panel",)
+        panels=("puzzles",)
     ), "%", puzzles_by_rating),
     ResultFigure("junkin", "prompts", Plot(
         "legal answers of the language model by prompt", "prompt", "legal_answers", form="dots", series=("model",)

@@ -208,16 +208,18 @@ def group_rows(rows: Sequence[Row], names: Sequence[str], *, name_all: bool = Fa
     """Group rows by the values of these columns, in order of appearance.
 
     A column's name precedes a number, a yes or no, and a text that begins with a digit, such as a version. With
-    `name_all`, it precedes every value.
+    `name_all`, it precedes every value. A text that contains the name has it already.
 
     >>> list(group_rows([{"policy": "legal", "engine_version": "17.1"}], ["policy", "engine_version"]))
     ['legal, engine version 17.1']
+    >>> list(group_rows([{"board": "real board"}, {"board": "e4"}], ["board"], name_all=True))
+    ['real board', 'board e4']
     """
 
     def make_label(name: str, value: Any) -> str:
         text, name = format_number(value, 3), name.replace("_", " ")
         is_text = isinstance(value, str) and not value[:1].isdigit() and not name_all
-        return text if is_text or text.startswith(name) else f"{name} {text}"
+        return text if is_text or text.startswith(name) or f" {name} " in f" {text} " else f"{name} {text}"
 
     groups: dict[str, list[Row]] = {}
     for row in rows:
