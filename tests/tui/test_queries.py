@@ -47,6 +47,14 @@ async def opened(driver: Any, title: str = TITLE) -> None:
     await driver.press("enter")
 
 
+async def test_a_note_names_the_key_of_an_option(drive: Any) -> None:
+    async with drive(size=(160, 40)) as driver:
+        await opened(driver)
+        driver.screen.show_notes(["left out of the runs: 1 not complete (--partial shows them)"], "")
+        await driver.pilot.pause()
+        assert "1 not complete (% shows them)" in driver.text
+
+
 @pytest.mark.slow
 async def test_a_scope_narrows_the_answer_and_goes_with_one(drive: Any, session: Session) -> None:
     whole = render.format_cells(run_query(session.database, TITLE))[1]

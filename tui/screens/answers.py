@@ -19,7 +19,7 @@ from textual.content import Content
 
 from chessreg.entities.display import Chart
 from tui import show
-from tui.actions import Action, make_bindings
+from tui.actions import Action, list_place_actions, make_bindings
 from tui.columns import GAP_CELLS, Role, TableColumn, Tone, order_by_use
 from tui.data import query_answers
 from tui.data.pages import Row
@@ -125,11 +125,17 @@ class ResultScreen(AppScreen):
     arranges: ClassVar[bool] = False  # whether the most useful columns come first
     shown: tuple[AnswerTable, Sequence[Row]] | None = None
 
+    def show_notes(self, notes: Sequence[str], footer: str, facts: Sequence[str] = ()) -> None:
+        """Show the notes of a result, with the key that does what an option of the command line does."""
+        (partial_action,) = self.app.apply_keys_to(a for a in list_place_actions("answer") if a.method == "partial")
+        key_notes = [note.replace("(--partial", f"({partial_action.shown_key}") for note in notes]
+        self.query_one(NotesPane).show(key_notes, show.trim_provenance(footer), facts)
+
     def show_answer(self, answer: AnswerTable, rows: Sequence[Row], keep: bool = False) -> None:
         """Show the first page of an answer and its notes."""
         self.result = answer.result
         facts = [f"same in all rows: {answer.same}"] if answer.same else []
-        self.query_one(NotesPane).show(answer.notes, show.trim_provenance(answer.footer), facts)
+        self.show_notes(answer.notes, answer.footer, facts)
         self.shown = answer, rows
         columns = self.make_columns(answer, rows)
         self.table.show(answer.pages, rows, columns=columns, keep=keep, bars=answer.bars)
@@ -541,7 +547,7 @@ class PlotScreen(FigureScreen):
             title = f"{plot.title[:1].upper()}{plot.title[1:]} · {show.format_count(len(self.result), 'row')}"
             self.query_one("#drawing").border_title = cast(str, Content(title))
             self.query_one(ChartView).show(chart)
-            self.query_one(NotesPane).show(self.result.notes, show.trim_provenance(footer))
+            self.show_notes(self.result.notes, footer)
             if self.app.images is not None:
                 await self.show_figure(self.result, plot)
 

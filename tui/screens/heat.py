@@ -12,7 +12,6 @@ from textual.containers import Grid
 from textual.content import Content
 
 from chessreg.games.boards.boardframe import BoardFrame
-from tui import show
 from tui.actions import Action, make_bindings
 from tui.data.query_answers import BoardSeries, ScreenQuestion, make_plot_boards, run_plot_query
 from tui.screens.answers import FigureScreen
@@ -92,7 +91,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
         strip = self.query_one(PaneStrip)
         strip.names = tuple(series.name or question.title for series in self.series)
         notes = [*self.result.notes, *([] if self.series else ["nothing to draw yet"])]
-        self.query_one(NotesPane).show(notes, show.trim_provenance(footer))
+        self.show_notes(notes, footer)
         self.relabel()
         self.draw()
 
