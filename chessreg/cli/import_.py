@@ -251,9 +251,9 @@ def probe(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any
 def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any) -> None:
     """Import steering vectors of one model, one file per layer.
 
-    A file is a tensor [d_model] (.npy, .pt, .safetensors), an activation vector in Karvonen's format, or a skill probe,
-    whose class difference is used. Commands accept the import as a vector run. A file that would execute code is
-    refused.
+    A file is a tensor [d_model] or [1, d_model] (.npy, .pt, .safetensors), an activation vector in Karvonen's format,
+    or a skill probe, whose class difference is used. Commands accept the import as a vector run. A file that would
+    execute code is refused.
 
     \b
     Example: chessreg import vector mine.npy --checkpoint reference --layers 3 --name calm
@@ -265,6 +265,11 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: An
     with home.session().database.read() as session:
         print_rows(home, load_entity("vector"), load_entity("vector").rows(session, run_id), name_empty=False)
     print_relative_norms(home, run_id)
+    click.echo(
+        "an imported vector is not used as a control; for random directions of the same length, repeat a run of this "
+        "vector with --intervention.control random",
+        err=True,
+    )
 
 
 def print_relative_norms(home: Home, run_id: str) -> None:

@@ -241,6 +241,14 @@ def test_a_tensor_alone_is_a_vector_of_the_user(here: Any, tmp_path: Path, form:
     assert f"files: file {path.name}" in here.out
 
 
+def test_a_row_of_a_matrix_is_a_vector_and_its_control_is_explained(here: Any, tmp_path: Path) -> None:
+    path = tmp_path / "row.pt"
+    torch.save(random(32)[None], path)
+    (row,) = here.json("import", "vector", path, "--layers", "1", "--residual", "raw", "--name", "calm")
+    assert row["norm"] == pytest.approx(float(random(32).norm()), rel=1e-5)
+    assert here.err.endswith("repeat a run of this vector with --intervention.control random\n")
+
+
 def test_a_tensor_without_a_label_has_the_imports_name(here: Any, tmp_path: Path) -> None:
     path = saved_alone(tmp_path, "npy", random(32))
     (row,) = here.json("import", "vector", path, "--layers", "1", "--residual", "raw", "--name", "calm")

@@ -307,11 +307,14 @@ def to_float_array(tensor: Tensor, name: str) -> np.ndarray:
 
 
 def get_one_dimensional(tensor: Any, key: str, name: str) -> np.ndarray | None:
-    """Return a tensor [d_model] as an array, None for None. Raises BadInputError for anything else."""
+    """Return a tensor [d_model] or [1, d_model] as an array [d_model], None for None. Raises BadInputError for anything
+    else."""
     if tensor is None:
         return None
     if not hasattr(tensor, "dim"):
         raise BadInputError(f"{name}: {key} is not a tensor of floats [d_model] but a {type(tensor).__name__}")
+    if tensor.dim() == 2 and len(tensor) == 1:
+        tensor = tensor[0]
     if tensor.dim() != 1 or not tensor.is_floating_point():
         kind = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
         raise BadInputError(f"{name}: {key} is not a tensor of floats [d_model] but {kind}")
