@@ -70,7 +70,8 @@ def draw_tree(branch: Branch, onto: Tree | None = None) -> Tree:
     name = f"[bold]{escape(facts['name'])}[/bold] " if facts["name"] else ""
     described = " · ".join(filter(None, (facts.get("settings"), facts.get("host"))))
     description = f"  [dim]{escape(described)}[/dim]" if described and not branch.again else ""
-    text = f"{field}{escape(facts['kind'])} {name}{branch.node.id[-6:]}{state}{note}{description}"
+    artifact = "artifact " if branch.node.noun == "file" else ""  # its digest is not the sha256sum of the file
+    text = f"{field}{escape(facts['kind'])} {name}{artifact}{branch.node.id[-6:]}{state}{note}{description}"
     at = Tree(text) if onto is None else onto.add(text)
     for inner in branch.branches:
         draw_tree(inner, at)

@@ -55,9 +55,17 @@ class Runs(Entity):
                 {"setting": path, "value": value_text, "source": describe_source(path, row["explicit"])}
                 for path, value in list_effective_settings(row["kind"], row["spec"]).items()
                 for each in [[describe_reference(sql, v) for v in value] if isinstance(value, list) else value]
-                for value_text in [format_value(describe_reference(sql, each))]
+                for value_text in [name_artifacts(format_value(describe_reference(sql, each)))]
             ]
-            inputs = [{**each, "input": describe_reference(sql, each["reference"])} for each in row["inputs"]]
+            inputs = [
+                {**each, "input": name_artifacts(describe_reference(sql, each["reference"]))} for each in row["inputs"]
+            ]
+        remarks = {text for each in row["tries"] for text in each["execution_options"].get("remarks", ())}
+        if any(each["input"].startswith("artifact ") for each in inputs):
+            remarks.add(
+                "the digest of an artifact is not the SHA-256 of its file, which sha256sum prints; for that: chessreg "
+                f"reproduce {shlex.quote(row['name'] or row['id'].hex[-6:])}"
+            )
         fields = {
             "id": "run", "name": "name", "kind": "kind", "version": "version", "progress": "state",
             "created_at": "created", "completed_at": "completed", "spec_hash": "spec hash", "tags": "tags",
@@ -68,7 +76,7 @@ class Runs(Entity):
             fields,
             {"progress": format_run_progress(row), "tags": " ".join(row["tags"])},
             ["\nnote  " + make_visible(note, "\n").replace("\n", "\n      ") for note in row["notes"]],
-            remarks=sorted({text for each in row["tries"] for text in each["execution_options"].get("remarks", ())}),
+            remarks=sorted(remarks),
             parts=[
                 Part("settings", build_columns("setting", "value", "source"), settings),
                 Part("code and versions", build_columns("name", "version"),
@@ -236,6 +244,11 @@ def format_typed_dataset(sql: SqlSession, reference: str) -> str:
         if f"{split.seed},{split.low!r},{split.high!r}]" == bounds:
             return f"{name}:{split.name}"
     return reference
+
+
+def name_artifacts(text: str) -> str:
+    """Return a text with `artifact DIGEST` for each `sha256:DIGEST`, which is not the SHA-256 of a file."""
+    return text.replace("sha256:", "artifact ")
 
 
 def describe_reference(sql: SqlSession, value: Any) -> Any:
