@@ -149,6 +149,8 @@ def query(home: Home, **options: Any) -> None:
     chessreg query "probe accuracy by layer" --format latex --output table1.tex
     chessreg query --sql "SELECT termination, count(*) FROM games GROUP BY termination"
 
+    --sql "SHOW TABLES" lists the views, and --sql "DESCRIBE games" the columns of one.
+
     With --sql, --format csv and jsonl write rows as they are read, in constant memory. Without an ORDER BY, answers
     above 32 MiB are not sorted.
     """

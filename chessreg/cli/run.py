@@ -253,7 +253,7 @@ def print_plan(plan: dict[str, Any], as_json: bool) -> None:
     click.echo(f"{plan['kind']} {plan['run_id'][-6:]}")
     click.echo(f"  units  {plan['units']:,}, of which {plan['missing']:,} are missing")
     click.echo(f"  time   {format_time(plan)}")
-    click.echo(f"  rerun  {RERUN_ROWS[plan['determinism']]}")
+    click.echo(f"  rerun  {plan['rerun']}")
     click.echo(f"  rows   {rows}")
     click.echo(f"  bytes  {plan['bytes']:,} in the store")
     settings = plan["settings"]
@@ -268,7 +268,14 @@ def print_plan(plan: dict[str, Any], as_json: bool) -> None:
         click.echo(f"  note: {remark}", err=True)
 
 
-RERUN_ROWS = {"exact": "gives the same rows", "statistical": "may differ by chance"}
+def describe_rerun(kind: Kind, spec: Any) -> str:
+    """Return whether a rerun of the spec gives the same rows, and the reason if not."""
+    if kind.determinism == "exact":
+        return "gives the same rows"
+    if kind.replays(spec):
+        return "gives the same rows on the same machine with the same number of threads"
+    reason = kind.explain_chance(spec)
+    return f"may differ by chance{': ' * bool(reason)}{reason}"
 
 
 def format_time(plan: dict[str, Any]) -> str:
@@ -354,6 +361,7 @@ def make_plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: 
         "rows": dict(estimate.rows),
         "bytes": estimate.bytes,
         "determinism": kind.determinism,
+        "rerun": describe_rerun(kind, spec),
         "settings": {
             name: {
                 "value": value,
@@ -447,9 +455,11 @@ def execute_run(
         note = ""
         with suppress(RegistryError):  # one that does not answer
             if list_states(session.database, session.store, report.run_id):
-                note = " and the state of the unfinished unit"
+                note = ", and the state of the unfinished unit"
+        if getattr(execution, "parallel_games", 1) > 1:
+            note += " (whole games; those in play begin again, and fewer are lost with a smaller --parallel-games)"
         click.echo(
-            f"interrupted: {report.units - report.missing} of {report.units} units{note} are kept; "
+            f"interrupted: {report.units - report.missing} of {report.units} units are kept{note}; "
             f"chessreg run --resume {short_id}",
             err=True,
         )

@@ -23,9 +23,9 @@ from chessreg.experiments.matches import (
     check_engine,
     check_pairs,
     describe_stopping,
+    explain_chance,
     get_match_number,
     get_model_color,
-    is_replayable,
     make_opening_source,
     plan_matches,
     record_evaluator,
@@ -119,7 +119,10 @@ class EngineMatch(Kind):
         return spec.stop != "none"
 
     def replays(self, spec: EngineMatchSpec) -> bool:
-        return is_replayable((spec.player, spec.opponent), spec.adjudication)
+        return not self.explain_chance(spec)
+
+    def explain_chance(self, spec: EngineMatchSpec) -> str:
+        return explain_chance((spec.player, spec.opponent), spec.adjudication)
 
     def run(self, task: Task[EngineMatchSpec, EngineMatchOptions]) -> None:
         play_duel(task)

@@ -490,13 +490,19 @@ def build_engine_row(spec: EngineSpec) -> dict[str, Any]:
     return {"id": make_uuid(hash_canonical_json(columns)), **columns}
 
 
-def is_replayable(engines: Sequence[str], *evaluations: str) -> bool:
-    """Return whether games of these engines replay move by move: all can be seeded, and no limit is a time.
+def explain_chance(engines: Sequence[str], *evaluations: str) -> str:
+    """Return why games of these engines do not replay move by move: engines without a seed and limits in seconds; empty
+    if they replay.
 
     `evaluations` are the limits under which positions are evaluated; each may be `none`.
     """
-    limits = [parse_limit(evaluation) for evaluation in evaluations if evaluation != "none"]
-    return all(parse_engine(engine).seedable for engine in engines) and all(limit.kind != "time" for limit in limits)
+    specs = [parse_engine(engine) for engine in engines]
+    limits = [*(spec.limit for spec in specs), *(parse_limit(text) for text in evaluations if text != "none")]
+    timed_texts = dict.fromkeys(limit.text for limit in limits if limit is not None and limit.kind == "time")
+    reasons = [f"the limit {text} depends on the speed of the machine" for text in timed_texts]
+    if any(not spec.seedable and (spec.limit is None or spec.limit.kind != "time") for spec in specs):
+        reasons.insert(0, "Stockfish below its full level draws moves at random, without a seed")
+    return ", and ".join(reasons)
 
 
 ENGINE_ROLES = {"opponent": "played against", "player": "played by", "evaluator": "evaluated by", "judge": "judged by"}

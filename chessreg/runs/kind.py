@@ -131,6 +131,11 @@ class Kind:
         replicate."""
         return self.determinism == "exact"
 
+    def explain_chance(self, spec: Any) -> str:
+        """Return why a rerun of this spec on the same machine may give other rows; empty if it does not, or without a
+        known reason."""
+        return ""
+
     # Called once all units are complete, as an additional unit with the number `units`. None: nothing to reduce.
     reduce: ClassVar[Callable[..., None] | None] = None
 

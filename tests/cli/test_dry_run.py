@@ -52,6 +52,7 @@ def test_of_a_table_of_settings_only_the_given_ones_are_called_given(here: Any) 
     assert here("import", "checkpoint", "--reference", "--name", "bundled") == 0, here.err
     words = ["run", "play", "--checkpoint", "bundled", "--opponent", "random", "--games", "2"]
     assert here(*words, "--opening", "random:2", "--dry-run") == 0, here.err
+    assert "  rerun  gives the same rows on the same machine with the same number of threads\n" in here.out
     assert here("import", "vector", save_direction(here.folder), "--checkpoint", "bundled", "--layers", "3",
                 "--name", "calm") == 0, here.err  # fmt: skip
     assert "without a value" not in here.err

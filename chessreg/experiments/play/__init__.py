@@ -21,9 +21,9 @@ from chessreg.experiments.matches import (
     check_engine,
     check_pairs,
     describe_stopping,
+    explain_chance,
     get_match_number,
     get_model_color,
-    is_replayable,
     make_opening_source,
     name_player,
     plan_matches,
@@ -137,7 +137,8 @@ class PlaySpec(MatchSpec):
     checkpoint: CheckpointRef = Field(description="the model that plays")
     opponent: str = Field(
         "stockfish:0",
-        description="random, capture, stockfish:-1, or stockfish:LEVEL@nodes=N (0 to 20; default 100,000 nodes)",
+        description="random, capture, stockfish:-1, or stockfish:LEVEL@nodes=N (0 to 20; default 100,000 nodes); "
+        "+random=0.8 after stockfish draws that share of its moves at random",
     )
     ladder: tuple[str, ...] = Field(
         (),
@@ -379,7 +380,10 @@ class Play(Kind):
         return spec.stop != "none"
 
     def replays(self, spec: PlaySpec) -> bool:
-        return is_replayable([rung.text for rung in spec.opponents], spec.adjudication, spec.evaluate_draws)
+        return not self.explain_chance(spec)
+
+    def explain_chance(self, spec: PlaySpec) -> str:
+        return explain_chance([rung.text for rung in spec.opponents], spec.adjudication, spec.evaluate_draws)
 
     def run(self, task: Task[PlaySpec, PlayOptions]) -> None:
         play_match(task)
