@@ -24,11 +24,13 @@ MACROS = {
     ELSE 0.0::DOUBLE END""",
     # Legal first tries of a game. NULL for the policies that choose among the legal moves, where every try is legal.
     "first_tries": "(policy, legal) AS CASE WHEN coalesce(policy, '') NOT IN ('legal', 'trie') THEN legal END",
-    # The note on games that were scored by the engine's evaluation, out of n.
-    "unfinished_text": """(adjudicated, n) AS CASE
+    # The note on games that were scored by the engine's evaluation, out of n with this score. A weak model does not end
+    # more of its games against a stronger opponent.
+    "unfinished_text": """(adjudicated, n, score) AS CASE
     WHEN 2 * adjudicated > n
         THEN 'most games are unfinished and scored by Stockfish''s evaluation (column adjudicated): '
-             || 'more games end against a stronger opponent (chessreg engine ladder)'
+             || CASE WHEN score < 0.2 THEN 'more games end with a higher --move-limit'
+                     ELSE 'more games end against a stronger opponent (chessreg engine ladder)' END
     WHEN adjudicated > 0 THEN 'unfinished games are scored by Stockfish''s evaluation (column adjudicated)' END""",
     # The different engines in lists of them.
     "all_evaluators": "(lists) AS list_sort(list_distinct(flatten(lists)))",

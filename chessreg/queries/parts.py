@@ -304,9 +304,10 @@ def describe_recipe(question: CatalogueQuestion) -> list[Any]:
     import numpy as np
 
     statements = list_stored_statements(question)
+    parameters = duck.select_parameters(" ".join(statements.values()), question.parameters)
     return [
         [list(item) for item in statements.items()],
-        sorted((name, str(value)) for name, value in question.parameters.items()),
+        sorted((name, str(value)) for name, value in parameters.items()),
         question.engine.describe_names(statements.values()),
         [[s.name, s.function, *s.arguments] for s in question.entry.statistics],
         hash_query_code(),

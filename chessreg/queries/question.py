@@ -25,7 +25,7 @@ class CatalogueQuestion:
         self.engine, self.entry, self.scope, self.filters = engine, entry, scope, where
         self.base_where = [where.base]
         self.result_where = ""
-        self.parameters: Mapping[str, Any] = {"scoring": scoring}
+        self.parameters: Mapping[str, Any] = {"scoring": scoring, "filtered": scope.hides_runs}
         self.meta: dict[str, Any] = {"query": entry.title, "paper": entry.paper, "scope": scope.list_set_options()}
         if any("$scoring" in sql for sql in entry.statements.values()):
             self.meta["scoring"] = scoring

@@ -139,7 +139,7 @@ def format_result_cell(result: QueryResult, row: dict[str, Any], name: str) -> s
         bounds = [
             f"{sign} {format_number(end, decimals)}" for sign, end in (("≥", low), ("≤", high)) if end is not None
         ]
-        return " ".join(bounds)
+        return f"[{' '.join(bounds)}]" if bounds else ""
     if low is None and high is None:
         return format_number(value, decimals) if unit in DECIMALS else format_amount(value, setting)
     if low is None or high is None:

@@ -50,6 +50,11 @@ class Scope:
         """Return the options that differ from their defaults."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name)}
 
+    @property
+    def hides_runs(self) -> bool:
+        """Whether complete runs of the selected checkpoints may be filtered out."""
+        return bool(self.run or self.tag or self.machine or self.since or self.where)
+
 
 @dataclass(frozen=True)
 class Filters:

@@ -91,11 +91,16 @@ QUALIFY row_number() OVER (PARTITION BY reference ORDER BY created_at, dataset) 
 
 -- view: interventions
 -- Every intervention, with a one-line description for tables: probe:piece L3-6 x1.5 (last token). `blank`: coefficient
--- of the empty square's direction, if used. `vector`: the run whose vectors are added. `stands_for`: the run whose
+-- of the empty square's direction, if used. `vector`: the run whose vectors are added; `vector_name`: its name, and the
+-- seed of random directions. `stands_for`: the run whose
 -- vectors a control replaces. `side`: the class of a probe's vectors if they are of a single class. `protocol`: the
 -- settings of edits at sites in which Davis's paper, published code and corrected version differ.
 SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule, i.token_mask, i.layers, i.input_references,
        json_extract_string(i.input_references, '$[0]') AS vector,
+       coalesce(n.name, right(replace(o.id::VARCHAR, '-', ''), 6))
+       || coalesce(' (seed ' || CASE WHEN i.source = 'random' THEN json_extract_string(i.detail, '$.control_seed')
+                                     WHEN regexp_matches(i.source, '^(random|shuffled):')
+                                     THEN json_extract_string(v.spec, '$.seed') END || ')', '') AS vector_name,
        CASE WHEN i.source = 'random' THEN json_extract_string(i.input_references, '$[0]')
             WHEN regexp_matches(i.source, '^(random|shuffled):') THEN json_extract_string(v.spec, '$.of') END AS stands_for,
        nullif(json_extract_string(i.detail, '$.layers_label'), '') AS layers_label,
@@ -107,7 +112,9 @@ SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule
        || CASE i.token_mask WHEN 'all' THEN '' WHEN 'last' THEN ' (last token)' ELSE ' (' || i.token_mask || ')' END
        || coalesce(' blank x' || scale_text(blank), '') || coalesce(' ' || side || ' class alone', '') AS intervention
 FROM intervention AS i
-LEFT JOIN run AS v ON v.kind = 'vector' AND 'run:' || v.spec_hash = json_extract_string(i.input_references, '$[0]')
+LEFT JOIN run AS o ON 'run:' || o.spec_hash = json_extract_string(i.input_references, '$[0]')
+LEFT JOIN run AS v ON v.id = o.id AND v.kind = 'vector'
+LEFT JOIN named AS n ON n.noun = 'run' AND n.target = o.id
 
 -- view: skipped_edits
 -- Edit runs that skipped every state: the number of states per reason, with a hint for each reason.
@@ -278,7 +285,7 @@ GROUP BY d.run_id, d.number
 SELECT m.run_id, m.number AS match, m.checkpoint_id, coalesce(c.checkpoint, m.player) AS checkpoint,
        CASE WHEN m.checkpoint_id IS NULL THEN m.player ELSE c.own_name END AS own_name, c.place AS checkpoint_place,
        m.player, m.intervention_id, coalesce(i.intervention, 'none') AS intervention, i.source, i.layers, i.scale, i.token_mask,
-       i.vector, i.stands_for, m.color, m.engine_id, e.name AS engine, e.version AS engine_version, m.opponent, m.level, m."limit", m.opening,
+       i.vector, i.vector_name, i.stands_for, m.color, m.engine_id, e.name AS engine, e.version AS engine_version, m.opponent, m.level, m."limit", m.opening,
        m.opening_seed,
        CASE WHEN starts_with(u.kind, 'imported-') THEN m.run_id::VARCHAR
             ELSE concat_ws(' ', m.opening, m.opening_seed, CASE WHEN m.opening = 'standard' THEN m.opponent END,
@@ -322,14 +329,14 @@ SELECT c.id AS checkpoint_id, s.config IS NOT NULL AS script_told,
 FROM checkpoint AS c JOIN (SELECT id, json_extract(detail, '$.source.config') AS config FROM checkpoint) AS s ON s.id = c.id
 
 -- view: games
--- Every game with its arm, and the model's score under both scoring policies.
-SELECT g.run_id, g.unit, a.* EXCLUDE (run_id, planned, own_name, checkpoint_place), g.opening_number, g.opening_plies,
+-- Every game with its run and its arm, and the model's score under both scoring policies.
+SELECT g.run_id, u.run, g.unit, a.* EXCLUDE (run_id, planned, own_name, checkpoint_place), g.opening_number, g.opening_plies,
        g.plies, g.result, g.termination, g.adjudication_cp, g.turns,
        first_tries(a.policy, g.first_try_legal) AS first_try_legal,
        game_score('paper', g.result, g.termination, g.adjudication_cp, a.color) AS score_paper,
        game_score('author-2024', g.result, g.termination, g.adjudication_cp, a.color) AS score_author_2024,
        g.seconds, g.tries, g.moves, g.attempt_id, g.detail
-FROM game AS g JOIN arms AS a ON a.run_id = g.run_id AND a.match = g.match
+FROM game AS g JOIN arms AS a ON a.run_id = g.run_id AND a.match = g.match JOIN runs AS u ON u.run_id = g.run_id
 
 -- view: ply
 -- Every ply of every game: the side that moved, the move in UCI, and the number of tries in a turn of the model.

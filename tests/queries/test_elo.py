@@ -54,6 +54,37 @@ def test_the_authors_scoring_drops_draws_and_counts_balanced_stopped_games_as_lo
         assert [row["adjudicated"] for row in result.rows] == [4]
 
 
+def test_a_weak_model_is_not_sent_to_a_stronger_opponent(database, make):
+    make.play(make.checkpoint("a"), [stopped(-500)] * 9)
+    for title in ("elo by intervention", "wins by level"):
+        [note, *_] = run_query(database, title).notes
+        assert note.endswith("more games end with a higher --move-limit"), title
+
+
+def test_rows_of_one_color_name_the_table_that_pools_both(database, make):
+    make.play(make.checkpoint("a"), [WON, LOST] * 4, color="both")
+    rows = ask(database)
+    assert [(row["color"], row["n"]) for row in rows] == [("black", 4), ("white", 4)]
+    pooled = 'each color has a row, and both are pooled in: chessreg query "wins by level"'
+    assert {row["warning"] for row in rows} == {pooled}
+    [row] = run_query(database, "wins by level").rows
+    assert (row["color"], row["n"]) == ("both", 8)
+
+
+def test_the_table_names_the_vector_of_an_edit_and_the_seed_of_a_random_one(database, make):
+    checkpoint = make.checkpoint("m")
+    calm = make.vector(checkpoint, "user:calm")
+    make.say("run", calm.id, "name", "calm-run")
+    drawn = make.vector(checkpoint, "random:user:calm", of=calm, seed=7)
+    for name, vector in ("steered", calm), ("control", drawn):
+        edit = make.intervention(checkpoint, vector.source, vector=vector)
+        make.play(checkpoint, [WON, LOST], name=name, intervention=edit)
+    rows = {row["runs"]: row["vector"] for row in ask(database)}
+    assert rows == {"steered": "calm-run", "control": f"{drawn.id.hex[-6:]} (seed 7)"}
+    games = run_sql(database, "SELECT DISTINCT run FROM games ORDER BY run").table
+    assert games["run"].to_pylist() == ["control", "steered"]
+
+
 def test_engines_that_evaluated_games_of_one_row_or_of_a_comparison_are_noted(database, make):
     checkpoint = make.checkpoint("a")
     edit = make.intervention(checkpoint)
@@ -209,8 +240,9 @@ def test_an_edit_without_room_to_show_is_warned_of(database, make):
         make.play(checkpoint, games, level=level)
         make.play(checkpoint, games, level=level, intervention=make.intervention(checkpoint))
     found = run_query(database, "elo by intervention")
-    assert ["below 0.2 or above 0.8" in (row["warning"] or "") for row in found.rows] == [False, True, False, False]
-    assert found.notes[0] == "row 2: the unedited model scores below 0.2 or above 0.8: an edit has little room to show"
+    assert ["little room" in (row["warning"] or "") for row in found.rows] == [False, True, False, False]
+    room = "the unedited model scores above 0.8: an edit that strengthens it has little room to show"
+    assert found.notes[0] == f"row 2: {room}"
 
 
 NO_CONTROL = "no control direction has played: --intervention.control random plays one"
@@ -218,8 +250,11 @@ NO_CONTROL = "no control direction has played: --intervention.control random pla
 
 def warned(database, **options):
     """The warnings of the edit, without the one that its direction has not played with the opposite sign."""
-    *told, last = edited(database, **options)["warning"].split("; ")
-    assert last == "the same direction has not played with the opposite sign: repeat it with the negated scale"
+    told = edited(database, **options)["warning"].split("; ")
+    if not options:
+        assert told.pop() == (
+            "the same direction has not played with the opposite sign: repeat it with the negated scale"
+        )
     return told
 
 
@@ -234,16 +269,18 @@ def test_an_edit_is_warned_of_what_has_not_played_beside_it(database, make, cont
         "fewer than 5 directions of shuffled labels have played, so their interval is too narrow: "
         "run vector --source shuffled --of VECTOR --seed N makes one more"
     )
-    assert warned(database, run=["negative"]) == [
-        "the unedited model has not played here", NO_CONTROL
-    ]  # fmt: skip
-    room = "the unedited model scores below 0.2 or above 0.8: an edit has little room to show"
+    filtered = "no random direction is in this selection: the table without filters has all that played"
+    assert warned(database, run=["negative"]) == ["the unedited model is not in this selection", filtered]
+    room = "the unedited model scores above 0.8: an edit that strengthens it has little room to show"
     assert warned(database) == [room, few_random, few_shuffled]
+    assert warned(database, checkpoint=["m"], partial=True)[:-1] == [room, few_random, few_shuffled]
     assert warned(database, run=["plain", "negative", "random-0"]) == [
-        room, "no direction of shuffled labels has played", few_random
+        room, "no direction of shuffled labels is in this selection",
+        "fewer than 5 random directions are in this selection, so their interval is too narrow",
     ]  # fmt: skip
     assert warned(database, run=["plain", "negative", "shuffled-0"]) == [
-        room, "no random direction has played", few_shuffled
+        room, filtered,
+        "fewer than 5 directions of shuffled labels are in this selection, so their interval is too narrow",
     ]  # fmt: skip
     for draw in range(2, 5):
         arm(f"random-{draw}", make.vector(checkpoint, "random:contrastive:white_elo", of=skill), 5)
@@ -252,7 +289,7 @@ def test_an_edit_is_warned_of_what_has_not_played_beside_it(database, make, cont
     arm("positive", skill, 0, scale=4.0)
     assert edited(database)["warning"] == room
     rows = {row["runs"]: row["warning"] for row in run_query(database, "elo by intervention").rows}
-    assert rows["positive"] == f"{room}; every game was lost; {NO_CONTROL}"
+    assert rows["positive"] == f"{room}; every game was lost, so Elo has only a bound; {NO_CONTROL}"
     assert {rows[name] for name in rows if name.startswith(("random", "shuffled"))} == {room}
 
 

@@ -45,7 +45,7 @@
 --   runs: the probe runs
 --   done [units]: completed units
 --   planned [units]: units of the runs
---   warning [hidden]: that a difference below 1 % rests on one twin, or that the layer was selected on the test games
+--   warning [hidden]: that a difference below 1 % rests on one twin, and on which games the layer was selected
 --   checkpoint_id [hidden]: the trained model's id
 --   run_id [hidden]: id of the first of the runs
 -- statistics:
@@ -168,7 +168,8 @@ SELECT h.cell, p.checkpoint, CASE WHEN p.hardly_trained THEN 'hardly trained' EL
            CASE WHEN twin.models = 1 AND abs(s.accuracy - us.accuracy) < 1
                 THEN 'one twin: the interval resamples games, not random initializations' END,
            CASE WHEN h.selected_on = 'test'
-                THEN 'the layer was selected on the test games, so this accuracy is biased upwards' END), '') AS warning,
+                THEN 'selected on test: this layer has the highest accuracy on the test games, so the accuracy is biased upwards'
+                ELSE 'selected on validation: this layer has the highest accuracy on the validation games, and the accuracy shown is that on the test games' END), '') AS warning,
        p.checkpoint_id, p.run_id
 FROM chosen AS h
 JOIN overlapping AS o ON o.pool = h.pool AND o.weights = h.weights

@@ -11,7 +11,8 @@
 -- columns:
 --   checkpoint: the model that played
 --   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
---   color: the model's
+--   vector: the run of the vectors that the edit adds or replaces, and the seed of random ones
+--   color: the model's; `wins by level` and `chessreg compare` pool both colors of a run
 --   engine: the opponent's program
 --   engine_version: and its version
 --   opponent: the opponent as it was asked for
@@ -42,7 +43,8 @@
 --   elo [Elo]: against that engine; at a score of 0 or 1 only a bound is known
 --   delta_score: score minus that of the model without intervention, on the same openings; from the standard position,
 --       games of the same number are paired
---   delta_elo [Elo]: the same in Elo
+--   delta_elo [Elo]: the same in Elo; at a score of 0 or 1 only a bound is known, which may have the other sign if there
+--       are few games
 --   minus_random: score minus that of random directions in the place of this one, at the same layers and scale, on the
 --       same openings; openings and directions are resampled. Directions made from this vector count: --source random
 --       --of VECTOR, or --intervention.control random
@@ -55,7 +57,8 @@
 --   machines: where they ran
 --   warning [hidden]: that games without a result are scored by Stockfish's evaluation; that several engines evaluated
 --       positions, of these games or of those that they are compared with; of an edit what it cannot show:
---       that the model without it scores below 0.2 or above 0.8 here or has not played; that every game was lost or won;
+--       that the model without it scores below 0.2 or above 0.8 here, or has not played or is filtered out; that every
+--       game was lost or won;
 --       that controls have not played, or fewer than 5 directions of one, so that its interval is too narrow; that the
 --       same direction has not played with the opposite sign
 --   checkpoint_id [hidden]: its id
@@ -157,7 +160,8 @@ played AS (
            coalesce(whole(sum(n) FILTER (score IS NULL)), 0) AS unscored,
            coalesce(whole(sum(n) FILTER (adjudicated)), 0) AS adjudicated,
            coalesce(whole(sum(n) FILTER (termination = 'forfeit_illegal')), 0) AS forfeits,
-           100.0 * sum(first_try_legal)::DOUBLE / nullif(sum(turns), 0)::DOUBLE AS first_try_legal
+           100.0 * sum(first_try_legal)::DOUBLE / nullif(sum(turns), 0)::DOUBLE AS first_try_legal,
+           sum(score * n) / sum(n) FILTER (score IS NOT NULL) AS mean_score
     FROM ended_games
     GROUP BY cell
 ),
@@ -184,7 +188,7 @@ stops AS (
     GROUP BY cell
 ),
 arm AS (
-    SELECT cell, protocol, checkpoint, checkpoint_id, intervention, intervention_id, color, engine, engine_version, level,
+    SELECT cell, protocol, checkpoint, checkpoint_id, intervention, intervention_id, vector_name AS vector, color, engine, engine_version, level,
            opponent, "limit", opening, policy, move_limit, rules, assist, whole(sum(planned)) AS planned,
            all_evaluators(list(evaluators)) AS evaluators,
            string_agg(DISTINCT run, ', ' ORDER BY run) AS runs,
@@ -209,35 +213,50 @@ other_sign AS (
 ),
 told AS (
     SELECT DISTINCT c.cell, c.stands_for IS NOT NULL AS is_control, o.cell IS NOT NULL AS both_signs,
-           NOT starts_with(c.source, 'user:') AS has_labels
+           NOT starts_with(c.source, 'user:') AS has_labels,
+           bool_or(c.run_id IN (SELECT run_id FROM arms GROUP BY run_id HAVING count(DISTINCT color) > 1))
+               OVER (PARTITION BY c.cell) AS both_colors
     FROM cells AS c LEFT JOIN other_sign AS o ON o.cell = c.cell
 )
-SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, level, "limit", opening, policy,
+SELECT cell, checkpoint, intervention, vector, color, engine, engine_version, opponent, level, "limit", opening, policy,
        move_limit, rules, array_to_string(arm.evaluators, ', ') AS evaluator, $scoring AS scoring, n, planned, stopped, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
        first_try_legal, random_draws, shuffled_draws, runs, machines,
        nullif(concat_ws('; ',
-           unfinished_text(adjudicated, n),
+           unfinished_text(adjudicated, n, mean_score),
+           CASE WHEN both_colors THEN 'each color has a row, and both are pooled in: chessreg query "wins by level"' END,
            CASE WHEN adjudicated > 0 OR assist <> 'none'
                 THEN coalesce(evaluators_text(arm.evaluators, 'these games'),
                               CASE WHEN intervention_id IS NOT NULL
                                    THEN evaluators_text(compared.evaluators, 'these games and of those compared with them')
                                    END) END,
            CASE WHEN intervention_id IS NOT NULL THEN nullif(concat_ws('; ',
-           CASE WHEN u.score IS NULL THEN 'the unedited model has not played here'
-                WHEN u.score < 0.2 OR u.score > 0.8
-                THEN 'the unedited model scores below 0.2 or above 0.8: an edit has little room to show' END,
-           CASE WHEN l = n THEN 'every game was lost' WHEN w = n THEN 'every game was won' END,
+           CASE WHEN u.score IS NULL AND $filtered THEN 'the unedited model is not in this selection'
+                WHEN u.score IS NULL THEN 'the unedited model has not played here'
+                WHEN u.score < 0.2
+                THEN 'the unedited model scores below 0.2: an edit that weakens it has little room to show'
+                WHEN u.score > 0.8
+                THEN 'the unedited model scores above 0.8: an edit that strengthens it has little room to show' END,
+           CASE WHEN l = n THEN 'every game was lost, so Elo has only a bound'
+                WHEN w = n THEN 'every game was won, so Elo has only a bound' END,
            CASE WHEN is_control THEN NULL
+                WHEN $filtered AND coalesce(random_draws, 0) = 0
+                THEN 'no random direction is in this selection: the table without filters has all that played'
+                WHEN $filtered AND shuffled_draws = 0 AND has_labels
+                THEN 'no direction of shuffled labels is in this selection'
                 WHEN random_draws IS NULL THEN 'no control direction has played: --intervention.control random plays one'
                 WHEN random_draws = 0 THEN 'no random direction has played'
                 WHEN shuffled_draws = 0 AND has_labels THEN 'no direction of shuffled labels has played' END,
-           CASE WHEN NOT is_control AND random_draws BETWEEN 1 AND 4
+           CASE WHEN NOT is_control AND random_draws BETWEEN 1 AND 4 AND $filtered
+                THEN 'fewer than 5 random directions are in this selection, so their interval is too narrow'
+                WHEN NOT is_control AND random_draws BETWEEN 1 AND 4
                 THEN 'fewer than 5 random directions have played, so their interval is too narrow: '
                      || '--intervention.control random --intervention.control-seed N plays one more' END,
-           CASE WHEN NOT is_control AND shuffled_draws BETWEEN 1 AND 4
+           CASE WHEN NOT is_control AND shuffled_draws BETWEEN 1 AND 4 AND $filtered
+                THEN 'fewer than 5 directions of shuffled labels are in this selection, so their interval is too narrow'
+                WHEN NOT is_control AND shuffled_draws BETWEEN 1 AND 4
                 THEN 'fewer than 5 directions of shuffled labels have played, so their interval is too narrow: '
                      || 'run vector --source shuffled --of VECTOR --seed N makes one more' END,
-           CASE WHEN NOT is_control AND NOT both_signs
+           CASE WHEN NOT is_control AND NOT both_signs AND NOT $filtered
                 THEN 'the same direction has not played with the opposite sign: repeat it with the negated scale' END), '') END), '') AS warning,
        checkpoint_id, intervention_id
 FROM arm JOIN played USING (cell) JOIN counted USING (cell) JOIN ended USING (cell) JOIN told USING (cell) LEFT JOIN drawn USING (cell)

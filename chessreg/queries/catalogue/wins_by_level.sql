@@ -88,7 +88,8 @@ WHERE p.name IN ('wins', 'draws', 'losses')
 WITH played AS (
     SELECT cell, whole(sum(n)) AS n, whole(sum(n) FILTER (score = 1)) AS w, whole(sum(n) FILTER (score = 0.5)) AS d,
            whole(sum(n) FILTER (score = 0)) AS l, whole(sum(n) FILTER (score IS NULL)) AS unscored,
-           count(*) FILTER (result = '*' AND adjudication_cp IS NOT NULL) AS adjudicated
+           count(*) FILTER (result = '*' AND adjudication_cp IS NOT NULL) AS adjudicated,
+           sum(score * n) / sum(n) FILTER (score IS NOT NULL) AS mean_score
     FROM base GROUP BY cell
 ),
 arm AS (
@@ -105,7 +106,7 @@ helped AS (
 SELECT cell, checkpoint, intervention, origin, assist, opponent, level, "limit", engine_version, color, opening, policy, rules,
        array_to_string(evaluators, ', ') AS evaluator, n, planned, coalesce(w, 0) AS w, coalesce(d, 0) AS d, coalesce(l, 0) AS l, coalesce(unscored, 0) AS unscored,
        adjudicated, assisted, runs,
-       nullif(concat_ws('; ', unfinished_text(adjudicated, n),
+       nullif(concat_ws('; ', unfinished_text(adjudicated, n, mean_score),
                         CASE WHEN adjudicated > 0 OR assist <> 'none' THEN evaluators_text(evaluators, 'these games') END), '') AS warning,
        checkpoint_id, intervention_id
 FROM arm JOIN played USING (cell) LEFT JOIN helped USING (cell)
