@@ -139,8 +139,8 @@ def format_run_usage(noun: str, rows: Sequence[dict[str, Any]], address: HubAddr
         return [format_block("sh", commands)]
     from chessreg.experiments.sae.stored import build_output_name
 
-    first = build_output_name(rows[0]["hook_point"], rows[0]["features"], rows[0]["detail"]["d_model"])
-    code = ["from sae_lens import SAE", "", f'sae = SAE.from_pretrained("{address.repository}", "{first}")']
+    first_output = build_output_name(rows[0]["hook_point"], rows[0]["features"], rows[0]["detail"]["d_model"])
+    code = ["from sae_lens import SAE", "", f'sae = SAE.from_pretrained("{address.repository}", "{first_output}")']
     return [format_block("sh", commands), format_block("python", code)]
 
 

@@ -193,19 +193,19 @@ class ActivationArray:
         if not parts:
             raise NotInStoreError("no published activation array of this spec was found")
         self.parts = sorted(parts, key=lambda part: part.units)
-        first = self.parts[0].attributes
+        first_attributes = self.parts[0].attributes
         for part in self.parts[1:]:
             for key in ("spec_hash", "d_model", "logical_dtype", "hook_points"):
-                if part.attributes[key] != first[key]:
+                if part.attributes[key] != first_attributes[key]:
                     raise StoreError(f"arrays {self.parts[0].path.name} and {part.path.name} differ in {key}")
         for before, next_part in zip(self.parts, self.parts[1:], strict=False):
             if next_part.units[0] < before.units[1] or next_part.units == before.units:
                 raise StoreError(f"arrays {before.path.name} and {next_part.path.name} hold the same units")
-        self.spec: dict[str, Any] = first["spec"]
-        self.spec_hash: str = first["spec_hash"]
-        self.hook_points: tuple[str, ...] = tuple(first["hook_points"])
-        self.d_model: int = first["d_model"]
-        self.dtype: str = first["logical_dtype"]
+        self.spec: dict[str, Any] = first_attributes["spec"]
+        self.spec_hash: str = first_attributes["spec_hash"]
+        self.hook_points: tuple[str, ...] = tuple(first_attributes["hook_points"])
+        self.d_model: int = first_attributes["d_model"]
+        self.dtype: str = first_attributes["logical_dtype"]
         self.units = [part.units for part in self.parts]
         self.digests = [part.digest for part in self.parts]
         self.starts = np.cumsum([0, *(part.rows for part in self.parts)])

@@ -103,8 +103,8 @@ class Fragment:
             text = zstandard.ZstdDecompressor().decompress(packed, allow_extra_data=False)
             if estimate_memory(text) > MAX_MEMORY_BYTES:
                 raise ValueError(f"its rows take more than {MAX_MEMORY_BYTES >> 30} GiB of memory")
-            body, _, last = text[:-1].rpartition(b"\n")
-            footer = json.loads(last)
+            body, _, footer_line = text[:-1].rpartition(b"\n")
+            footer = json.loads(footer_line)
             if text[-1:] != b"\n" or footer["crc32"] != zlib.crc32(body + b"\n"):
                 raise ValueError("its checksum differs")
             head, _, body = body.partition(b"\n")

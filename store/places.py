@@ -222,10 +222,10 @@ class BucketPlace(ObjectSource):
         return f"{self.url}/{make_array_key(name)}"
 
     def put_artifact(self, store: Store, digest: str) -> None:
-        self._upload_folder(store.path(digest), artifacts.format_artifact_key(digest), last=artifacts.MANIFEST)
+        self._upload_folder(store.path(digest), artifacts.format_artifact_key(digest), last_file=artifacts.MANIFEST)
 
     def put_array(self, store: Store, name: str) -> None:
-        self._upload_folder(store.get_array_path(name), make_array_key(name), last=GROUP_METADATA)
+        self._upload_folder(store.get_array_path(name), make_array_key(name), last_file=GROUP_METADATA)
 
     # -- objects --------------------------------------------------------------------------------------------------
 
@@ -251,10 +251,10 @@ class BucketPlace(ObjectSource):
         for part in call_interruptibly(lambda: list(self.obstore.list(self.bucket, prefix=prefix + "/"))):
             yield from (entry["path"] for entry in part)
 
-    def _upload_folder(self, folder: Path, key: str, last: str) -> None:
-        """Upload the files of a folder under `key`, the file `last` at the end. Raises StoreError."""
+    def _upload_folder(self, folder: Path, key: str, last_file: str) -> None:
+        """Upload the files of a folder under `key`, the file `last_file` at the end. Raises StoreError."""
         files = sorted(path for path in folder.rglob("*") if path.is_file())
-        files.sort(key=lambda path: path.relative_to(folder).as_posix() == last)
+        files.sort(key=lambda path: path.relative_to(folder).as_posix() == last_file)
         for path in files:
             try:
                 name = f"{key}/{path.relative_to(folder).as_posix()}"

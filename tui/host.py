@@ -38,8 +38,8 @@ READ_ONLY_MESSAGE = "--read-only: nothing was changed"
 
 def find_command_error(errors: Sequence[str]) -> str:
     """Return why a command failed: the last error that it printed and its hint, or else its last line."""
-    last = max((n for n, line in enumerate(errors) if line.startswith("error: ")), default=len(errors) - 1)
-    return "\n".join(errors[max(last, 0) :]).removeprefix("error: ")
+    error_place = max((n for n, line in enumerate(errors) if line.startswith("error: ")), default=len(errors) - 1)
+    return "\n".join(errors[max(error_place, 0) :]).removeprefix("error: ")
 
 
 class Host(App[Exception | None]):
@@ -140,24 +140,24 @@ class Host(App[Exception | None]):
             return
         self.writes.busy = True
         try:
-            while (first := self.writes.first) is not None:
+            while (first_write := self.writes.first) is not None:
                 try:
-                    answer = await self.database.ask(f"writing: {first.what}", first)
+                    answer = await self.database.ask(f"writing: {first_write.what}", first_write)
                 except RegistryError as error:
-                    if not first.error:
+                    if not first_write.error:
                         self.notify(
                             f"not written yet: {error.message}; retried every 2 s, ^n shows it",
-                            title=f"{first.what}: {first.change}", severity="warning",
+                            title=f"{first_write.what}: {first_write.change}", severity="warning",
                         )  # fmt: skip
-                    first.error = error.message
+                    first_write.error = error.message
                     return
                 except Exception as error:  # a name conflict or a bug: do not retry
-                    self.writes.drop(first)
-                    if not first.dropped:
-                        self.notify_failure("written", f"{first.what}: {first.change}", error)
+                    self.writes.drop(first_write)
+                    if not first_write.dropped:
+                        self.notify_failure("written", f"{first_write.what}: {first_write.change}", error)
                     continue
-                self.writes.drop(first)
-                self.notify(first.message(answer), title=first.what)
+                self.writes.drop(first_write)
+                self.notify(first_write.message(answer), title=first_write.what)
                 if self.top_screen is not None:
                     self.top_screen.load()
         finally:
@@ -260,8 +260,8 @@ class Host(App[Exception | None]):
             self.notify(message, title=f"not {done}", severity="error", timeout=COMMAND_ERROR_S)
         else:
             succeeded()
-            last = errors if told else output.strip().splitlines() or errors
-            self.notify("\n".join(filter(None, [told, *last[-1:]])), title=done)
+            last_lines = errors if told else output.strip().splitlines() or errors
+            self.notify("\n".join(filter(None, [told, *last_lines[-1:]])), title=done)
             if self.top_screen is not None:
                 self.top_screen.load()
 

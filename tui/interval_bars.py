@@ -115,5 +115,5 @@ def choose_ticks(low: float, high: float, number: int = MAX_TICKS) -> list[float
     rough_step = (high - low) / max(1, number)
     power = 10.0 ** math.floor(math.log10(rough_step))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough_step * (1 - 1e-9))
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(n * step, 12) for n in range(first, last + 1)]
+    first_tick, last_tick = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(n * step, 12) for n in range(first_tick, last_tick + 1)]

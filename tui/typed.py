@@ -118,11 +118,11 @@ class TypedKeys:
     def split_key(self, key: Key | Paste) -> Key | Paste:
         """Return the key that this one means at the current focus. If it means two keys, queue the second."""
         if isinstance(key, Key) and key.key.startswith("alt+") and self.app.screen_stack:
-            first, *more = resolve_alt_key(
+            first_key, *more = resolve_alt_key(
                 key, self.app.screen.active_bindings, bool(getattr(self.focus(), "vim", False))
             )
             self.waiting.extendleft(more)
-            return first
+            return first_key
         return key
 
     def follow(self, key: Key | Paste) -> None:

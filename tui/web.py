@@ -60,8 +60,8 @@ def serve_pages(registry: str, store_path: Path, options: Sequence[str], host: s
     async def guard(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        first = request.path.split("/")[1]
-        if not secrets.compare_digest(first.encode(), token.encode()):
+        first_part = request.path.split("/")[1]
+        if not secrets.compare_digest(first_part.encode(), token.encode()):
             raise web.HTTPForbidden(text="open the URL that chessreg printed, which includes a token", headers=HEADERS)
         if not is_local_host(request.host, host) or not is_own_origin(request.headers.get("Origin"), request.host):
             raise web.HTTPForbidden(text="only the page served here may send requests", headers=HEADERS)

@@ -194,8 +194,8 @@ def add(
         raise click.UsageError("--exclude, --within and filters of games apply to files, not to --sample")
     inputs = [input for file in files for input in list_input_files(file)]
     session = home.open_for_adding(needs=(*exclude, *within), check=lambda: check_dataset_files(inputs, salvage))
-    first = inputs[0] if inputs else None
-    record = read_fetch_record(home.store_path / "downloads", first) if isinstance(first, Path) else None
+    first_input = inputs[0] if inputs else None
+    record = read_fetch_record(home.store_path / "downloads", first_input) if isinstance(first_input, Path) else None
     with show_progress_line("dataset add", quiet=home.json) as on_progress:
         if sample:
             added_dataset = add_sample(session.database, session.store, name=name, on_progress=on_progress)

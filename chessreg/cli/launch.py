@@ -388,9 +388,9 @@ def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:
             jobs = make_jobs(each, group, session.store, Path.cwd())
             works = [queue.make_submission(session.database, session.store, job) for job in jobs]
             shards = [work for work, job in zip(works, jobs, strict=True) if job.shard < job.shards]
-            last = [work for work, job in zip(works, jobs, strict=True) if job.shard == job.shards]  # the reduce
+            reduce_jobs = [work for work, job in zip(works, jobs, strict=True) if job.shard == job.shards]  # the reduce
             at: Any = open_executor(each.order.on)
-            scripts += [script for part in (shards, last) if part for script in at.preview(part)]
+            scripts += [script for part in (shards, reduce_jobs) if part for script in at.preview(part)]
     if as_json:
         print_output(True, {"scripts": scripts})
     else:

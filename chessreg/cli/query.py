@@ -208,14 +208,14 @@ def print_parts(database: Database, sql: str, question: Asked) -> None:
     from chessreg.queries.ask import stream_sql
 
     assert question.format_
-    last = None
+    last_part = None
     with closing(stream_sql(database, sql, timeout=question.timeout, memory=question.memory)) as parts:
-        for number, last in enumerate(parts):
-            wrap_data_stream(sys.stdout).write(render.STREAMED[question.format_](last, not number))
-    assert last is not None
-    if not last.meta["rows"]:
+        for number, last_part in enumerate(parts):
+            wrap_data_stream(sys.stdout).write(render.STREAMED[question.format_](last_part, not number))
+    assert last_part is not None
+    if not last_part.meta["rows"]:
         click.echo("no rows", err=True)
-    click.echo(render.format_provenance(last), err=True)
+    click.echo(render.format_provenance(last_part), err=True)
 
 
 def find_named_entry(home: Home, name: str | None) -> Entry:

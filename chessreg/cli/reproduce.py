@@ -123,10 +123,10 @@ def print_script(home: Home, row: dict[str, Any], steps: list[dict[str, Any]]) -
     from chessreg.registry.read import describe_engine
 
     store = home.session().store
-    last = row["tries"][-1] if row["tries"] else {}
-    code = last.get("code", {})
+    last_try = row["tries"][-1] if row["tries"] else {}
+    code = last_try.get("code", {})
     if home.json:
-        facts = {key: last.get(key) for key in ("host", "code", "chessreg_version", "environment")}
+        facts = {key: last_try.get(key) for key in ("host", "code", "chessreg_version", "environment")}
         facts["engines"] = row["engines"]
         print_output(
             home,
@@ -140,7 +140,7 @@ def print_script(home: Home, row: dict[str, Any], steps: list[dict[str, Any]]) -
         return
     for line in write_script_lines(steps, store):
         click.echo(line)
-    click.echo(make_visible(f"# chessreg {last.get('chessreg_version')} on {last.get('host')}"))
+    click.echo(make_visible(f"# chessreg {last_try.get('chessreg_version')} on {last_try.get('host')}"))
     for part_name, state in code.items():
         if isinstance(state, dict) and state.get("commit"):
             note = f", with changes (sha256 {str(state['patch_sha256'])[:12]})" if state.get("patch_sha256") else ""
@@ -152,7 +152,7 @@ def print_script(home: Home, row: dict[str, Any], steps: list[dict[str, Any]]) -
     for engine in row["engines"]:
         described = describe_engine(engine["name"], engine["version"], engine["binary_sha256"])
         click.echo(make_visible(f"# {' and '.join(engine['roles'])}: {described}"))
-    versions = last.get("environment") or {}
+    versions = last_try.get("environment") or {}
     versions_listed = [
         f"{name} {versions[name]}" for name in ("torch", "transformers", "chess", "numpy") if name in versions
     ]

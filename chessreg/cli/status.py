@@ -186,14 +186,14 @@ def print_changes(home: Home, references: tuple[str, ...]) -> list[dict[str, Any
     """Print a line for each job that changed."""
     from chessreg.rows import to_plain
 
-    last: dict[Any, Any] = {}
+    last_states: dict[Any, Any] = {}
     rows: list[dict[str, Any]] = []
     for rows in watch_rows(home, references):
         for row in rows:
             state = row["state"], row["done"], row["progress"], row["message"]
-            if last.get(row["id"]) == state:
+            if last_states.get(row["id"]) == state:
                 continue
-            last[row["id"]] = state
+            last_states[row["id"]] = state
             if home.json:
                 print(json.dumps(to_plain(row), ensure_ascii=False), flush=True)
             else:

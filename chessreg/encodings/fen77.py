@@ -105,11 +105,11 @@ def make_uci_forms(ids: Callable[[str], int], width: int) -> tuple[Form, ...]:
     promotions: dict[tuple[str, ...], set[str]] = {}
     for move in list_actions():
         words = [move[start : start + width] for start in range(0, 4, width)]
-        last = continuations.setdefault(tuple(words[:-1]), set())
+        last_words = continuations.setdefault(tuple(words[:-1]), set())
         if len(move) == 5:
             promotions.setdefault(tuple(words), set()).add(move[4])
         else:
-            last.add(words[-1])
+            last_words.add(words[-1])
     ends = [*continuations.items(), *promotions.items()]
     return tuple(
         (*(frozenset({ids(word)}) for word in head), frozenset(map(ids, sorted(last)))) for head, last in ends if last

@@ -138,8 +138,8 @@ class _MoveView(TokenView):
         super().__init__(tokens)
         self.phase = special[self.ids].astype(np.int8)
         total = np.cumsum(ends)
-        first = np.concatenate([[0], total])[tokens.offsets[:-1]]
-        self.after = total - np.repeat(first, self.lengths)
+        first_moves = np.concatenate([[0], total])[tokens.offsets[:-1]]
+        self.after = total - np.repeat(first_moves, self.lengths)
         self.turn = ends | (self.ids == bos)
         self.ply = self.after if alignment == "post-ply" else self.after - ends
 

@@ -206,14 +206,14 @@ class PretrainedTokenizer:
                 full_encoding = self._tokenizer.encode(before + text, add_special_tokens=False)
             except Exception:  # tokenizers raises plain Exception; another text may work
                 continue
-            first = next(
+            first_position = next(
                 (k for k, (_, end) in enumerate(full_encoding.offsets) if end > len(before)), len(full_encoding.ids)
             )
             ids = list(full_encoding.ids)
-            if all(start >= len(before) for start, _ in full_encoding.offsets[first:]) and self.decode(ids).endswith(
-                text
-            ):
-                return ids[first:]
+            if all(start >= len(before) for start, _ in full_encoding.offsets[first_position:]) and self.decode(
+                ids
+            ).endswith(text):
+                return ids[first_position:]
         return None
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -502,12 +502,12 @@ class PromptEncoding:
         moves."""
         every = fens.ids.reshape(-1, FEN77_TOKENS)
         if boards is None and self.settings.layout == "ruoss77" and len(every):
-            first = self._build_prompt(self._encode_position(every[0]), None)
-            ids = np.tile(first, (len(every), 1))
+            first_prompt = self._build_prompt(self._encode_position(every[0]), None)
+            ids = np.tile(first_prompt, (len(every), 1))
             width = 71 if self.settings.counters == "blanked" else FEN77_TOKENS
             start = len(self._prefix_ids)
             ids[:, start : start + width] = self._table[every[:, :width]]
-            items, lengths = ids.reshape(-1), np.full(len(every), len(first))
+            items, lengths = ids.reshape(-1), np.full(len(every), len(first_prompt))
         else:
             boards_or_none = [None] * len(every) if boards is None else boards
             prompts = [

@@ -41,13 +41,13 @@ def write_tokenizer_files(encoding: Encoding, folder: Path) -> list[str]:
         spaces, tokens = make_split_step(r"\s+", "Removed"), make_split_step(pattern, "Isolated")
         begin = special["bos_token"]
         bos = encoding.vocabulary.index(begin)
-        first = {"SpecialToken": {"id": begin, "type_id": 0}}
+        first_token = {"SpecialToken": {"id": begin, "type_id": 0}}
         steps = {
             "pre_tokenizer": {"type": "Sequence", "pretokenizers": [spaces, tokens]},
             "post_processor": {
                 "type": "TemplateProcessing",
-                "single": [first, {"Sequence": {"id": "A", "type_id": 0}}],
-                "pair": [first, {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+                "single": [first_token, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [first_token, {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
                 "special_tokens": {begin: {"id": begin, "ids": [bos], "tokens": [begin]}},
             },
         }

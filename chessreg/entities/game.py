@@ -89,8 +89,8 @@ class StoredGame:
         game, other = self.game, self.match.color == "black"
         if (self.match.detail or {}).get("assist", "none") == "none":
             return []
-        first = game.opening_plies + (game.opening_plies % 2 != other)
-        plies = [first + 2 * turn for turn, tries in enumerate(game.tries or b"") if not tries]
+        first_ply = game.opening_plies + (game.opening_plies % 2 != other)
+        plies = [first_ply + 2 * turn for turn, tries in enumerate(game.tries or b"") if not tries]
         return [ply for ply in plies if ply < game.plies]
 
     @property

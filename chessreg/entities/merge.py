@@ -495,8 +495,8 @@ def read_existing_rows(
     """Return key → existing row, for the keys of `rows` that exist in this registry."""
     key = [column.name for column in table.primary_key]
     keys = {tuple(row[name] for name in key) for row in rows}
-    first = [row[key[0]] for row in rows]
-    existing_rows = session.execute(select(table).where(table.c[key[0]].in_(set(first)))).mappings()
+    first_keys = [row[key[0]] for row in rows]
+    existing_rows = session.execute(select(table).where(table.c[key[0]].in_(set(first_keys)))).mappings()
     by_key = ((tuple(row[name] for name in key), dict(row)) for row in existing_rows)
     return {place: row for place, row in by_key if place in keys}
 

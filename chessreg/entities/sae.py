@@ -114,7 +114,7 @@ class Saes(Entity):
         with session.database.read() as sql:
             rows, annotations = self.rows(sql, id.hex), format_run_annotations(sql, id)
             latents, histogram = read_strongest_latents(sql, rows), build_firing_chart(sql, rows)
-        first = rows[0]
+        first_row = rows[0]
         if len({row["expansion"] for row in rows}) > 1:  # a hook point alone does not identify a row
             for row in rows:
                 row["hook_point"] += f" {row['expansion']}x"
@@ -133,8 +133,8 @@ class Saes(Entity):
             parts.append(Part("firing", HISTOGRAM, [], histogram))
         if latents:
             parts.append(Part(f"latents {len(latents)}", LATENT_COLUMNS, latents))
-        summary = " · ".join(filter(None, [self.plural, first.get("checkpoint") or first["name"]]))
-        return Thing(summary, annotations, [*parts, list_facts(first)])
+        summary = " · ".join(filter(None, [self.plural, first_row.get("checkpoint") or first_row["name"]]))
+        return Thing(summary, annotations, [*parts, list_facts(first_row)])
 
     def verify(self, session: Session, reference: str, **options: Any) -> VerifyOutput:
         with session.database.read() as sql:

@@ -229,7 +229,7 @@ class Vectors(Entity):
     def read_details(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
             layers, annotations = self.rows(sql, id.hex), format_run_annotations(sql, id)
-        first, near_vectors = layers[0], list_near_vectors(session.inputs, id, [row["layer"] for row in layers])
+        first_layer, near_vectors = layers[0], list_near_vectors(session.inputs, id, [row["layer"] for row in layers])
         fields = (Column("layer", "layer"), Column("hook_point", "hook point"), *self.columns[7:10], self.columns[6])
         sides = {"norm": "vector", "norm_high": "high side", "norm_low": "low side"}
         chart = build_layer_chart("norm by layer", "norm", layers, sides, "{:.4g}".format)
@@ -238,13 +238,13 @@ class Vectors(Entity):
             Column("source", "source"), Column("norm", "norm"),
         )  # fmt: skip
         return Thing(
-            f"{first['source']} vectors of {first['model']} · {first['positions']} · "
+            f"{first_layer['source']} vectors of {first_layer['model']} · {first_layer['positions']} · "
             f"{format_count(len(layers), 'layer')}",
             annotations,
             [
                 Part(f"layers {len(layers)}", fields, layers, chart),
                 Part(f"cosines {len(near_vectors)}", other_vectors, near_vectors),
-                list_facts(first),
+                list_facts(first_layer),
             ],
         )
 

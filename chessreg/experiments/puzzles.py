@@ -286,7 +286,7 @@ def build_puzzle_frames(puzzle: Puzzle, moves: Sequence[str], detail: Mapping[st
     if not moves:
         caption = ["the model cannot read this position"]
         return [BoardFrame.from_board(puzzle.board, title, caption=caption, flipped=is_flipped)]
-    frames, last = [], None
+    frames, last_move = [], None
     for number, word in enumerate(moves):
         expected_move = puzzle.line[2 * number]
         san = puzzle.board.san(expected_move)
@@ -318,11 +318,11 @@ def build_puzzle_frames(puzzle: Puzzle, moves: Sequence[str], detail: Mapping[st
         frames.append(
             BoardFrame.from_board(
                 puzzle.board, f"{title}, move {number + 1} of {puzzle.solver_moves}",
-                last_move=last, arrows=arrows, caption=caption, flipped=is_flipped,
+                last_move=last_move, arrows=arrows, caption=caption, flipped=is_flipped,
             )
         )  # fmt: skip
         if word == expected_move.uci() and 2 * number + 1 < len(puzzle.line):
-            last = puzzle.line[2 * number + 1]
+            last_move = puzzle.line[2 * number + 1]
             puzzle.board.push(expected_move)
-            puzzle.board.push(last)
+            puzzle.board.push(last_move)
     return frames

@@ -80,9 +80,11 @@ class Scene:
         trees = TokenTree(session)
         [probability] = score_canonical_answers(trees, [tuple(frozenset(answers) for answers in self.answers)])
         masses = [sum_mass(probability, frozenset(answers)) for answers in self.answers]
-        first = np.exp(trees.logprobs(0).astype(np.float64))
+        first_probabilities = np.exp(trees.logprobs(0).astype(np.float64))
         if self.next_token:
-            masses = [min(first[sorted({ids[0] for ids in answers})].sum(), 1.0) for answers in self.answers]
+            masses = [
+                min(first_probabilities[sorted({ids[0] for ids in answers})].sum(), 1.0) for answers in self.answers
+            ]
         token_ids = self.sample_greedy(trees)
         legal = self.model.encoding.parse(token_ids.tokens, self.board) is not None
         ranks, modified = rank_moves(self.answers[0], probability, self.board), self.modified
@@ -94,7 +96,7 @@ class Scene:
             ranks,
             rank_moves(self.answers[1], probability, modified) if modified else (),
             softmax_float32(logits),
-            sum_origin_probabilities(first, self.model.encoding),
+            sum_origin_probabilities(first_probabilities, self.model.encoding),
         )
 
 
@@ -228,8 +230,8 @@ class Lab:
         elif spec.board:
             case = apply_board_changes(prefix, spec.board)
         else:
-            first = TokenTree(self._open_session(scene)).logprobs(0)
-            square = scene.model.encoding.find_origin(int(first.argmax()))
+            first_logprobs = TokenTree(self._open_session(scene)).logprobs(0)
+            square = scene.model.encoding.find_origin(int(first_logprobs.argmax()))
             if (reason := explain_case_skip(spec, prefix, square)) or square is None:
                 return self._answer(
                     scene, [], why_not=f"no piece can be removed from the most probable square: {reason}"

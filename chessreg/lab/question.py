@@ -231,9 +231,13 @@ class LabPosition(Settings):
 
 def summarize_validation_error(error: ValidationError) -> ChessregError:
     """Return the first error of a validation as one line."""
-    first = error.errors(include_url=False)[0]
-    cause = first.get("ctx", {}).get("error")
-    complaint = f"{format_flag(first['loc'])}: {format_complaint(first)}" if first["loc"] else format_complaint(first)
+    first_error = error.errors(include_url=False)[0]
+    cause = first_error.get("ctx", {}).get("error")
+    complaint = (
+        f"{format_flag(first_error['loc'])}: {format_complaint(first_error)}"
+        if first_error["loc"]
+        else format_complaint(first_error)
+    )
     return cause if isinstance(cause, ChessregError) else BadInputError(complaint)
 
 

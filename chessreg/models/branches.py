@@ -72,10 +72,10 @@ class BranchCorpus:
             answer_offsets[:-1][order],
             answer_offsets[1:][order],
         )
-        self.games, first, self.moves = np.unique(game[order], return_index=True, return_counts=True)
-        self.first = np.append(first, len(game))
+        self.games, first_branches, self.moves = np.unique(game[order], return_index=True, return_counts=True)
+        self.first = np.append(first_branches, len(game))
         answer_lengths = self.answer_ends - self.answer_begins - 1
-        self.lengths = self.prefix_lengths[self.first[1:] - 1] + np.add.reduceat(answer_lengths, first)
+        self.lengths = self.prefix_lengths[self.first[1:] - 1] + np.add.reduceat(answer_lengths, first_branches)
         """Tokens of each game with its branches."""
         self.longest = int((self.prefix_lengths + answer_lengths).max())
         """The most tokens that a branch needs before its last one."""
@@ -185,9 +185,9 @@ class BranchTrainer(Trainer):
     def check_corpus(self) -> None:
         """A BranchCorpus always has a batch."""
 
-    def iterate_batches(self, epoch: int, first: int) -> Iterator[Batch]:
+    def iterate_batches(self, epoch: int, first_batch: int) -> Iterator[Batch]:
         random = make_epoch_generator(self.config.draw_seed, epoch)
-        return iter(self.corpus.batches(self.config.batch_moves, random)[first:])
+        return iter(self.corpus.batches(self.config.batch_moves, random)[first_batch:])
 
     def split_rows(self, rows: Batch) -> tuple[list[tuple[Branches]], int]:
         tokens = self.options.micro_tokens // self.options.devices

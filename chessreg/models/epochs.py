@@ -80,34 +80,34 @@ def _mix_bits(numbers: np.ndarray) -> np.ndarray:
 
 
 def iterate_batches(
-    corpus: Corpus | PositionCorpus, config: TrainConfig, epoch: int, first: int = 0
+    corpus: Corpus | PositionCorpus, config: TrainConfig, epoch: int, first_batch: int = 0
 ) -> Iterator[Batch]:
-    """Yield the batches of one epoch from batch `first` on: rows of items. A pure function of its arguments."""
+    """Yield the batches of one epoch from batch `first_batch` on: rows of items. A pure function of its arguments."""
     order = EpochOrder(config.draw_seed, epoch, len(corpus))
     if isinstance(config, POSITION_TRAININGS):
-        return iterate_items(order, config.batch_moves, first)
+        return iterate_items(order, config.batch_moves, first_batch)
     assert isinstance(config, TextTraining)
     rows = max(1, config.batch_tokens // config.block_size)
     if config.packing == "stream":
-        return iterate_items(order, rows, first)
+        return iterate_items(order, rows, first_batch)
     if config.packing == "blocks":
-        return _iterate_blocks(corpus, order, config.block_size + 1, rows, first)
+        return _iterate_blocks(corpus, order, config.block_size + 1, rows, first_batch)
     cut = _BucketCutter(corpus, config.block_size + 1, config.batch_tokens)
     return (
-        _iterate_drawn_buckets(cut, order, first)
+        _iterate_drawn_buckets(cut, order, first_batch)
         if order.is_drawn
-        else _iterate_buckets(cut, order, config, epoch, first)
+        else _iterate_buckets(cut, order, config, epoch, first_batch)
     )
 
 
-def iterate_items(order: EpochOrder, size: int, first: int = 0) -> Iterator[Batch]:
-    """Yield batches of `size` items, each in its own row, from batch `first` on."""
-    for start in range(first * size, order.count, size):
+def iterate_items(order: EpochOrder, size: int, first_batch: int = 0) -> Iterator[Batch]:
+    """Yield batches of `size` items, each in its own row, from batch `first_batch` on."""
+    for start in range(first_batch * size, order.count, size):
         yield order.items(start, start + size)[:, None].tolist()
 
 
 def _iterate_blocks(
-    corpus: Corpus | PositionCorpus, order: EpochOrder, limit: int, size: int, first: int
+    corpus: Corpus | PositionCorpus, order: EpochOrder, limit: int, size: int, first_batch: int
 ) -> Iterator[Batch]:
     """Yield batches of `size` rows, each of the fewest items that have `limit` tokens. A last row with fewer tokens is
     dropped."""
@@ -122,11 +122,11 @@ def _iterate_blocks(
             rows.append(items[start:stop])
             start = stop
             if len(rows) == size:
-                if number >= first:
+                if number >= first_batch:
                     yield [row.tolist() for row in rows]
                 number, rows = number + 1, []
         left = items[start:]
-    if rows and number >= first:
+    if rows and number >= first_batch:
         yield [row.tolist() for row in rows]
 
 
@@ -150,7 +150,7 @@ class _BucketCutter:
         return items[by_length], starts
 
 
-def _iterate_drawn_buckets(cutter: _BucketCutter, order: EpochOrder, first: int) -> Iterator[Batch]:
+def _iterate_drawn_buckets(cutter: _BucketCutter, order: EpochOrder, first_batch: int) -> Iterator[Batch]:
     """Yield the batches of all buckets in a drawn order."""
     games, starts = [], [np.zeros(0, np.int64)]
     for place in range(0, order.count, BUCKET_ITEMS):
@@ -158,21 +158,22 @@ def _iterate_drawn_buckets(cutter: _BucketCutter, order: EpochOrder, first: int)
         games.append(items)
         starts.append(np.array(batch_starts) + place)
     every, edges = np.concatenate(games), np.append(np.concatenate(starts), order.count)
-    for number in order.random.permutation(len(edges) - 1)[first:].tolist():
+    for number in order.random.permutation(len(edges) - 1)[first_batch:].tolist():
         yield every[edges[number] : edges[number + 1], None].tolist()
 
 
 def _iterate_buckets(
-    cutter: _BucketCutter, order: EpochOrder, config: TrainConfig, epoch: int, first: int
+    cutter: _BucketCutter, order: EpochOrder, config: TrainConfig, epoch: int, first_batch: int
 ) -> Iterator[Batch]:
-    """Yield the batches of one epoch from number `first`, one bucket after the other, in a drawn order within each
-    bucket."""
+    """Yield the batches of one epoch from number `first_batch`, one bucket after the other, in a drawn order within
+    each bucket.
+    """
     number = 0
     for bucket, place in enumerate(range(0, order.count, BUCKET_ITEMS)):
         games, starts = cutter.cut(order.items(place, place + BUCKET_ITEMS))
-        if number + len(starts) > first:
+        if number + len(starts) > first_batch:
             edges = [*starts, len(games)]
             permutation = make_epoch_generator(config.draw_seed, epoch, bucket).permutation(len(starts))
-            for batch in permutation[max(0, first - number) :].tolist():
+            for batch in permutation[max(0, first_batch - number) :].tolist():
                 yield games[edges[batch] : edges[batch + 1], None].tolist()
         number += len(starts)

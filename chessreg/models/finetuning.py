@@ -405,9 +405,9 @@ class Finetuner(Trainer):
     def check_corpus(self) -> None:
         """Accept every corpus: a PromptCorpus always has a batch, although none of its positions may fit."""
 
-    def iterate_batches(self, epoch: int, first: int) -> Iterator[Batch]:
+    def iterate_batches(self, epoch: int, first_batch: int) -> Iterator[Batch]:
         order = EpochOrder(self.config.draw_seed, epoch, len(self.corpus))
-        return iterate_items(order, self.config.batch_positions, first)
+        return iterate_items(order, self.config.batch_positions, first_batch)
 
     def select_weights(self) -> dict[str, Tensor]:
         changed_names = {name for name, parameter in self.model.named_parameters() if parameter.requires_grad}

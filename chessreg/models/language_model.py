@@ -246,7 +246,7 @@ class LanguageModel:
         if not points.keys() >= set(hook_points):
             return {name: activation[at] for name, activation in self.activations(tokens, hook_points).items()}
         self._check(tokens)
-        last = next(name for name in reversed(points) if name in hook_points)
+        last_point = next(name for name in reversed(points) if name in hook_points)
 
         def keep(name: str, residual: Tensor) -> None:
             picked_activations[name] = residual[at]
@@ -258,7 +258,7 @@ class LanguageModel:
             )  # it may have two names
             raise _LastPointReached
 
-        block = points[last]
+        block = points[last_point]
         ended = block.register_forward_pre_hook(end) if hasattr(block, "at_places") else nullcontext()
         with ended, self.watch_hook_points(set(hook_points), keep, leave=True):
             self.network.hidden(tokens.to(self.device))
@@ -273,12 +273,12 @@ class LanguageModel:
         With `leave`, the forward pass and the `with` block end after the last hook point.
         """
         points = [(name, module) for name, module in self.network.hook_points.items() if name in names]
-        last = points[-1][0]
+        last_point = points[-1][0]
 
         def hook_of(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
             def hook(module: nn.Module, arguments: Any, residual: Tensor) -> None:
                 keep(name, residual)
-                if leave and name == last:
+                if leave and name == last_point:
                     raise _LastPointReached
 
             return hook

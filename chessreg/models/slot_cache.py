@@ -140,19 +140,19 @@ class SlotCache:
 
 def plan_row_spans(
     rows: Sequence[int],
-    first: np.ndarray,
+    first_columns: np.ndarray,
     counts: np.ndarray,
     visible_masks: Sequence[np.ndarray] | None,
     dtype: torch.dtype,
 ) -> list[RowSpan]:
     """Return the spans that a pass reads, without rows that have no new tokens.
 
-    For each of `rows`: `first` is the column of its first new token, `counts` the number of new tokens, and
+    For each of `rows`: `first_columns` has the column of its first new token, `counts` the number of new tokens, and
     `visible_masks` their visible keys, bool [tokens, keys] (None: all columns up to their own). `dtype` is the type of
     the masks.
     """
     row_spans, begin = [], 0
-    for i, (row, start, count) in enumerate(zip(rows, first.tolist(), counts.tolist(), strict=True)):
+    for i, (row, start, count) in enumerate(zip(rows, first_columns.tolist(), counts.tolist(), strict=True)):
         if not count:
             continue
         keys, bias = start + count, None

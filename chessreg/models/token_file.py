@@ -172,10 +172,10 @@ def _split_groups(
     counts: np.ndarray, lengths: np.ndarray, tokens: np.ndarray, groups: np.ndarray
 ) -> Iterator[list[Ids]]:
     """Yield the texts of each of these `groups`: group i has counts[i] texts, text j has lengths[j] tokens."""
-    first = np.cumsum(counts, dtype=np.int64) - counts
+    group_starts = np.cumsum(counts, dtype=np.int64) - counts
     ends = np.cumsum(lengths, dtype=np.int64)
     for group in groups.tolist():
-        texts = range(int(first[group]), int(first[group] + counts[group]))
+        texts = range(int(group_starts[group]), int(group_starts[group] + counts[group]))
         yield [tuple(tokens[ends[text] - lengths[text] : ends[text]].tolist()) for text in texts]
 
 

@@ -306,9 +306,9 @@ class Trainer:
             hint = "a smaller --block-size, --packing games, or more games"
             raise BadInputError("all games together have fewer tokens than the model's context", hint)
 
-    def iterate_batches(self, epoch: int, first: int) -> Iterator[Batch]:
-        """Yield the batches of an epoch from batch `first` on: rows of items of the corpus."""
-        return iterate_batches(self.corpus, self.config, epoch, first)
+    def iterate_batches(self, epoch: int, first_batch: int) -> Iterator[Batch]:
+        """Yield the batches of an epoch from batch `first_batch` on: rows of items of the corpus."""
+        return iterate_batches(self.corpus, self.config, epoch, first_batch)
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights that training changes, by name; of a sharded model, whole tensors on the CPU."""
@@ -600,14 +600,14 @@ class Trainer:
         while self.step < self.config.steps and not should_stop():
             self.command(NEXT_STEP)
             self.recent_losses.append(self.train_step(forward))
-            last = self.step == self.config.steps
-            if self.step % self.options.log_steps == 0 or last:
+            is_last_step = self.step == self.config.steps
+            if self.step % self.options.log_steps == 0 or is_last_step:
                 loss, now = float(torch.stack(self.recent_losses).mean()), time.monotonic()
                 if not math.isfinite(loss):
                     raise FloatingPointError(f"the loss is {loss} at step {self.step}")
                 held_losses: tuple[float | None, float | None] = (None, None)
                 more: Mapping[str, float] = {}
-                if self.step % heldout_steps == 0 or last:
+                if self.step % heldout_steps == 0 or is_last_step:
                     with self.command_forwards():
                         held_losses = self.measure_heldout(heldout) if heldout is not None else held_losses
                     more = measure(self.copy_trained()) if measure is not None else more

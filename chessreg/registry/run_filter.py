@@ -377,10 +377,10 @@ def make_sort_columns(session: Session, sort: str, from_end: bool = False) -> li
     value = build_sort_value(session, key)
     ties = [(run.id, is_descending)] if key == "created" else [(run.created_at, True), (run.id, True)]
     by = [(value, is_descending), *ties]
-    first, *other_columns = (column.desc() if down is not from_end else column.asc() for column, down in by)
+    first_column, *other_columns = (column.desc() if down is not from_end else column.asc() for column, down in by)
     if key != "created":  # with NULLS LAST, PostgreSQL would not use the index
-        first = first.nulls_first() if from_end else first.nulls_last()
-    return [first, *other_columns]
+        first_column = first_column.nulls_first() if from_end else first_column.nulls_last()
+    return [first_column, *other_columns]
 
 
 def build_sort_value(session: Session, key: str) -> ColumnElement[Any]:
@@ -411,8 +411,10 @@ def build_sort_value(session: Session, key: str) -> ColumnElement[Any]:
     if key == "tries":
         return select(func.count()).where(is_of_run).correlate(run).scalar_subquery()
     if key == "machine":
-        last = select(machine.host).join(attempt, attempt.machine_id == machine.id).where(is_of_run)
-        return last.order_by(attempt.started_at.desc(), attempt.id.desc()).limit(1).correlate(run).scalar_subquery()
+        last_host = select(machine.host).join(attempt, attempt.machine_id == machine.id).where(is_of_run)
+        return (
+            last_host.order_by(attempt.started_at.desc(), attempt.id.desc()).limit(1).correlate(run).scalar_subquery()
+        )
     if key in ("state", "units"):
         return STATE if key == "state" else UNITS_DONE
     raise BadInputError(f"runs cannot be sorted by {key!r}", f"by {', '.join(SORT_KEYS)}, spec.SETTING or metric.NAME")

@@ -70,8 +70,8 @@ def _build_last_end() -> Any:
         (Attempt.cause == Cause.KILLED, "killed"),
         else_=cast(Attempt.state, String),
     )
-    last = select(word).where(Attempt.run_id == Run.id).order_by(Attempt.started_at.desc(), Attempt.id.desc())
-    return last.limit(1).correlate(Run).scalar_subquery()
+    last_end = select(word).where(Attempt.run_id == Run.id).order_by(Attempt.started_at.desc(), Attempt.id.desc())
+    return last_end.limit(1).correlate(Run).scalar_subquery()
 
 
 # Submitted to a cluster's scheduler and not started yet: `scheduling.queue.make_placement_record`.

@@ -88,9 +88,9 @@ class RunAttempt:
             flush_seconds=math.inf,
         )
         self.ingester = Ingester(inputs.database, inputs.store, resolved_spec.run_id) if where.ingests else None
-        last = resolved_spec.units - 1
-        self.reduces = resolved_spec.kind.reduce is not None and last in missing_units
-        units = [unit for unit in missing_units if not (resolved_spec.kind.reduce is not None and unit == last)]
+        last_unit = resolved_spec.units - 1
+        self.reduces = resolved_spec.kind.reduce is not None and last_unit in missing_units
+        units = [unit for unit in missing_units if not (resolved_spec.kind.reduce is not None and unit == last_unit)]
         self.task: Task[Any, Any] = Task(
             resolved_spec, options, units, inputs, self.id, self.writer, self.start_ingest, on_progress
         )

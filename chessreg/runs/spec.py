@@ -263,10 +263,12 @@ def describe_settings(model: Any) -> tuple[SettingField, ...]:
     for each in (
         each for variant in list_variant_models(model) for each in _describe_class(variant) if each.path != tag
     ):
-        first = settings.setdefault(each.path, each)
-        choices = tuple(dict.fromkeys((*first.choices, *each.choices)))
-        default = each.default if first.is_required else first.default
-        settings[each.path] = replace(first, choices=choices, default=default, optional=first.optional or each.optional)
+        first_setting = settings.setdefault(each.path, each)
+        choices = tuple(dict.fromkeys((*first_setting.choices, *each.choices)))
+        default = each.default if first_setting.is_required else first_setting.default
+        settings[each.path] = replace(
+            first_setting, choices=choices, default=default, optional=first_setting.optional or each.optional
+        )
     return tuple(settings.values())
 
 
@@ -279,8 +281,8 @@ def list_visible_settings(model: Any, value: str | None) -> tuple[SettingField, 
         return _describe_class(model)
     variants = list_variants(model)
     variant_models = [variants[value]] if value in variants else list(list_variant_models(model))
-    first, *other_classes = (_describe_class(variant) for variant in variant_models)
-    alike = (each for each in first if each.path != tag and all(each in other for other in other_classes))
+    first_class, *other_classes = (_describe_class(variant) for variant in variant_models)
+    alike = (each for each in first_class if each.path != tag and all(each in other for other in other_classes))
     return (describe_tag(model, variant_models), *sorted(alike, key=lambda each: not each.is_required))
 
 
@@ -466,11 +468,11 @@ def nest_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return dotted paths as nested tables."""
     tree: dict[str, Any] = {}
     for path, value in values.items():
-        *tables, last = path.split(".")
+        *tables, last_name = path.split(".")
         place = tree
         for table in tables:
             place = place.setdefault(table, {})
-        place[last] = value
+        place[last_name] = value
     return tree
 
 

@@ -88,9 +88,10 @@ class Presence:
         deadline = time.monotonic() + START_TIMEOUT_S
         while self.read_holder() is None:
             if process.poll() not in (None, 0) or time.monotonic() > deadline:
-                last = read_last_lines(self.log, 3)
+                last_lines = read_last_lines(self.log, 3)
                 raise ChessregError(
-                    f"the supervisor did not start: {last or 'its log is empty'}", f"less {shlex.quote(str(self.log))}"
+                    f"the supervisor did not start: {last_lines or 'its log is empty'}",
+                    f"less {shlex.quote(str(self.log))}",
                 )
             if process.poll() == 0:  # another process was faster
                 if self.read_holder() is not None:

@@ -36,11 +36,14 @@ def read_job_rows(session: Session, jobs: Iterable[Job]) -> list[Row]:
     jobs = list(jobs)
     run_names = names.read_names_of(session, "run", {job.run_id for job in jobs})
     runs = {run.id: run for run in _read_by_ids(session, tables.Run, tables.Run.id, {job.run_id for job in jobs})}
-    last: dict[UUID, tables.Attempt] = {}
+    last_attempts: dict[UUID, tables.Attempt] = {}
     for attempt in _read_by_ids(session, tables.Attempt, tables.Attempt.job_id, {job.id for job in jobs}):
-        if attempt.job_id and (attempt.job_id not in last or last[attempt.job_id].id < attempt.id):
-            last[attempt.job_id] = attempt
-    return [_make_row(session, job, runs.get(job.run_id), last.get(job.id), run_names.get(job.run_id)) for job in jobs]
+        if attempt.job_id and (attempt.job_id not in last_attempts or last_attempts[attempt.job_id].id < attempt.id):
+            last_attempts[attempt.job_id] = attempt
+    return [
+        _make_row(session, job, runs.get(job.run_id), last_attempts.get(job.id), run_names.get(job.run_id))
+        for job in jobs
+    ]
 
 
 def _read_by_ids(session: Session, table: Any, column: Any, ids: set[UUID]) -> list[Any]:
@@ -292,15 +295,15 @@ def list_ended(session: Session, since: datetime) -> list[Row]:
             attempt.job_id is None and attempt.state is AttemptState.KILLED and attempt.cause is Cause.KILLED
         )
         # a job may be cancelled after a failed attempt
-        last = job if job is not None and job.cause is not attempt.cause else attempt
+        last_record = job if job is not None and job.cause is not attempt.cause else attempt
         rows[key] = {
             "id": attempt.job_id,
             "run_id": run.id,
             "kind": run.kind,
             "name": run_names.get(run.id),
             "title": queue.format_job_title(job) if job is not None else f"{run.kind} {run.id.hex[-6:]}",
-            "cause": "interrupted" if is_interrupted else end_word(job, last.cause or Cause.LOST),
-            "message": last.message,
+            "cause": "interrupted" if is_interrupted else end_word(job, last_record.cause or Cause.LOST),
+            "message": last_record.message,
             "done": count_done(session, run.id),
             "units": run.units,
             "seconds": (attempt.ended_at - attempt.started_at).total_seconds() if attempt.ended_at else None,

@@ -42,6 +42,8 @@ def list_conditions(
             EditCondition(name + suffix, setting, source, number) for name, (source, number) in sources.items()
         ]
         for source, count in draws.items():
-            first = setting.number * count
-            conditions += [EditCondition(f"{source}-{first + draw}", setting, source, draw) for draw in range(count)]
+            first_number = setting.number * count
+            conditions += [
+                EditCondition(f"{source}-{first_number + draw}", setting, source, draw) for draw in range(count)
+            ]
     return conditions

@@ -121,9 +121,9 @@ def apply_scale_rule(
         tokens = torch.zeros(len(group), int(lengths.max()), dtype=torch.int64)
         for row, i in enumerate(group):
             tokens[row, : len(prompts[i])] = torch.tensor(prompts[i])
-        last = (lengths - 1)[:, None]
+        last_tokens = (lengths - 1)[:, None]
         layers = [edit.layer for edit in edits]
-        clean = model.residuals(tokens, layers, last)[:, :, 0].float().cpu()
+        clean = model.residuals(tokens, layers, last_tokens)[:, :, 0].float().cpu()
         scaled_edits: list[ResidualEdit] = []
         edit_mean = torch.zeros(len(group))  # mean over d_model of the edits so far, at the last position
         for number, (edit, reading) in enumerate(zip(edits, readings, strict=True)):
@@ -131,7 +131,7 @@ def apply_scale_rule(
             row_edit = edit.take(rows)
             at = clean[number]
             if scaled_edits:
-                residuals = model.residuals(tokens, [edit.layer], last, edits=scaled_edits, lengths=lengths)
+                residuals = model.residuals(tokens, [edit.layer], last_tokens, edits=scaled_edits, lengths=lengths)
                 at = residuals[0, :, 0].float().cpu()
             mean = (reading.residual(clean[number], torch.zeros(len(group))) * reading.average[rows]).sum(-1)
             direction = row_edit.vector.float().cpu()

@@ -111,12 +111,12 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
     )
 
 
-def format_dataset_game(row: Mapping[str, Any], last: BoardFrame) -> str:
+def format_dataset_game(row: Mapping[str, Any], last_frame: BoardFrame) -> str:
     """Return a dataset's game as PGN, from its row and its last position."""
     import chess.pgn
 
     game = chess.pgn.Game.from_board(chess.Board())
-    game.add_line(map(chess.Move.from_uci, last.moves))
+    game.add_line(map(chess.Move.from_uci, last_frame.moves))
     for tag, column in DATASET_TAGS.items():
         if row.get(column) not in (None, ""):
             game.headers[tag] = str(row[column])

@@ -69,8 +69,8 @@ def iter_branch_lines(
     if is_closed:
         return
     for number, inner in enumerate(branch.branches):
-        last = number == len(branch.branches) - 1
-        guides = under + ("└── " if last else "├── "), under + ("    " if last else "│   ")
+        is_last = number == len(branch.branches) - 1
+        guides = under + ("└── " if is_last else "├── "), under + ("    " if is_last else "│   ")
         yield from iter_branch_lines(inner, way, folded_keys, *guides, f"{key}/{number}")
 
 

@@ -128,7 +128,7 @@ def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loa
     }
     gpus = load["gpus"]
     if not gpus:
-        first = {
+        first_line = {
             **make_blank_line(host, show.format_host(host)),
             **total,
             "device": "cpu",
@@ -138,7 +138,7 @@ def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loa
             {**make_blank_line(host, ""), "id": f"{host} {n}"} | make_job_cells([job])
             for n, job in enumerate(host_jobs[1:])
         ]
-        return [first | make_job_cells(host_jobs[:1]), *other_lines]
+        return [first_line | make_job_cells(host_jobs[:1]), *other_lines]
     labels = [show.format_host(host)]
     if len(gpus) > 3:
         labels.append(f"{len(gpus)} × {gpus[0]['name'].removeprefix('NVIDIA ')}")

@@ -108,10 +108,10 @@ def complete_scope(scope_text: str, known_words: list[str]) -> str | None:
     >>> complete_scope("partial check", ["checkpoint:a", "checkpoint:b"])
     'partial checkpoint:a'
     """
-    before, _, last = scope_text.rpartition(" ")
-    if not last or WHERE_PATTERN.search(scope_text):
+    before, _, last_word = scope_text.rpartition(" ")
+    if not last_word or WHERE_PATTERN.search(scope_text):
         return None
-    match = next((word for word in known_words if word.startswith(last) and word != last), None)
+    match = next((word for word in known_words if word.startswith(last_word) and word != last_word), None)
     return f"{before} {match}".lstrip() if match else None
 
 
@@ -375,12 +375,12 @@ class RowsBehind:
     def read_page(self, number: int) -> Sequence[Row]:
         from chessreg.queries import render
 
-        part, first = self._slice_result(number), number * PAGE_ROWS
+        part, first_row = self._slice_result(number), number * PAGE_ROWS
         return [
             {
                 **row,
                 **number_cells(
-                    first + place + 1 if self.lines is None else int(self.lines[first + place]),
+                    first_row + place + 1 if self.lines is None else int(self.lines[first_row + place]),
                     [render.format_result_cell(part, row, name) for name in self.names],
                 ),
             }

@@ -75,9 +75,9 @@ class SortedIds(Sequence[str]):
         if not isinstance(place, slice):
             return self[place : place + 1][0]
         start, stop, _ = place.indices(self._count)
-        first = start // self.CHUNK
-        ids = [id for number in range(first, -(-stop // self.CHUNK)) for id in self._read_chunk(number)]
-        return ids[start - first * self.CHUNK : stop - first * self.CHUNK]
+        first_chunk = start // self.CHUNK
+        ids = [id for number in range(first_chunk, -(-stop // self.CHUNK)) for id in self._read_chunk(number)]
+        return ids[start - first_chunk * self.CHUNK : stop - first_chunk * self.CHUNK]
 
     def _read_chunk(self, number: int) -> Sequence[str]:
         """Return the ids of a chunk in sort order, read from the nearer end of the table."""
@@ -108,9 +108,9 @@ def make_run_rows(
     `stale_runs` are the ids of stale runs, and `metrics` the metrics whose last values are added.
     """
     ids = [record.id for record in records]
-    shorts, last = identity.shorten_ids(ids), run_filter.read_last_metrics(sql, ids, metrics) if metrics else {}
+    shorts, last_metrics = identity.shorten_ids(ids), run_filter.read_last_metrics(sql, ids, metrics) if metrics else {}
     return [
-        {**row, "short": shorts[row["id"].hex], "metrics": last.get(row["id"], {})}
+        {**row, "short": shorts[row["id"].hex], "metrics": last_metrics.get(row["id"], {})}
         for row in read.read_run_rows(sql, ids, stale_runs=stale_runs)
     ]
 
@@ -264,9 +264,13 @@ def describe_first_results(session: Session, run_ids: Sequence[UUID]) -> dict[UU
     results = {}
     with session.database.read() as sql:
         for run_id in run_ids:
-            first = next(iter(measures.read_measures(sql, run_id)), None)
-            words = "" if first is None else show.format_measured_value({"measure": first.name, "value": first.value})
-            results[run_id] = words if first is None else f"{words} · {first.name.removesuffix(' %')}"
+            first_measure = next(iter(measures.read_measures(sql, run_id)), None)
+            words = (
+                ""
+                if first_measure is None
+                else show.format_measured_value({"measure": first_measure.name, "value": first_measure.value})
+            )
+            results[run_id] = words if first_measure is None else f"{words} · {first_measure.name.removesuffix(' %')}"
     return results
 
 

@@ -100,16 +100,16 @@ def iter_stretches(
     while True:
         with session.database.read() as sql:
             last_one = select(*cut).where(*where, *begin).order_by(*order).limit(1).offset(size - 1)
-            last, conditions = sql.execute(last_one).first(), [*where, *begin]
-            if last is not None:
-                bound = tuple_(*(literal(value, column.type) for value, column in zip(last, cut, strict=True)))
+            last_key, conditions = sql.execute(last_one).first(), [*where, *begin]
+            if last_key is not None:
+                bound = tuple_(*(literal(value, column.type) for value, column in zip(last_key, cut, strict=True)))
                 conditions.append(cut_tuple >= bound if descending else cut_tuple <= bound)
                 begin = [cut_tuple < bound if descending else cut_tuple > bound]
             count = sql.scalar(select(func.count()).select_from(table).where(*conditions, *fits)) or 0
         yield KeysetPages(
             session, table, key, where=[*conditions, *fits], descending=descending, rows=rows, count=count
         )
-        if last is None:
+        if last_key is None:
             return
         pauses, looked_rows = divmod(looked_rows + size, JoinedPages.STRETCH)
         yield from [None] * pauses

@@ -335,8 +335,8 @@ class FourBoardsScreen(DrawingScreen):
             return ""
         answer, place = self.answer, self.layer_place
         clean_beliefs = answer.clean.beliefs[place, :, label]
-        first = [] if answer.square is None else [answer.square]
-        best = [*first, *(int(n) for n in clean_beliefs.argsort()[::-1] if int(n) not in first)][:3]
+        first_squares = [] if answer.square is None else [answer.square]
+        best = [*first_squares, *(int(n) for n in clean_beliefs.argsort()[::-1] if int(n) not in first_squares)][:3]
         edited_beliefs = clean_beliefs if answer.edited is None else answer.edited.beliefs[place, :, label]
         values = "  ".join(
             f"{chess.square_name(n)} {clean_beliefs[n]:.3f}"

@@ -362,8 +362,8 @@ def format_case_numbers(case: StoredCase, condition: str, wide: int, high: int) 
         heading = fit_text("", CONDITION_CELLS) + "".join(f"{board:>9}" for board in boards)
         lines.append(heading + (f"{'first':>7}{'KL':>7}" if is_full else ""))
         conditions, room = case.conditions, max(1, high - LIKELIEST_SQUARES - 4)
-        first = max(0, min(conditions.index(condition) - room // 2, len(conditions) - room))
-        for name in ("clean", *conditions[first : first + room]):
+        first_condition = max(0, min(conditions.index(condition) - room // 2, len(conditions) - room))
+        for name in ("clean", *conditions[first_condition : first_condition + room]):
             row = case.rows[name]
             line = ("›" if name == condition else " ") + fit_text(name, CONDITION_CELLS - 1)
             line += "".join(f"{case.compute_legal_mass(name, board):>9.3f}" for board in boards)

@@ -87,9 +87,9 @@ class FilesScreen(AppScreen):
         yield PageTable(COLUMNS, id="files", title="Files", empty="empty folder; - goes to the parent folder")
 
     def on_mount(self) -> None:
-        last = Path(self.app.remembered.get(LAST_PATH_KEY, [""])[0])
-        if last.is_absolute() and last.parent.is_dir():
-            self.folder, self.at = last.parent, last
+        last_path = Path(self.app.remembered.get(LAST_PATH_KEY, [""])[0])
+        if last_path.is_absolute() and last_path.parent.is_dir():
+            self.folder, self.at = last_path.parent, last_path
 
     async def fill(self) -> None:
         folder = self.folder
@@ -199,8 +199,8 @@ def import_picked_file(
             app.run_command([*command, str(path), *words], doing="importing", done="imported", told=summary,
                             succeeded=lambda: app.drop_draft(draft, text))  # fmt: skip
 
-        last, text = app.remembered.get(LAST_PATH_KEY, ("", ""))
-        if last != str(path):
+        last_path, text = app.remembered.get(LAST_PATH_KEY, ("", ""))
+        if last_path != str(path):
             stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", path.name.partition(".")[0]).strip("-")
             text = f"--name {stem} {offered_name}".rstrip() if stem else "--name "
         hint = f"{options}\nEnter confirms, Esc cancels; chessreg {' '.join(command)} --help lists all options"

@@ -120,8 +120,8 @@ class HeatScreen(FigureScreen, DrawingScreen):
     @property
     def panel(self) -> int:
         """The index of the marked board."""
-        first = next((series.highest for series in self.series if len(series.boards) > 1), 0)
-        return min(first if self.chosen_panel is None else self.chosen_panel, max(0, len(self.frames) - 1))
+        first_panel = next((series.highest for series in self.series if len(series.boards) > 1), 0)
+        return min(first_panel if self.chosen_panel is None else self.chosen_panel, max(0, len(self.frames) - 1))
 
     @property
     def position(self) -> BoardFrame | None:
@@ -153,10 +153,10 @@ class HeatScreen(FigureScreen, DrawingScreen):
             columns,
             str(compute_board_extent(size)[0] + GAP_CELLS),
         )
-        first = max(0, min(self.panel, len(frames) - room))
+        first_frame = max(0, min(self.panel, len(frames) - room))
         highest = self.series[self.at].highest if len(frames) > 1 else -1
         for number in range(MAX_HEAT_BOARDS):
-            pane, place = self.query_one(f"#board-{number}", BoardPane), first + number
+            pane, place = self.query_one(f"#board-{number}", BoardPane), first_frame + number
             pane.display = number < room and place < len(frames)
             if pane.display:
                 frame = frames[place]

@@ -443,9 +443,9 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         finally:
             self.busy = ""
             self.update_overview()
-        last = next((line for line in reversed(f"{output}\n{err}".splitlines()) if line.strip()), "")
+        last_line = next((line for line in reversed(f"{output}\n{err}".splitlines()) if line.strip()), "")
         message = f"{'failed' if status else 'done'}: chessreg {shlex.join(command)}"
-        self.notify(last, title=message, severity="error" if status else "information")
+        self.notify(last_line, title=message, severity="error" if status else "information")
 
     def update_overview(self) -> None:
         """Show the counts in tiles or in one line, and the command that this app started."""
@@ -508,14 +508,14 @@ def build_tiles(state: HomeSnapshot, newest_answer: Row | None, since: str) -> d
     hosts = {row["at"] for row in running_jobs if row["at"]}
     soonest_start = min((row["starts_in"] for row in waiting_jobs if row["starts_in"] is not None), default=None)
     complete = sum(row["cause"] == "complete" for row in state.ended)
-    last = ("last result", "", "none yet")
+    last_result = ("last result", "", "none yet")
     if newest_answer is not None:
         change_text = (
             f"Δ {format_change(newest_answer)} to {format_baseline(newest_answer)}"
             if format_change(newest_answer)
             else ""
         )
-        last = (
+        last_result = (
             f"last result: {format_measure(newest_answer)}",
             f"{get_job_name(newest_answer)}  {show.format_measured_value(newest_answer['answer'])}",
             change_text,
@@ -528,7 +528,7 @@ def build_tiles(state: HomeSnapshot, newest_answer: Row | None, since: str) -> d
                     "" if soonest_start is None else f"next in {show.format_seconds(soonest_start)}"),
         "failed": ("failed", f"✗ {len(failed_jobs):,}", "! opens the log" if failed_jobs else since),
         "complete": ("complete", f"✓ {complete:,}", f"{show.format_count(state.counts['run'], 'run')} in all"),
-        "last": last,
+        "last": last_result,
     }  # fmt: skip
 
 
@@ -540,9 +540,9 @@ def draw_curves(curves: Sequence[Curve], most: int, width: int) -> Text:
         values = [value for _, value in curve.points]
         if not values:
             continue
-        step, last = curve.points[-1]
+        step, last_value = curve.points[-1]
         begin = f" {curve.metric.replace('_', ' ')} {values[0]:.4g} "
-        end = f" {last:.4g} at step {step:,}"
+        end = f" {last_value:.4g} at step {step:,}"
         cells = min(100, width - name_cells - len(begin) - len(end))
         text.append("\n" if text.plain else "").append(curve.run.ljust(name_cells), style="bold")
         text.append(f"{begin}{show.draw_sparkline(values, cells) if cells > 3 else '…'}{end}")

@@ -210,8 +210,8 @@ class JobScreen(JobActionsScreen, PartsScreen):
             if self.view.results is None:
                 table.show(ListPages([]), [], columns=ATTEMPT_COLUMNS, keep=keep)
             else:
-                name, pages, first = self.view.results
-                table.show(pages, first, columns=make_result_columns(name, first), keep=keep)
+                name, pages, first_rows = self.view.results
+                table.show(pages, first_rows, columns=make_result_columns(name, first_rows), keep=keep)
         elif PANES[strip.place] == "attempts":
             table.show(ListPages(job["attempts"]), job["attempts"][:200], columns=ATTEMPT_COLUMNS, keep=keep)
         elif PANES[strip.place] == "settings":

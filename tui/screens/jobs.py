@@ -269,8 +269,8 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         self._shown_text = filter_text
         self.query_one("#overview", Static).update(format_jobs_overview(page))
         self.set_class(not any(page.counts.values()), "-empty")
-        first = page.rows if page.number * PAGE_ROWS < max(1, page.pages.count) else None
-        table.show(page.pages, first, columns=COLUMNS, keep=keep_cursor, number=page.number)
+        first_rows = page.rows if page.number * PAGE_ROWS < max(1, page.pages.count) else None
+        table.show(page.pages, first_rows, columns=COLUMNS, keep=keep_cursor, number=page.number)
         self.relabel()
 
     async def build_preview(self, row: Row) -> RowPreview | None:

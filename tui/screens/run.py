@@ -229,9 +229,9 @@ def read_run_view(session: Session, run_id: UUID) -> RunView:
             panes.append(RunPane(metrics.title, metrics.columns, ListPages(metrics.rows), metrics.rows[:PAGE_ROWS]))
             continue
         pages = list_results(session, result_table, run_id)
-        first = pages.read_page(0)
-        columns = make_result_columns(result_table, first)
-        panes.append(RunPane(TABLE_TITLES[result_table], columns, pages, first, result_table, rows=count))
+        first_rows = pages.read_page(0)
+        columns = make_result_columns(result_table, first_rows)
+        panes.append(RunPane(TABLE_TITLES[result_table], columns, pages, first_rows, result_table, rows=count))
     settings = [
         {
             "setting": path,

@@ -124,7 +124,9 @@ def measure_preview(columns: list[TableColumn], rows: Sequence[Row]) -> int:
 
 def draw_run_curve(metric: str, points: list[tuple[int, float]], width: int) -> Text:
     """Draw the curve of a metric with its first and last value."""
-    (first_step, first), (last_step, last) = points[0], points[-1]
+    (first_step, first_value), (last_step, last_value) = points[0], points[-1]
     text = Text(metric.replace("_", " "), style="bold", no_wrap=True, overflow="ellipsis")
-    text.append(f"  {first:.4g} at step {first_step:,}, {last:.4g} at step {last_step:,}", style="not bold dim")
+    text.append(
+        f"  {first_value:.4g} at step {first_step:,}, {last_value:.4g} at step {last_step:,}", style="not bold dim"
+    )
     return text.append(f"\n{show.draw_sparkline([value for _, value in points], width)}", style="not bold")

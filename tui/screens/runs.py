@@ -119,8 +119,8 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         self.app.remembered.set(LIST_KEY, saved_view)
         if page.pages.count:  # show the rows before the slower totals
             self.set_class(False, "-empty")
-            first = page.rows if page.number * PAGE_ROWS < page.pages.count else None
-            table.show(page.pages, first, columns=self.make_headed_columns(), keep=keep_cursor, number=page.number)
+            first_rows = page.rows if page.number * PAGE_ROWS < page.pages.count else None
+            table.show(page.pages, first_rows, columns=self.make_headed_columns(), keep=keep_cursor, number=page.number)
         counts = await self.ask("counting the data", count_nouns)
         if counts is None:
             return

@@ -231,8 +231,8 @@ def choose_footer_actions(actions: Sequence[Action]) -> tuple[Action, ...]:
     global_actions = [
         action for action in named_actions if action.place in ("everywhere", "table") and action.method in FOOTER_FIRST
     ]
-    first = sorted(global_actions, key=lambda action: FOOTER_FIRST.index(action.method))
-    return (*first, *(action for action in named_actions if action not in first))
+    first_actions = sorted(global_actions, key=lambda action: FOOTER_FIRST.index(action.method))
+    return (*first_actions, *(action for action in named_actions if action not in first_actions))
 
 
 class PaneStrip(Widget):
@@ -409,10 +409,10 @@ class ColumnSuggester(Suggester):
 
     async def get_suggestion(self, value: str) -> str | None:
         """Return the text with its last word completed to a known one, else None. A leading `!` is kept."""
-        before, space, last = value.rpartition(" ")
-        bare = last.removeprefix("!").lower()
+        before, space, last_word = value.rpartition(" ")
+        bare = last_word.removeprefix("!").lower()
         word = next((word for word in self.known if bare and word.startswith(bare) and word != bare), None)
-        return f"{before}{space}{'!' if last.startswith('!') else ''}{word}" if word else None
+        return f"{before}{space}{'!' if last_word.startswith('!') else ''}{word}" if word else None
 
 
 class FindBar(FilterBar):

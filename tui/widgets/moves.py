@@ -200,8 +200,8 @@ class Rankings(Horizontal):
         lines = max(1, self.size.height - HEAD_LINES)
         moves = compare_moves(answer)
         at = next((n for n, move in enumerate(moves) if move.uci == chosen_move), None)
-        first = 0 if at is None else max(0, min(at - lines // 2, len(moves) - lines))
-        visible_moves = [(place == at, move) for place, move in enumerate(moves)][first : first + lines]
+        first_move = 0 if at is None else max(0, min(at - lines // 2, len(moves) - lines))
+        visible_moves = [(place == at, move) for place, move in enumerate(moves)][first_move : first_move + lines]
         for name, side in (("clean", answer.clean), ("edited", answer.edited)):
             pane = self.query_one(f"#of-{name}", Static)
             if side is None:

@@ -188,15 +188,16 @@ class PageTable(ScrollView, can_focus=True):
     def show(
         self,
         source: Pages,
-        first: Sequence[Mapping[str, Any]] | None = None,
+        first_rows: Sequence[Mapping[str, Any]] | None = None,
         *,
         columns: Sequence[TableColumn] | None = None,
         keep: bool = False,
         number: int = 0,
         bars: IntervalBars | None = None,
     ) -> None:
-        """Show these rows from the top. With `keep`, keep the cursor on its row. `first` is page `number` if already
-        read, which avoids flicker. `bars` are drawn next to their column where there is room."""
+        """Show these rows from the top. With `keep`, keep the cursor on its row. `first_rows` is page `number` if
+        already read, which avoids flicker. `bars` are drawn next to their column where there is room.
+        """
         if columns is not None:
             if {column.field for column in columns} != {column.field for column in self.columns}:
                 if self.view.is_active:
@@ -208,7 +209,7 @@ class PageTable(ScrollView, can_focus=True):
         if self.view.is_active and self._source is not None:
             self.narrow(keep)
             return
-        self._show(source, first, keep, number, columns is not None)
+        self._show(source, first_rows, keep, number, columns is not None)
 
     @property
     def loaded_visible_rows(self) -> list[Mapping[str, Any]]:
@@ -291,24 +292,26 @@ class PageTable(ScrollView, can_focus=True):
         else:
             self._show(self.whole, None, keep, 0, True)
 
-    def show_narrowed(self, all_pages: Pages, pages: Pages, first: Sequence[Mapping[str, Any]], keep: bool) -> None:
-        """Show `pages`, the rows of `all_pages` that match, whose first page is `first`. Ignored if the table shows
-        another list by now.
+    def show_narrowed(
+        self, all_pages: Pages, pages: Pages, first_rows: Sequence[Mapping[str, Any]], keep: bool
+    ) -> None:
+        """Show `pages`, the rows of `all_pages` that match, whose first page is `first_rows`. Ignored if the table
+        shows another list by now.
 
         `keep` keeps the cursor.
         """
         if all_pages is self.whole:
-            self._show(pages, first, keep, 0, True)
+            self._show(pages, first_rows, keep, 0, True)
 
     def _show(
         self,
         source: Pages,
-        first: Sequence[Mapping[str, Any]] | None,
+        first_rows: Sequence[Mapping[str, Any]] | None,
         keep: bool,
         number: int,
         fit: bool,
     ) -> None:
-        """Show the pages of `source`; `first` is the page `number`, if it is read already.
+        """Show the pages of `source`; `first_rows` is the page `number`, if it is read already.
 
         With `keep`, the cursor stays on its row. With `fit`, the column widths are computed again.
         """
@@ -321,8 +324,8 @@ class PageTable(ScrollView, can_focus=True):
         self._read.clear()
         self._constant.clear()
         self._varied.clear()
-        if first is not None:
-            self._add_page(number, first)
+        if first_rows is not None:
+            self._add_page(number, first_rows)
         if fit or not keep or not any(self._widths):
             self._fit_columns()
         self._resize_virtual()

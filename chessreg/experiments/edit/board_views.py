@@ -33,12 +33,12 @@ def build_state_boards(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[Boa
     """
     rows = inputs.read_unit_rows(tables.Trial, row, tables.Trial.condition, tables.Trial.sample)
     encoding = inputs.encoding(EditSpec(**inputs.read_spec(row)).checkpoint)
-    first = next(r for r in rows if r.fen)
-    location = f"game {first.item}, ply {first.ply}" if first.item >= 0 else f"after {first.ply} plies"
-    original = chess.Board(first.fen)
-    detail = first.detail or {}
-    if first.condition == "skipped":
-        caption = (f"skipped: the greedy text {first.text!r} is {detail['skipped']}",)
+    first_row = next(r for r in rows if r.fen)
+    location = f"game {first_row.item}, ply {first_row.ply}" if first_row.item >= 0 else f"after {first_row.ply} plies"
+    original = chess.Board(first_row.fen)
+    detail = first_row.detail or {}
+    if first_row.condition == "skipped":
+        caption = (f"skipped: the greedy text {first_row.text!r} is {detail['skipped']}",)
         return [BoardFrame.from_board(original, title=location, caption=caption)], ""
     square = chess.parse_square(detail["square"])
     modified = original.copy(stack=False)

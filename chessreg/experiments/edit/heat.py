@@ -139,9 +139,9 @@ def compute_probe_logits(
 ) -> np.ndarray:
     """Return the logits float32 [probes, 64, 13] of probes of several layers, read at the last token of `prompt` (token
     ids) in one forward pass with `edits`."""
-    last = torch.tensor([[len(prompt) - 1]])
+    last_token = torch.tensor([[len(prompt) - 1]])
     layers = [probe.layer for probe in probes]
-    residuals = model.residuals(torch.tensor([list(prompt)]), layers, last, edits=edits)[:, 0, 0]
+    residuals = model.residuals(torch.tensor([list(prompt)]), layers, last_token, edits=edits)[:, 0, 0]
     return compute_square_logits(residuals, model, prompt, probes, edits)
 
 

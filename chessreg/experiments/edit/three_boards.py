@@ -113,11 +113,11 @@ def load_stored_case(inputs: Inputs, run_id: UUID, unit: int) -> StoredCase:
         session.expunge_all()
     if not rows:
         raise NotFoundError(f"the run has no state {unit}", "chessreg runs show RUN")
-    first = next(row for row in rows if row.fen)
-    location = f"game {first.item}, ply {first.ply}" if first.item >= 0 else f"after {first.ply} plies"
-    boards, detail = {"original": chess.Board(first.fen)}, first.detail or {}
+    first_row = next(row for row in rows if row.fen)
+    location = f"game {first_row.item}, ply {first_row.ply}" if first_row.item >= 0 else f"after {first_row.ply} plies"
+    boards, detail = {"original": chess.Board(first_row.fen)}, first_row.detail or {}
     by_condition = {row.condition: row for row in sorted(rows, key=lambda row: row.condition != CLEAN)}
-    if first.condition == "skipped":
+    if first_row.condition == "skipped":
         return StoredCase(spec, location, boards, by_condition, {})
     for name in ("target", "later"):
         if detail.get(name):
@@ -167,10 +167,10 @@ PROBABILITIES_FILE = f"{ARTIFACT_KIND}.safetensors"
 
 
 def write_probabilities(
-    task: Task[Any, Any], first: int, units: Sequence[int], conditions: Sequence[str], values: np.ndarray
+    task: Task[Any, Any], first_unit: int, units: Sequence[int], conditions: Sequence[str], values: np.ndarray
 ) -> None:
-    """Publish the probabilities float32 [case, condition, output] of a group of units. `first` is its first unit."""
-    with task.output(f"{ARTIFACT_KIND}-{first}", first, ARTIFACT_KIND) as folder:
+    """Publish the probabilities float32 [case, condition, output] of a group of units. `first_unit` is its first."""
+    with task.output(f"{ARTIFACT_KIND}-{first_unit}", first_unit, ARTIFACT_KIND) as folder:
         write_probability_group(folder / PROBABILITIES_FILE, units, conditions, values)
 
 

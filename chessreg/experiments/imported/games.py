@@ -139,16 +139,16 @@ def build_imported_columns(game: ForeignGame, arm: Arm, spec: ImportedGamesSpec)
     """
     plies = spec.opening_plies
     turns = game.turns(arm.color)
-    tries, first = game.tries(arm.color), game.first_try_legal(arm.color)
+    tries, first_try_legal = game.tries(arm.color), game.first_try_legal(arm.color)
     if plies:  # the opening plies count for neither side
         before = min(turns, (plies + 1) // 2 if arm.color == chess.WHITE else plies // 2)
         turns -= before
         if tries is not None:
             tries = tries[before:]
             is_forfeit = game.loser_by_forfeit == arm.color
-            first = sum(1 for try_count in (tries[:-1] if is_forfeit else tries) if try_count == 1)
-        elif first is not None and first > turns:
-            first = None
+            first_try_legal = sum(1 for try_count in (tries[:-1] if is_forfeit else tries) if try_count == 1)
+        elif first_try_legal is not None and first_try_legal > turns:
+            first_try_legal = None
     termination = game.termination
     if termination == Termination.FORFEIT_ILLEGAL and game.loser_by_forfeit != arm.color:
         termination = str(Termination.OPPONENT_FORFEIT)
@@ -160,7 +160,7 @@ def build_imported_columns(game: ForeignGame, arm: Arm, spec: ImportedGamesSpec)
         "termination": termination,
         "adjudication_cp": None,
         "turns": turns,
-        "first_try_legal": first,
+        "first_try_legal": first_try_legal,
         "tries": None if tries is None else np.array(tries, np.uint8).tobytes(),
         "moves": game.packed_moves,
         "seconds": game.seconds,

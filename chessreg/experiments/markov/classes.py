@@ -155,8 +155,8 @@ def collect_prefixes(
     for start in range(0, len(places), GAMES_AT_ONCE):
         parts.append(_read_prefixes(spec, encoding, block_size, games, places[start : start + GAMES_AT_ONCE]))
     every = Prefixes.concatenate(parts)
-    _, first = np.unique(every.hash, return_index=True)
-    return every.take(np.sort(first))
+    _, first_rows = np.unique(every.hash, return_index=True)
+    return every.take(np.sort(first_rows))
 
 
 def _read_prefixes(spec: MarkovSpec, encoding: Encoding, block_size: int, games: Games, places: np.ndarray) -> Prefixes:

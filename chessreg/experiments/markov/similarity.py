@@ -128,7 +128,7 @@ def measure_population(units: torch.Tensor, layout: Layout) -> Population:
 
     The mean comes from the norm of the sum of the vectors, the second moment from their Gram matrix.
     """
-    first = second = weight = 0.0
+    first_sum = second = weight = 0.0
     for rows in layout.phases:
         if len(rows) < 2:
             continue
@@ -136,10 +136,10 @@ def measure_population(units: torch.Tensor, layout: Layout) -> Population:
         pairs = len(rows) * (len(rows) - 1)
         square_sums = phase_units.square().sum(dim=1)
         classes = len(np.unique(layout.number[rows]))
-        first += classes * float((phase_units.sum(dim=0).square().sum() - square_sums.sum()) / pairs)
+        first_sum += classes * float((phase_units.sum(dim=0).square().sum() - square_sums.sum()) / pairs)
         second += classes * float(((phase_units.T @ phase_units).square().sum() - square_sums.square().sum()) / pairs)
         weight += classes
-    mean = first / weight
+    mean = first_sum / weight
     variance = second / weight - mean * mean
     return Population(mean, float(np.sqrt(variance)) if variance > COSINE_TOLERANCE**2 else 0.0)
 

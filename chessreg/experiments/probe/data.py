@@ -255,9 +255,11 @@ class ProbeData:
             permutation = generator(draw, Stream.SHUFFLED_LABELS).permutation(len(row_numbers))
             self.labels[row_numbers] = self.labels[row_numbers[permutation]]
             return
-        games, first, game_indices = np.unique(self.item[row_numbers], return_index=True, return_inverse=True)
+        games, first_rows, game_indices = np.unique(self.item[row_numbers], return_index=True, return_inverse=True)
         stratum = self.skill.stratum[np.searchsorted(self.places, games)]
-        self.labels[row_numbers, 0] = permute_classes(self.labels[row_numbers[first], 0], stratum, draw)[game_indices]
+        self.labels[row_numbers, 0] = permute_classes(self.labels[row_numbers[first_rows], 0], stratum, draw)[
+            game_indices
+        ]
 
 
 def select_rows(

@@ -84,8 +84,8 @@ def mask_last_sites(cache: CachedActivations, last_sites: int) -> np.ndarray:
             f"--last-sites {last_sites}: the cache holds the last {cache.last_sites} sites of each game"
         )
     number, count = number_rows(cache)
-    last: np.ndarray = count - number <= last_sites
-    return last
+    is_last: np.ndarray = count - number <= last_sites
+    return is_last
 
 
 def number_rows(cache: CachedActivations) -> tuple[np.ndarray, np.ndarray]:

@@ -88,9 +88,11 @@ def load_rating_pool(spec: RatingSpec, inputs: Inputs) -> LoadedPool:
     anchors, sources = collect_anchors(spec, order)
     check_anchors(spec, order, anchors)
     clusters = {cluster_key: number for number, cluster_key in enumerate(dict.fromkeys(game[3] for game in games))}
-    first, second, outcome = np.array([game[:3] for game in games], np.int64).T
+    first_players, second, outcome = np.array([game[:3] for game in games], np.int64).T
     cluster = np.array([clusters[game[3]] for game in games], np.int64)
-    return LoadedPool(Pool(tuple(p.label for p in order), first, second, outcome, cluster, anchors), order, sources)
+    return LoadedPool(
+        Pool(tuple(p.label for p in order), first_players, second, outcome, cluster, anchors), order, sources
+    )
 
 
 def add_run_games(

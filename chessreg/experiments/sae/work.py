@@ -77,9 +77,9 @@ class SaeTraining:
             return
         steps = -(-self.spec.mix_tokens // self.spec.batch_tokens)
         points = list_trainer_points(new)
-        first = [batch for _, batch in zip(range(steps), self.rows.batches(points), strict=False)]
+        first_batches = [batch for _, batch in zip(range(steps), self.rows.batches(points), strict=False)]
         for trainer in new:
-            trainer.learn_scale(torch.cat([batch[trainer.point] for batch in first]))
+            trainer.learn_scale(torch.cat([batch[trainer.point] for batch in first_batches]))
 
     def follow(self, ranks: Ranks) -> None:
         """Take the steps that rank 0 commands, which alone writes and reports."""

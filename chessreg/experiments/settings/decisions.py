@@ -66,8 +66,8 @@ class Decisions:
         """Return the number of each decision's game, int64 [n], in order of first occurrence. Intervals are clustered
         by it."""
         hashes = convert_column_to_numpy(self.positions.take(self.places, ["game_hash"])["game_hash"])
-        _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
-        return np.argsort(np.argsort(first))[group]
+        _, first_rows, group = np.unique(hashes, return_index=True, return_inverse=True)
+        return np.argsort(np.argsort(first_rows))[group]
 
     def encode_prompts(self, encoding: Encoding) -> list[tuple[int, ...] | None]:
         """Return the prompt of each decision: the position, or the game before it. None for a position that the
@@ -177,11 +177,11 @@ def check_decisions(decisions: Decisions) -> None:
     assert decisions.game is not None
     assert decisions.ply is not None
     order = np.argsort(decisions.game, kind="stable")
-    rows, first = np.unique(decisions.game[order], return_index=True)
-    ends = np.append(first[1:], len(order))
+    rows, first_rows = np.unique(decisions.game[order], return_index=True)
+    ends = np.append(first_rows[1:], len(order))
     for start in range(0, len(rows), GAMES_AT_ONCE):
         part = rows[start : start + GAMES_AT_ONCE]
-        chunk_order = order[first[start] : ends[start + len(part) - 1]]
+        chunk_order = order[first_rows[start] : ends[start + len(part) - 1]]
         game_positions = fen.games(decisions.games, part)
         begin = np.searchsorted(game_positions.source, np.arange(len(part) + 1))
         item = np.searchsorted(part, decisions.game[chunk_order])

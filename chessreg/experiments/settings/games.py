@@ -71,9 +71,9 @@ def select_items(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
     places = items.rows(part)
     is_late = convert_column_to_numpy(items.table(["ply"]).column("ply"))[places] >= spec.min_plies
     if not spec.keep_duplicates:
-        first = np.zeros(items.total, bool)
-        first[np.unique(items.position_hashes, return_index=True)[1]] = True
-        is_late &= first[places]
+        is_first = np.zeros(items.total, bool)
+        is_first[np.unique(items.position_hashes, return_index=True)[1]] = True
+        is_late &= is_first[places]
     selected_places = places[is_late][: spec.games]
     note_game_shortage(spec, inputs, int(is_late.sum()))
     if not len(selected_places):

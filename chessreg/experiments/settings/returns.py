@@ -88,17 +88,17 @@ def load_scored_decisions(inputs: Inputs, reference: str, field: str) -> ScoredD
     complete = all(table[name].null_count < len(places) for name in ("action", "win_prob"))
     if not len(places) or table["best"].null_count < len(places) or not complete:
         return None
-    fen, first, moves = Fen77(), dict[str, int](), dict[str, dict[str, float]]()
+    fen, first_places, moves = Fen77(), dict[str, int](), dict[str, dict[str, float]]()
     columns = (table[name].to_pylist() for name in ("fen", "action", "win_prob"))
     for place, text, move, value in zip(places.tolist(), *columns, strict=True):
         if move is not None and value is not None:
-            first.setdefault(text, place)
+            first_places.setdefault(text, place)
             moves.setdefault(text, {})[move] = value
     chosen_moves, returns, best_moves = [], [], []
     for text, values in moves.items():
         if values.keys() == {move.uci() for move in chess.Board(text).legal_moves}:
             sorted_moves = sorted(values, key=fen.action_ids.__getitem__)
-            chosen_moves.append(first[text])
+            chosen_moves.append(first_places[text])
             returns.append(np.array([values[move] for move in sorted_moves]))
             best_moves.append(sorted_moves[int(returns[-1].argmax())])
     if not chosen_moves:

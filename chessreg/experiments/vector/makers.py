@@ -256,12 +256,12 @@ def make_shuffled_probe(task: Task[ShuffledProbeVector, VectorOptions], layers: 
     """Repeat the directions of another run with probes fitted to shuffled labels, scaled to that run's norms."""
     spec = task.spec
     real = find_probe_readout(spec, task.inputs)
-    first = read_vector_rows(task.inputs, spec.of)[layers[0]]
+    first_row = read_vector_rows(task.inputs, spec.of)[layers[0]]
     copied_fields = ("positions", "positions_summed", "residual", "side", "board")
-    detail = {name: first.detail[name] for name in copied_fields if name in first.detail}
+    detail = {name: first_row.detail[name] for name in copied_fields if name in first_row.detail}
     detail |= {"probe": spec.probe, "seed": task.inputs.run(spec.probe, "probe").spec["shuffled_label_control"]}
     shuffled_directions = ((layer, read_direction(real, task.inputs, spec.probe, layer)) for layer in layers)
-    return copy_origin(first, f"shuffled:{first.source}", detail), match_norms(task, shuffled_directions)
+    return copy_origin(first_row, f"shuffled:{first_row.source}", detail), match_norms(task, shuffled_directions)
 
 
 def match_norms(
@@ -357,15 +357,15 @@ def make_random(task: Task[RandomVector, VectorOptions], layers: list[int]) -> D
     spec = task.spec
     rows = read_vector_rows(task.inputs, spec.of)
     copied_fields = ("positions", "positions_summed", "residual", "model")
-    first = rows[layers[0]]
-    detail = {name: first.detail[name] for name in copied_fields if name in first.detail}
+    first_row = rows[layers[0]]
+    detail = {name: first_row.detail[name] for name in copied_fields if name in first_row.detail}
 
     def draw_directions() -> Iterator[tuple[int, Direction]]:
         for layer in layers:
             real = load_direction(task.inputs, spec.of, layer).vector
             yield layer, Direction(draw_random_like(real, layer, spec.seed), detail={"of": spec.of})
 
-    return copy_origin(first, f"random:{first.source}", detail), draw_directions()
+    return copy_origin(first_row, f"random:{first_row.source}", detail), draw_directions()
 
 
 @MAKERS.named("probe")
@@ -374,20 +374,20 @@ def make_readout(task: Task[SkillDirection | BoardDirection, VectorOptions], lay
     """Take the difference of a skill probe's class weights, or the direction of a changed board; of unit norm unless
     the spec says `none`."""
     spec = task.spec
-    first = read_probe_rows(task.inputs, spec.probe)[layers[0]]
+    first_row = read_probe_rows(task.inputs, spec.probe)[layers[0]]
     detail = {
         "positions": "averaged",
         "positions_summed": 1,
-        "residual": "centred" if first.detail.get("centred") else "raw",
+        "residual": "centred" if first_row.detail.get("centred") else "raw",
         "direction_norm": spec.direction_norm,
     }
     if isinstance(spec, BoardDirection):
         detail["board"] = read = spec.board
     else:
         detail |= {"side": spec.side} if spec.side != "both" else {}
-        read = first.label
-    if first.checkpoint_id is None:
-        detail["model"] = first.detail.get("model")  # as the imported file states it
+        read = first_row.label
+    if first_row.checkpoint_id is None:
+        detail["model"] = first_row.detail.get("model")  # as the imported file states it
 
     def read_directions() -> Iterator[tuple[int, Direction]]:
         for layer in layers:
@@ -396,7 +396,7 @@ def make_readout(task: Task[SkillDirection | BoardDirection, VectorOptions], lay
             vector = scale_to_norm(direction.vector, 1.0) if spec.direction_norm == "unit" else direction.vector
             yield layer, replace(direction, vector=vector, detail=extra)
 
-    return copy_origin(first, f"probe:{read}", detail), read_directions()
+    return copy_origin(first_row, f"probe:{read}", detail), read_directions()
 
 
 def check_board_probe(spec: BoardDirection, inputs: Inputs) -> None:

@@ -85,12 +85,12 @@ def find_first_on_ray(square: np.ndarray, direction: np.ndarray, occupied: np.nd
     """Return the nearest occupied square from `square` along `direction` (0..8), int64 [n]; -1 if there is no such
     square."""
     hit = build_tables().ray[square.astype(np.int64) * 9 + direction] & occupied
-    first = np.full(len(hit), -1, np.int64)
+    first_pieces = np.full(len(hit), -1, np.int64)
     is_nearest_low = (direction < 4) & (hit != 0)
     down = (direction >= 4) & (hit != 0)
-    first[is_nearest_low] = find_lowest_bit(hit[is_nearest_low])
-    first[down] = find_highest_bit(hit[down])
-    return first
+    first_pieces[is_nearest_low] = find_lowest_bit(hit[is_nearest_low])
+    first_pieces[down] = find_highest_bit(hit[down])
+    return first_pieces
 
 
 _DIAGONAL = np.array([0, 0, 1, 1, 0, 0, 1, 1], bool)  # of DIRECTIONS

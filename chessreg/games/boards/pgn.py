@@ -88,7 +88,7 @@ def format_game(record: GameRecord) -> str:
     if record.result not in RESULTS:
         raise BadInputError(f"{record.result!r} is not a game result", f"one of {', '.join(RESULTS)}")
     board = chess.Board(record.fen) if record.fen else chess.Board()
-    first = board.ply()
+    first_ply = board.ply()
     sans = []
     for ply, text in enumerate(record.moves):
         try:
@@ -108,7 +108,7 @@ def format_game(record: GameRecord) -> str:
     if record.adjudication_cp is not None:
         reason = f" at {record.termination}" if record.termination in ADJUDICATED else ""
         ending.append(f"adjudication{reason}: {record.adjudication_cp:+d} centipawns for White")
-    return format_pgn(record.tags(), sans, record.result, comments, "; ".join(ending), first)
+    return format_pgn(record.tags(), sans, record.result, comments, "; ".join(ending), first_ply)
 
 
 def format_pgn(

@@ -66,8 +66,8 @@ def write_game_texts(replay: ReplayedGames) -> tuple[np.ndarray, np.ndarray]:
     white_king, black_king = _find_king_squares(replay, before)
     mate = np.zeros(plies, bool)
     mate[(replay.offsets[1:] - 1)[replay.is_mate & (lengths > 0)]] = True
-    last = np.zeros(plies, bool)
-    last[(replay.offsets[1:] - 1)[lengths > 0]] = True
+    is_last = np.zeros(plies, bool)
+    is_last[(replay.offsets[1:] - 1)[lengths > 0]] = True
 
     text: list[np.ndarray] = []
     sizes = np.zeros(plies, np.int64)
@@ -82,7 +82,7 @@ def write_game_texts(replay: ReplayedGames) -> tuple[np.ndarray, np.ndarray]:
             white_king[part],
             black_king[part],
         )
-        table = _write_letters(moves, ply[part], mate[part], last[part])
+        table = _write_letters(moves, ply[part], mate[part], is_last[part])
         is_letter = table != 0
         sizes[part] = is_letter.sum(axis=1)
         text.append(table[is_letter])
@@ -129,14 +129,14 @@ def _find_king_squares(replay: ReplayedGames, before: np.ndarray) -> tuple[np.nd
     """Return the squares of White's and of Black's king before each ply, int64, carried forward from the
     king's moves."""
     code = replay.boards.reshape(-1)[before * 64 + replay.origin]
-    first = np.zeros(len(code) + 1, bool)
-    first[replay.offsets[:-1]] = True
+    is_first = np.zeros(len(code) + 1, bool)
+    is_first[replay.offsets[:-1]] = True
     squares = []
     for king, home in ((6, 4), (12, 60)):
         # known[i] is before ply i: the home square at a game's start, the last target after a king move
-        king_squares = first.copy()
+        king_squares = is_first.copy()
         value = np.full(len(code) + 1, home, np.int64)
-        king_moves = np.flatnonzero((code == king) & ~first[1:]) + 1
+        king_moves = np.flatnonzero((code == king) & ~is_first[1:]) + 1
         king_squares[king_moves] = True
         value[king_moves] = replay.target[king_moves - 1]
         latest = np.maximum.accumulate(np.where(king_squares, np.arange(len(king_squares)), 0))
@@ -220,11 +220,11 @@ def _find_rivals(m: _MoveSlice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return at[has_rival], shares_file[has_rival], on_rank[has_rival]
 
 
-def _write_letters(m: _MoveSlice, ply: np.ndarray, mate: np.ndarray, last: np.ndarray) -> np.ndarray:
+def _write_letters(m: _MoveSlice, ply: np.ndarray, mate: np.ndarray, is_last: np.ndarray) -> np.ndarray:
     """Return the characters of each ply with its move number and separator, uint8 [plies, 15]; zeros are unused.
 
-    `m` has the moves, `ply` int [plies] their numbers in the game from 0. `mate` and `last` select the mating plies and
-    the last ply of each game.
+    `m` has the moves, `ply` int [plies] their numbers in the game from 0. `mate` and `is_last` select the mating plies
+    and the last ply of each game.
     """
     n = len(ply)
     letters = np.zeros((_WIDTH, n), np.uint8)
@@ -249,7 +249,7 @@ def _write_letters(m: _MoveSlice, ply: np.ndarray, mate: np.ndarray, last: np.nd
     check = np.flatnonzero(_gives_check(m))
     letters[13, check] = ord("+")
     letters[13, mate] = ord("#")
-    letters[14, ~last] = ord(" ")
+    letters[14, ~is_last] = ord(" ")
 
     promotions = np.flatnonzero(m.promotion > 0)
     if len(promotions):  # "exd8=Q+" needs the same seven columns, two of which are free before the capture

@@ -24,8 +24,8 @@ def find_shortest_game(target: chess.Board, max_plies: int = MAX_PLIES) -> list[
     >>> [move.uci() for move in find_shortest_game(board)]
     ['e2e4', 'c7c5']
     """
-    first = 0 if target.turn == chess.WHITE else 1
-    for plies in range(first, max_plies + 1, 2):
+    first_ply = 0 if target.turn == chess.WHITE else 1
+    for plies in range(first_ply, max_plies + 1, 2):
         board, dead_positions = chess.Board(), set[tuple[int, object]]()
         if _find_moves(board, target, plies, dead_positions):
             return list(board.move_stack)
@@ -82,11 +82,13 @@ def _is_too_far(board: chess.Board, target: chess.Board, plies: int) -> bool:
         for piece in chess.PIECE_TYPES:
             missing_pieces += (target.pieces_mask(piece, color) & ~board.pieces_mask(piece, color)).bit_count()
         castles = bool(board.castling_rights & (chess.BB_RANK_1 if color == chess.WHITE else chess.BB_RANK_8))
-        first, second = (chess.BB_RANK_1, chess.BB_RANK_2) if color else (chess.BB_RANK_8, chess.BB_RANK_7)
+        first_rank, second = (chess.BB_RANK_1, chess.BB_RANK_2) if color else (chess.BB_RANK_8, chess.BB_RANK_7)
         if target.pieces_mask(chess.PAWN, color) & second & ~board.pieces_mask(chess.PAWN, color):
             return True
-        king_at_home = target.pieces_mask(chess.KING, color) & first & chess.BB_FILE_E
-        lost_rights = rights & ~target_rights & first & target.pieces_mask(chess.ROOK, color)  # by their rooks' squares
+        king_at_home = target.pieces_mask(chess.KING, color) & first_rank & chess.BB_FILE_E
+        lost_rights = (
+            rights & ~target_rights & first_rank & target.pieces_mask(chess.ROOK, color)
+        )  # by their rooks' squares
         if king_at_home and lost_rights:
             missing_pieces += 2
         if missing_pieces > turns + castles:

@@ -247,9 +247,9 @@ class Bag:
         """Yield the records as positions, `batch_records` per batch. Raises BagError for the first invalid record."""
         number = 0
         for text, starts, ends in self._read(0, len(self), batch_records):
-            first = number
+            first_record = number
 
-            def wrong(at: int, reason: str, first: int = first) -> BagError:
+            def wrong(at: int, reason: str, first: int = first_record) -> BagError:
                 return self._error(reason, first + at)
 
             decoded_records = decode_records(text, starts, ends, coding, wrong)

@@ -272,10 +272,12 @@ def _is_continuation(before: str, moves: str) -> bool:
     """
     if moves.lstrip().startswith("1.") or _RESULT_AT_END.search(before.rstrip()):
         return False
-    first, numbers = _MOVE_NUMBER.search(blank_comments(moves)), _MOVE_NUMBER.findall(blank_comments(before))
-    if not numbers or (first is not None and int(first[1]) == 1):
+    first_number, numbers = _MOVE_NUMBER.search(blank_comments(moves)), _MOVE_NUMBER.findall(blank_comments(before))
+    if not numbers or (first_number is not None and int(first_number[1]) == 1):
         return False
-    return not _BLANK_LINE_AT_END.search(before) or (first is not None and 0 <= int(first[1]) - int(numbers[-1]) <= 2)
+    return not _BLANK_LINE_AT_END.search(before) or (
+        first_number is not None and 0 <= int(first_number[1]) - int(numbers[-1]) <= 2
+    )
 
 
 def blank_comments(moves: str) -> str:

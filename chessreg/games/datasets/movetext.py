@@ -120,8 +120,8 @@ def clean_by_word(moves: str) -> list[Movetext]:
     else:
         games = [_make_movetext(words)]
     if brace >= 0:
-        last = games[-1]
-        games[-1] = last._replace(problem=last.problem or (len(last.sans or []), problem))
+        last_game = games[-1]
+        games[-1] = last_game._replace(problem=last_game.problem or (len(last_game.sans or []), problem))
     return games
 
 

@@ -125,8 +125,8 @@ class Positions(DatasetFile):
         Games are matched by the id in their Site tag; the first game with an id counts.
         """
         site_ids, hashes = find_game_ids(games)
-        distinct, first = np.unique(hashes, return_index=True)
-        rows = np.append(site_ids[first], -1)
+        distinct, first_rows = np.unique(hashes, return_index=True)
+        rows = np.append(site_ids[first_rows], -1)
         return rows[HashSet(distinct).places(self.hashes)]
 
     @property
@@ -145,11 +145,11 @@ class Positions(DatasetFile):
         """
         rows = self.rows(part)
         hashes = self.position_hashes[rows]
-        first = np.zeros(len(rows), bool)
-        first[np.unique(hashes, return_index=True)[1]] = True
+        is_first = np.zeros(len(rows), bool)
+        is_first[np.unique(hashes, return_index=True)[1]] = True
         if seen_hashes is None:
-            return rows[first], hashes
-        return rows[first & ~np.isin(hashes, seen_hashes)], np.concatenate([seen_hashes, hashes])
+            return rows[is_first], hashes
+        return rows[is_first & ~np.isin(hashes, seen_hashes)], np.concatenate([seen_hashes, hashes])
 
 
 def parse_mate(evaluation: float) -> int:
@@ -387,9 +387,9 @@ def open_positions(path: InputFile) -> PositionSource | None:
         position_source.headless = True
         return position_source
     if "fen" not in [column.lower() for column in columns] or "[" in columns[0]:
-        first = columns[0] if len(columns) == 1 else ""
+        first_column = columns[0] if len(columns) == 1 else ""
         for separator in (";", "\t"):
-            cells = [cell.strip(' "') for cell in first.split(separator)]
+            cells = [cell.strip(' "') for cell in first_column.split(separator)]
             if len(cells) > 1 and ("fen" in map(str.lower, cells) or _is_fen(cells[0])):
                 raise BadInputError(f"{path} separates its columns by {separator!r}", "separate them by commas")
         return None
@@ -599,12 +599,12 @@ class _BadRowError(Exception):
 def _check_rows(
     columns: Mapping[str, list[Any]],
     count: int,
-    first: int,
+    first_line: int,
     position_filter: PositionFilter,
     tally: Tally,
     unread_columns: Counter[str],
 ) -> tuple[dict[str, pa.Array], dict[int, str]]:
-    """Return the columns of the kept rows, numbered from `first`, and {row: reason} of the bad rows.
+    """Return the columns of the kept rows, numbered from `first_line`, and {row: reason} of the bad rows.
 
     A ply that does not fit the side to move (counted from 1, or of the move before) is taken from the FEN. Text in
     place of a number, and ratings below 0 or above 9,999, become empty and are counted in `unread_columns` by column.
@@ -645,7 +645,7 @@ def _check_rows(
         return pa.array(itertools.compress(values, mask), pa.string())
 
     return {
-        "row": pa.array(first + np.flatnonzero(mask)),
+        "row": pa.array(first_line + np.flatnonzero(mask)),
         "game_hash": pa.array(game_hash[mask]),
         "position_hash": pa.array(position_hash[mask]),
         "fen": texts(fens),

@@ -64,19 +64,19 @@ def _parse_games(movetexts: Sequence[str]) -> tuple[san.ReplayedGames, dict[int,
     return replayed, {int(game): int(lengths[game]) for game in np.flatnonzero(~is_valid)}
 
 
-def _replay_refused(movetexts: Sequence[str], first: PlayedGames) -> PlayedGames:
+def _replay_refused(movetexts: Sequence[str], first_replay: PlayedGames) -> PlayedGames:
     """Replay the games that this reader refuses with python-chess, which accepts a missing or extra `x`."""
-    refused_games = sorted(first.errors)
+    refused_games = sorted(first_replay.errors)
     second = PythonReader().play([movetexts[game] for game in refused_games])
-    spans = [first.moves[start:end] for start, end in itertools.pairwise(first.offsets.tolist())]
+    spans = [first_replay.moves[start:end] for start, end in itertools.pairwise(first_replay.offsets.tolist())]
     edges = second.offsets.tolist()
     for place, game in enumerate(refused_games):
         spans[game] = second.moves[edges[place] : edges[place + 1]]
-        first.texts[game] = second.texts[place]
+        first_replay.texts[game] = second.texts[place]
     offsets = np.zeros(len(spans) + 1, np.int64)
     np.cumsum([len(span) for span in spans], out=offsets[1:])
     errors = {refused_games[place]: ply for place, ply in second.errors.items()}
-    return PlayedGames(np.concatenate(spans), offsets, first.texts, errors)
+    return PlayedGames(np.concatenate(spans), offsets, first_replay.texts, errors)
 
 
 class RustReader:

@@ -274,8 +274,8 @@ def _play_games(games: list[_Game], reader: GameReader, tally: Tally) -> tuple[l
 
 def _clean_by_word(game: _Game) -> list[_Game]:
     """Return the games in a game's movetext, cleaned word by word; the first one keeps the tags."""
-    first, *further_games = movetext.clean_by_word(game.raw)
-    game.moves = first
+    first_game, *further_games = movetext.clean_by_word(game.raw)
+    game.moves = first_game
     return [
         game,
         *(_Game(game.row + n, game.line, {}, game.raw, other, game.cut) for n, other in enumerate(further_games, 1)),

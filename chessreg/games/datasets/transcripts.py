@@ -58,11 +58,13 @@ def open_game_source(path: InputFile) -> GameSource:
     if TRANSCRIPT_COLUMN in parse_header(head):
         return TranscriptSource(path, head)
     if ".csv" in path.suffixes and not head.lstrip().startswith(b"["):
-        first = ",".join(parse_header(head))[:120] or "empty"
+        first_line = ",".join(parse_header(head))[:120] or "empty"
         hint = (
             f"a column fen is of positions, {TRANSCRIPT_COLUMN} of games; without a header a row is FEN, moves, rating"
         )
-        raise BadInputError(f"{path}: row 1 has neither a column fen or {TRANSCRIPT_COLUMN} nor a FEN: {first}", hint)
+        raise BadInputError(
+            f"{path}: row 1 has neither a column fen or {TRANSCRIPT_COLUMN} nor a FEN: {first_line}", hint
+        )
     return GameSource(path)
 
 
@@ -159,12 +161,12 @@ def split_row(transcript: str, tags: str, line: int, length: int | None = None) 
     is_cut = len(transcript) == length
     pieces = transcript.removeprefix(";").split(";")
     for number, piece in enumerate(pieces, 1):
-        last = number == len(pieces)
-        if last and number > 1 and not piece.strip():
+        is_last = number == len(pieces)
+        if is_last and number > 1 and not piece.strip():
             continue  # the row ends with a delimiter
         prefix = _PREFIX.match(piece)
         moves = piece[prefix.end() :] if prefix else piece
-        is_broken = is_cut and last
+        is_broken = is_cut and is_last
         if is_broken:
             moves = moves.rpartition(" ")[0]
         moves = to_san(moves)

@@ -289,7 +289,7 @@ def rate_junkin_batched(counts: PairCounts, options: Options) -> np.ndarray:
     From `start`, one step of `k_factor` times (points - expected points) per opponent, the weakest first.
     Ill-conditioned beyond a few games per level; use it only to reproduce the paper's numbers.
     """
-    last = make_ratings(counts)
+    ratings_by_sample = make_ratings(counts)
     for player in list_unanchored(counts):
         ratings, results = counts.select_anchored_opponents(player)
         rating = np.full(counts.samples, options.start)
@@ -298,15 +298,15 @@ def rate_junkin_batched(counts: PairCounts, options: Options) -> np.ndarray:
             points = results[:, opponent, WIN] + options.draw_weight * results[:, opponent, DRAW]
             rating = rating + options.k_factor * (points - games * compute_expected_score(rating - ratings[opponent]))
         if len(ratings):
-            last[:, player] = rating
-    return last
+            ratings_by_sample[:, player] = rating
+    return ratings_by_sample
 
 
 @ESTIMATORS.named("sequential")
 def rate_sequential(counts: PairCounts, options: Options) -> np.ndarray:
     """Rate by the classical update after every game, in an order drawn from the seed; the interval includes its
     variance."""
-    last = make_ratings(counts)
+    ratings_by_sample = make_ratings(counts)
     for player in list_unanchored(counts):
         ratings, results = counts.select_anchored_opponents(player)
         if not len(ratings):
@@ -319,8 +319,8 @@ def rate_sequential(counts: PairCounts, options: Options) -> np.ndarray:
             rating = options.start
             for game in generator(options.seed, Stream.RATING_ORDER, player, sample).permutation(len(points)).tolist():
                 rating += options.k_factor * (points[game] - 1 / (1 + 10 ** ((opponent_ratings[game] - rating) / 400)))
-            last[sample, player] = rating if len(points) else np.nan
-    return last
+            ratings_by_sample[sample, player] = rating if len(points) else np.nan
+    return ratings_by_sample
 
 
 RIDGE_WEIGHT = 1e-12  # keeps a singular system solvable if only differences are determined

@@ -347,7 +347,7 @@ class _Worker(threading.Thread):
 
     def _search(self, task: _Task) -> SearchResult:
         """Run a search; after a crash, repeat it once with a new process. Raises EngineDiedError."""
-        for last in (False, True):
+        for is_last in (False, True):
             try:
                 process = self._engine()
                 process.set_option("Skill Level", task.skill)
@@ -362,7 +362,7 @@ class _Worker(threading.Thread):
                         self._process = None
                     if self._is_stopped:
                         raise CancelledError from error
-                if last:
+                if is_last:
                     raise EngineDiedError(f"{error.message}, twice on the same move: {task.position}") from error
         raise AssertionError("unreachable")
 

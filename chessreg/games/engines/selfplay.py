@@ -127,9 +127,9 @@ def draw_levels(seed: int, number: int, levels: Sequence[int]) -> tuple[int, int
 
 
 def generate_games(
-    games: int, settings: SelfPlay = SelfPlay(), *, seed: int, processes: int | None = None, first: int = 0
+    games: int, settings: SelfPlay = SelfPlay(), *, seed: int, processes: int | None = None, first_game: int = 0
 ) -> Generator[GeneratedGame]:
-    """Play games number `first` to `first + games - 1` and yield them in this order.
+    """Play games number `first_game` to `first_game + games - 1` and yield them in this order.
 
     `processes` defaults to the cores that this process may use. Raises NotFoundError without Stockfish, BadInputError
     for fewer than one game, ChessregError if a worker fails.
@@ -138,7 +138,7 @@ def generate_games(
         raise BadInputError(f"cannot generate {games} games", "at least 1")
     engine = str(find_stockfish())
     count = min(processes or count_free_cores(), games)
-    works = [_WorkerSettings(engine, seed, settings, (first + k, first + games, count)) for k in range(count)]
+    works = [_WorkerSettings(engine, seed, settings, (first_game + k, first_game + games, count)) for k in range(count)]
     return _run_workers(games, works)
 
 

@@ -131,8 +131,8 @@ class UciProcess:
         self._send(f"ucinewgame\n{position}\n{go}\n" if is_fresh else f"{position}\n{go}\n")
         output = self._read_until(b"bestmove", timeout)
         seconds = time.perf_counter() - start
-        info, _, last = output.rpartition(b"\n")
-        move = b"".join(last.removeprefix(b"bestmove").split()[:1]).decode("utf-8", "replace")
+        info, _, last_line = output.rpartition(b"\n")
+        move = b"".join(last_line.removeprefix(b"bestmove").split()[:1]).decode("utf-8", "replace")
         score, mate = _find_last_score(info)
         nodes = _parse_integer(_find_last_field(info, b" nodes ")[0]) or 0
         lines = _parse_variations(info) if self._options[MULTI_PV] != "1" else ()
@@ -238,7 +238,7 @@ def _find_last_score(info: bytes) -> tuple[int | None, int | None]:
 
 def _parse_variations(info: bytes) -> tuple[Variation, ...]:
     """Return the last variation of each rank of a search under MultiPV, best first."""
-    last: dict[int, Variation] = {}
+    last_variations: dict[int, Variation] = {}
     for text in info.split(b"\n"):
         if not text.startswith(b"info"):
             continue
@@ -249,5 +249,5 @@ def _parse_variations(info: bytes) -> tuple[Variation, ...]:
         if rank is None or value is None or kind not in ([b"cp"], [b"mate"]) or not moves:
             continue
         score, mate = (value, None) if kind == [b"cp"] else (None, value)
-        last[rank] = Variation(moves[0].decode("utf-8", "replace"), score, mate)
-    return tuple(last[rank] for rank in sorted(last))
+        last_variations[rank] = Variation(moves[0].decode("utf-8", "replace"), score, mate)
+    return tuple(last_variations[rank] for rank in sorted(last_variations))

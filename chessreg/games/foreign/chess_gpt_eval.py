@@ -262,17 +262,17 @@ def read_details(game: ForeignGame, row: dict[str, str]) -> None:
             continue
         forfeit_turns = {turns - 1} if game.loser_by_forfeit == color else set()
         tries = [by_turn[turn] + (turn not in forfeit_turns) for turn in range(turns)]
-        first = sum(1 for turn in range(turns) if not by_turn[turn] and turn not in forfeit_turns)
+        first_legal_count = sum(1 for turn in range(turns) if not by_turn[turn] and turn not in forfeit_turns)
         first_try_legal = game.first_try_legal(color)
-        if first_try_legal is not None and first_try_legal != first:
+        if first_try_legal is not None and first_try_legal != first_legal_count:
             game.record_oddity(
                 "counts of tries differ",
-                f"{COLOR_NAMES[color]}: {first_try_legal} turns legal at once counted, {first} by the list",
+                f"{COLOR_NAMES[color]}: {first_try_legal} turns legal at once counted, {first_legal_count} by the list",
             )
         if color:
-            game.white_first_try_legal, game.white_tries = first, tries
+            game.white_first_try_legal, game.white_tries = first_legal_count, tries
         else:
-            game.black_first_try_legal, game.black_tries = first, tries
+            game.black_first_try_legal, game.black_tries = first_legal_count, tries
         numbers: Counter[int] = Counter()
         for move_number, move_text in attempts:
             ply = 2 * (move_number - 1) + (0 if color else 1)

@@ -38,10 +38,10 @@ class LevelCount:
 
 def is_sweep(text: str) -> bool:
     """Return whether the first line is the header, or four fields of which at least three are numbers."""
-    first = NAMED_RESULT.sub(r"\1,\2,\3,\4", next((line for line in text.splitlines() if line.strip()), ""))
-    fields = first.split(",")
+    first_line = NAMED_RESULT.sub(r"\1,\2,\3,\4", next((line for line in text.splitlines() if line.strip()), ""))
+    fields = first_line.split(",")
     numbers = sum(NUMBER.fullmatch(field) is not None for field in fields)
-    return HEADER.fullmatch(first) is not None or (len(fields) == 4 and numbers >= 3)
+    return HEADER.fullmatch(first_line) is not None or (len(fields) == 4 and numbers >= 3)
 
 
 def read_sweep(text: str) -> list[LevelCount]:

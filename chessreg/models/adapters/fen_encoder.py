@@ -86,11 +86,11 @@ class FenEncoder(PositionModel):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits [batch, 1, 1968]. Without hooks, the last block computes only the last token."""
-        last: GPT2Block = self.h[-1]  # type: ignore[assignment]
-        hooked_points = (last, self.after[-1], self.normalised)
+        last_block: GPT2Block = self.h[-1]  # type: ignore[assignment]
+        hooked_points = (last_block, self.after[-1], self.normalised)
         if any(module._forward_hooks for module in hooked_points):
             return super().forward(tokens)
-        return self.unembed(self.ln_f(last.last(self.compute_residual(tokens, self.n_layer - 1))))
+        return self.unembed(self.ln_f(last_block.last(self.compute_residual(tokens, self.n_layer - 1))))
 
     def unembed(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self.wte.weight if self.config.embedding == "tied" else self.action_head.weight)

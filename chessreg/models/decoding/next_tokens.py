@@ -84,9 +84,9 @@ class NextTokens:
         edited model's logits are NaN.
         """
         site_indices = np.asarray(sites, np.int64)
-        first = min(edit.layer for edit in edits)
-        if first not in self.layers:
-            raise BadInputError(f"the output of layer {first} was not kept at these sites")
+        first_layer = min(edit.layer for edit in edits)
+        if first_layer not in self.layers:
+            raise BadInputError(f"the output of layer {first_layer} was not kept at these sites")
         for edit in edits:
             if edit.per_row and edit.rows != len(site_indices):
                 raise BadInputError(f"the edit has {edit.rows} directions, but there are {len(site_indices)} sites")
@@ -98,15 +98,16 @@ class NextTokens:
         for part in split_passes(self.row[site_indices[order]]):
             batch_sites = order[part]
             logprobs[torch.from_numpy(batch_sites).to(logprobs.device)] = self._compute_edited(
-                batch_sites, site_indices[batch_sites], edits, first
+                batch_sites, site_indices[batch_sites], edits, first_layer
             )
         return logprobs
 
     def _compute_edited(
-        self, owners: np.ndarray, sites: np.ndarray, edits: Sequence[ResidualEdit], first: int
+        self, owners: np.ndarray, sites: np.ndarray, edits: Sequence[ResidualEdit], first_layer: int
     ) -> Tensor:
-        """Return log-probabilities float32 [n, outputs] of one pass over these edited tokens; `first` is the first
-        edited layer."""
+        """Return log-probabilities float32 [n, outputs] of one pass over these edited tokens; `first_layer` is the
+        first edited layer.
+        """
         session = self._session
         rows, counts = np.unique(self.row[sites], return_counts=True)
         lengths = np.array([len(session.tokens[row]) for row in rows], np.int64)
@@ -121,7 +122,7 @@ class NextTokens:
         ids = np.array(
             [session.tokens[row][token] for row, token in zip(self.row[sites], self.token[sites], strict=True)]
         )
-        after = first, self.residual(first)[torch.from_numpy(sites).to(self.model.device)]
+        after = first_layer, self.residual(first_layer)[torch.from_numpy(sites).to(self.model.device)]
         masks = [None] * len(edits)
         new = Ragged(rows.tolist(), counts, lengths, ids, self.token[sites], visible_masks, masks, owners, after)
         return self._head(session.forward(new, edits=edits), "the edited model's logits are NaN", "a smaller scale")

@@ -232,32 +232,34 @@ class DecodingSession:
     def _advance(self, group: list[int]) -> None:
         """Run one pass over the new tokens of these rows, some of which may have none."""
         lengths = np.array([len(self.tokens[r]) for r in group])
-        first = np.array([self.start(r) for r in group])
-        counts = lengths - first
-        ids = np.array([token for r, start in zip(group, first, strict=True) for token in self.tokens[r][start:]])
-        positions = np.concatenate([np.arange(start, end) for start, end in zip(first, lengths, strict=True)])
-        masks = [self._edit_mask(edit, group, first) for edit in self.edits]
+        first_columns = np.array([self.start(r) for r in group])
+        counts = lengths - first_columns
+        ids = np.array(
+            [token for r, start in zip(group, first_columns, strict=True) for token in self.tokens[r][start:]]
+        )
+        positions = np.concatenate([np.arange(start, end) for start, end in zip(first_columns, lengths, strict=True)])
+        masks = [self._edit_mask(edit, group, first_columns) for edit in self.edits]
         computed_rows = np.flatnonzero(counts)
-        last = torch.from_numpy((np.cumsum(counts) - 1)[computed_rows]).to(self.model.device)
+        last_columns = torch.from_numpy((np.cumsum(counts) - 1)[computed_rows]).to(self.model.device)
         rows = torch.tensor([group[i] for i in computed_rows], device=self.model.device)
 
         def keep(point: str, residual: Tensor) -> None:
-            self._residuals[self._watched_points[point], rows] = residual[last]
+            self._residuals[self._watched_points[point], rows] = residual[last_columns]
 
-        hidden = self.forward(Ragged(group, counts, first, ids, positions, None, masks), keep)
-        self.logprobs[rows] = self.predict([group[i] for i in computed_rows], hidden[last])
+        hidden = self.forward(Ragged(group, counts, first_columns, ids, positions, None, masks), keep)
+        self.logprobs[rows] = self.predict([group[i] for i in computed_rows], hidden[last_columns])
         reusable = int(self.prefix_stable)
         for i in computed_rows.tolist():
             self._has_logprobs[group[i]] = True
             self._reusable_columns[group[i]] = int(lengths[i]) - 1 + reusable
 
-    def _edit_mask(self, edit: ResidualEdit, group: list[int], first: np.ndarray) -> np.ndarray | None:
+    def _edit_mask(self, edit: ResidualEdit, group: list[int], first_columns: np.ndarray) -> np.ndarray | None:
         """Return which tokens from these positions on the edit changes, bool [tokens]."""
         if edit.token_mask == "all":
             return None
         token_mask, encoding = get_token_mask(edit.token_mask), self.model.encoding
         masks = [token_mask.compute(np.array(self.tokens[row], np.int64), encoding) for row in group]
-        return np.concatenate([mask[start:] for mask, start in zip(masks, first, strict=True)])
+        return np.concatenate([mask[start:] for mask, start in zip(masks, first_columns, strict=True)])
 
     def predict(self, rows: Sequence[int], hidden: Tensor) -> Tensor:
         """Return log-probabilities float32 [rows, outputs] of the next token, given the final hidden states [rows,

@@ -175,7 +175,7 @@ class TokenTree:
         """Return log-probabilities after each fed node: one float32 [nodes, vocab] per row."""
         session, rows = self.session, [self.rows[i] for i in group]
         clean = [session.count_reusable_columns(row) for row in rows]
-        first = np.array([at + batch.first for at, batch in zip(clean, batches, strict=True)])
+        first_tokens = np.array([at + batch.first for at, batch in zip(clean, batches, strict=True)])
         counts = np.array([len(batch.tokens) for batch in batches])
         visible_masks = []
         for at, batch in zip(clean, batches, strict=True):
@@ -190,5 +190,5 @@ class TokenTree:
         edit_masks = np.concatenate(
             [np.array(batch.edit_masks, bool).reshape(len(batch.tokens), -1) for batch in batches]
         )
-        hidden = session.forward(Ragged(rows, counts, first, ids, positions, visible_masks, list(edit_masks.T)))
+        hidden = session.forward(Ragged(rows, counts, first_tokens, ids, positions, visible_masks, list(edit_masks.T)))
         return np.split(session.head(hidden).cpu().numpy(), np.cumsum(counts)[:-1])

@@ -106,8 +106,8 @@ class ProbeFile:
     @property
     def epochs(self) -> int | None:
         """Passes over the games. The file's `epochs` is the index of the last pass."""
-        last = self.origin.metadata.get("epochs")
-        return None if last is None else int(last) + 1
+        last_epoch = self.origin.metadata.get("epochs")
+        return None if last_epoch is None else int(last_epoch) + 1
 
     @property
     def train_games(self) -> int | None:
@@ -258,9 +258,9 @@ def read_origin(logged: dict[str, Any], name: str) -> FileOrigin:
     n_layers = logged.get("n_layers")
     if n_layers is None and (match := re.search(r"_?(\d+)layers", str(model or name))):
         n_layers = int(match[1])
-    first = logged.get("pos_start")
-    if first is None and (match := re.search(r"pos_start_(\d+)", name)):
-        first = int(match[1])
+    first_position = logged.get("pos_start")
+    if first_position is None and (match := re.search(r"pos_start_(\d+)", name)):
+        first_position = int(match[1])
     indexing = logged.get("indexing_function_name")
     positions = translate_positions(str(indexing)) if indexing else None
     if positions is None and logged:  # defaults of the author's first files
@@ -272,7 +272,7 @@ def read_origin(logged: dict[str, Any], name: str) -> FileOrigin:
         model=str(model) if model else None,
         n_layers=None if n_layers is None else int(n_layers),
         positions=positions,
-        first_position=None if first is None else int(first),
+        first_position=None if first_position is None else int(first_position),
         metadata={key: value for key, value in plain_values.items() if value is not None},
         file=name,
     )

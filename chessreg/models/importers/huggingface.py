@@ -128,10 +128,10 @@ def read_fen_encoder(folder: Path, config: dict[str, Any]) -> tuple[FenEncoder, 
     raw = read_weights(folder, torch.float32)
     head = raw.get("action_head.weight", raw["wte.weight"])
     weights = {f"transformer.{name}": tensor for name, tensor in raw.items()} | {HEAD: head}
-    first, causal = model.first_token, model.config.attention == "causal"
+    first_token, causal = model.first_token, model.config.attention == "causal"
 
     def reference(tokens: Tensor) -> Tensor:
-        padded_tokens = F.pad(tokens, (1, 0), value=first)
+        padded_tokens = F.pad(tokens, (1, 0), value=first_token)
         return compute_gpt2_logits(weights, padded_tokens, model.config.n_head, causal=causal)[:, -1:]
 
     return model, reference

@@ -216,8 +216,8 @@ def compute_haiku_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: Sear
         residual = residual + (gated * gated.sigmoid() * (x @ up)) @ down
     if config.final_norm:
         residual = norm(residual, get_haiku_name("layer_norm", 2 * config.n_layer))
-    last = get_haiku_name("linear", 3 * config.n_layer)
-    return residual[:, -1:] @ weights[f"{last}/w"] + weights[f"{last}/b"]
+    last_name = get_haiku_name("linear", 3 * config.n_layer)
+    return residual[:, -1:] @ weights[f"{last_name}/w"] + weights[f"{last_name}/b"]
 
 
 register_format(SearchlessChessParameters())

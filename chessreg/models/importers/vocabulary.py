@@ -183,9 +183,9 @@ class Vocabulary:
                     if changed_text
                     else f"its tokenizer drops {text!r}"
                 )
-            first = self.texts.get(ids[0], "")
-            if ids[0] not in (row, rows[begin]) and first not in SPACE_TEXTS:
-                return f"its tokenizer begins a text with {first[:40]!r}, not with {begin!r}"
+            first_text = self.texts.get(ids[0], "")
+            if ids[0] not in (row, rows[begin]) and first_text not in SPACE_TEXTS:
+                return f"its tokenizer begins a text with {first_text[:40]!r}, not with {begin!r}"
         return None
 
     def map_token_rows(self, read: Encoding) -> TokenRows:

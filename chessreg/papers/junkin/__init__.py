@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 def list_junkin_steps(request: Request) -> list[Step]:
     """Return every run: first seeds of each shape, then language models and the ladder, then other seeds."""
     size = SIZES[request.size]
-    first = [(shape, shape.seeds[0]) for shape in size.shapes]
+    first_shapes = [(shape, shape.seeds[0]) for shape in size.shapes]
     replicates = [(shape, seed) for shape in size.shapes for seed in shape.seeds[1:]]
     counts = {"dataset": request.positions}
     return [
         *(() if is_split_by_position(request, size) else plan_parts(request)),
         plan_position_parts(request),
         Step("move-counts", "move-counts", counts, "Appendix F", units=1, rows={"metric_point": 60}),
-        *(step for shape, seed in first for step in plan_twins(request, size, shape, seed)),
+        *(step for shape, seed in first_shapes for step in plan_twins(request, size, shape, seed)),
         *plan_language_models(request, size),
         *plan_junkin_ladder(request, size),
         *(step for shape, seed in replicates for step in plan_twins(request, size, shape, seed)),

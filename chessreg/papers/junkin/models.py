@@ -196,12 +196,17 @@ def plan_language_models(request: Request, size: JunkinSize) -> Iterator[Step]:
         if reader.initial is not None:
             values = {**reader.tuning, **reader.initial, **read, "loss": "all"}
             yield plan_tuning(f"language-model-{reader.label}", values, PRETRAINING_TEMPLATE, reader.weights)
-        first, tuned_checkpoint = reader.checkpoint, refer_to_checkpoint(name_tuning_step(reader, PRETRAINING_TEMPLATE))
+        first_checkpoint, tuned_checkpoint = (
+            reader.checkpoint,
+            refer_to_checkpoint(name_tuning_step(reader, PRETRAINING_TEMPLATE)),
+        )
         for template in size.templates:
             step_name = name_tuning_step(reader, template)
-            yield plan_prompt_test(request, size, f"decoding-before-{reader.label}-{template}", first, template,
-                         size.decoding_positions)  # fmt: skip
-            yield plan_tuning(step_name, {**reader.tuning, **read, "checkpoint": first}, template, reader.weights)
+            yield plan_prompt_test(request, size, f"decoding-before-{reader.label}-{template}", first_checkpoint,
+                         template, size.decoding_positions)  # fmt: skip
+            yield plan_tuning(
+                step_name, {**reader.tuning, **read, "checkpoint": first_checkpoint}, template, reader.weights
+            )
             yield plan_prompt_test(
                 request,
                 size,
@@ -212,7 +217,7 @@ def plan_language_models(request: Request, size: JunkinSize) -> Iterator[Step]:
             )
         cases = {("after", PRETRAINING_TEMPLATE), *(("before", template) for template in size.templates)}
         for template in size.prompts:
-            for name, model in (("before", first), ("after", tuned_checkpoint)):
+            for name, model in (("before", first_checkpoint), ("after", tuned_checkpoint)):
                 if name == "after" and not size.has_prompts_after_tuning:
                     continue
                 if size.prompt_positions != size.decoding_positions or (name, template) not in cases:

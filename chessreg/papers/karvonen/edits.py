@@ -199,9 +199,9 @@ def find_state_to_draw(steps: CompleteSteps) -> tuple[UUID, int]:
     """
     run_id, trial = UUID(steps.run_id(EDITS_STEP)), tables.Trial
     edited_units = select(trial.unit).where(trial.run_id == run_id, trial.condition == "edit", trial.sample == -1)
-    first = edited_units.order_by(trial.ply < OPENING_PLIES, trial.unit).limit(1)
+    first_unit = edited_units.order_by(trial.ply < OPENING_PLIES, trial.unit).limit(1)
     with steps.session.database.read() as sql:
-        unit = sql.scalars(first).first()
+        unit = sql.scalars(first_unit).first()
     if unit is None:
         raise NotFoundError("no state of the edits has a removable piece", "use a larger --size")
     return run_id, unit

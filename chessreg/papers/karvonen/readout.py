@@ -48,13 +48,13 @@ def plan_model_caches(
     model_name: str,
     end: str,
     games: tuple[int, int],
-    first: int = 0,
+    skipped_sites: int = 0,
     **settings: Any,
 ) -> Iterator[Step]:
     """Yield the steps that cache the activations of one model on the games of both parts.
 
     `model_name` is `model` or the name of a step that makes a random-init control. `end` is appended to the steps'
-    names. `games` are the numbers of games to fit and to test. The first `first` sites of a game are skipped.
+    names. `games` are the numbers of games to fit and to test. The first `skipped_sites` sites of a game are skipped.
     """
     for part, dataset, count in zip(
         ("fit", "test"), (get_fit_dataset(request), f"{request.test}:test"), games, strict=True
@@ -65,11 +65,11 @@ def plan_model_caches(
             "games": count,
             "min_plies": size.min_plies,
             "keep_duplicates": size.is_full,  # as the author does
-            "skip_sites": first,
+            "skip_sites": skipped_sites,
             "max_sites": SITES_PER_GAME,
             **settings,
         }
-        size_of = 2 * count * (SITES_PER_GAME - first) * request.layers * request.d_model
+        size_of = 2 * count * (SITES_PER_GAME - skipped_sites) * request.layers * request.d_model
         yield Step(
             f"{model_name}-{part}{end}", "cache", values, "Tables 1, 2, 3 and 9, Figure 3", ("parts",),
             units=count, rows={"metric_point": count}, bytes=size_of, scratch=True,
@@ -107,21 +107,21 @@ def plan_karvonen_probes(request: Request, size: KarvonenSize) -> Iterator[Step]
             operations=6.0 * weights * size.fit_games * SITES_PER_GAME * size.epochs, share=BOARD_RATE_SHARE,
         )  # fmt: skip
 
-    first, end = size.first_ply // 2, get_skill_suffix(size)
+    first_site, end = size.first_ply // 2, get_skill_suffix(size)
     twins = [(f"twin-{number}", 0) for number in range(size.twins)]
     for model_name, seed in [*(("model", seed) for seed in range(size.seeds)), *twins]:
         yield step(model_name, f"board-{seed}", seed=seed)
-        yield step(model_name, f"skill-{seed}", end=end, seed=seed, label="skill", skip_sites=first)
+        yield step(model_name, f"skill-{seed}", end=end, seed=seed, label="skill", skip_sites=first_site)
     for model_name in ("model", "twin-0"):
         yield step(model_name, "board-paper", preset="paper")
-        yield step(model_name, "skill-paper", end=end, preset="paper-skill", skip_sites=first)
+        yield step(model_name, "skill-paper", end=end, preset="paper-skill", skip_sites=first_site)
         serves = "section 3.2 (mean error of the rating)"
-        yield step(model_name, "rating", serves, label="rating", skip_sites=first)
-        yield step(model_name, "rating-paper", serves, preset="paper-rating", skip_sites=first, epochs=1)
+        yield step(model_name, "rating", serves, label="rating", skip_sites=first_site)
+        yield step(model_name, "rating-paper", serves, preset="paper-rating", skip_sites=first_site, epochs=1)
     for strata in SKILL_STRATA if size.causes else ():
         skill = {"strata": strata}
         yield step(
-            "model", f"skill-{strata}", CAUSES_QUERY, end=end, seed=0, label="skill", skip_sites=first, skill=skill
+            "model", f"skill-{strata}", CAUSES_QUERY, end=end, seed=0, label="skill", skip_sites=first_site, skill=skill
         )
     for part in dict.fromkeys(SOURCE_PROBES.values()):
         fit_settings: dict[str, Any] = (
@@ -135,7 +135,7 @@ def plan_karvonen_probes(request: Request, size: KarvonenSize) -> Iterator[Step]
                 "controls of Table 7",
                 end=end,
                 **fit_settings,
-                skip_sites=first,
+                skip_sites=first_site,
                 shuffled_label_control=draw,
             )
     if size.is_full:

@@ -93,11 +93,11 @@ class LocalExecutor:
         if handle in self._ended or process is None or not _is_alive(process):
             return
         now = time.monotonic()
-        first = self._cancelled.setdefault(handle, now)
+        first_cancel_s = self._cancelled.setdefault(handle, now)
         with suppress(ProcessLookupError):
-            if now == first:
+            if now == first_cancel_s:
                 os.kill(process["pid"], signal.SIGTERM)  # only the leader, since dead children look like faults
-            elif now - first > self._grace:
+            elif now - first_cancel_s > self._grace:
                 os.killpg(process["pid"], signal.SIGKILL)
 
     @staticmethod

@@ -48,9 +48,10 @@ class Cluster:
 
     def make_requests(self, verb: str, destinations: Iterable[str], callback: str = "") -> dict[str, dict[str, Any]]:
         """Return the request to each destination."""
-        first, common = next(iter(self.python)), {"verb": verb, "head": self.head, "token": self.token}
+        head_box, common = next(iter(self.python)), {"verb": verb, "head": self.head, "token": self.token}
         return {
-            box: common | {"address": self.addresses.get(box), "is_head": box == first, "has_work": box != THIS_MACHINE}
+            box: common | {"address": self.addresses.get(box), "is_head": box == head_box}
+            | {"has_work": box != THIS_MACHINE}
             | {"callback": callback if box != THIS_MACHINE else ""}
             for box in destinations
         }  # fmt: skip
@@ -107,8 +108,8 @@ def start_cluster(destinations: Iterable[str], python: str, port: int = DEFAULT_
         require_equal_versions(box, python, machine["versions"])
         cluster.addresses[box] = machine["address"]
     cluster.python |= dict.fromkeys(boxes, python)
-    first = next(iter(cluster.python))
-    cluster.head = cluster.head or f"{cluster.addresses[first]}:{port}"
+    first_box = next(iter(cluster.python))
+    cluster.head = cluster.head or f"{cluster.addresses[first_box]}:{port}"
     client = descriptions[boxes[0]]["client"]
     with socket.socket() as callback:
         try:
@@ -122,11 +123,11 @@ def start_cluster(destinations: Iterable[str], python: str, port: int = DEFAULT_
         try:
             peer, other_boxes = (
                 f"{client}:{callback.getsockname()[1]}",
-                [box for box in cluster.addresses if box != first],
+                [box for box in cluster.addresses if box != first_box],
             )
-            head = require_answers(ask_machines(cluster.make_requests("start", [first], peer), cluster.python))
+            head = require_answers(ask_machines(cluster.make_requests("start", [first_box], peer), cluster.python))
             if (
-                earlier_cluster is not None and head[first]["started"]
+                earlier_cluster is not None and head[first_box]["started"]
             ):  # the other nodes belong to the head that has ended
                 ask_machines(cluster.make_requests("stop", other_boxes), cluster.python)
             require_answers(ask_machines(cluster.make_requests("start", other_boxes, peer), cluster.python))

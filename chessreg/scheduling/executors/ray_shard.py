@@ -96,18 +96,18 @@ class ShardActor(StoreActor):
                 self._send()
         kill_group(self.child.pid)
         code = self.child.wait()
-        while self.staging and not self._send(last=True):
+        while self.staging and not self._send(is_last=True):
             if self.cancelled_at and time.monotonic() - self.cancelled_at > self.work["grace"]:
                 message = f"its results are still in {self.staging.root}: {self.seen.message}"
                 return SubmissionStatus("ended", code, Cause.LOST, message)
             time.sleep(1.0)
         return get_exit_status(code)
 
-    def _send(self, last: bool = False) -> bool:
+    def _send(self, is_last: bool = False) -> bool:
         """Send new data home. Return False if home did not respond; it is sent again later."""
         assert self.staging
         try:
-            self.staging.send(last)
+            self.staging.send(is_last)
             return True
         except Exception as error:
             problem = f"its home machine does not respond: {describe_remote_error(error)}"

@@ -218,15 +218,15 @@ class NodeStore:
         log = f"{self.work['folder']}/log.txt"  # the path that the attempt records
         return {"CHESSREG_REGISTRY": registry, "CHESSREG_JOB_STORE": str(self.root), "CHESSREG_JOB_LOG": log}
 
-    def send(self, last: bool = False) -> None:
+    def send(self, is_last: bool = False) -> None:
         """Send new data home, in an order in which nothing refers to data that is not there yet.
 
-        With `last`, also send the outcome of the submission and remove its folder on this node.
+        With `is_last`, also send the outcome of the submission and remove its folder on this node.
         """
         self._note("process.json")
         if self.store is not None:
             self._send_fragments(self.store)
-        if last:
+        if is_last:
             self._note("outcome.json")
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -101,9 +101,9 @@ class SlurmExecutor:
         slurm_handle, now = SlurmHandle.parse(handle), time.monotonic()
         if slurm_handle is None or handle in self._ended:
             return
-        first = self._cancelled.get(handle)
-        is_repeated = first is not None and now - first > CANCEL_AGAIN_S
-        if first is None or is_repeated:
+        first_cancel_s = self._cancelled.get(handle)
+        is_repeated = first_cancel_s is not None and now - first_cancel_s > CANCEL_AGAIN_S
+        if first_cancel_s is None or is_repeated:
             self._cancelled[handle] = now
             try:
                 record = query_record(slurm_handle)
@@ -165,16 +165,16 @@ class SlurmExecutor:
 
     def _submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
         """Call sbatch once. Raises BadInputError with sbatch's message if Slurm will never accept the job."""
-        first, token = works[0], make_id().hex[-12:]
-        profile = self._read_profile(first.cwd)
-        if not first.cwd.is_dir():
-            raise ChessregError(f"cannot start in {first.cwd}: the folder does not exist", "create the folder")
-        path = first.folder / f"slurm-{token}.sh"
+        first_work, token = works[0], make_id().hex[-12:]
+        profile = self._read_profile(first_work.cwd)
+        if not first_work.cwd.is_dir():
+            raise ChessregError(f"cannot start in {first_work.cwd}: the folder does not exist", "create the folder")
+        path = first_work.folder / f"slurm-{token}.sh"
         for work in works:
             work.folder.mkdir(parents=True, exist_ok=True)
-        output = first.log
+        output = first_work.log
         if len(works) > 1:  # Slurm names an array's files by number, so link them to the logs
-            output = first.folder / f"slurm-{token}" / "%a.txt"
+            output = first_work.folder / f"slurm-{token}" / "%a.txt"
             output.parent.mkdir()
             for number, work in enumerate(works):
                 output.with_name(f"{number}.txt").symlink_to(os.path.relpath(work.log, output.parent))
@@ -183,7 +183,7 @@ class SlurmExecutor:
         for number, work in enumerate(works):
             task = number if len(works) > 1 else ""
             write_record(work.folder / NOTE_FILE, {"script": str(path), "task": task, "before": log_sizes[work.job_id]})
-        env = build_submission_environment(profile) | dict(first.env)
+        env = build_submission_environment(profile) | dict(first_work.env)
         if profile.registry:
             env["CHESSREG_REGISTRY"] = profile.registry
         sbatch_output = run_command("sbatch", "--parsable", "--export=ALL", str(path), env=env)

@@ -126,14 +126,15 @@ def parse_profile(path: Path, name: str, table: object) -> SlurmProfile:
     try:
         return SlurmProfile.model_validate(table)
     except ValidationError as error:
-        first = error.errors()[0]
-        setting = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
+        first_error = error.errors()[0]
+        setting = ".".join(str(part) for part in first_error["loc"])
+        if first_error["type"] == "extra_forbidden":
             raise BadInputError(
                 f"{place}: unknown setting {setting!r}", f"settings are {', '.join(SlurmProfile.model_fields)}"
             ) from None
         raise BadInputError(
-            f"{place}: {setting}: {first['msg'].lower().removeprefix('value error, ')}, not {first['input']!r}"
+            f"{place}: {setting}: {first_error['msg'].lower().removeprefix('value error, ')}, "
+            f"not {first_error['input']!r}"
         ) from None
 
 
@@ -145,13 +146,13 @@ def make_script(works: Sequence[Submission], profile: SlurmProfile, output: Path
 
     The command replaces the shell (exec), so its exit code is the job's and signals reach it directly.
     """
-    first = works[0]
+    first_work = works[0]
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in make_sbatch_options(works, profile, output))]
     lines += ["", "export CHESSREG_THREADS=${SLURM_CPUS_PER_TASK:-1} OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}"]
     lines += ['if [ -n "$CUDA_VISIBLE_DEVICES" ]; then export CHESSREG_GPU=$CUDA_VISIBLE_DEVICES; fi']
     if profile.store:
         lines += [f"export CHESSREG_JOB_STORE={shlex.quote(profile.store)}"]
-    if first.needs.nodes > 1:
+    if first_work.needs.nodes > 1:
         lines += [
             "export PET_MASTER_ADDR=$(hostname)",  # a batch script runs on the first node
             "export PET_MASTER_PORT=$((20000 + ${SLURM_JOB_ID:-0} % 20000))",
@@ -159,9 +160,9 @@ def make_script(works: Sequence[Submission], profile: SlurmProfile, output: Path
         ]
     if profile.setup:
         lines += ["set -e", *profile.setup, "set +e"]
-    lines += [f"cd {shlex.quote(require_one_line(str(first.cwd)))} || exit", ""]
+    lines += [f"cd {shlex.quote(require_one_line(str(first_work.cwd)))} || exit", ""]
     if len(works) == 1:
-        lines += [f"exec {make_node_command(first, profile)}"]
+        lines += [f"exec {make_node_command(first_work, profile)}"]
     else:
         lines += ["case $SLURM_ARRAY_TASK_ID in"]
         lines += [f"{number}) exec {make_node_command(work, profile)} ;;" for number, work in enumerate(works)]
@@ -171,25 +172,25 @@ def make_script(works: Sequence[Submission], profile: SlurmProfile, output: Path
 
 def make_sbatch_options(works: Sequence[Submission], profile: SlurmProfile, output: Path) -> list[str]:
     """Return the options of sbatch. The profile's additional options come last and take precedence."""
-    first = works[0]
-    name = make_job_name(first.name if len(works) == 1 else make_common_name(work.name for work in works))
-    cpus = first.needs.threads or profile.cpus
+    first_work = works[0]
+    name = make_job_name(first_work.name if len(works) == 1 else make_common_name(work.name for work in works))
+    cpus = first_work.needs.threads or profile.cpus
     values = {
         "job-name": name,
         "array": f"0-{len(works) - 1}" if len(works) > 1 else None,
         "output": make_output_pattern(
-            format_node_path(str(output), first, profile.store) if profile.store else str(output)
+            format_node_path(str(output), first_work, profile.store) if profile.store else str(output)
         ),
-        "nodes": first.needs.nodes,
-        "ntasks": first.needs.nodes,
+        "nodes": first_work.needs.nodes,
+        "ntasks": first_work.needs.nodes,
         "cpus-per-task": cpus,
-        "gres": format_gres(first.needs, profile),
+        "gres": format_gres(first_work.needs, profile),
         "partition": profile.partition,
         "account": profile.account,
         "qos": profile.qos,
         "constraint": profile.constraint,
         "time": profile.time,
-        "signal": f"B:USR1@{profile.warning}" if profile.warning and first.needs.nodes == 1 else None,
+        "signal": f"B:USR1@{profile.warning}" if profile.warning and first_work.needs.nodes == 1 else None,
         "mem": profile.mem,
     }
     lines = [f"--{option}={quote_option(str(value))}" for option, value in values.items() if value is not None]

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="module")
 def games(stockfish: Path) -> list[GeneratedGame]:
-    return list(generate_games(16, SelfPlay(tuple(range(0, 20, 3)), 20, 120), seed=3, processes=2, first=5))
+    return list(generate_games(16, SelfPlay(tuple(range(0, 20, 3)), 20, 120), seed=3, processes=2, first_game=5))
 
 
 def test_games_come_in_the_order_of_their_numbers(games: list[GeneratedGame]) -> None:
