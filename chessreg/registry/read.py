@@ -245,11 +245,13 @@ def combine_evaluators(mine: Any, other: Any) -> dict[str, Any] | None:
 
 
 def find_judge_ids(session: Session, run_id: UUID) -> list[UUID]:
-    """Return the ids of the engines that judged the moves of a run of kind `move-quality`."""
-    prediction = tables.Prediction
+    """Return the ids of the engines that judged the moves of a run of kind `move-quality`; none for other kinds."""
+    run, prediction = session.get(tables.Run, run_id), tables.Prediction
+    if run is None or run.kind != "move-quality":  # the rows of other kinds may be many, and name no engine
+        return []
     judge_id = prediction.detail["engine_id"].as_string()
-    query = select(judge_id).where(prediction.run_id == run_id, prediction.item == -1).distinct().order_by(judge_id)
-    return parse_ids(session.scalars(query).all())
+    query = select(judge_id).where(prediction.run_id == run_id, prediction.item == -1).distinct()
+    return parse_ids(sorted(filter(None, session.scalars(query))))
 
 
 def list_run_engines(session: Session, run_id: UUID) -> list[Row]:

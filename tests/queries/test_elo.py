@@ -96,6 +96,7 @@ def test_engines_that_evaluated_games_of_one_row_or_of_a_comparison_are_noted(da
     make.play(checkpoint, [WON, LOST], name="decided", detail=evaluators[0], level=3)
     make.play(checkpoint, [WON, LOST], name="decided-too", detail=evaluators[1], level=3)
     both, text = "Stockfish 15.1, Stockfish 17.1", "different engines evaluated positions of these games"
+    assert ask(database, run=["old"])[0]["evaluator"] is None
     plain, edited, decided = ask(database)
     assert [row["evaluator"] for row in (plain, edited, decided)] == ["Stockfish 15.1", "Stockfish 17.1", both]
     assert text not in plain["warning"]

@@ -82,7 +82,7 @@ SELECT b.cell, d.checkpoint, d.intervention, d.assist, d.policy, d.opening, d.mo
        ['mate in 1', 'mate in 2', 'mate in 3', 'mate in 4', 'mate in 5', 'mate in 6 or more', 'from +100', '+50 to +99',
         '+10 to +49', '-9 to +9', '-49 to -10', '-99 to -50', 'to -100', 'mated'][any_value(b.bin)] AS evaluation,
        count(*) AS n, c.draws, c.others, p.games,
-       array_to_string(d.evaluators, ', ') AS evaluator, d.runs, evaluators_text(d.evaluators, 'these games') AS warning, d.checkpoint_id, d.intervention_id
+       nullif(array_to_string(d.evaluators, ', '), '') AS evaluator, d.runs, evaluators_text(d.evaluators, 'these games') AS warning, d.checkpoint_id, d.intervention_id
 FROM base AS b JOIN described AS d USING (arm) JOIN counted AS c USING (arm) JOIN played AS p USING (arm)
 WHERE b.bin < 99
 GROUP BY ALL

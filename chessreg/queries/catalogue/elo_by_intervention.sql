@@ -219,7 +219,7 @@ told AS (
     FROM cells AS c LEFT JOIN other_sign AS o ON o.cell = c.cell
 )
 SELECT cell, checkpoint, intervention, vector, color, engine, engine_version, opponent, level, "limit", opening, policy,
-       move_limit, rules, array_to_string(arm.evaluators, ', ') AS evaluator, $scoring AS scoring, n, planned, stopped, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
+       move_limit, rules, nullif(array_to_string(arm.evaluators, ', '), '') AS evaluator, $scoring AS scoring, n, planned, stopped, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
        first_try_legal, random_draws, shuffled_draws, runs, machines,
        nullif(concat_ws('; ',
            unfinished_text(adjudicated, n, mean_score),

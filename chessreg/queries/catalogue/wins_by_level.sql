@@ -104,7 +104,7 @@ helped AS (
     FROM play_game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match GROUP BY c.cell
 )
 SELECT cell, checkpoint, intervention, origin, assist, opponent, level, "limit", engine_version, color, opening, policy, rules,
-       array_to_string(evaluators, ', ') AS evaluator, n, planned, coalesce(w, 0) AS w, coalesce(d, 0) AS d, coalesce(l, 0) AS l, coalesce(unscored, 0) AS unscored,
+       nullif(array_to_string(evaluators, ', '), '') AS evaluator, n, planned, coalesce(w, 0) AS w, coalesce(d, 0) AS d, coalesce(l, 0) AS l, coalesce(unscored, 0) AS unscored,
        adjudicated, assisted, runs,
        nullif(concat_ws('; ', unfinished_text(adjudicated, n, mean_score),
                         CASE WHEN adjudicated > 0 OR assist <> 'none' THEN evaluators_text(evaluators, 'these games') END), '') AS warning,
