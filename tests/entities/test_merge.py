@@ -20,6 +20,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import brought, machine, names, provenance, read, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import make_uuid
+from chessreg.runs.ingest import insert_missing
 from chessreg.runs.kind import find_kind
 from chessreg.runs.transfer import TransferItem, record_location
 from chessreg.session import Session, open_session
@@ -276,6 +277,11 @@ def test_a_match_that_other_engines_evaluated_in_each_home_has_both(homes):
             with session.database.read() as sql:
                 stored = sql.get_one(tables.Match, (run_id, 0))
                 assert stored.detail[read.EVALUATORS] == [engine * 32 for engine in engines]
+    with here as session, session.database.write() as sql:  # a fragment of a third machine
+        row = {"run_id": run_id, **match, "detail": {read.EVALUATORS: ["c" * 32]}}
+        insert_missing(sql, tables.Match.__table__, [row])
+        stored = sql.get_one(tables.Match, (run_id, 0))
+        assert stored.detail[read.EVALUATORS] == [engine * 32 for engine in "abc"]
 
 
 def test_a_second_merge_changes_nothing(homes):

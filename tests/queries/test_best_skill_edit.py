@@ -71,3 +71,12 @@ def test_where_no_edit_qualifies_none_is_chosen_and_that_is_said(contest):
     [row] = contest({-1.0: (0, 0, {}), -4.0: (0, 0, {})}, (0, 1, {}))
     assert (row["intervention"], row["scale"], row["tried"], row["qualified"], row["n"]) == ("none", None, 2, 0, 0)
     assert row["score"] is None
+
+
+def test_a_contest_whose_games_different_engines_evaluated_has_a_note(contest, make):
+    stopped = {"result": "*", "termination": "move_limit", "adjudication_cp": 0}
+    details = [{"evaluator_engine_ids": [make.engine(version).hex]} for version in ("15.1", "17.1")]
+    first, both = (contest({-1.0: (3, 4, stopped), -2.0: (2, 9, {})}, detail=detail) for detail in details)
+    assert [row["warning"] for row in first] == [None]
+    note = "different engines evaluated positions of the compared games: Stockfish 15.1, Stockfish 17.1"
+    assert [row["warning"] for row in both] == [note]

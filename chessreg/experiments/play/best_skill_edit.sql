@@ -38,6 +38,7 @@
 --   delta_score: score minus that of the model without intervention, on the same openings
 --   n [games]: games on the openings reported on
 --   runs: the runs that played
+--   warning [hidden]: that several engines evaluated the games of this contest
 --   checkpoint_id [hidden]: id of the checkpoint
 --   intervention_id [hidden]: id of the intervention
 -- statistics:
@@ -58,7 +59,8 @@ WHERE intervention_id IS NULL OR NOT regexp_matches(source, '^(random|shuffled)'
 -- statement: played
 SELECT c.protocol, c.source, c.goal, c.intervention_id, c.opening_stream, g.opening_number,
        g.run_id, g.unit, g.attempt_id, g.termination, g.result, g.plies, c.run, c.checkpoint, c.checkpoint_id, c.intervention, g.turns, g.first_try_legal, g.legal_mass,
-       game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score
+       game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score,
+       g.result = '*' AND g.adjudication_cp IS NOT NULL AS adjudicated
 FROM play_game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
 
 -- statement: tried
@@ -98,7 +100,8 @@ JOIN played AS p ON p.protocol = b.protocol AND p.intervention_id = b.interventi
 WITH contest AS (
     SELECT protocol, any_value(checkpoint) AS checkpoint, any_value(color) AS color, any_value(opponent) AS opponent,
            any_value(engine_version) AS engine_version, any_value(opening) AS opening, any_value(policy) AS policy,
-           any_value(move_limit) AS move_limit, any_value(rules) AS rules, any_value(checkpoint_id) AS checkpoint_id
+           any_value(move_limit) AS move_limit, any_value(rules) AS rules, any_value(checkpoint_id) AS checkpoint_id,
+           all_evaluators(list(evaluators)) AS evaluators
     FROM cells
     GROUP BY ALL
 ),
@@ -113,6 +116,8 @@ SELECT b.cell, c.checkpoint, b.source, b.goal, c.color, c.opponent, c.engine_ver
        c.rules, coalesce(a.intervention, 'none') AS intervention, a.layers, a.scale, b.tried, b.qualified,
        b.legality_floor, b.legality, 'even openings' AS selected_on, 'odd openings' AS reported_on,
        (SELECT count(*) FROM base AS p WHERE p.cell = b.cell AND p.opening_number % 2 = 1) AS n, a.runs,
+       CASE WHEN (SELECT bool_or(p.adjudicated) FROM played AS p WHERE p.protocol = b.protocol)
+            THEN evaluators_text(c.evaluators, 'the compared games') END AS warning,
        c.checkpoint_id, b.intervention_id
 FROM best AS b
 JOIN contest AS c ON c.protocol = b.protocol
