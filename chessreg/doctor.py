@@ -54,7 +54,7 @@ def find_problems(database: Database, store: Store, registry: str, *, digests: b
         partial(find_waiting_fragments, database, store),  # attempts first, then their results
         partial(find_forgotten_files, database, store),
         partial(find_orphans, database),
-        partial(find_broken_promises, database, store),
+        partial(find_overdue_attempts, database, store),
         partial(find_unattended_attempts, database, store, registry),
         partial(find_leftovers, store),
         partial(find_unfinished_artifacts, database, store),
@@ -118,7 +118,7 @@ def find_orphans(database: Database) -> Iterator[Problem]:
             )
 
 
-def find_broken_promises(database: Database, store: Store) -> Iterator[Problem]:
+def find_overdue_attempts(database: Database, store: Store) -> Iterator[Problem]:
     """Yield attempts on other machines whose check-in is overdue, as observed from here."""
     start = time.monotonic()
     for attempt in watch.Watcher(store).list_overdue(watch.read_running_attempts(database), start):
@@ -267,7 +267,7 @@ def find_unfinished_artifacts(database: Database, store: Store) -> Iterator[Prob
 
 def find_missing_files(database: Database, store: Store) -> Iterator[Problem]:
     """Yield missing bytes that are recorded in this store and that something registered and not archived needs.
-    Activations that a merge did not copy are `list_unpulled_groups`."""
+    Activations that a merge did not copy are listed by `list_unpulled_groups` instead."""
     with database.read() as session:
         location = tables.ArtifactLocation
         rows = session.execute(

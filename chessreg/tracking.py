@@ -79,7 +79,7 @@ class RunRecord:
 
     @property
     def progress(self) -> str:
-        """A text that changes when an incomplete run has gone on."""
+        """A text that changes when an incomplete run progresses."""
         return f"{self.state}, {self.count_numbers()} numbers"
 
     def is_newer_than(self, state: str | None, progress: str | None) -> bool:
@@ -175,7 +175,7 @@ TRACKERS: NameRegistry[Writer] = NameRegistry("tracker", "mlflow:sqlite:///mlflo
 
 def export_records(session: Session, place: str, words: str = "", project: str = "chessreg") -> dict[str, Any]:
     """Write runs to `TRACKER:PLACE`; return the numbers of runs, of new and of updated runs, and of results and points
-    of curves. A run that was incomplete when it was exported is replaced if it has gone on.
+    of curves. A run that was incomplete when it was exported is replaced if it has progressed.
 
     Raises BadInputError for another format or if the tracker's library is not installed, NotFoundError if no run
     matches `words`.

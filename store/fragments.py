@@ -218,6 +218,7 @@ def decode_bytes(value: dict[str, Any]) -> Any:
 
 
 def _count_bytes(value: Any) -> int:
+    """Return the number of bytes values in a row's value, also in nested mappings and lists."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return 1
     if isinstance(value, Mapping):

@@ -27,7 +27,7 @@ IDIOMS = re.compile(
     |\bwhat\ (is|was|are|were|has|had|a|an|the|it|its|they|others|comes?|goes|runs?|ends?|holds?|needs?|made|makes
               |each|every|belongs?)\b                               # name the thing
     |\bwho(ever)?\ (asks?|reads?|calls?|wants?|needs?|starts?|runs?|opens?|closes?|knows|gave)\b
-    |\bbesides?\b|\b(goes|went)\ on\b|\b(takes?|taken|took)\ in\b(?!\ order)
+    |\bbesides?\b|\b(goes|went|gone)\ on\b|\b(takes?|taken|took)\ in\b(?!\ order)
     |\bthose\ (that|which|who|of)\b|\bthat\ there\ (is|are|was|were)\b|\bthere\ (is|are)\ none\b
     |\b(has|have|had)\ not\b(?=\ (a|an|the|any|all|both|one)\b|[.,;:]|$)
     |\b(so|as)\ many\b(?!\ as)|\bso\ much\b|\bof\ others\b|\ba\ stranger('s)?\b

@@ -74,6 +74,7 @@ def print_record(record: Mapping[str, Any], columns: Columns = None) -> None:
 
 
 def _make_headings(columns: Columns, row: Mapping[str, Any]) -> dict[str, str]:
+    """Return field → heading: as given, or else made from the names of the fields."""
     if isinstance(columns, Mapping):
         return dict(columns)
     return {name: name.replace("_", " ") for name in (columns or list(row))}

@@ -378,7 +378,7 @@ def download_month(
 ) -> Path:
     """Download a month of Lichess games into `downloads`, resuming an interrupted download, and return the file.
 
-    Returns at once if the file exists. Needs no registry. Raises as `games.foreign.lichess.fetch_month` does.
+    Returns at once if the file exists. Needs no registry. Raises the errors of `games.foreign.lichess.fetch_month`.
     """
     from chessreg.games.foreign import lichess
 
@@ -467,7 +467,7 @@ def download_source(
 ) -> Fetched:
     """Download a source into `downloads`, resuming an interrupted download. Needs no registry.
 
-    Raises as `games.foreign.download.download_file` does, and BadInputError for a `revision` of a source without
+    Raises the errors of `games.foreign.download.download_file`, and BadInputError for a `revision` of a source without
     revisions.
     """
     from chessreg.games.foreign import chessbench

@@ -99,7 +99,11 @@ def move_group_to_bin(store: Store, array: str) -> None:
 
 
 def split_groups(makers: dict[int, UUID], groups: Sequence[Any], damaged: set[str]) -> tuple[list[Any], list[Any]]:
-    """Return (kept groups, dropped groups)."""
+    """Return (kept groups, dropped groups), each in unit order.
+
+    A group is dropped if its path is in `damaged`, if it overlaps an earlier kept group, or if it directly follows a
+    dropped, undamaged group of the same attempt. `makers` maps a unit to the attempt that made it.
+    """
     kept_groups: list[Any] = []
     dropped_groups: list[Any] = []
     for group in sorted(groups, key=lambda group: (group.start, -group.stop)):

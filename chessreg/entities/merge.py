@@ -104,7 +104,7 @@ class MergePreview(NamedTuple):
 def preview_merge(database: Database, store: Store, other: str) -> MergePreview:
     """Return the effect of a merge, determined in a transaction that is rolled back and with a temporary store.
 
-    Holds the registry's write lock meanwhile. Raises as `merge` does.
+    Holds the registry's write lock meanwhile. Raises the errors of `merge_source`.
     """
     from store import Store as Scratch
     from store.fragments import FRAGMENT_SUFFIX, Fragment

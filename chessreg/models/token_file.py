@@ -195,7 +195,7 @@ def export_token_file(
     """Write the games at `rows` (at most `most`) and, held out, those at `heldout_rows` as the token file `path`.
 
     Duplicates, and training games whose moves occur among the held-out ones, are left out and counted in `source`.
-    Returns the contents. Raises as `make_token_file` and `open_new_file` do.
+    Returns the contents. Raises the errors of `make_token_file` and `open_new_file`.
     """
     from chessreg.games.boards.exporting import open_new_file
     from chessreg.games.datasets.dataset import convert_column_to_numpy

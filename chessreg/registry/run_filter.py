@@ -70,7 +70,9 @@ def find_runs(session: Session, text: str = "", sort: str = NEWEST_FIRST, *, arc
 def list_matching_runs(
     session: Session, text: str = "", *, kind: str | None = None, archived: bool = False, sort: str = ""
 ) -> list[read.Row]:
-    """Return the rows of the runs that match all words, sorted by `sort` or else newest last. Raises as `find_runs`."""
+    """Return the rows of the runs that match all words, sorted by `sort` or else newest last. Raises the errors of
+    `find_runs`.
+    """
     rows = read.list_runs(session, kind=kind, archived=archived or "archived" in text.split())
     if not text and not sort:
         return rows

@@ -123,7 +123,7 @@ def find_state(session: Session, job: Job) -> tuple[str, list[str]]:
     cancelling, or how the job ended.
     """
     if job.state is JobState.ENDED:
-        return end_word(job, job.cause), []
+        return get_end_word(job, job.cause), []
     if job.state is JobState.RUNNING:
         return ("cancelling" if job.cancel else "waiting" if queue.is_waiting_in_cluster(job) else "running"), []
     unmet_dependencies = queue.find_unmet_dependencies(session, job)
@@ -165,7 +165,7 @@ def measure_pace(attempt: tables.Attempt | None, done_units: int, units: int) ->
     return rate, seconds_left
 
 
-def end_word(job: Job | None, cause: tables.Cause | None) -> str:
+def get_end_word(job: Job | None, cause: tables.Cause | None) -> str:
     """Return how a job or an attempt ended, in one word: cancelled if a user cancelled it, else the cause."""
     if job is not None and job.cancel and cause is tables.Cause.KILLED:
         return "cancelled"
@@ -302,7 +302,7 @@ def list_ended(session: Session, since: datetime) -> list[Row]:
             "kind": run.kind,
             "name": run_names.get(run.id),
             "title": queue.format_job_title(job) if job is not None else f"{run.kind} {run.id.hex[-6:]}",
-            "cause": "interrupted" if is_interrupted else end_word(job, last_record.cause or Cause.LOST),
+            "cause": "interrupted" if is_interrupted else get_end_word(job, last_record.cause or Cause.LOST),
             "message": last_record.message,
             "done": count_done(session, run.id),
             "units": run.units,
@@ -320,7 +320,7 @@ def list_ended(session: Session, since: datetime) -> list[Row]:
                 "kind": job.kind,
                 "name": run_names.get(job.run_id),
                 "title": queue.format_job_title(job),
-                "cause": end_word(job, job.cause or Cause.KILLED),
+                "cause": get_end_word(job, job.cause or Cause.KILLED),
                 "message": job.message,
                 "done": count_done(session, job.run_id),
                 "units": started_run.units if started_run else None,

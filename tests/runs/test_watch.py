@@ -147,14 +147,14 @@ def test_one_that_never_checked_in_is_lost_too(session, attempt, clock):
 
 def test_doctor_finds_a_stale_promise_and_tells_the_truth(session, attempt, clock):
     silent = attempt()
-    assert list(health.find_broken_promises(session.database, session.store)) == []
+    assert list(health.find_overdue_attempts(session.database, session.store)) == []
     clock.now += CHECK_IN_TIMEOUT_S + 1
-    (found,) = health.find_broken_promises(session.database, session.store)
+    (found,) = health.find_overdue_attempts(session.database, session.store)
     assert f"attempt {silent.hex[-6:]}" in found.detail
     assert state(session, silent) == ("running", None), "looking changes nothing"
     assert health.apply_fix(found).startswith("fixed")
     assert state(session, silent) == ("lost", "lost")
-    assert list(health.find_broken_promises(session.database, session.store)) == []
+    assert list(health.find_overdue_attempts(session.database, session.store)) == []
 
 
 def test_on_this_host_the_process_table_tells_at_once(session, attempt):

@@ -284,6 +284,7 @@ def make_estimate(row: Row, name: str) -> ShownEstimate | None:
 
 
 def get_line_estimate(estimates: Sequence[ShownEstimate | None], row: Row) -> ShownEstimate | None:
+    """Return the estimate of the line that a row of an answer shows."""
     return estimates[row["#"] - 1]
 
 

@@ -323,7 +323,7 @@ class Bag:
 def write_bag(path: Path, records: Iterable[bytes]) -> int:
     """Write records as a bag (compressed for `.bagz`), completely or not at all; return their number.
 
-    Raises as `open_new_file` does, and BadInputError for a path that is not a bag.
+    Raises the errors of `open_new_file`, and BadInputError for a path that is not a bag.
     """
     if not is_bag(path):
         raise BadInputError(f"{path} is not a bag", "end its name in .bag or .bagz")

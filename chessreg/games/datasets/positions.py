@@ -430,6 +430,7 @@ class PositionFilter:
 
     @functools.cached_property
     def _sets(self) -> list[HashSet]:
+        """The hashes of excluded games, of excluded positions, and of the games that positions must belong to."""
         kinds = [list(kind) for kind in zip(*self.exclude.values(), strict=True)] or [[], []]
         return [
             HashSet(np.concatenate([np.zeros(0, np.uint64), *hash_sets]))

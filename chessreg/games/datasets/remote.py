@@ -255,7 +255,9 @@ def is_address(text: str) -> bool:
 
 
 def list_input_files(place: str | Path) -> list[InputFile]:
-    """Return the files that a path or an address denotes; an address may be a pattern. Raises as `RemoteFile`."""
+    """Return the files that a path or an address denotes; an address may be a pattern. Raises the errors of
+    `RemoteFile`.
+    """
     return [*RemoteFile(str(place)).expand()] if is_address(str(place)) else [Path(place)]
 
 
@@ -263,7 +265,8 @@ def list_input_files(place: str | Path) -> list[InputFile]:
 def fetch_copy(file: InputFile) -> Iterator[Path]:
     """Yield a file on disk with the bytes of `file`: itself, or a copy that is deleted afterwards.
 
-    The copy is in the folder for temporary files (TMPDIR). Raises as `RemoteFile.open`, and OSError for a full disk.
+    The copy is in the folder for temporary files (TMPDIR). Raises the errors of `RemoteFile.open`, and OSError for a
+    full disk.
     """
     if isinstance(file, Path):
         yield file

@@ -384,7 +384,8 @@ def count_common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def open_decoding_session(model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> DecodingSession:
-    """Return a session of a model that can write the answers of its encoding. Raises as `LanguageModel.check_answers`
-    does."""
+    """Return a session of a model that can write the answers of its encoding. Raises the errors of
+    `LanguageModel.check_answers` does.
+    """
     model.check_answers()
     return (ValueSession if model.head in VALUE_HEADS else DecodingSession)(model, rows, edits)
