@@ -40,7 +40,7 @@ REQUIRED = (
     ),
     *("textual", "torch", "transformer_lens", "transformers", "uuid_utils", "zarr", "zstandard"),
 )
-OPTIONAL = {  # module → the package that brings it, and what for
+OPTIONAL = {  # module → the package that provides it, and its use
     "ray": ("ray", "launching on a Ray cluster"),
     "obstore": ("obstore", "stores in S3"),
     "onnx": ("onnx", "import of ONNX graphs"),

@@ -438,7 +438,9 @@ def fetch(
         return
     if source.startswith("hf:"):
         if name or keep:
-            raise click.UsageError("--name and --keep do not apply to hf: name what you import from the download")
+            raise click.UsageError(
+                "--name and --keep do not apply to hf: pass them to the commands that import the download"
+            )
         fetch_from_hub(home, source, file, revision, endpoint)
         return
     source_file, arrived = get_fetch_source(source), None

@@ -1,4 +1,4 @@
-"""Garbage collection: move unused bytes to a bin in the store, restore them from it, or delete them for good.
+"""Garbage collection: move unused bytes to a bin in the store, restore them from it, or delete them permanently.
 
 Rows are never removed. Everything registered and not archived is in use, with all its inputs: outputs and
 caches of runs, checkpoints and datasets.

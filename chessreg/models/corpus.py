@@ -102,7 +102,7 @@ class Corpus:
         return int(self.offsets[item]), int(self.offsets[item + 1])
 
     def stream(self, length: int, games: int = 1000) -> TokenStream:
-        """Return the concatenated games cut into items of `length` tokens, whatever the borders of games.
+        """Return the concatenated games cut into items of `length` tokens, regardless of the borders between games.
 
         Of every `games` games, the remainder is dropped, as in Davis's train-chess-gpt.py.
         """
@@ -111,8 +111,9 @@ class Corpus:
 
 
 class TokenStream(Corpus):
-    """Tokens in items of `length`, whatever the borders of games: those of group i begin at edges[i], and its remainder
-    before edges[i + 1] is dropped. `edges` int64 [groups + 1]."""
+    """Tokens in items of `length`, regardless of the borders between games: those of group i begin at edges[i], and its
+    remainder before edges[i + 1] is dropped. `edges` int64 [groups + 1].
+    """
 
     def __init__(self, tokens: np.ndarray, edges: np.ndarray, length: int, vocab_size: int = 32) -> None:
         self.tokens, self.edges, self.length, self.vocab_size = tokens, edges, length, vocab_size

@@ -48,7 +48,7 @@ class LanguageModel:
     def load(
         cls, folder: Path | str, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
     ) -> LanguageModel:
-        """Return the checkpoint in this folder, computing in `dtype` whatever its stored dtype.
+        """Return the checkpoint in this folder, computing in `dtype`, which may differ from the stored dtype.
 
         Raises NotFoundError or BadInputError as `checkpoint.read_info` and `checkpoint.load_model` do.
         """

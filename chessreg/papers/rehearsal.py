@@ -324,7 +324,7 @@ def check_disk(work: Work) -> RehearsedStep:
 
 def shrink_large_model(kind: Kind, spec: Any, rehearsal: Work, remarks: list[str]) -> Any:
     """Return the spec, with one layer if its new model does not fit in memory. The whole model is then passed through
-    on the meta device, and a remark says what it needs."""
+    on the meta device, and a remark names the memory that it needs."""
     if kind.name != "finetune" or spec.family is None:
         return spec
     from chessreg.models.finetuning import FinetuneConfig

@@ -3,7 +3,7 @@
 A word must occur in the name, kind, tags, state, machine or end of the id. `~word` matches its letters in this order,
 with others between them, in name and kind. `field:value` tests one field, `spec.SETTING:value` a setting and
 `metric.NAME:value` a last value. `=`, `!=`, `<`, `<=`, `>` and `>=` compare numbers, times (`2026-11`, `7d` ago; UTC)
-and texts. `!word` negates. `starred`, `pinned`, `archived`, `invalid` and `stale` are words of their own and also
+and texts. `!word` negates. `starred`, `pinned`, `archived`, `invalid` and `stale` are separate words and also
 fields, as in `starred:no`.
 """
 

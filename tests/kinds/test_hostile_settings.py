@@ -111,7 +111,7 @@ NEVER = {  # values that no machine supports, and the option that the message na
     "sae --cache reference-fit --sites turns": "--sites is set together with --cache",
     "sae --cache reference-fit --l0 20 --l1-coefficient 1": "--l1-coefficient and --l0 both",
     "sae --cache reference-fit --l0-search 1,2": "--l0-search has no effect without --l0",
-    "sae --cache reference-fit --heldout sample:fit": "are among those that the SAE was made from",
+    "sae --cache reference-fit --heldout sample:fit": "are among the games that the SAE was made from",
     "sae --checkpoint reference --dataset sample:test --sites nowhere": "nowhere",
     "sae --checkpoint reference --dataset sample:test --games 1": "one game is too few",
     "vector --source contrastive --cache reference-fit --first-ply 20000": "--first-ply",

@@ -729,7 +729,7 @@ def queue_form(session: Session, form: Form, checked: FormCheck) -> tuple[UUID |
     return group, ""
 
 
-# -- what there is to choose from -------------------------------------------------------------------------------------
+# -- choices -----------------------------------------------------------------------------------------------------------
 
 
 def list_executors() -> tuple[str, ...]:

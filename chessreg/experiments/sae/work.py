@@ -149,7 +149,7 @@ class SaeWork:
         self.last_save_time = time.monotonic()
 
     def run_units(self) -> None:
-        """Train the missing units to their end, measure and publish them, and remove their saved states."""
+        """Train the missing units completely, measure and publish them, and remove their saved states."""
         places = [trainer.place for trainer in self.trainers.values()]
         self.task.resume(TRAINING_SHARE * min(done_steps / steps for done_steps, steps in places))
         with run_ranks(self, self.options.devices):

@@ -170,7 +170,8 @@ def refuse_game_overlap(training_items: TrainingItems, hashes: np.ndarray, allow
             "" if shared_count == len(hashes) else "short games are often equal: leave them out with --min-plies 20; "
         )
         raise BadInputError(
-            f"{shared_count:,} of the {len(hashes):,} games to evaluate are among those that {subject} was made from",
+            f"{shared_count:,} of the {len(hashes):,} games to evaluate are among the games that "
+            f"{subject} was made from",
             f"{length_note}make disjoint parts with chessreg dataset split, or continue with --allow-overlap",
         )
 

@@ -74,7 +74,7 @@ class BoardFrame:
     """One picture of a board.
 
     `squares` is 64 letters, a1 first: `PNBRQK` White, `pnbrqk` Black, `.` empty. `heat` maps squares to 0..1 (such as a
-    probe's probability); `heat_label` says what the number means. Shading runs from the first value of `heat_range`
+    probe's probability); `heat_label` names the number. Shading runs from the first value of `heat_range`
     (unshaded) to the second; if the first is higher, the shade shows doubt. `caption` has the lines below the board.
     `read` has a probe's wrong predictions. `evaluation` is an engine's, in centipawns from White's view; None if
     unknown. `position` is the whole FEN and `moves` the UCI moves from the initial position, if known. `ply` is the

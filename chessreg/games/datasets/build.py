@@ -40,7 +40,7 @@ _WORDS = ("result", "white", "black", "event", "date", "eco", "time_control", "t
 Progress = Callable[[int, int, int], None]
 """Called after each block with (bytes of the sources read, total bytes, games kept so far)."""
 _BYTES_PER_PROCESS = 2 << 20  # of sources; starting a process takes as long as reading 4 MiB of PGN
-_BATCH_HASHES = 1 << 21  # about 100 MB of memory, whatever the number of games
+_BATCH_HASHES = 1 << 21  # about 100 MB of memory, for any number of games
 
 
 def build_dataset(

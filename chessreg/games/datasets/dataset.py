@@ -232,7 +232,7 @@ class DatasetFile:
 
     @property
     def total(self) -> int:
-        """The number of rows of the Parquet file, whatever the part."""
+        """The number of rows of the whole Parquet file."""
         return int(self._file.metadata.num_rows)
 
     def part(self, part: DatasetPart) -> Self:
@@ -255,7 +255,7 @@ class DatasetFile:
                 begin = stop
 
     def table(self, columns: Sequence[str], positions: range | None = None) -> pa.Table:
-        """Return columns of all rows (of the part) in row order, or of the rows at `positions` whatever the part.
+        """Return columns of all rows (of the part) in row order, or of the rows at `positions`, in any part.
 
         Raises BadInputError for an unknown column.
         """

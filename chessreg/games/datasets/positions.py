@@ -570,7 +570,7 @@ def _build_from_position_sources(
                 ", ".join(f"{name} {held_columns[name]:,}" for name in _OPTIONAL if held_columns[name]) or "a FEN alone"
             ),
             *(
-                f"{name} left empty where it is no {'rating' if name in RATINGS else 'number'}: {rows:,}"
+                f"{name} left empty where it is not a {'rating' if name in RATINGS else 'number'}: {rows:,}"
                 for name, rows in unread_columns.items()
                 if rows
             ),

@@ -227,7 +227,7 @@ def classify_skill(
     """Return the classes of the games at row positions `places` int64 [n] of a dataset with this rating scale.
 
     `skill_report` is the report of the games that a probe was fitted on; its edges are reused, widened to every rating.
-    Equal settings and games give equal classes, whatever the batch or the machine. Raises BadInputError for mixed
+    Equal settings and games give equal classes in any batch and on any machine. Raises BadInputError for mixed
     rating scales, an unknown stratum, and an empty class.
     """
     table = games.take(places, [rule.rating, *COLUMNS])

@@ -1,6 +1,6 @@
 """PGN files of matches and tournaments: games of named players and engines, with their ratings.
 
-The tag `Termination`, or the comment after the last move, says how a game ended. cutechess-cli, fastchess and
+The tag `Termination`, or the comment after the last move, states how a game ended. cutechess-cli, fastchess and
 c-chess-cli write such comments: `{..., White makes an illegal move: e1e3}`, `{Black's connection stalls}`, `{White wins
 by adjudication: user decision}`. Programs of language models write the illegal move itself as the game's last word.
 """

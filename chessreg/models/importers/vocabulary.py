@@ -122,7 +122,7 @@ class Vocabulary:
         return next((self.ids[name] for name in (text, *aliases) if name in self.ids), None)
 
     def list_texts(self) -> list[str]:
-        """Return the text of each id without spaces around it, in order; ids without a text get a name of their own.
+        """Return the text of each id without spaces around it, in order; ids without a text get a separate name.
 
         A text that a smaller id has too keeps its spaces, or gets a number.
         """

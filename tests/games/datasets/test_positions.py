@@ -128,7 +128,7 @@ def test_a_puzzle_without_moves_is_rejected_and_a_rating_that_is_no_number_is_to
     report = build_position_dataset([write(tmp_path, text)], tmp_path / "made")
     assert report.rejected == {"a puzzle without a solution": 1}
     assert [row["rating"] for row in rows(tmp_path / "made")] == [None, None]
-    assert "rating left empty where it is no rating: 1" in report.notes
+    assert "rating left empty where it is not a rating: 1" in report.notes
 
 
 @pytest.mark.parametrize("rating", ["nan", "inf", "-5", "1e9"])
@@ -138,7 +138,7 @@ def test_a_rating_that_nobody_has_is_left_empty_and_told(tmp_path: Path, rating:
         [write(tmp_path, f"{PUZZLE},{moves},{rating}\n{PUZZLE},{moves},1500\n")], tmp_path / "made"
     )
     assert [row["rating"] for row in rows(tmp_path / "made")] == [None, 1500]
-    assert "rating left empty where it is no rating: 1" in report.notes
+    assert "rating left empty where it is not a rating: 1" in report.notes
 
 
 @pytest.mark.parametrize("counters", ["1000 5", "0 1000"])
