@@ -187,7 +187,7 @@ def find_waiting_fragments(database: Database, store: Store) -> Iterator[Problem
 
 def find_forgotten_files(database: Database, store: Store) -> Iterator[Problem]:
     """Yield fragments that were imported once and that the registry lacks, because a backup was restored or a power cut
-    took its last transactions. Their rows are added by key, so none is doubled."""
+    took its last transactions. Their rows are added by key, so none is duplicated."""
     from store.fragments import list_ingested
 
     record = tables.FragmentRecord

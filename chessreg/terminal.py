@@ -31,7 +31,7 @@ def is_printable(character: str) -> bool:
 
 
 def make_json_visible(document: str) -> str:
-    r"""Return a JSON document with such characters escaped; it parses to the same value.
+    r"""Return a JSON document with its unprintable characters escaped; it parses to the same value.
 
     Control characters occur only in its strings, where JSON has escaped those below 0x20; newlines separate its lines.
     """

@@ -100,9 +100,9 @@ def judge_expectation(work: Work, expectation: Expectation) -> list[tuple[Findin
 
 
 def write_reference_result(work: Work, folder: Path) -> tuple[int, tuple[str, ...], str]:
-    """Write the section as Markdown and CSV; all values, intervals and outcomes come from queries.
+    """Write the report's section `Reference result` as Markdown and CSV, with values and intervals from queries.
 
-    Returns its rows, its files, and the numbers of met and missed expectations.
+    Returns its number of rows, its files, and the numbers of met and missed expectations.
     """
     lines: list[tuple[str, ...]] = []
     for expectation in work.paper.expectations:

@@ -218,7 +218,7 @@ class Work:
         return [self.complete_steps.run_id(step.name) for step in steps if is_any_match(step.name, patterns)]
 
     def format_runs_option(self, patterns: Sequence[str]) -> str:
-        """Return the options of `chessreg query` that select these runs."""
+        """Return the options of `chessreg query` that select the runs of the steps in `patterns`."""
         return " ".join(f"--run {run[-6:]}" for run in self.list_run_ids(patterns))
 
     def mark_if_complete(self, step_plan: StepPlan) -> None:

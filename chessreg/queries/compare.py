@@ -458,7 +458,7 @@ def read_curves(session: Session, subjects: list[Subject]) -> dict[str, list[Cur
 
 
 def read_layers_of_units(session: Session, run_id: UUID) -> dict[int, int]:
-    """Return unit → layer of a run whose units are layers, as those of a probe; {} of another run."""
+    """Return unit → layer of a run whose units are layers, such as a probe run; {} for any other run."""
     layers: dict[int, int] = {}
     for table in (tables.ProbeRecord, tables.SaeRecord, tables.VectorRecord):
         rows = select(table.unit, table.layer).where(table.run_id == run_id, table.layer.is_not(None))

@@ -166,7 +166,7 @@ class RemoteFile:
         return key.count("/") == self._key.count("/") and fnmatch.fnmatchcase(key, self._key)
 
     def exists(self) -> bool:
-        """Return whether there is such a file. Raises BadInputError if the place does not answer."""
+        """Return whether the file exists. Raises BadInputError if the place does not answer."""
         try:
             self._size  # noqa: B018
         except NotFoundError:

@@ -155,6 +155,7 @@ class LocalExecutor:
         return self._end(handle, SubmissionStatus("ended", None, Cause.LOST, "its process has ended"))
 
     def _end(self, handle: str, status: SubmissionStatus) -> SubmissionStatus:
+        """Record the final status of a process, give its resources back, and return the status."""
         self.slots.give_back(handle)
         self._children.pop(handle, None)
         self._cancelled.pop(handle, None)
