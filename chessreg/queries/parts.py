@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from chessreg.registry.database import Database
 
 BATCH_UNITS = 300_000  # units whose numbers are computed at once, to bound the memory
-MOST_FILES = 2_000
+MOST_FILES = 10_000  # three per long edit run, each of about 10 kB
 MOST_ATTEMPTS = 8  # at an answer while other processes change the registry; then all rows are counted
 SUFFIX = ".numbers.zip"
 PARTIAL_SUFFIX = ".numbers.partial"  # of files that are still being written
@@ -395,7 +395,9 @@ def write_numbers(path: Path, part: PartNumbers) -> None:
         aside.rename(path)
     finally:
         aside.unlink(missing_ok=True)
-    files = sorted(path.parent.glob(f"*{SUFFIX}"), key=lambda file: file.stat().st_mtime)
+    files = list(path.parent.glob(f"*{SUFFIX}"))
+    if len(files) > MOST_FILES:
+        files.sort(key=lambda file: file.stat().st_mtime)
     killed = [
         file
         for file in path.parent.glob(f"*{PARTIAL_SUFFIX}")

@@ -1,6 +1,7 @@
 """A registry with millions of games and trials of complete runs, for benchmarks; the rows are made by the database.
 
-    python tests/benchmarks/large_registry.py FOLDER --games 10000000 --trials 50000000   # 15 GB
+    python tests/benchmarks/large_registry.py FOLDER --games 10000000 --trials 50000000   # 20 GB
+    python tests/benchmarks/large_registry.py FOLDER --games 0 --trials 50000000 --trials-per-run 100000
     python tests/benchmarks/large_registry.py FOLDER --games 5000000 --url postgresql://…
 
 FOLDER must not exist. Matches and edits have the shape of `run play` and `run edit-next-token`: per protocol the plain
@@ -25,7 +26,6 @@ from chessreg.registry.identity import hash_canonical_json, make_id, make_uuid
 from chessreg.runs.kind import load_kinds
 from store import Store
 
-TRIALS_PER_RUN = 1_000_000
 CONDITIONS = ("clean", "edit-0", "edit-1", "random-0", "random-1")
 STATES_PER_GAME = 10
 
@@ -94,7 +94,7 @@ def insert_trials(
             """.replace(":", "\\:")))  # fmt: skip
 
 
-def fill_registry(database: Database, games: int, trials: int) -> None:
+def fill_registry(database: Database, games: int, trials: int, trials_per_run: int) -> None:
     kinds = load_kinds()
     with database.write() as session:
         machine, checkpoint, engine = insert_parents(session)
@@ -107,21 +107,20 @@ def fill_registry(database: Database, games: int, trials: int) -> None:
             ) for name in range(4)
         ]  # fmt: skip
         session.add_all(edits)
-        kind = kinds["edit-next-token"]
-        session.add(
+        session.add_all(
             tables.KindRecord(
                 name=kind.name, version=kind.version, source="chessreg", result_tables=list(kind.tables),
                 extra_columns=kind.schemas, determinism="exact",
-            )
+            ) for kind in (kinds["play"], kinds["edit-next-token"])
         )  # fmt: skip
         edit_ids = [edit.id for edit in edits]
-    for number, (run, attempt) in enumerate(made):
+    for number, (run, attempt) in enumerate(made if games else []):
         with database.write() as session:
             insert_games(session, database.dialect, number, run.id, attempt.id, games // ARMS)
             complete(session, run.id, attempt.id)
-    for number in range(-(-trials // TRIALS_PER_RUN)):
+    for number in range(-(-trials // trials_per_run)):
         with database.write() as session:
-            count = min(trials, TRIALS_PER_RUN)
+            count = min(trials, trials_per_run)
             run, attempt = insert_edit_run(session, number, count, machine)
             insert_trials(session, database.dialect, number, run, attempt, edit_ids, count)
             complete(session, run, attempt)
@@ -156,13 +155,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--games", type=int, default=10_000_000)
     parser.add_argument("--trials", type=int, default=50_000_000)
+    parser.add_argument("--trials-per-run", type=int, default=1_000_000)
     parser.add_argument("--url", help="PostgreSQL database to fill instead of FOLDER/registry.db")
     options = parser.parse_args()
     options.folder.mkdir(parents=True)
     started, before = time.perf_counter(), time.process_time()
     with Database.open(options.url or options.folder / "registry.db") as database:
         Store.create(options.folder / "store")
-        fill_registry(database, options.games, options.trials)
+        fill_registry(database, options.games, options.trials, options.trials_per_run)
         print(f"made in {time.perf_counter() - started:.0f} s, {time.process_time() - before:.0f} CPU s")
         started, before = time.perf_counter(), time.process_time()
         store_numbers(database, timeout=3600)

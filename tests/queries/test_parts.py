@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from datetime import timedelta
@@ -318,3 +319,11 @@ def test_the_rows_behind_a_square_are_its_cases(database, tmp_path):
         columns = ("run", "type", "piece", "square")
         assert [[each[name] for name in columns] for each in behind] == [[row[name] for name in columns]] * row["cases"]
     assert number == len(edits) * 2 * 4
+
+
+def test_the_oldest_files_above_the_limit_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "MOST_FILES", 2)
+    for time in (3, 1, 2, 4):
+        parts.write_numbers(path := tmp_path / f"{time}{parts.SUFFIX}", parts.PartNumbers({}, {}))
+        os.utime(path, (time, time))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"3{parts.SUFFIX}", f"4{parts.SUFFIX}"]
