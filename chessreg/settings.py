@@ -33,7 +33,9 @@ def is_source_text_recorded(folder: Path) -> tuple[bool, Path | None]:
 
 
 def record_source_text(folder: Path, value: bool) -> None:
-    """Change the setting of the project `folder`. Raises BadInputError, and ChessregError if it cannot be written."""
+    """Set whether the text of changed files is recorded for the project `folder`. Raises BadInputError, and
+    ChessregError if it cannot be written.
+    """
     path = get_settings_file()
     projects = read_projects(path) | {str(folder.resolve()): value}
     try:

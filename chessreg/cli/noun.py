@@ -41,7 +41,7 @@ def group_of(noun: str) -> Group:
 
 
 def get_headings(noun: Entity) -> dict[str, str]:
-    """Return the columns of a noun's list, by field."""
+    """Return field → heading of the columns of a noun's list."""
     return {
         column.field: f"{column.heading} %" if column.unit == "share" else column.heading for column in noun.columns
     }
