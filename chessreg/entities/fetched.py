@@ -263,6 +263,7 @@ def describe_refusal(path: Path, error: Exception) -> str:
 
 
 def check_fetched_sae(path: Path) -> None:
+    """Raise the import's error unless the folder of `path` has an SAE that can be imported."""
     from chessreg.models.sae_files import read_sae_folder
 
     read_sae_folder(path)
