@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,17 @@ async def test_the_log_of_a_job_stands_beside_the_jobs(drive, queue: Any) -> Non
     async with drive(queue.folder, size=(170, 45), start="jobs") as driver:
         await driver.find_row("broken")
         await driver.once(lambda: "the engine does not answer" in text(driver), "the log")
+
+
+def test_a_name_that_the_title_of_the_preview_cuts_is_a_line_of_it():
+    from rich.console import Console
+
+    from tui.data.run_rows import RunFacts
+    from tui.screens.run_preview import build_run_preview
+
+    for name, is_cut in ("scan-seed0", False), (f"scan-{'epochs4-' * 6}seed0", True):
+        run = {"name": name, "kind": "probe", "state": "complete", "tags": [], "notes": [], "invalid": "",
+               "outputs": [], "tries": [], "units": 2, "done": 2}  # fmt: skip
+        console = Console(width=60, record=True, file=StringIO())
+        console.print(build_run_preview(RunFacts(run, {}, "", [], None), 60))
+        assert (name in console.export_text().replace("\n", "").replace(" ", "")) == is_cut

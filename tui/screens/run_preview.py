@@ -21,6 +21,7 @@ from tui.screens.preview import Preview, RowPreview, build_fields_table
 MAX_ROWS = 16  # of a small table
 OUTCOME_BAR_CELLS = 30
 MAX_CURVE_CELLS = 60
+TITLE_MARGIN_CELLS = 8  # of a pane's width, around its title
 
 
 async def read_run_preview(screen: AppScreen, run_id: UUID, title: str) -> RowPreview | None:
@@ -34,7 +35,9 @@ async def read_run_preview(screen: AppScreen, run_id: UUID, title: str) -> RowPr
 def build_run_preview(facts: RunFacts, width: int) -> RenderableType:
     """Return the parts of the preview, drawn in `width` cells."""
     run = facts.run
+    name = run["name"] or ""
     preview_facts = {
+        "name": name if cell_len(name) > width - TITLE_MARGIN_CELLS else "",  # the title of the pane cuts it
         "result": facts.answer, "kind": run["kind"], "state": run["state"], "units": format_units(run),
         "tags": " ".join(run["tags"]), "notes": "\n".join(run["notes"]), "invalid": run["invalid"],
         "outputs": ", ".join(output["name"] for output in run["outputs"][:8]),
