@@ -55,7 +55,7 @@ def test_csv_on_stdout_holds_only_data(type_, filled):
     _, out, _ = type_("elo", "--format", "csv")
     lines = out.splitlines()
     assert len(lines) == 3
-    assert lines[0].startswith("checkpoint,intervention,color,")
+    assert lines[0].startswith("checkpoint,intervention,vector,color,")
 
 
 def test_json_is_one_document_with_meta_and_nothing_on_stderr(type_, filled):
