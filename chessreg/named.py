@@ -73,6 +73,15 @@ def clip_text(text: str, length: int = 60) -> str:
     return text if len(text) <= length else f"{text[:length]}…"
 
 
+def format_count(number: int, noun: str, plural: str = "") -> str:
+    """Return a number followed by its noun, in the plural if needed.
+
+    >>> format_count(1, "run"), format_count(1200, "run"), format_count(2, "box", "boxes")
+    ('1 run', '1,200 runs', '2 boxes')
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def check_name(what: str, name: str) -> str:
     """Return the name. Raises BadInputError, which names `what`, for a text that cannot be a name."""
     if not NAME.fullmatch(name):

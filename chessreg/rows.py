@@ -58,15 +58,6 @@ def format_float(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:z.4g}"
 
 
-def format_count(number: int, noun: str, plural: str = "") -> str:
-    """Return a number followed by its noun, in the plural if needed.
-
-    >>> format_count(1, "run"), format_count(1200, "run"), format_count(2, "box", "boxes")
-    ('1 run', '1,200 runs', '2 boxes')
-    """
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
 def format_cell(value: Any) -> str:
     """Return a value as one line of text, for a table's cell."""
     if isinstance(value, bool):

@@ -14,7 +14,7 @@ from chessreg.entities.display import format_measured_value as format_measured_v
 from chessreg.entities.display import format_signed_change as format_signed_change
 from chessreg.entities.display import format_size as format_size
 from chessreg.entities.display import format_value_with_interval as format_value_with_interval
-from chessreg.rows import format_count as format_count
+from chessreg.named import format_count as format_count
 from chessreg.rows import format_float
 from tui import show
 

@@ -23,7 +23,8 @@ from chessreg.cli.base import (
     show_progress_line,
 )
 from chessreg.errors import BadInputError
-from chessreg.rows import format_count, sort_listed_rows
+from chessreg.named import format_count
+from chessreg.rows import sort_listed_rows
 from chessreg.terminal import wrap_data_stream
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from chessreg.encodings import list_encodings
 from chessreg.encodings.base import Notation
 from chessreg.encodings.prompts import TEMPLATES, Counters, Layout, make_prompt_encoding
 from chessreg.entities import load_entity
-from chessreg.rows import format_count
+from chessreg.named import format_count
 
 if TYPE_CHECKING:
     from chessreg.runs.spec import Spec

@@ -14,7 +14,7 @@ import click
 
 from chessreg.cli.base import STDOUT, FilePath, Home, get_screen_width, pass_home, print_output
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.rows import format_count
+from chessreg.named import format_count
 from chessreg.terminal import make_json_visible, wrap_data_stream
 
 if TYPE_CHECKING:

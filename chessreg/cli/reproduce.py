@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chessreg.cli.base import Home, add_json_option, open_with_waiting_results, pass_home, print_output
-from chessreg.rows import format_count
+from chessreg.named import format_count
 from chessreg.terminal import make_visible, wrap_drawing_stream
 
 if TYPE_CHECKING:

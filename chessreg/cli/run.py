@@ -17,8 +17,7 @@ from click.shell_completion import CompletionItem
 
 from chessreg.cli.base import FilePath, Group, Home, NameText, Numbers, add_json_option, pass_home, print_output
 from chessreg.errors import BadInputError, NotFoundError, RegistryError
-from chessreg.named import clip_text
-from chessreg.rows import format_count
+from chessreg.named import clip_text, format_count
 from chessreg.runs.spec import (
     SettingField,
     describe_settings,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chessreg.cli.base import FilePath, Group, Home, add_json_option, open_with_waiting_results, pass_home, print_output
-from chessreg.rows import format_count
+from chessreg.named import format_count
 
 if TYPE_CHECKING:
     from chessreg.entities.merge import MergePreview, MergeReport

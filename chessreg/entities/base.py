@@ -21,9 +21,9 @@ from chessreg.entities.display import (
     list_facts,
 )
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.named import format_count
 from chessreg.registry import brought, names, tables
 from chessreg.registry.read import NO_ANNOTATIONS, get_row_values, read_annotations
-from chessreg.rows import format_count
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession

@@ -22,8 +22,8 @@ from chessreg.entities.display import (
 )
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.models.hook_points import BLOCK
+from chessreg.named import format_count
 from chessreg.registry import names, tables
-from chessreg.rows import format_count
 from chessreg.runs.activations import chain_groups, describe_unit_gaps, require_registered, summarize_hook_points
 from chessreg.runs.inputs import Inputs
 

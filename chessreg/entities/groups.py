@@ -16,12 +16,12 @@ from sqlalchemy import delete, insert, or_, select
 
 from chessreg.entities import gc
 from chessreg.errors import ChessregError
+from chessreg.named import format_count
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.registry.run_state import list_unit_ranges, read_complete_units
 from chessreg.registry.tables.types import get_utc_now
-from chessreg.rows import format_count
 from chessreg.runs.activations import describe_unit_gaps
 from store.errors import StoreError
 

@@ -24,8 +24,8 @@ from chessreg.entities.display import (
     list_facts,
 )
 from chessreg.errors import BadInputError
+from chessreg.named import format_count
 from chessreg.registry import tables
-from chessreg.rows import format_count
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession

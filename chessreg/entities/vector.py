@@ -21,8 +21,8 @@ from chessreg.entities.display import (
     list_facts,
 )
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.named import format_count
 from chessreg.registry import names, tables
-from chessreg.rows import format_count
 from chessreg.runs.fitted import compute_cosine_similarity, load_vector_row, read_vector_rows
 from chessreg.runs.inputs import Inputs
 from store.errors import NotInStoreError

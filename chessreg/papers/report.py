@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.named import format_count
 from chessreg.papers import expected
 from chessreg.papers.parts import describe_shared_games
 from chessreg.papers.plan import is_any_match
 from chessreg.queries.render import write_file
 from chessreg.queries.scope import Scope
-from chessreg.rows import format_count
 from store.files import describe_os_error
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from chessreg.named import format_count
 from chessreg.registry import measures
 from chessreg.registry.measures import ClusterCount
-from chessreg.rows import format_count
 
 if TYPE_CHECKING:
     from chessreg.queries import stats

@@ -36,7 +36,6 @@ from chessreg.registry import tables
 from chessreg.registry.database import Database, select_by_keys
 from chessreg.registry.engines import FOREIGN_KEY, SchemaError
 from chessreg.registry.identity import make_id
-from chessreg.registry.read import combine_evaluators
 from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.registry.run_state import count_done, read_complete_units
 from chessreg.registry.tables.types import (
@@ -381,6 +380,8 @@ def insert_missing(session: Session, table: Table, rows: list[dict[str, Any]]) -
         conditions = build_key_conditions(table, key, row)
         if session.execute(select(*table.primary_key).where(*conditions)).first():
             if table.name == "match":
+                from chessreg.registry.read import combine_evaluators
+
                 stored_detail = session.scalar(select(table.c.detail).where(*conditions))
                 if detail := combine_evaluators(stored_detail, row.get("detail")):
                     session.execute(update(table).where(*conditions).values(detail=detail))

@@ -13,7 +13,6 @@ from chessreg.errors import BadInputError
 from chessreg.models import devices
 from chessreg.registry.database import Database
 from chessreg.registry.identity import hash_canonical_json, make_uuid, shorten_id
-from chessreg.registry.read import read_kind_file_of_run
 from chessreg.registry.run_state import read_complete_units
 from chessreg.registry.tables.types import MAX_UNITS
 from chessreg.runs.inputs import Inputs
@@ -147,6 +146,8 @@ def describe_kind_change(database: Database, kind: Kind, run_id: UUID) -> list[s
     """Return a warning if the file of a custom kind differs from the one that computed this run's results, else []."""
     if (kind_file := read_kind_file(kind)) is None:
         return []
+    from chessreg.registry.read import read_kind_file_of_run
+
     with database.read() as session:
         recorded_file = read_kind_file_of_run(session, run_id)
         if recorded_file is None or recorded_file[1] == kind_file["sha256"] or not read_complete_units(session, run_id):
