@@ -220,16 +220,16 @@ def test_a_game_is_written_once_with_its_branches(session: Session) -> None:
     resolved = spec.model_copy(update={"source_games": session.inputs.reference("dataset", "fit")})
     made = build_corpus(resolved, TrainingData(session.inputs, references))
     assert isinstance(made, BranchCorpus)
-    assert (len(made.games), len(made.seen)) == (12, 12 * len(PLIES))
+    assert (len(made.games), len(made.prefix_lengths)) == (12, 12 * len(PLIES))
     found = load_decisions(session.inputs, references[0], resolved.source_games, "datasets")
     pgn = get_encoding("pgn-char-32")
     prompts = sorted(pgn.decode(prompt) for prompt in found.encode_prompts(pgn) if prompt)
     starts = np.repeat(made.offsets[made.games], made.moves)
     assert prompts == sorted(
-        pgn.decode(made.tokens[start : start + seen]) for start, seen in zip(starts, made.seen, strict=True)
+        pgn.decode(made.tokens[start : start + seen]) for start, seen in zip(starts, made.prefix_lengths, strict=True)
     )
     assert prompts[0] == ";1."
-    answers = [pgn.decode(made.answers[a:b]) for a, b in zip(made.begin, made.end, strict=True)]
+    answers = [pgn.decode(made.answers[a:b]) for a, b in zip(made.answer_begins, made.answer_ends, strict=True)]
     assert all(answer.endswith(" ") for answer in answers)
 
 
