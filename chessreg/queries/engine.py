@@ -488,12 +488,12 @@ class QueryEngine:
             bases = self._names([views.read_handy_views()[name]]) & TABLES.keys()
             form = "TABLE" if name in COMPUTED_ONCE and bases <= self._read.keys() else "VIEW"
             return f'CREATE {form} "{name}" AS {views.read_handy_views()[name]}'
-        select, kind, table = self._views.views[name]
-        if table is None:
-            return f'CREATE OR REPLACE VIEW "{name}" AS {select}'
+        view = self._views.views[name]
+        if view.table is None:
+            return f'CREATE OR REPLACE VIEW "{name}" AS {view.select}'
         rows = f'"_{name}"'
-        return f"""CREATE OR REPLACE {self._form(table)} {rows} AS {self._rows(table, kind)};
-            CREATE OR REPLACE VIEW "{name}" AS WITH result_rows AS (SELECT * FROM {rows}) {select}"""
+        return f"""CREATE OR REPLACE {self._form(view.table)} {rows} AS {self._rows(view.table, view.kind)};
+            CREATE OR REPLACE VIEW "{name}" AS WITH result_rows AS (SELECT * FROM {rows}) {view.select}"""
 
     def _form(self, table: str) -> str:
         """Return TABLE if the table is small enough to be converted once, or else VIEW."""

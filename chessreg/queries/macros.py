@@ -29,7 +29,8 @@ MACROS = {
     "unfinished_text": """(adjudicated, n, score) AS CASE
     WHEN 2 * adjudicated > n
         THEN 'most games are unfinished and scored by Stockfish''s evaluation (column adjudicated): '
-             || CASE WHEN score < 0.2 THEN 'more games end with a higher --move-limit'
+             || CASE WHEN score < 0.2
+                     THEN 'more games may end with a higher --move-limit, as far as the model''s context reaches'
                      ELSE 'more games end against a stronger opponent (chessreg engine ladder)' END
     WHEN adjudicated > 0 THEN 'unfinished games are scored by Stockfish''s evaluation (column adjudicated)' END""",
     # The different engines in lists of them.

@@ -132,14 +132,10 @@ def list_described_tables(names: Iterable[str], views: Mapping[str, KindView]) -
             rows.append({"name": name, "use": "view", "meaning": READER_VIEWS[name]})
         elif name in views:
             view = views[name]
-            tables = (
-                "runs and settings"
-                if name.endswith("_run")
-                else f"rows of table {view.table}"
-                if view.table
-                else "rows"
-            )
-            rows.append({"name": name, "use": "kind", "meaning": f"{tables}, kind {view.kind}"})
+            table = view.table or name.removeprefix(f"{view.kind}_")
+            content = "runs and settings" if name.endswith("_run") else f"rows of table {table}"
+            kinds = f"kinds {', '.join(view.members)}" if view.members else f"kind {view.kind}"
+            rows.append({"name": name, "use": "kind", "meaning": f"{content}, {kinds}"})
         elif not name.startswith("_"):
             rows.append({"name": name, "use": "internal", "meaning": ""})
     order = {"view": 0, "kind": 1, "internal": 2}
@@ -200,11 +196,13 @@ def _sort_views(views: Mapping[str, str]) -> list[str]:
 
 
 class KindView(NamedTuple):
-    """The SELECT of a kind's view. `table`: the result table whose rows it calls `result_rows`."""
+    """The SELECT of a kind's view. `table`: the result table whose rows it calls `result_rows`. `members`: the kinds of
+    a family's view."""
 
     select: str
     kind: str
     table: str | None = None
+    members: tuple[str, ...] = ()
 
 
 class KindViews(NamedTuple):
@@ -255,10 +253,11 @@ def build_kind_views(recorded: Iterable[KindRow], installed: Iterable[KindRow], 
             views[f"linear_{PROBE}_{table}"] = views[f"{PROBE}_{table}"]
     for family, members in (*FAMILIES.items(), *([(PROBE, (f"linear-{PROBE}", *probes))] if probes else [])):
         for table in (*TABLES, SPEC_TABLE):
-            parts = [part for part in (f"{_make_identifier(member)}_{table}" for member in members) if part in views]
+            parts = {member: f"{_make_identifier(member)}_{table}" for member in members}
+            parts = {member: part for member, part in parts.items() if part in views}
             if parts:
-                select = " UNION ALL BY NAME ".join(f'SELECT * FROM "{part}"' for part in parts)
-                views[f"{family}_{table}"] = KindView(select, family)
+                select = " UNION ALL BY NAME ".join(f'SELECT * FROM "{part}"' for part in parts.values())
+                views[f"{family}_{table}"] = KindView(select, family, members=tuple(parts))
     return KindViews(views, extras)
 
 

@@ -58,7 +58,7 @@ def test_a_weak_model_is_not_sent_to_a_stronger_opponent(database, make):
     make.play(make.checkpoint("a"), [stopped(-500)] * 9)
     for title in ("elo by intervention", "wins by level"):
         [note, *_] = run_query(database, title).notes
-        assert note.endswith("more games end with a higher --move-limit"), title
+        assert note.endswith("with a higher --move-limit, as far as the model's context reaches"), title
 
 
 def test_rows_of_one_color_name_the_table_that_pools_both(database, make):

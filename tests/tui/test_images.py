@@ -104,7 +104,9 @@ async def test_what_was_typed_before_the_app_began_is_done_in_it(
     texts = []
     for way in ("before", "after"):
         own = shutil.copytree(world, tmp_path / way / "own")
-        async with drive(own, size=(120, 36), start="home", **({"typed_text": typed} if way == "before" else {})) as driver:
+        async with drive(
+            own, size=(120, 36), start="home", **({"typed_text": typed} if way == "before" else {})
+        ) as driver:
             if way == "after":
                 await driver.press(*("enter" if key == "\r" else "slash" if key == "/" else key for key in typed))
             texts.append(driver.text.replace(way, ""))
