@@ -155,7 +155,10 @@ def find_best_edit(steps: CompleteSteps, sweep: str) -> dict[str, Any]:
     rows = steps.query("board intervention legality", sweep).rows
     edit_rows = [row for row in rows if row["condition"] == "edit"]
     if not edit_rows:
-        raise BadInputError("the sweep of edits has no state with a removable piece", "use a model that plays legal moves, or a larger --size")
+        raise BadInputError(
+            "the sweep of edits has no state with a removable piece",
+            "use a model that plays legal moves, or a larger --size",
+        )
     best_row = max(edit_rows, key=lambda row: (row["modified"] or 0.0, -row["scale"]))
     return {"layers": tuple(best_row["layers"]), "scale": best_row["scale"]}
 
@@ -203,5 +206,7 @@ def find_state_to_draw(steps: CompleteSteps) -> tuple[UUID, int]:
     with steps.session.database.read() as sql:
         unit = sql.scalars(first_unit).first()
     if unit is None:
-        raise NotFoundError("no state of the edits has a removable piece", "use a model that plays legal moves, or a larger --size")
+        raise NotFoundError(
+            "no state of the edits has a removable piece", "use a model that plays legal moves, or a larger --size"
+        )
     return run_id, unit
