@@ -286,7 +286,8 @@ def print_relative_norms(home: Home, run_id: str) -> None:
     except NotFoundError:
         return
     for norms in relative_norms:
-        share = f"{norms.compute_percent(1):g} % of the residual's mean norm ({norms.residual:.4g} in sample games)"
+        mean = f"{norms.residual:.4g}, over all tokens of the sample games"
+        share = f"{norms.compute_percent(1):g} % of the residual's mean norm ({mean})"
         scale_text = f"--intervention.scale {norms.scale:g} makes it as long as the residual"
         click.echo(f"layer {norms.layer}: its norm is {share}; {scale_text}", err=True)
 

@@ -149,6 +149,7 @@ def print_script(home: Home, row: dict[str, Any], steps: list[dict[str, Any]]) -
         elif part_name == "chessreg":
             digest = f"; {state['file']}: sha256 {state['sha256'][:12]}" if state.get("sha256") else ""
             click.echo(make_visible(f"# commit unknown: not installed from a git checkout{digest}"))
+            click.echo("# chessreg --version prints the digest of the chessreg that is installed")
     for engine in row["engines"]:
         described = describe_engine(engine["name"], engine["version"], engine["binary_sha256"])
         click.echo(make_visible(f"# {' and '.join(engine['roles'])}: {described}"))

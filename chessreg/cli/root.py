@@ -187,11 +187,11 @@ def move_options_to_front(args: Sequence[str]) -> list[str]:
 
 
 def show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    """Print the version and exit: the callback of `--version`."""
+    """Print version and code, then exit: the callback of `--version`."""
     if value:
-        from chessreg.registry.provenance import get_chessreg_version
+        from chessreg.registry.provenance import describe_own_code, get_chessreg_version
 
-        click.echo(f"chessreg {get_chessreg_version()}")
+        click.echo(f"chessreg {get_chessreg_version()}\n{describe_own_code()}")
         ctx.exit()
 
 
@@ -221,7 +221,12 @@ def refuse_blank(ctx: click.Context, parameter: click.Parameter, value: str | No
 )
 @click.option("--debug", is_flag=True, help="Print the traceback of an error.")
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Print the version."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_version,
+    help="Print the version and the code's commit or digest.",
 )
 @click.pass_context
 def root(ctx: click.Context, registry: str | None, store: str | None, debug: bool) -> None:

@@ -146,6 +146,15 @@ def get_chessreg_version() -> str:
         return match[1] if match else "unknown"
 
 
+def describe_own_code() -> str:
+    """Return chessreg's commit, or the digest of its files outside a git checkout, as `runs show` prints them."""
+    state = read_code_state()["chessreg"]
+    if not state.get("commit"):
+        return f"{SOURCE_FILES}: sha256 {hash_source_files()[:12]}"
+    patch_note = f", with changes (sha256 {state['patch_sha256'][:12]})" if state["patch_sha256"] else ""
+    return f"commit {state['commit'][:12]}{patch_note}"
+
+
 def read_code_state(folder: Path | None = None) -> dict[str, Any]:
     """Return the state of the code: `chessreg` (version; in a repository also commit and patch, elsewhere the digest of
     its files) and `working_folder`.

@@ -195,7 +195,8 @@ def test_edits_and_games_take_imported_directions(world: Path, tmp_path: Path, c
     probes = [probe_file(tmp_path, layer) for layer in (0, 1)]
     assert chessreg("import", "probe", *probes, "--checkpoint", "reference", "--name", "their-board") == 0
     assert chessreg("import", "vector", vector_file(tmp_path, 1), "--checkpoint", "reference", "--name", "caa") == 0
-    share = r"layer 1: its norm is [\d.e+-]+ % of the residual's mean norm \([\d.e+-]+ in sample games\); "
+    share = r"layer 1: its norm is [\d.e+-]+ % of the residual's mean norm "
+    share += r"\([\d.e+-]+, over all tokens of the sample games\); "
     share += r"--intervention.scale [\d.e+-]+ makes it as long as the residual\n"
     assert re.search(share, capsys.readouterr().err)
     edit = "run edit --checkpoint reference --probe their-board --dataset sample:test --games 2 --per-game 1 --layers 1"

@@ -270,7 +270,7 @@ def test_an_edit_is_warned_of_what_has_not_played_beside_it(database, make, cont
         "fewer than 5 directions of shuffled labels have played, so their interval is too narrow: "
         "run vector --source shuffled --of VECTOR --seed N makes one more"
     )
-    filtered = "no random direction is in this selection: the table without filters has all that played"
+    filtered = "no random direction is in this selection; the table without filters has those that have played"
     assert warned(database, run=["negative"]) == ["the unedited model is not in this selection", filtered]
     room = "the unedited model scores above 0.8: an edit that strengthens it has little room to show"
     assert warned(database) == [room, few_random, few_shuffled]

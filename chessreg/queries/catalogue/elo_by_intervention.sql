@@ -240,7 +240,7 @@ SELECT cell, checkpoint, intervention, vector, color, engine, engine_version, op
                 WHEN w = n THEN 'every game was won, so Elo has only a bound' END,
            CASE WHEN is_control THEN NULL
                 WHEN $filtered AND coalesce(random_draws, 0) = 0
-                THEN 'no random direction is in this selection: the table without filters has all that played'
+                THEN 'no random direction is in this selection; the table without filters has those that have played'
                 WHEN $filtered AND shuffled_draws = 0 AND has_labels
                 THEN 'no direction of shuffled labels is in this selection'
                 WHEN random_draws IS NULL THEN 'no control direction has played: --intervention.control random plays one'
