@@ -84,6 +84,20 @@ def test_draws_of_a_control_are_resampled_beside_openings():
     assert single.high - single.low < 0.05
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("games", "least", "most"), [(8, 0.88, 0.93), (20, 0.93, 0.965)])
+def test_intervals_of_differences_are_as_calibrated_as_the_guide_states(games, least, most):
+    random, points, one = np.random.default_rng(0), np.array([0, 0.5, 1]), np.ones(games)
+    for ours, base in (((0.45, 0.1, 0.45), (0.45, 0.1, 0.45)), ((0.6, 0.1, 0.3), (0.3, 0.1, 0.6))):
+        difference, hits = points @ ours - points @ base, 0
+        for _ in range(2000):
+            match = {"points": random.choice(points, games, p=ours), "base": random.choice(points, games, p=base)}
+            some = clusters(**match, games=one, base_games=one, weights=[1] * games)
+            found = stats.estimate_rate_difference(some, "points", "games", "base", "base_games")
+            hits += found.low <= difference <= found.high
+        assert least <= hits / 2000 <= most
+
+
 def test_one_cluster_gives_a_mean_no_interval():
     for number in (1, 2):
         some = clusters(ours=[3.0], n=[4], base=[1.0], base_n=[4], weights=[number])
