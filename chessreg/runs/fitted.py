@@ -69,7 +69,7 @@ class FittedProbe:
     trusted. `weight` then holds the directions that edits add, and only the kind computes logits, from `tensors`.
     """
 
-    weight: np.ndarray  # float32 [d_model, squares, classes]; squares 64 or 1; classes 1 for regression
+    weight: np.ndarray  # float32 [d_model, squares, classes]; squares 64 (a1, b1, …, h8) or 1; classes 1 for regression
     hook_point: str
     layer: int
     label: str
