@@ -67,9 +67,7 @@ class CacheSpec(GameSelection):
 
 
 class CacheOptions(GameBatches):
-    group_games: int = Field(
-        2048, ge=1, description="games in one stored group; an interruption loses at most one group"
-    )
+    group_games: int = Field(256, ge=1, description="games per stored group; an interruption loses at most one group")
 
 
 class HookPointSettings(Protocol):
