@@ -66,7 +66,7 @@ SELECT g.*, c.checkpoint, coalesce(i.intervention, 'none') AS intervention,
                                    g."limit", g.cap) AS protocol,
        dense_rank() OVER (ORDER BY c.place, g.color, g.games_of, e.name, e.version, g.engine_id,
                                    g."limit", g.cap, g.intervention_id IS NOT NULL, i.intervention,
-                                   g.intervention_id) AS arm
+                                   i.vector_seed, g.intervention_id) AS arm
 FROM (
     SELECT j.* EXCLUDE (play_id, dataset), p.unit, p.attempt_id, p.color, p.game,
            coalesce(a.opponent || ', ' || a.opening || ', ' || a.policy, j.dataset) AS games_of,

@@ -38,7 +38,7 @@
 
 -- statement: cells
 SELECT r.run_id, r.run, r.done, r.planned, r.created_at, coalesce(v.run, 'unknown') AS vector, v.run_id AS vector_id,
-       f.run AS stands_for, coalesce(d.dataset, k.dataset) AS games_of, g.strata, c.checkpoint_id,
+       f.run AS stands_for, w.seed, coalesce(d.dataset, k.dataset) AS games_of, g.strata, c.checkpoint_id,
        c.checkpoint, c.place AS checkpoint_place
 FROM scoped AS r
 JOIN vector_apply_run AS q ON q.run_id = r.run_id
@@ -52,7 +52,8 @@ LEFT JOIN run_checkpoint AS i ON i.run_id = r.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = i.checkpoint_id
 
 -- statement: base
-SELECT dense_rank() OVER (ORDER BY c.checkpoint_place, c.games_of, c.vector, c.created_at, s.run_id, s.layer, s.unit) AS cell,
+SELECT dense_rank() OVER (ORDER BY c.checkpoint_place, c.games_of, coalesce(c.stands_for, c.vector), c.stands_for IS NOT NULL,
+                                   c.seed, c.vector, c.created_at, s.run_id, s.layer, s.unit) AS cell,
        s.run_id, s.unit, s.attempt_id, s.item, s.layer, s.n, s.correct, s.game_class, s.projection, c.* EXCLUDE (run_id),
        (SELECT any_value(v.source) FROM vector AS v WHERE v.run_id = c.vector_id) AS source,
        avg(s.game_class) OVER (PARTITION BY s.run_id, s.unit) > 0.5 AS mostly_strong

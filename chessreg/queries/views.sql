@@ -92,15 +92,15 @@ QUALIFY row_number() OVER (PARTITION BY reference ORDER BY created_at, dataset) 
 -- view: interventions
 -- Every intervention, with a one-line description for tables: probe:piece L3-6 x1.5 (last token). `blank`: coefficient
 -- of the empty square's direction, if used. `vector`: the run whose vectors are added; `vector_name`: its name, and the
--- seed of random directions. `stands_for`: the run whose
--- vectors a control replaces. `side`: the class of a probe's vectors if they are of a single class. `protocol`: the
--- settings of edits at sites in which Davis's paper, published code and corrected version differ.
+-- seed of random directions, which is also in `vector_seed`. `stands_for`: the run whose vectors a control replaces.
+-- `side`: the class of a probe's vectors if they are of a single class. `protocol`: the settings of edits at sites in
+-- which Davis's paper, published code and corrected version differ.
 SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule, i.token_mask, i.layers, i.input_references,
        json_extract_string(i.input_references, '$[0]') AS vector,
-       coalesce(n.name, right(replace(o.id::VARCHAR, '-', ''), 6))
-       || coalesce(' (seed ' || CASE WHEN i.source = 'random' THEN json_extract_string(i.detail, '$.control_seed')
-                                     WHEN regexp_matches(i.source, '^(random|shuffled):')
-                                     THEN json_extract_string(v.spec, '$.seed') END || ')', '') AS vector_name,
+       whole(CASE WHEN i.source = 'random' THEN json_extract_string(i.detail, '$.control_seed')
+                  WHEN regexp_matches(i.source, '^(random|shuffled):') THEN json_extract_string(v.spec, '$.seed') END)
+           AS vector_seed,
+       coalesce(n.name, right(replace(o.id::VARCHAR, '-', ''), 6)) || coalesce(' (seed ' || vector_seed || ')', '') AS vector_name,
        CASE WHEN i.source = 'random' THEN json_extract_string(i.input_references, '$[0]')
             WHEN regexp_matches(i.source, '^(random|shuffled):') THEN json_extract_string(v.spec, '$.of') END AS stands_for,
        nullif(json_extract_string(i.detail, '$.layers_label'), '') AS layers_label,
@@ -285,8 +285,8 @@ GROUP BY d.run_id, d.number
 SELECT m.run_id, m.number AS match, m.checkpoint_id, coalesce(c.checkpoint, m.player) AS checkpoint,
        CASE WHEN m.checkpoint_id IS NULL THEN m.player ELSE c.own_name END AS own_name, c.place AS checkpoint_place,
        m.player, m.intervention_id, coalesce(i.intervention, 'none') AS intervention, i.source, i.layers, i.scale, i.token_mask,
-       i.vector, i.vector_name, i.stands_for, m.color, m.engine_id, e.name AS engine, e.version AS engine_version, m.opponent, m.level, m."limit", m.opening,
-       m.opening_seed,
+       i.vector, i.vector_name, i.vector_seed, i.stands_for, m.color, m.engine_id, e.name AS engine,
+       e.version AS engine_version, m.opponent, m.level, m."limit", m.opening, m.opening_seed,
        CASE WHEN starts_with(u.kind, 'imported-') THEN m.run_id::VARCHAR
             ELSE concat_ws(' ', m.opening, m.opening_seed, CASE WHEN m.opening = 'standard' THEN m.opponent END,
                            CASE WHEN m.opening = 'standard' THEN m.color END) END AS opening_stream,

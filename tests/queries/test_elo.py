@@ -85,6 +85,22 @@ def test_the_table_names_the_vector_of_an_edit_and_the_seed_of_a_random_one(data
     assert games["run"].to_pylist() == ["control", "steered"]
 
 
+def test_rows_of_random_directions_are_in_the_order_of_their_seeds(database, make):
+    checkpoint = make.checkpoint("m")
+    skill = make.vector(checkpoint, "contrastive:skill")
+    make.play(checkpoint, [DRAWN, LOST], name="plain")
+    for seed in (10, 2, 7, 1, 33, 4):
+        drawn = make.vector(checkpoint, "random:contrastive:skill", of=skill, seed=seed)
+        edit = make.intervention(checkpoint, drawn.source, vector=drawn)
+        make.play(checkpoint, [DRAWN, LOST], name=f"random-{seed}", intervention=edit)
+    expected = ["plain", *(f"random-{seed}" for seed in (1, 2, 4, 7, 10, 33))]
+    for title in ("elo by intervention", "wins by level", "games by termination", "unique games"):
+        assert list(dict.fromkeys(row["runs"] for row in run_query(database, title).rows)) == expected, title
+    expected_seeds = [{"vector_seed": seed} for seed in (1, 2, 4, 7, 10, 33)]
+    asked = "SELECT DISTINCT vector_seed FROM arms WHERE vector_seed IS NOT NULL ORDER BY vector_seed"
+    assert run_sql(database, asked).rows == expected_seeds
+
+
 def test_engines_that_evaluated_games_of_one_row_or_of_a_comparison_are_noted(database, make):
     checkpoint = make.checkpoint("a")
     edit = make.intervention(checkpoint)
@@ -106,6 +122,12 @@ def test_engines_that_evaluated_games_of_one_row_or_of_a_comparison_are_noted(da
     assert f"{text}: {both}" in ask(database)[0]["warning"]
     assert f"{text}: {both}" in run_query(database, "wins by level").rows[0]["warning"]
     assert f"{text}: {both}" in run_query(database, "causes of no skill effect").rows[0]["warning"]
+    ends = {
+        (row["opponent"], row["intervention"], row["termination"]): (row["evaluator"], row["warning"])
+        for row in run_query(database, "games by termination").rows
+        if row["termination"] == "move_limit" or row["warning"] is not None
+    }
+    assert [*ends.values()] == [(both, f"{text}: {both}"), ("Stockfish 17.1", None)]
 
 
 def test_that_no_game_was_drawn_or_no_draw_evaluated_is_told_where_draws_are_asked_for(database, make):

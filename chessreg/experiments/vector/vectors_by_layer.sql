@@ -30,11 +30,11 @@
 --   run_id [hidden]: id of the run
 
 -- statement: base
-SELECT dense_rank() OVER (ORDER BY c.place, v.source, r.created_at, v.run_id, v.layer, v.unit) AS cell, v.run_id, v.unit,
-       v.layer, v.hook_point, v.source, v.positions, v.norm, v.checkpoint_id, c.checkpoint, r.run, r.done, r.planned,
-       u.attempt_id
+SELECT dense_rank() OVER (ORDER BY c.place, v.source, w.seed, r.created_at, v.run_id, v.layer, v.unit) AS cell, v.run_id,
+       v.unit, v.layer, v.hook_point, v.source, v.positions, v.norm, v.checkpoint_id, c.checkpoint, r.run, r.done, r.planned, u.attempt_id
 FROM vector AS v
 JOIN scoped AS r ON r.run_id = v.run_id
+LEFT JOIN vector_run AS w ON w.run_id = v.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = v.checkpoint_id
 LEFT JOIN unit_range AS u ON u.run_id = v.run_id AND v.unit >= u.start AND v.unit < u.stop
 

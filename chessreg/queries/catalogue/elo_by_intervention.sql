@@ -94,7 +94,7 @@ SELECT *,
        dense_rank() OVER (ORDER BY own_name, checkpoint_place, color, engine, engine_version, engine_id,
                                    level, opponent,
                                    "limit", opening, policy, move_limit, rules,
-                                   intervention_id IS NOT NULL, intervention, intervention_id) AS cell,
+                                   intervention_id IS NOT NULL, intervention, vector_seed, intervention_id) AS cell,
        dense_rank() OVER (ORDER BY own_name, checkpoint_place, color, engine, engine_version, engine_id,
                                    level, opponent,
                                    "limit", opening, policy, move_limit, rules) AS protocol

@@ -18,16 +18,19 @@
 --   policy: how the model's move is chosen
 --   move_limit [moves]: after so many moves of the model the game is stopped and adjudicated
 --   rules: what else is not as `run play` has it by default: temperatures, a full context, adjudication
+--   evaluator: the engine that evaluated positions, for adjudication, draws or assisted moves; several: the row mixes
+--       them; empty: none, or not recorded
 --   termination: why the games stopped
 --   n [games]: games that stopped so
 --   share [%]: of the games of this arm, with its interval; openings are resampled, or games from the standard position
 --   games [games]: games of this arm
 --   planned [games]: games that the runs were to play
---   w [games]: of those that stopped so, won (scoring as asked)
+--   w [games]: of those that stopped so, won (scoring as asked); unfinished games by the engine's evaluation
 --   d [games]: drawn
 --   l [games]: lost
 --   plies [plies]: mean length
 --   runs: the runs that played
+--   warning [hidden]: that several engines evaluated positions
 --   checkpoint_id [hidden]: its id
 --   intervention_id [hidden]: its id
 -- statistics:
@@ -38,7 +41,7 @@ SELECT *,
        dense_rank() OVER (ORDER BY own_name, checkpoint_place, color, engine, engine_version, engine_id,
                                    level, opponent,
                                    "limit", opening, policy, move_limit, rules,
-                                   intervention_id IS NOT NULL, intervention, intervention_id) AS arm
+                                   intervention_id IS NOT NULL, intervention, vector_seed, intervention_id) AS arm
 FROM arms
 JOIN (SELECT run_id, run FROM scoped) USING (run_id)
 
@@ -57,18 +60,23 @@ JOIN (SELECT termination, row_number() OVER (ORDER BY termination) AS place
 WITH ended AS (
     SELECT arm, cell, any_value(termination) AS termination, count(*) AS n,
            count(*) FILTER (score = 1) AS w, count(*) FILTER (score = 0.5) AS d, count(*) FILTER (score = 0) AS l,
+           count(*) FILTER (result = '*' AND adjudication_cp IS NOT NULL) AS adjudicated,
            sum(plies)::DOUBLE / count(*) AS plies
     FROM base
     GROUP BY arm, cell
 ),
 described AS (
     SELECT arm, checkpoint, checkpoint_id, intervention, intervention_id, color, opponent, engine_version, opening,
-           policy, move_limit, rules, whole(sum(planned)) AS planned, string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
+           policy, move_limit, rules, assist, whole(sum(planned)) AS planned,
+           all_evaluators(list(evaluators)) AS evaluators, string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
     FROM cells
     GROUP BY ALL
 )
-SELECT cell, checkpoint, intervention, color, opponent, engine_version, opening, policy, move_limit, rules, termination, n,
-       sum(n) OVER (PARTITION BY arm)::BIGINT AS games, planned, w, d, l, plies, runs, checkpoint_id, intervention_id
+SELECT cell, checkpoint, intervention, color, opponent, engine_version, opening, policy, move_limit, rules,
+       nullif(array_to_string(evaluators, ', '), '') AS evaluator, termination, n,
+       sum(n) OVER (PARTITION BY arm)::BIGINT AS games, planned, w, d, l, plies, runs,
+       CASE WHEN adjudicated > 0 OR assist <> 'none' THEN evaluators_text(evaluators, 'these games') END AS warning,
+       checkpoint_id, intervention_id
 FROM ended JOIN described USING (arm)
 ORDER BY cell
 

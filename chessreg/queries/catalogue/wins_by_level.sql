@@ -57,7 +57,7 @@
 
 -- statement: cells
 -- One row per arm. The two colors of a ladder share a cell, separate from matches with a single color.
-SELECT *, dense_rank() OVER (ORDER BY own_name, checkpoint_place, intervention_id IS NOT NULL, intervention, intervention_id,
+SELECT *, dense_rank() OVER (ORDER BY own_name, checkpoint_place, intervention_id IS NOT NULL, intervention, vector_seed, intervention_id,
                                       origin DESC, assist <> 'none', assist, colors, engine_version, engine_id,
                                       level IS NOT NULL, level, opponent DESC, opening, policy, move_limit, rules) AS cell
 FROM (
