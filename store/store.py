@@ -9,6 +9,7 @@
     datasets/                      games as Parquet, one folder for each dataset
     runs/<run id>/                 scratch files, checkpoints and logs of long units
     corpora/<key>/                 training data as token ids, which can be made again (corpora.py)
+    rehearsals/<tag>-<digest>/     registries and stores of unfinished rehearsals of papers
     tmp/                           staging: files that are not visible yet
 
 Files are written in `tmp/`, synced, and renamed into place, so after a crash each is complete or absent.
@@ -44,6 +45,7 @@ class Store(ArtifactStore):
         self.datasets = self.root / "datasets"
         self.runs = self.root / "runs"
         self.corpora = self.root / "corpora"
+        self.rehearsals = self.root / "rehearsals"  # made by the first rehearsal
         self.tmp = self.root / "tmp"
         self.lent = {}
         weakref.finalize(self, discard_lent, self.lent)

@@ -138,8 +138,13 @@ def make_paper_command(
         option(
             ["--rehearse"],
             is_flag=True,
-            help="With --size paper: run every step at full shape on a few items in a temporary registry, and print "
-            "its memory, time and errors. Left out: do the steps.",
+            help="With --size paper: run every step at full shape on a few items in a separate registry, and print "
+            "its memory, time and errors. The same command continues an interrupted rehearsal. Left out: do the steps.",
+        ),
+        option(
+            ["--fresh"],
+            is_flag=True,
+            help="With --rehearse: repeat all steps. Left out: only the steps that have not passed yet.",
         ),
         option(["--dry-run"], is_flag=True, help="Print the plan (runs, units, rows, bytes, CPU time); run nothing."),
         option(
@@ -209,6 +214,7 @@ class PaperAction:
 
     dry_run: bool
     rehearse: bool
+    fresh: bool
     save: Path | None
     load: Path | None
     report: bool
@@ -225,6 +231,8 @@ class PaperAction:
         if self.rehearse and (self.dry_run or self.report or self.on is not None or self.save or self.load):
             hint = "leave out --dry-run, --report, --on, --save and --load"
             raise BadInputError("--rehearse excludes other actions", hint)
+        if self.fresh and not self.rehearse:
+            raise BadInputError("--fresh has no effect without --rehearse", "leave out --fresh, or add --rehearse")
         if (self.dry_run, self.save is not None, self.report).count(True) > 1:
             raise BadInputError("--dry-run, --save and --report exclude each other", "give one of them")
 
@@ -272,7 +280,7 @@ def run_paper(
     elif action.dry_run:
         print_paper_plan(work, action.json)
     elif action.rehearse:
-        print_rehearsal(work, action.json)
+        print_rehearsal(work, action.fresh, action.json)
     else:
         if action.on is not None and not action.report:
             launch_steps(work, action.on, action.json)
@@ -362,7 +370,7 @@ def launch_steps(work: Work, on: str, quiet: bool) -> None:
         sys.exit(130)
 
 
-def print_rehearsal(work: Work, as_json: bool) -> None:
+def print_rehearsal(work: Work, fresh: bool, as_json: bool) -> None:
     """Rehearse the steps and print each. Exits with status 1 if one of them failed."""
     from dataclasses import asdict
 
@@ -379,9 +387,9 @@ def print_rehearsal(work: Work, as_json: bool) -> None:
             click.echo(f"[{number}/{total}] {step.name} ({step.kind}): {step.state}{why}", err=True)
 
     try:
-        steps = rehearse_paper(work, print_step)
+        steps = rehearse_paper(work, print_step, fresh=fresh)
     except KeyboardInterrupt:
-        click.echo("interrupted: nothing is kept", err=True)
+        click.echo("interrupted: passed steps are kept; the same command continues", err=True)
         sys.exit(130)
     failed_steps = [step for step in steps if step.state == FAILED]
     expected_seconds = sum(step.expected_seconds or 0.0 for step in steps)
@@ -408,6 +416,8 @@ def print_rehearsal(work: Work, as_json: bool) -> None:
         )
         for step in failed_steps:
             click.echo(f"failed: {step.name}: {step.why}", err=True)
+        if failed_steps:
+            click.echo("passed steps are kept: the same command repeats only the others", err=True)
     if failed_steps:
         sys.exit(1)
 

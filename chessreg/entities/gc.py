@@ -34,6 +34,7 @@ LOGS_FOLDER = "jobs"  # subfolder of a run's folder; job logs are kept
 SECONDS_PER_DAY = 86_400.0
 BIN_TIME_FORMAT = "%Y%m%dT%H%M%SZ"  # UTC time in the names of the bin's folders
 FRAGMENT_DAYS = 30  # a registry restored from a younger backup can be completed from the fragments
+REHEARSAL_DAYS = 1
 MIN_AGE_S = 3600.0  # younger bytes may be about to be registered
 
 
@@ -51,8 +52,9 @@ def find_unused(database: Database, store: Store, *, now: float | None = None) -
     """Return the unused bytes of a store.
 
     These are artifacts and arrays that no fragment and no registered entity needs, or only archived entities need,
-    scratch of complete runs, fragments of complete runs that were ingested FRAGMENT_DAYS ago, and training data that no
-    unfinished run reads. Bytes written within the last hour are skipped, because they may be about to be registered.
+    scratch of complete runs, fragments of complete runs that were ingested FRAGMENT_DAYS ago, training data that no
+    unfinished run reads, and rehearsals that were not continued for REHEARSAL_DAYS. Bytes written within the last hour
+    are skipped, because they may be about to be registered.
     Files in `tmp/` of ended processes come last, at any age. `now` is a Unix time in seconds.
     """
     now = time.time() if now is None else now
@@ -109,6 +111,10 @@ def find_unused(database: Database, store: Store, *, now: float | None = None) -
             why = "no unfinished run reads it, and it can be made again"
             path = str(folder.relative_to(store.root))
             unused_bytes.append(UnusedBytes(path, f"training data {folder.name[:12]}", why, measure_size_bytes(folder)))
+    for folder in sorted(store.rehearsals.glob("*")):
+        if is_old(folder, now - REHEARSAL_DAYS * SECONDS_PER_DAY):
+            path, why = str(folder.relative_to(store.root)), f"it was not continued for {REHEARSAL_DAYS} day"
+            unused_bytes.append(UnusedBytes(path, f"rehearsal {folder.name}", why, measure_size_bytes(folder)))
     return unused_bytes + list_stale_staging(store)
 
 
@@ -286,7 +292,7 @@ def format_bin_time(path: Path, store: Store) -> str:
 def list_bin_folders(store: Store) -> list[Path]:
     """Return the paths inside the bin of everything that was moved there, sorted."""
     folders = [folder for folder in (store.root / BIN_FOLDER).glob("*") if parse_bin_time(folder.name) is not None]
-    patterns = ("artifacts/??/*", "arrays/*", "runs/*/*", "corpora/*", "fragments/ingested/*")
+    patterns = ("artifacts/??/*", "arrays/*", "runs/*/*", "corpora/*", "fragments/ingested/*", "rehearsals/*")
     return sorted(path for folder in folders for pattern in patterns for path in folder.glob(pattern))
 
 

@@ -71,6 +71,12 @@ class CompleteSteps:
     references: dict[str, str]
     answers: dict[tuple[Any, ...], QueryResult]  # of earlier queries: complete runs do not change
 
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether few items are enough. A rehearsed model may play no legal move, so its runs may have no rows to
+        choose settings by."""
+        return self.request.size == "rehearsal"
+
     def run_id(self, name: str) -> str:
         """Return the id (hex) of the run of a complete step."""
         return str(make_uuid(self.references[name].removeprefix("run:")).hex)

@@ -1,21 +1,28 @@
-"""Rehearse a paper: do every step of the size `paper` on few items, in a temporary registry that is then deleted.
+"""Rehearse a paper: do every step of the size `paper` on few items, in a separate registry inside the store.
 
 Models, batches of one forward pass, and autoencoders have their full shape, so that an error of shape, path, package,
 engine or memory is found in minutes. A model that does not fit in memory is passed through on the meta device, and the
 steps after it use one with fewer layers.
+
+The registry and the measurements of passed steps are in `rehearsals/<tag>-<digest>/` of the store. An interrupted
+rehearsal continues there. The folder is deleted when every step of the paper has passed.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import psutil
+from sqlalchemy import select
 
 from chessreg.cgroups import measure_cgroup_memory
 from chessreg.entities.display import format_size
@@ -34,12 +41,16 @@ from chessreg.papers.work import (
     scale_step_plan,
     sum_step_plans,
 )
+from chessreg.registry import tables
+from chessreg.registry.identity import hash_canonical_json
+from chessreg.registry.machine import describe_this_machine
+from chessreg.registry.provenance import hash_source_files
 from chessreg.runs import transfer
 from chessreg.runs.cost import estimate_cpu_seconds, measure_multiplication_rate
-from chessreg.runs.resolve import resolve_spec
+from chessreg.runs.resolve import find_missing_units, resolve_spec
 from chessreg.scheduling.expected_time import START_S
 from chessreg.session import Session, open_session
-from store.files import make_staging_path
+from store.files import WriterLock, convert_os_errors, discard_path, make_folder, read_json, replace_file
 
 if TYPE_CHECKING:
     from chessreg.models.train_config import TrainConfig
@@ -72,19 +83,62 @@ class RehearsedStep:
     why: str = ""
 
 
-def rehearse_paper(work: Work, on_step: Callable[[RehearsedStep], None] = lambda step: None) -> list[RehearsedStep]:
+class PassedSteps:
+    """The passed steps of a rehearsal, with their measurements, in a file of its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the steps that an earlier process wrote to `folder`, if any."""
+        self._path = folder / "passed.json"
+        self._rows: dict[str, dict[str, Any]] = {}
+        with suppress(FileNotFoundError, ValueError):  # missing or damaged: the steps are rehearsed again
+            self._rows = read_json(self._path)
+
+    def find(self, name: str, reference: str) -> RehearsedStep | None:
+        """Return the measurements of a step, or None if it has not passed with the result `reference`."""
+        row = self._rows.get(name)
+        return RehearsedStep(**row["step"]) if row is not None and row["reference"] == reference else None
+
+    def add(self, step: RehearsedStep, reference: str) -> None:
+        """Record a passed step, whose result is `reference`."""
+        self._rows[step.name] = {"reference": reference, "step": asdict(step)}
+        with replace_file(self._path, self._path.with_suffix(".partial")) as file:
+            file.write(json.dumps(self._rows).encode())
+
+
+def rehearse_paper(
+    work: Work, on_step: Callable[[RehearsedStep], None] = lambda step: None, *, fresh: bool = False
+) -> list[RehearsedStep]:
     """Do the steps of `work`, which has the size `paper`, on few items, then write the tables. Return every step.
 
-    Nothing is written to the registry, and only temporary files to the store.
+    Steps that passed in an earlier rehearsal with the same code, inputs, options and hardware are not repeated, unless
+    `fresh`. Nothing is written to the registry. Raises StoreError if another process is rehearsing the same paper, or
+    if the store is not writable.
     """
+    store, folder = work.session.store, get_rehearsal_folder(work)
+    store.require_writable()
+    lock = WriterLock(store.tmp, f"rehearsal-{folder.name}", "the rehearsal of this paper")
+    try:
+        if fresh:
+            discard_path(folder)
+        rehearsed_steps = rehearse_in_folder(work, folder, on_step)
+        if len(work.steps) == len(work.all_steps) and not any(step.state == FAILED for step in rehearsed_steps):
+            discard_path(folder)
+    finally:
+        lock.release()
+    return rehearsed_steps
+
+
+def rehearse_in_folder(work: Work, folder: Path, on_step: Callable[[RehearsedStep], None]) -> list[RehearsedStep]:
+    """Do the steps of `rehearse_paper` that have not passed in `folder` yet. Return every step."""
     paper_steps = {step.name: step for step in work.steps}
     rehearsed_steps = [check_disk(work)]
     on_step(rehearsed_steps[0])
-    with open_rehearsal(work.session, list_inputs(work.request)) as session:
+    with open_rehearsal(work.session, list_inputs(work.request), folder) as session:
         rehearsal = Work(session, work.paper, replace(work.request, size="rehearsal"), work.run_options)
         rehearsal.steps = [step for step in rehearsal.all_steps if step.name in paper_steps]
+        passed_steps = PassedSteps(folder)
         for step in rehearsal.steps:
-            rehearsed_steps.append(rehearse_step(rehearsal, step, paper_steps[step.name]))
+            rehearsed_steps.append(rehearse_step(rehearsal, step, paper_steps[step.name], passed_steps))
             on_step(rehearsed_steps[-1])
         rehearsed_steps.append(measure(TABLES, "report", lambda: write_temporary_report(rehearsal)))
         on_step(rehearsed_steps[-1])
@@ -92,7 +146,7 @@ def rehearse_paper(work: Work, on_step: Callable[[RehearsedStep], None] = lambda
 
 
 def write_temporary_report(rehearsal: Work) -> None:
-    """Write the paper's tables and figures into the temporary store, as far as their steps are complete."""
+    """Write the paper's tables and figures into the rehearsal's store, as far as their steps are complete."""
     write_report(rehearsal, rehearsal.session.store.root / "tables")
 
 
@@ -103,23 +157,44 @@ def list_inputs(request: Request) -> list[str]:
     return list(dict.fromkeys(name for name in names if name))
 
 
-@contextmanager
-def open_rehearsal(session: Session, inputs: list[str]) -> Iterator[Session]:
-    """Open a temporary registry and store with these inputs, next to the user's store; delete both after the block.
+def get_rehearsal_folder(work: Work) -> Path:
+    """Return the folder of the rehearsal with this code, these inputs and options, and this machine's hardware."""
+    inputs, machine = work.session.inputs, describe_this_machine()
+    references = [inputs.reference("checkpoint", name) for name in work.request.other_models]
+    if work.request.sae is not None:
+        references.append(inputs.reference("run:sae", work.request.sae))
+    hardware = [machine["cpu"], machine["cores"], machine["gpus"], machine["memory_bytes"] >> 30]
+    digest = hash_canonical_json(
+        [asdict(work.request), references, dict(work.run_options), hardware, hash_source_files()]
+    )
+    return work.session.store.rehearsals / f"{work.tag}-{digest[:8]}"
 
-    The bytes of inputs are links. `chessreg gc` removes what a killed rehearsal leaves.
+
+@contextmanager
+def open_rehearsal(session: Session, inputs: list[str], folder: Path) -> Iterator[Session]:
+    """Open the registry and store in `folder`. If it does not exist, it is created with these inputs.
+
+    The bytes of inputs are links.
     """
-    folder = make_staging_path(session.store.tmp, "rehearsal")
-    folder.mkdir()
-    try:
-        export_rows(session.database, folder / "registry.db", inputs)
-        with open_session(folder / "registry.db", folder / "store") as temporary:
+    with convert_os_errors("make the folder of the rehearsal", folder):
+        make_folder(folder.parent)
+        if not folder.exists():
+            create_rehearsal(session, inputs, folder)
+    with open_session(folder / "registry.db", folder / "store") as separate:
+        yield separate
+
+
+def create_rehearsal(session: Session, inputs: list[str], folder: Path) -> None:
+    """Create `folder` with a registry and a store that contain these inputs."""
+    with session.store.open_scratch("rehearsal") as staging:
+        made = staging / folder.name
+        made.mkdir()
+        export_rows(session.database, made / "registry.db", inputs)
+        with open_session(made / "registry.db", made / "store") as separate:
             for item in transfer.find_items(session.database, inputs, inputs=True):
                 if item.is_in(session.store):
-                    link_item(item, session, temporary)
-            yield temporary
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+                    link_item(item, session, separate)
+        made.rename(folder)
 
 
 def link_item(item: transfer.TransferItem, source: Session, target: Session) -> None:
@@ -136,43 +211,70 @@ def link_item(item: transfer.TransferItem, source: Session, target: Session) -> 
 # -- one step ----------------------------------------------------------------------------------------------------------
 
 
-def rehearse_step(rehearsal: Work, step: Step, paper_step: Step) -> RehearsedStep:
-    """Do one step on few items. `paper_step` is the same step with the paper's amounts."""
+def rehearse_step(rehearsal: Work, step: Step, paper_step: Step, passed_steps: PassedSteps) -> RehearsedStep:
+    """Do one step on few items, unless it is in `passed_steps`. `paper_step` is the same step with the paper's
+    amounts."""
     if missing_steps := sorted(step.needs - rehearsal.references.keys()):
         return RehearsedStep(step.name, step.kind, LEFT_OUT, why=f"needs {', '.join(missing_steps)}")
     remarks: list[str] = []
     costs: list[float | None] = []
+    passed_before: RehearsedStep | None = None
+    resumed_remark = ""
 
     def run_once() -> None:
+        nonlocal passed_before, resumed_remark
         if step.kind in PREPARATIONS:
             reference = PREPARATIONS[step.kind].find(rehearsal.session, rehearsal.settings(step))
             if reference is None:
                 rehearsal.run_step(step, lambda fraction, text: None)
             else:
+                passed_before = passed_steps.find(step.name, reference)
                 rehearsal.references[step.name] = reference
             return
         kind, spec = rehearsal.spec(step)
         spec = shrink_large_model(kind, spec, rehearsal, remarks)
         resolved_spec = resolve_spec(kind, spec, rehearsal.session.inputs)
-        estimate = kind.estimate(resolved_spec.spec, rehearsal.session.inputs)
-        costs.append(estimate_cpu_seconds(kind.name, estimate, step.share))
-        report = rehearsal.session.run(spec, kind.options(**rehearsal.run_options), kind=kind)
-        if report.interrupted:
-            raise KeyboardInterrupt
-        rehearsal.references[step.name] = rehearsal.get_reference(report.run_id)
+        missing_units = len(find_missing_units(rehearsal.session.inputs, resolved_spec))
+        passed_before = passed_steps.find(step.name, f"run:{resolved_spec.spec_hash}") if not missing_units else None
+        if passed_before is None:
+            if not missing_units:
+                resumed_remark = "an interrupted rehearsal did it, without a measurement"
+            elif missing_units < resolved_spec.units:
+                resumed_remark = f"measured on the last {missing_units} of {resolved_spec.units} units"
+            estimate = kind.estimate(resolved_spec.spec, rehearsal.session.inputs)
+            seconds = estimate_cpu_seconds(kind.name, estimate, step.share)
+            costs.append(seconds and seconds * missing_units / resolved_spec.units)
+            report = rehearsal.session.run(spec, kind.options(**rehearsal.run_options), kind=kind)
+            if report.interrupted:
+                raise KeyboardInterrupt
+            if is_all_skipped(rehearsal.session, resolved_spec.run_id):
+                remarks.append(
+                    "every state was skipped (no legal move of the model): memory and time are not those of edits"
+                )
+        rehearsal.references[step.name] = f"run:{resolved_spec.spec_hash}"
         rehearsal.tag_run(step)
 
     rehearsed_step = measure(step.name, step.kind, run_once)
+    if passed_before is not None:
+        return passed_before
     if rehearsed_step.state == FAILED and step.optional:
         return replace(rehearsed_step, state=REFUSED)
     if rehearsed_step.state == PASSED:
         paper_seconds = estimate_step_seconds(paper_step, measure_multiplication_rate())
-        rehearsed_step = replace(rehearsed_step, why="; ".join(remarks))
+        rehearsed_step = replace(rehearsed_step, why="; ".join(filter(None, [*remarks, resumed_remark])))
         if costs and costs[0] and paper_seconds and not remarks:
             rehearsed_step = replace(
                 rehearsed_step, expected_seconds=extrapolate_seconds(rehearsed_step.seconds, costs[0], paper_seconds)
             )
+        passed_steps.add(rehearsed_step, rehearsal.references[step.name])
     return rehearsed_step
+
+
+def is_all_skipped(session: Session, run_id: UUID) -> bool:
+    """Return whether a run of edits skipped every state, as with random weights, which write no legal move."""
+    conditions = select(tables.Trial.condition).where(tables.Trial.run_id == run_id).distinct()
+    with session.database.read() as sql:
+        return set(sql.scalars(conditions)) == {"skipped"}
 
 
 def extrapolate_seconds(measured_seconds: float, counted_seconds: float, paper_seconds: float) -> float:

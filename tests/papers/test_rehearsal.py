@@ -1,12 +1,15 @@
-"""A rehearsal does every step of the paper on few items, finds planted faults, and leaves nothing behind."""
+"""A rehearsal does every step of the paper on few items, finds planted faults, resumes, and leaves nothing behind."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import shutil
+import time
 from collections import namedtuple
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,11 +18,19 @@ import pytest
 from sqlalchemy import func, select
 
 from chessreg.cli.root import run_command_line
+from chessreg.entities import gc
+from chessreg.entities.dataset import split_dataset
+from chessreg.errors import BadInputError
 from chessreg.papers import find_paper, rehearsal
+from chessreg.papers.davis.edits import get_chosen_edit
+from chessreg.papers.davis.matches import measure_edit_length
+from chessreg.papers.karvonen.edits import find_best_edit
 from chessreg.papers.plan import Paper, Request, Sheet, Step
-from chessreg.papers.rehearsal import PeakMemory, check_shape_on_meta, rehearse_paper
+from chessreg.papers.rehearsal import PassedSteps, PeakMemory, check_shape_on_meta, rehearse_paper
 from chessreg.papers.work import Work
 from chessreg.registry import tables
+from chessreg.registry.database import Database
+from store.errors import LockHeldError
 
 from .conftest import TOY
 from .test_davis import TRANSPOSED, make_davis
@@ -35,10 +46,16 @@ def pristine_world(solver_world):
     return solver_world
 
 
-def rehearse(session, steps, sheets=()):
+@pytest.fixture(autouse=True)
+def without_rehearsals(world_session):
+    shutil.rmtree(world_session.store.rehearsals, ignore_errors=True)
+
+
+def rehearse(session, steps, sheets=(), on_step=lambda step: None, options=None, only=(), **how):
     """Rehearse a paper of these steps; return its steps by name."""
-    paper = Paper("toy", "Toys", lambda request: steps, sheets)
-    return {step.name: step for step in rehearse_paper(Work(session, paper, REQUEST, {"device": "cpu"}))}
+    work = Work(session, Paper("toy", "Toys", lambda request: steps, sheets), REQUEST, options or {"device": "cpu"},
+                only=only)  # fmt: skip
+    return {step.name: step for step in rehearse_paper(work, on_step, **how)}
 
 
 def count_rows(session):
@@ -71,7 +88,191 @@ def test_steps_are_measured_and_leave_nothing_in_the_registry_and_the_store(worl
     assert done["cached"].expected_seconds > 10 * done["cached"].seconds
     assert all(step.seconds > 0 and step.peak_bytes > 1 << 20 for step in done.values())
     assert count_rows(world_session) == before
-    assert sorted(world_session.store.root.rglob("*")) == files
+    assert list_rehearsals(world_session) == []
+    assert [path for path in sorted(world_session.store.root.rglob("*")) if path.name != "rehearsals"] == files
+
+
+def list_rehearsals(session):
+    return list(session.store.rehearsals.glob("*"))
+
+
+def count_attempts(session):
+    """Return the number of attempts by kind in the only unfinished rehearsal."""
+    [folder] = list_rehearsals(session)
+    with Database.open(folder / "registry.db", create=False) as database, database.read() as sql:
+        attempts = select(tables.Run.kind, func.count()).join(tables.Attempt, tables.Attempt.run_id == tables.Run.id)
+        return dict(sql.execute(attempts.group_by(tables.Run.kind)).all())
+
+
+CACHED_STEPS = [
+    Step("a", TOY, {"positions": 2}, ""),
+    Step("parts", "split", {"dataset": "sample", "parts": "fit=0.5,test=0.5", "seed": 3}, ""),
+    Step("cached", "cache", {"checkpoint": "reference", "dataset": "sample", "games": 4}, "", ("a",)),
+    Step("probe", "probe", {"cache": "@cached", "epochs": 1}, ""),
+]  # fmt: skip
+
+
+def interrupt_at(name):
+    def interrupt(step):
+        if step.name == name:
+            raise KeyboardInterrupt
+
+    return interrupt
+
+
+def test_a_stopped_rehearsal_continues_with_its_measurements(world_session):
+    before = {}
+
+    def stop_after_cache(step):
+        before[step.name] = step
+        interrupt_at("cached")(step)
+
+    with pytest.raises(KeyboardInterrupt):
+        rehearse(world_session, CACHED_STEPS, on_step=stop_after_cache)
+    attempts = count_attempts(world_session)
+    assert attempts == {"toy": 1, "cache": 1}
+
+    def count_probes(step):
+        if step.name == "probe":
+            assert count_attempts(world_session) == attempts | {"probe": 1}
+
+    done = rehearse(world_session, CACHED_STEPS, on_step=count_probes)
+    assert {step.state for step in done.values()} == {"passed"}, done
+    names = ("a", "parts", "cached")
+    assert [done[name] for name in names] == [before[name] for name in names]
+    assert list_rehearsals(world_session) == []
+
+
+def test_a_changed_step_and_the_steps_that_need_it_are_rehearsed_again(world_session):
+    with pytest.raises(KeyboardInterrupt):
+        rehearse(world_session, CACHED_STEPS, on_step=interrupt_at("probe"))
+    changed = [
+        replace(step, settings={**step.settings, "games": 5}) if step.name == "cached" else step
+        for step in CACHED_STEPS
+    ]
+
+    def count_at_tables(step):
+        if step.name == "tables":
+            assert count_attempts(world_session) == {"toy": 1, "cache": 2, "probe": 2}
+
+    assert rehearse(world_session, changed, on_step=count_at_tables)["probe"].state == "passed"
+
+
+def test_failed_steps_are_repeated_and_passed_steps_are_kept(world_session, tmp_path):
+    file = tmp_path / "games.pgn"
+    steps = [Step("a", TOY, {"positions": 2}, ""), Step("path", "imported-games", {"file": str(file)}, "")]
+    first = rehearse(world_session, steps)
+    assert (first["a"].state, first["path"].state) == ("passed", "failed")
+    second = rehearse(world_session, steps, only=("a",))
+    assert second["a"] == first["a"]
+    assert len(list_rehearsals(world_session)) == 1, "only some of the steps were asked for"
+    file.write_text('[White "x"]\n[Black "y"]\n[Result "1-0"]\n\n1. e4 e5 1-0\n')
+    third = rehearse(world_session, steps)
+    assert third["a"] == first["a"]
+    assert third["path"].state == "passed", third["path"].why
+    assert list_rehearsals(world_session) == []
+
+
+def test_a_step_killed_before_its_record_says_what_was_measured(world_session, monkeypatch):
+    """The units of a killed attempt are kept, so only the others are measured."""
+
+    def stop(self, step, reference):
+        raise KeyboardInterrupt
+
+    def rehearse_and_stop():
+        with monkeypatch.context() as patch:
+            patch.setattr(PassedSteps, "add", stop)
+            with pytest.raises(KeyboardInterrupt):
+                rehearse(world_session, [step])
+
+    step = Step("a", TOY, {"positions": 4}, "")
+    rehearse_and_stop()
+    assert rehearse(world_session, [step])["a"].why == "an interrupted rehearsal did it, without a measurement"
+    rehearse_and_stop()
+    monkeypatch.setattr(rehearsal, "find_missing_units", lambda inputs, spec: [3])
+    assert rehearse(world_session, [step])["a"].why == "measured on the last 1 of 4 units"
+
+
+@pytest.mark.parametrize("size", ["rehearsal", "paper"])
+def test_only_a_rehearsal_does_without_the_edits_that_choose(size):
+    empty = SimpleNamespace(rows=[])
+    steps = SimpleNamespace(
+        request=replace(REQUEST, size=size),
+        is_rehearsal=size == "rehearsal",
+        query=lambda *words: empty,
+        value=lambda statement: None,
+        run_id=lambda name: "0",
+    )
+    for choose in (
+        lambda: find_best_edit(steps, "edit-sweep-last", ["0", "1", "0-1"]),
+        lambda: get_chosen_edit(steps),
+        lambda: measure_edit_length(steps),
+    ):
+        with nullcontext() if steps.is_rehearsal else pytest.raises(BadInputError):
+            assert choose() in ({"layers": (0, 1), "scale": 3.0}, {"layers": (1,), "scale": 0.5}, 0.5)
+
+
+@pytest.mark.slow
+def test_karvonen_edits_of_a_model_without_legal_moves_pass(world_session, monkeypatch):
+    from chessreg.papers.karvonen.sizes import SIZES
+
+    few = replace(
+        SIZES["rehearsal"], fit_games=8, test_games=4, min_plies=20, edit_games=2, edit_states=2, sweep_games=2
+    )
+    monkeypatch.setitem(SIZES, "rehearsal", few)
+    split_dataset(world_session.database, world_session.store, "sample", "rest=0.6,validation=0.4", seed=0)
+    work = Work(world_session, find_paper("karvonen"), REQUEST, {"device": "cpu", "threads": 1}, only=("edits-last",))
+    done = {step.name: step for step in rehearse_paper(work)}
+    assert not [(step.name, step.why) for step in done.values() if step.state != "passed"]
+    for name in ("edit-sweep-last", "edits-last"):
+        assert done[name].why.startswith("every state was skipped")
+        assert done[name].expected_seconds is None
+
+
+def test_other_code_other_options_and_fresh_start_over(world_session, monkeypatch):
+    step = Step("a", TOY, {"positions": 2}, "")
+    seen = []
+
+    def stop(step):
+        seen.append(step)
+        interrupt_at("a")(step)
+
+    def rehearse_and_stop(**how):
+        with pytest.raises(KeyboardInterrupt):
+            rehearse(world_session, [step], on_step=stop, **how)
+        return seen[-1]
+
+    first = rehearse_and_stop()
+    assert rehearse_and_stop() == first
+    assert rehearse_and_stop(options={"device": "cpu", "threads": 1}) != first
+    assert rehearse_and_stop() == first, "options of another rehearsal discard nothing"
+    fresh = rehearse_and_stop(fresh=True)
+    assert fresh != first
+    monkeypatch.setattr(rehearsal, "hash_source_files", lambda: "changed")
+    assert rehearse_and_stop() not in (first, fresh)
+
+
+def test_two_rehearsals_of_a_paper_do_not_mix(world_session):
+    def rehearse_again(step):
+        if step.name == "a":
+            rehearse(world_session, [Step("a", TOY, {"positions": 2}, "")])
+
+    with pytest.raises(LockHeldError, match=r"the rehearsal of this paper is being written by process \d+"):
+        rehearse(world_session, [Step("a", TOY, {"positions": 2}, "")], on_step=rehearse_again)
+
+
+def test_gc_lists_rehearsals_that_nobody_continues(world_session):
+    with pytest.raises(KeyboardInterrupt):
+        rehearse(world_session, CACHED_STEPS[:1], on_step=interrupt_at("a"))
+    [folder] = list_rehearsals(world_session)
+
+    def list_unused(days):
+        return [item.path for item in gc.find_unused(world_session.database, world_session.store,
+                                                     now=time.time() + 86_400 * days)]  # fmt: skip
+
+    path = f"rehearsals/{folder.name}"
+    assert path not in list_unused(days=0.9)
+    assert path in list_unused(days=2)
 
 
 def test_planted_faults_are_found_and_the_other_steps_are_done(world_session, monkeypatch, tmp_path):
@@ -167,6 +368,8 @@ def test_the_command_prints_every_step_and_fails_if_one_failed(world, capsys, mo
     assert "add --size paper" in capsys.readouterr().err
     assert run_command_line([*words, "--size", "paper", "--dry-run"]) == 4
     assert "--rehearse excludes other actions" in capsys.readouterr().err
+    assert run_command_line([*words[:-1], "--size", "paper", "--fresh"]) == 4
+    assert "--fresh has no effect without --rehearse" in capsys.readouterr().err
     assert run_command_line([*words, "--size", "paper"]) == 0
     shown = capsys.readouterr()
     assert "[2/3] a" in shown.err
@@ -178,6 +381,8 @@ def test_the_command_prints_every_step_and_fails_if_one_failed(world, capsys, mo
         ("disk", "passed"), ("a", "passed"), ("b", "failed"), ("tables", "passed"),
     ]  # fmt: skip
     assert told["failed"] == 1
+    assert run_command_line([*words, "--size", "paper", "--fresh"]) == 1
+    assert "passed steps are kept: the same command repeats only the others" in capsys.readouterr().err
 
 
 @pytest.mark.slow

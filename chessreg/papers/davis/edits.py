@@ -30,9 +30,12 @@ FIGURE_4_CASE = {"moves": "e2e4 d7d5", "board": "d5=. d7=p e7=. e5=p"}  # sectio
 
 
 def get_chosen_edit(steps: CompleteSteps) -> dict[str, Any]:
-    """Return layers and scale with the most target mass of type Probe, on the half of the games that chooses."""
+    """Return layers and scale with the most target mass of type Probe, on the half of the games that chooses. In a
+    rehearsal without such a case, those of the author's code."""
     rows = [row for row in steps.query("edit strength", SWEEP_STEP).rows if row["type"] == "Probe" and row["chosen"]]
     if not rows:
+        if steps.is_rehearsal:
+            return {"layers": (compute_code_layer(steps.request.layers),), "scale": CODE_SCALE}
         raise BadInputError("the sweep of edits has no case of the half that chooses", "use a larger --size")
     return {"layers": tuple(rows[0]["layers"]), "scale": float(rows[0]["scale"])}
 

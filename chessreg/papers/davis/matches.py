@@ -66,5 +66,7 @@ def measure_edit_length(steps: CompleteSteps) -> float:
         f"AND i.scale = {scale} AND i.layers::VARCHAR = '[{layer}]'"
     )
     if mean is None:
+        if steps.is_rehearsal:
+            return scale
         raise BadInputError(f"the sweep of edits has no edit of layer {layer} with scale {scale:g}: it gives no length")
     return float(f"{mean:.3g}")

@@ -5,7 +5,7 @@ Figures 1 and 5 show a board probe's readings of one position, and before and af
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -13,11 +13,11 @@ from uuid import UUID
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.edit.spec import PAPER
+from chessreg.experiments.edit.spec import PAPER, parse_layers
 from chessreg.papers.cost import count_forward_operations
 from chessreg.papers.karvonen.readout import TOKENS_PER_GAME, TOKENS_PER_TREE
 from chessreg.papers.karvonen.settings import TARGET_LOGIT, list_published_edits
-from chessreg.papers.karvonen.sizes import KarvonenSize
+from chessreg.papers.karvonen.sizes import SIZES, KarvonenSize
 from chessreg.papers.plan import CompleteSteps, Request, Step, Values
 from chessreg.registry import tables
 from chessreg.runs.fitted import find_best_layer
@@ -138,7 +138,7 @@ def plan_tuned_edits(request: Request, size: KarvonenSize, mask: str) -> Iterato
             "dataset": f"{request.test}:test", "games": size.edit_games, "per_game": size.edit_states,
             "random_controls": 1, "shuffled_label_controls": 1, **MORE_CONTROLS,
             **({"sae": request.sae} if request.sae else {}),
-            **find_best_edit(steps, f"edit-sweep-{mask}"),
+            **find_best_edit(steps, f"edit-sweep-{mask}", sets),
         }  # fmt: skip
 
     states = size.edit_games * size.edit_states
@@ -150,11 +150,16 @@ def plan_tuned_edits(request: Request, size: KarvonenSize, mask: str) -> Iterato
     )  # fmt: skip
 
 
-def find_best_edit(steps: CompleteSteps, sweep: str) -> dict[str, Any]:
-    """Return layers and scale of the sweep's best edit: most legal texts on the new board, then the smaller scale."""
+def find_best_edit(steps: CompleteSteps, sweep: str, layer_sets: Sequence[str]) -> dict[str, Any]:
+    """Return layers and scale of the sweep's best edit: most legal texts on the new board, then the smaller scale.
+
+    In a rehearsal without an edit, the last of `layer_sets`, which are those of the sweep.
+    """
     rows = steps.query("board intervention legality", sweep).rows
     edit_rows = [row for row in rows if row["condition"] == "edit"]
     if not edit_rows:
+        if steps.is_rehearsal:
+            return {"layers": parse_layers(layer_sets[-1]), "scale": SIZES[steps.request.size].edit_scales[-1]}
         raise BadInputError(
             "the sweep of edits has no state with a removable piece",
             "use a model that plays legal moves, or a larger --size",
