@@ -149,7 +149,7 @@ def suggest_commands(root: click.Group, context: click.Context, words: Sequence[
     """Return at most three commands, without `chessreg`, that the unknown command `words` may mean.
 
     `context` is that of `root`. Both orders of the first two words are tried, with their synonyms, so that
-    `checkpoint import` finds `import checkpoint`; then either word alone.
+    `checkpoint import` finds `import checkpoint`; then commands spelled like the first word; then either word alone.
     """
     first, *other_words = (word.lower() for word in words[:2] if not word.startswith("-"))
     pairs: list[tuple[str, ...]] = []
@@ -158,6 +158,10 @@ def suggest_commands(root: click.Group, context: click.Context, words: Sequence[
             for other in _list_synonyms(second):
                 pairs += [(one, other), (other, one)]
     commands = [pair for pair in pairs if _is_command(root, context, pair)]
+    is_known = first in PHRASES or any(_is_command(root, context, (word,)) for word in _list_synonyms(first))
+    if not commands and not is_known:
+        similar_names = difflib.get_close_matches(first, root.list_commands(context), cutoff=MIN_SIMILARITY)
+        commands = [(name,) for name in similar_names]
     commands += [(word,) for word in other_words if not commands and _is_command(root, context, (word,))]
     if not commands and first in PHRASES:
         return [PHRASES[first]]

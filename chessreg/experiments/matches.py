@@ -331,12 +331,21 @@ TYPICAL_PLIES = 120  # of a game without a move limit, to estimate progress
 
 
 def report_games(task: Task[Any, Any], games: Iterable[PlayedGame], move_limit: int | None) -> None:
-    """Report the progress of the games in play by their plies, because the games of a batch end late and together."""
+    """Report the progress of the games that are not emitted.
+
+    Each game counts by its plies, because the games of a batch end late and together. A game that has ended counts
+    as 0.99 until it is evaluated.
+    """
     games = list(games)
     longest = 2 * move_limit if move_limit else TYPICAL_PLIES
     played_plies = [game.ply - len(game.opening.moves) for game in games]
-    share = sum(min(plies / longest, 0.99) for plies in played_plies)
-    text = f"{sum(played_plies):,} plies of {len(games)} games in play" if games else ""
+    share = sum(
+        0.99 if game.end else min(plies / longest, 0.99) for game, plies in zip(games, played_plies, strict=True)
+    )
+    ended_games = sum(game.end is not None for game in games)
+    text = f"{sum(played_plies):,} plies of {len(games) - ended_games} games in play" if games else ""
+    if ended_games:
+        text += f", {ended_games} in evaluation"
     task.progress(min((task.units_done + share) / max(len(task.units), 1), 1.0), text)
 
 

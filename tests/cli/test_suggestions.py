@@ -61,6 +61,7 @@ COMMANDS = {
     "train": "run train",
     "ls": "runs list",
     "querry": "query",
+    "querry elo": "query",
     **PHRASES,
 }
 

@@ -61,8 +61,8 @@ class Arena:
 
     `noise` starts the key of every draw. `get_opening` returns the opening of a unit, and `get_opponent` its opponent
     if that is not the pool's. `tick` is called at least every `TICK_SECONDS` during waits and once per pass, with the
-    games in play; it may raise to end them all. `engines_slow` is called with True when the model starts to wait for
-    the engines, which then need every core, and with False when that ends.
+    started games that have not been yielded; it may raise to end them all. `engines_slow` is called with True when the
+    model starts to wait for the engines, which then need every core, and with False when that ends.
     """
 
     def __init__(
@@ -150,14 +150,18 @@ class Arena:
                 self._get_game(row).take(choice)
         self.work_s += time.perf_counter() - start
         self._replace_ended_games()
-        self.tick(filter(None, self.games))
+        self._tick()
 
     def _wait_for_engines(self) -> None:
         """Wait up to `TICK_SECONDS` for an engine's answer."""
         start = time.perf_counter()
         wait(self.pending_answers.values(), timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
         self.wait_s += time.perf_counter() - start
-        self.tick(filter(None, self.games))
+        self._tick()
+
+    def _tick(self) -> None:
+        """Call `tick` with the games in play, in evaluation and finished."""
+        self.tick([*filter(None, self.games), *(game for game, _ in self.pending_evaluations), *self.finished])
 
     def _replace_ended_games(self) -> None:
         """Remove ended games, add new ones, and query the engines whose turn it is."""
@@ -269,7 +273,7 @@ class Arena:
             wait(
                 [future for _, future in self.pending_evaluations], timeout=TICK_SECONDS, return_when="FIRST_COMPLETED"
             )
-            self.tick(filter(None, self.games))
+            self._tick()
         left = []
         for game, future in self.pending_evaluations:
             if future.done():

@@ -9,10 +9,10 @@ import chess
 import pytest
 
 from chessreg.experiments.matches import MatchRules
-from chessreg.experiments.play.arena import Arena, ModelPlayer
+from chessreg.experiments.play.arena import Arena, EngineRoles, ModelPlayer
 from chessreg.games.boards.openings import make_openings, parse_opening
-from chessreg.games.engines.opponents import choose_move, parse_engine
-from chessreg.games.engines.pool import EngineMove, EnginePool
+from chessreg.games.engines.opponents import choose_move, parse_engine, parse_limit
+from chessreg.games.engines.pool import EngineMove, EnginePool, Evaluation
 from chessreg.models.decoding.policies import make_policy
 from chessreg.models.decoding.session import DecodingSession
 from tests.quick import quick_first
@@ -208,6 +208,28 @@ def test_a_wait_for_engines_can_be_broken_off(model):
 
     with pytest.raises(Enough):
         list(arena(model, Mute(), tick=tick).play(range(4)))
+
+
+def test_progress_counts_games_that_wait_for_their_evaluation(model):
+    pending_evaluations, ticked_counts, yielded_units = [], [], []
+
+    class SlowJudge(EnginePool):
+        def analyse(self, board, limit):
+            pending_evaluations.append(Future())
+            return pending_evaluations[-1]
+
+    def tick(games):
+        ticked_counts.append(len(list(games)) + len(yielded_units))
+        if pending_evaluations and len(ticked_counts) % 3 == 0:
+            pending_evaluations.pop().set_result(Evaluation(0, 1, 0.0))
+
+    rules = MatchRules(chess.WHITE, move_limit=2, adjudicate_at=50)
+    with SlowJudge(RANDOM) as pool:
+        roles = EngineRoles(adjudicate=parse_limit("nodes=1"))
+        for game in arena(model, pool, batch_games=4, rules=rules, roles=roles, tick=tick).play(range(4)):
+            yielded_units.append(game.unit)
+    assert sorted(yielded_units) == [0, 1, 2, 3]
+    assert set(ticked_counts) == {4}
 
 
 @pytest.mark.parametrize("packable", [False, True])
