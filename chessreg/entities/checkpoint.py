@@ -433,7 +433,7 @@ def record_import_details(session: SqlSession, checkpoint_id: UUID, extra: dict[
     """Add measurements of an import to a checkpoint that lacks them: one made by a run or imported by an earlier
     version.
     """
-    row = session.get_one(tables.Checkpoint, checkpoint_id)
+    row = session.get_one(tables.Checkpoint, checkpoint_id, with_for_update=True, populate_existing=True)
     if more := {name: value for name, value in extra.items() if name not in row.detail}:
         row.detail = {**row.detail, **more}
 

@@ -382,7 +382,7 @@ def insert_missing(session: Session, table: Table, rows: list[dict[str, Any]]) -
             if table.name == "match":
                 from chessreg.registry.read import combine_evaluators
 
-                stored_detail = session.scalar(select(table.c.detail).where(*conditions))
+                stored_detail = session.scalar(select(table.c.detail).where(*conditions).with_for_update())
                 if detail := combine_evaluators(stored_detail, row.get("detail")):
                     session.execute(update(table).where(*conditions).values(detail=detail))
             continue

@@ -255,7 +255,7 @@ def _raise_no_job(reference: str) -> list[Job]:
 def cancel_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
     """Remove queued jobs from the queue and mark running ones for cancellation. Return the affected jobs."""
     cancelled = []
-    for job in jobs:
+    for job in lock_and_reread(session, jobs):
         if job.state is JobState.QUEUED:
             end_job(job, Cause.KILLED, "cancelled before it started")
         elif job.state is not JobState.RUNNING:
@@ -272,9 +272,8 @@ def retry_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
     A job that is being cancelled is requeued when it ends (`settle_cancelled_job`). Complete jobs, and runs with an
     active job of another launch, are left unchanged.
     """
-    lock_queue(session)
     retried = []
-    for job in sorted(jobs, key=lambda job: job.group_id, reverse=True):
+    for job in sorted(lock_and_reread(session, jobs), key=lambda job: job.group_id, reverse=True):
         if (
             job.state is JobState.ENDED
             and job.cause is not Cause.FINISHED
@@ -317,10 +316,24 @@ def has_active_job(session: Session, run_id: UUID, excluded_job: Job | None = No
 
 
 def lock_queue(session: Session) -> None:
-    """Prevent other transactions from queueing until this one ends. SQLite's writing transactions are exclusive
-    already."""
+    """Prevent other transactions from queueing and changing jobs until this one ends. SQLite's writing transactions are
+    exclusive already.
+
+    Call it before any change of a job in the transaction, because two transactions that first change jobs would wait
+    for each other.
+    """
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("LOCK TABLE job IN SHARE ROW EXCLUSIVE MODE"))
+
+
+def lock_and_reread(session: Session, jobs: Iterable[Job]) -> list[Job]:
+    """Lock the queue and return these jobs with the changes of other transactions since they were read."""
+    lock_queue(session)
+    session.flush()  # `refresh` discards changes
+    read_jobs = list(jobs)
+    for job in read_jobs:
+        session.refresh(job)
+    return read_jobs
 
 
 def set_priority(session: Session, jobs: Iterable[Job], priority: int | None = None, by: int = 0) -> list[Job]:

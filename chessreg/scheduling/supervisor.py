@@ -219,6 +219,7 @@ class Supervisor:
         if not self.started:
             return
         with self.database.write() as session:
+            queue.lock_queue(session)
             for job_id, (handle, number) in self.started.items():
                 job = session.get_one(Job, job_id)
                 job.state, job.handle, job.tries, job.started_at = JobState.RUNNING, handle, number, get_utc_now()
@@ -254,6 +255,7 @@ class Supervisor:
                 log_line(f"{executor_name} does not respond: {error.message}")
         if placements:
             with self.database.write() as session:
+                queue.lock_queue(session)
                 for job_id, record in placements.items():
                     queue.record_placement(session.get_one(Job, job_id), record)
         if ended_jobs:
@@ -283,6 +285,7 @@ class Supervisor:
         smaller_batches = halve_batches(job) if cause is Cause.OOM else None
         has_progressed = bool(attempt) and cause is Cause.WALLTIME and self.has_progressed(job, UUID(str(attempt)))
         with self.database.write() as session:
+            queue.lock_queue(session)
             now = session.get_one(Job, job.id)
             if now.cancel:
                 queue.settle_cancelled_job(session, now, cause, message)
