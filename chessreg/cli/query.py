@@ -186,7 +186,7 @@ def query(home: Home, **options: Any) -> None:
     else:
         result = answer_query(home, question)
     if question.columns:
-        show_columns(result.described, as_json)
+        show_columns(result.column_notes, as_json)
         return
     if as_json and question.format_ not in (None, "json"):
         raise click.UsageError("--json and --format contradict each other")
@@ -211,7 +211,7 @@ def print_parts(database: Database, sql: str, question: Asked) -> None:
     last_part = None
     with closing(stream_sql(database, sql, timeout=question.timeout, memory=question.memory)) as parts:
         for number, last_part in enumerate(parts):
-            wrap_data_stream(sys.stdout).write(render.STREAMED[question.format_](last_part, not number))
+            wrap_data_stream(sys.stdout).write(render.STREAM_FORMATTERS[question.format_](last_part, not number))
     assert last_part is not None
     if not last_part.meta["rows"]:
         click.echo("no rows", err=True)
@@ -267,7 +267,7 @@ def answer_query(home: Home, question: Asked) -> QueryResult:
         rows = query_rows_behind(database, entry, question.rows, scope, **render_options)
         explain = f"chessreg query {shlex.quote(entry.title)} --rows {question.rows} --columns"
         column_notes = describe_row_columns(entry, rows.columns)
-        return replace(rows, described=column_notes, notes=[*rows.notes, f"{explain} explains the columns"])
+        return replace(rows, column_notes=column_notes, notes=[*rows.notes, f"{explain} explains the columns"])
     result = run_query(database, entry, scope, **render_options)
     if question.name and not (entry.is_called(question.name) if len(result) else entry.is_titled(question.name)):
         result = replace(result, notes=[f'this is "{entry.title}": {entry.question}', *result.notes])

@@ -116,10 +116,10 @@ def compare(home: Home, references: tuple[str, ...], only: str | None) -> None:
         print_output(home, comparison.as_dict())
         return
     labels = [subject.label for subject in comparison.subjects]
-    if not comparison.differing:
+    if not comparison.differences:
         click.echo("nothing differs between their settings, code and machines", err=True)
     headings = [f"{labels[0]} (baseline)", *labels[1:]]
-    for group, rows in comparison.differing.items():
+    for group, rows in comparison.differences.items():
         click.echo(f"\n{group}")
         print_output(
             home,

@@ -98,7 +98,7 @@ def format_page(result: QueryResult, title: str, command: str, with_published: b
     )
     notes = "".join(f"- {render.escape_markdown(note)}\n" for note in result.notes)
     return "\n".join(
-        [f"# {title}\n", render.format_markdown(result, numbered=not with_published), trace_text,
+        [f"# {title}\n", render.format_markdown(result, is_numbered=not with_published), trace_text,
          *([notes] if notes else []), render.format_provenance(result) + "\n"]
     )  # fmt: skip
 

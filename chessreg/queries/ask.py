@@ -74,7 +74,7 @@ def answer_from_rows(question: CatalogueQuestion, more: Mapping[str, str], timeo
     def summarize(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
         from chessreg.queries import summary  # NumPy is not loaded for a list of queries
 
-        if entry.stored:
+        if entry.stored_names:
             numbers = summary.match_cells(summary.estimate_by_part(entry, tables["clusters"]), tables["numbered"])
             table = summary.attach_statistics(entry, tables["table"], numbers)
         else:
@@ -296,7 +296,7 @@ def stream_sql(
     total = 0
     for part in engine.stream(unordered_select or select, timeout, sort=unordered_select is not None):
         total += part.table.num_rows
-        answer = QueryAnswer({}, part.read, part.version)
+        answer = QueryAnswer({}, part.rows_read, part.version)
         yield QueryResult(part.table, answer_metadata(engine, answer, total, hash_sql(sql), {"query": sql}))
 
 
@@ -327,8 +327,8 @@ def count_table_rows(database: Database, names: Iterable[str]) -> dict[str, tupl
     with database.read() as session:
         for name in names:
             if (table := Base.metadata.tables.get(name)) is not None:
-                some = select(literal_column("1")).select_from(table).limit(MOST_COUNTED_ROWS + 1).subquery()
-                number = session.scalar(select(func.count()).select_from(some)) or 0
+                counted_rows = select(literal_column("1")).select_from(table).limit(MOST_COUNTED_ROWS + 1).subquery()
+                number = session.scalar(select(func.count()).select_from(counted_rows)) or 0
                 counts[name] = (min(number, MOST_COUNTED_ROWS), number > MOST_COUNTED_ROWS)
     return counts
 
@@ -353,16 +353,18 @@ def build_excluded_runs_sql(entry: Entry, scope: Scope, stale: list[UUID]) -> st
         FROM runs WHERE kind IN ({kinds})"""
 
 
-def list_warnings(table: pa.Table, row: str = "row", only: Container[int] | None = None) -> list[str]:
+def list_warnings(table: pa.Table, row: str = "row", row_numbers: Container[int] | None = None) -> list[str]:
     """Return the texts of the column `warning` (separated by `; `), each once, after the numbers of its rows.
 
-    `row` is the word for a row. `only` selects rows by number, counted from 1. None selects all rows.
+    `row` is the word for a row. `row_numbers` selects rows by number, counted from 1. None selects all rows.
     """
     rows: dict[str, list[str]] = {}
     for number, text in enumerate(table["warning"].to_pylist() if "warning" in table.column_names else [], 1):
-        for each in text.split("; ") if text is not None and (only is None or number in only) else ():
+        for each in text.split("; ") if text is not None and (row_numbers is None or number in row_numbers) else ():
             rows.setdefault(each, []).append(str(number))
-    return [f"{row}{'s' * (len(which) > 1)} {', '.join(which)}: {text}" for text, which in rows.items()]
+    return [
+        f"{row}{'s' * (len(row_numbers) > 1)} {', '.join(row_numbers)}: {text}" for text, row_numbers in rows.items()
+    ]
 
 
 def explain_no_rows(question: CatalogueQuestion, timeout: float | None) -> str:
@@ -393,23 +395,23 @@ def explain_no_rows(question: CatalogueQuestion, timeout: float | None) -> str:
     return f"every state of {scope_text} was skipped: {summary}{'; try ' * bool(hints)}{hints}"
 
 
-def list_remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope, skipped: str = "") -> list[str]:
+def list_remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope, empty_reason: str = "") -> list[str]:
     """Return the notes below a table: the runs left out, stale runs, and for an empty table the reason.
 
     `rows` is the table's number of rows. `counts` has one row with the numbers of runs in scope, by reason for leaving
-    them out. `skipped` is the reason for an empty table, if `explain_no_rows` gave one.
+    them out. `empty_reason` is the reason for an empty table, if `explain_no_rows` gave one.
     """
-    left = counts.to_pylist()[0]
+    run_counts = counts.to_pylist()[0]
     reasons = {"unfinished": "not complete (--partial shows them)", "archived": "archived", "invalid": "invalid"}
-    count_texts = [f"{left[name]} {way}" for name, way in reasons.items() if left[name]]
+    count_texts = [f"{run_counts[name]} {way}" for name, way in reasons.items() if run_counts[name]]
     notes = [f"left out of the runs: {', '.join(count_texts)}"] if count_texts else []
-    if left["stale"]:
-        notes.append(f"{left['stale']} of these runs are stale: made from something invalid (chessreg runs list)")
+    if run_counts["stale"]:
+        notes.append(f"{run_counts['stale']} of these runs are stale: made from something invalid (chessreg runs list)")
     if not rows:
         note = "nothing fits this scope" if scope.list_set_options() else "nothing to show yet"
-        note = note if left["runs"] else "no runs yet"
-        notes.insert(0, skipped or f"{note}; {entry.made_by} produces the rows of this table")
-        if not left["runs"]:
+        note = note if run_counts["runs"] else "no runs yet"
+        notes.insert(0, empty_reason or f"{note}; {entry.made_by} produces the rows of this table")
+        if not run_counts["runs"]:
             notes.insert(1, f"columns: {', '.join(column.name for column in entry.columns if not column.hidden)}")
     for column in entry.columns:
         share = re.search(rf"\b{column.name}\s*(?:[<>]=?|!?=)\s*(0?\.\d+)\b", scope.where or "")
@@ -431,7 +433,7 @@ def answer_metadata(
         "registry_schema": describe_registry_schema(engine.database),
         "data_version": answer.version,
         "rows": rows,
-        "rows_read": dict(sorted(answer.read.items())),
+        "rows_read": dict(sorted(answer.rows_read.items())),
     }
 
 

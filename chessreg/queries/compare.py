@@ -129,7 +129,7 @@ class Subject:
     label: str
     run_id: UUID
     attempt_id: UUID | None = None
-    repeated: bool = False  # its rows equal rows ingested earlier, so it has the run's numbers
+    is_repeated: bool = False  # its rows equal rows ingested earlier, so it has the run's numbers
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,9 @@ class RunComparison:
 
     subjects: list[Subject]
     kinds: list[str]
-    differing: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # group → fact → a value for each subject
+    differences: dict[str, dict[str, list[Any]]] = field(
+        default_factory=dict
+    )  # group → fact → a value for each subject
     metrics: list[Metric] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # what a reader of the metrics must know
 
@@ -162,7 +164,7 @@ class RunComparison:
         labels = [subject.label for subject in self.subjects]
         rows = [
             {"": f"{group} {name}", **dict(zip(labels, map(format_fact, values), strict=True))}
-            for group, differences in self.differing.items()
+            for group, differences in self.differences.items()
             for name, values in differences.items()
         ]
         rows += [
@@ -189,7 +191,7 @@ class RunComparison:
                  "kind": kind, "baseline": n == 0}
                 for n, (s, kind) in enumerate(zip(self.subjects, self.kinds, strict=True))
             ],
-            "differing": self.differing,
+            "differing": self.differences,
             "metrics": [
                 {"metric": m.name, "values": [v._asdict() for v in m.values],
                  "differences": [d._asdict() if d else None for d in m.differences]}
@@ -312,8 +314,8 @@ def read_engine_facts(session: Session, run_id: UUID) -> dict[str, str]:
     facts: dict[str, list[str]] = {}
     for engine in list_run_engines(session, run_id):
         for role in engine["roles"]:
-            described = describe_engine(engine["name"], engine["version"], engine["binary_sha256"])
-            facts.setdefault(role, []).append(described)
+            engine_text = describe_engine(engine["name"], engine["version"], engine["binary_sha256"])
+            facts.setdefault(role, []).append(engine_text)
     return {role: ", ".join(engines) for role, engines in facts.items()}
 
 
@@ -333,7 +335,7 @@ def format_fact(value: Any) -> str:
 
 def compute_metrics(database: Database, subjects: list[Subject]) -> list[Metric]:
     """Return every metric of any subject, by name."""
-    attempts = [f"UUID '{s.attempt_id}'" if s.attempt_id and not s.repeated else "NULL::UUID" for s in subjects]
+    attempts = [f"UUID '{s.attempt_id}'" if s.attempt_id and not s.is_repeated else "NULL::UUID" for s in subjects]
     values = ", ".join(f"({n}, UUID '{s.run_id}', {attempts[n]})" for n, s in enumerate(subjects))
     answer = open_shared_engine(database).answer(
         {"clusters": CLUSTERS.format(subjects=values), "values": VALUES.format(subjects=values)}
@@ -393,8 +395,11 @@ def rate_metric(name: str, cells: dict[int, Cell], subjects: int) -> Metric:
 
     `cells` maps a subject's number to its counts. Subjects without trials have unknown values.
     """
-    alone = {number: to_clusters(cell) for number, cell in cells.items()}
-    values = [stats.estimate_rate(alone[n], "hits", "trials") if n in alone else stats.UNKNOWN for n in range(subjects)]
+    clusters_by_subject = {number: to_clusters(cell) for number, cell in cells.items()}
+    values = [
+        stats.estimate_rate(clusters_by_subject[n], "hits", "trials") if n in clusters_by_subject else stats.UNKNOWN
+        for n in range(subjects)
+    ]
     differences: list[Estimate | None] = [None]
     for number in range(1, subjects):
         both = number in cells and 0 in cells

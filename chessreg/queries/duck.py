@@ -137,18 +137,18 @@ def stream_batches(
         make = relation.to_arrow_reader if hasattr(relation, "to_arrow_reader") else relation.fetch_arrow_reader
         reader = run_until(connection, until, lambda: make(BATCH_ROWS))
         yield _convert_columns(reader.schema.empty_table(), types)
-        held: list[pa.RecordBatch] = []
+        held_batches: list[pa.RecordBatch] = []
         size = 0
         for batch in _read_batches(connection, reader, until):
-            held.append(batch)
+            held_batches.append(batch)
             size += batch.nbytes
             if not sort or size > MOST_SORTED_BYTES:
                 sort = False
-                while held:
-                    yield _convert_columns(pa.Table.from_batches([held.pop(0)]), types)
-        if held:
+                while held_batches:
+                    yield _convert_columns(pa.Table.from_batches([held_batches.pop(0)]), types)
+        if held_batches:
             yield _convert_columns(
-                run_until(connection, until, lambda: _sort_rows(connection, pa.Table.from_batches(held))), types
+                run_until(connection, until, lambda: _sort_rows(connection, pa.Table.from_batches(held_batches))), types
             )
 
 
@@ -246,8 +246,8 @@ def _with_representable_types(relation: Any) -> Any:
     for number, (name, kind) in enumerate(zip(names, types, strict=True), 1):
         text = f"CAST(#{number} AS VARCHAR)"
         cell = f"replace({text}, '-', '')" if kind == "UUID" else text if AS_TEXT.fullmatch(kind) else f"#{number}"
-        quoted = name.replace('"', '""')
-        cells.append(f'{cell} AS "{quoted}"')
+        quoted_name = name.replace('"', '""')
+        cells.append(f'{cell} AS "{quoted_name}"')
     return relation.project(", ".join(cells))
 
 

@@ -47,7 +47,7 @@ class QueryAnswer:
     """Arrow tables by statement, the number of rows read by table, and the data version of the registry."""
 
     tables: dict[str, pa.Table]
-    read: dict[str, int]
+    rows_read: dict[str, int]
     version: str
 
     def __getitem__(self, name: str) -> pa.Table:
@@ -59,7 +59,7 @@ class AnswerPart:
     """A part of an answer's rows, the number of rows read by table, and the data version of the registry."""
 
     table: pa.Table
-    read: dict[str, int]
+    rows_read: dict[str, int]
     version: str
 
 
@@ -85,23 +85,25 @@ class QueryEngine:
         self._runs = None if runs is None else frozenset(runs)
         self._lock = threading.RLock()
         self._kinds: list[views.KindRow] = []  # recorded by the registry's runs
-        self._installed: list[views.KindRow] = []  # of this installation, read when a query needs them
+        self._installed_rows: list[views.KindRow] = []  # of this installation, read when a query needs them
         self._files: tuple[Path, ...] | None = None  # files of users' kinds; None: not read yet
         self._views = views.KindViews()
-        self._damaged: set[str] = set()  # names of unreadable mirror files
+        self._damaged_files: set[str] = set()  # names of unreadable mirror files
         self._empty()
 
     def _empty(self) -> None:
         self._empty_connection()
         self._mirror: mirror.Mirror | None = None
-        self._read: dict[str, pa.Table] = {}  # tables read from SQL; for results, only rows missing from the mirror
+        self._read_tables: dict[
+            str, pa.Table
+        ] = {}  # tables read from SQL; for results, only rows missing from the mirror
         self._answers: dict[Any, QueryAnswer] = {}  # by question
 
     def _empty_connection(self) -> None:
         self._data: duckdb.DuckDBPyConnection | None = None
         self._close: Callable[[], object] = lambda: None
-        self._allowed: frozenset[Path] = frozenset()  # files that the connection can read
-        self._defined: set[str] = set()  # tables, views and macros
+        self._allowed_files: frozenset[Path] = frozenset()  # files that the connection can read
+        self._defined_names: set[str] = set()  # tables, views and macros
         self._all_listed = False  # whether tables that were not read are also defined
 
     @property
@@ -131,13 +133,13 @@ class QueryEngine:
         timeout: float | None = None,
         summary: str = "",
         summarize: Callable[[dict[str, pa.Table]], dict[str, pa.Table]] | None = None,
-        registered: Mapping[str, pa.Table] = MappingProxyType({}),
+        registered_tables: Mapping[str, pa.Table] = MappingProxyType({}),
         version: str = "",
     ) -> QueryAnswer:
         """Return the answers to several SELECTs, all from one state of the registry.
 
         With `summarize`, return its tables instead, which are computed once for the name `summary`. The SELECTs may
-        name the tables `registered`, which depend on the registry's state alone.
+        name the tables `registered_tables`, which depend on the registry's state alone.
         Raises BadInputError for SQL that does not bind, ChessregError after `timeout` seconds, and OtherVersionError
         if `version` is given and is not the registry's data version.
         """
@@ -151,10 +153,10 @@ class QueryEngine:
             def ask(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
                 if version and version != self.version:
                     raise OtherVersionError(f"the registry has changed since its version {version}")
-                left = until - time.monotonic()
-                with duck.registered_answers(connection, registered):
+                remaining_s = until - time.monotonic()
+                with duck.registered_answers(connection, registered_tables):
                     return {
-                        name: duck.run_select_in_batches(connection, sql, parameters, left)
+                        name: duck.run_select_in_batches(connection, sql, parameters, remaining_s)
                         for name, sql in statements.items()
                     }
 
@@ -182,9 +184,9 @@ class QueryEngine:
             self.refresh()
             self._with_snapshot([sql], until, lambda connection: duck.check_binds(connection, sql, None))
             assert self._data
-            read = self._rows_read([sql])
+            rows_read = self._rows_read([sql])
             for table in duck.stream_batches(self._data, sql, until, sort=sort):
-                yield AnswerPart(table, read, self.version)
+                yield AnswerPart(table, rows_read, self.version)
 
     def binds(self, sql: str, parameters: Mapping[str, Any] | None = None) -> str:
         """Return the reason why a SELECT does not bind, or an empty text."""
@@ -220,14 +222,14 @@ class QueryEngine:
             self.refresh()
             self._learn()
             connection = self._load(frozenset(), duck.compute_deadline(None), list_all=True)
-            listed = (
+            select = (
                 "SELECT table_name, column_name FROM information_schema.columns ORDER BY table_name, ordinal_position"
             )
-            found: dict[str, list[str]] = {}
-            for table, column in connection.execute(listed).fetchall():
-                if table in self._defined:
-                    found.setdefault(table, []).append(column)
-            return found
+            columns_by_table: dict[str, list[str]] = {}
+            for table, column in connection.execute(select).fetchall():
+                if table in self._defined_names:
+                    columns_by_table.setdefault(table, []).append(column)
+            return columns_by_table
 
     def tables_of(self, sql: str) -> list[str]:
         """Return the sorted names of the tables that a SELECT reads, without reading them.
@@ -290,10 +292,10 @@ class QueryEngine:
                 return
             runs = {}
             for table in RESULT_TABLES:
-                if len(self._read.get(table, ())) >= mirror.LEAST_ROWS:
+                if len(self._read_tables.get(table, ())) >= mirror.LEAST_ROWS:
                     runs[table] = mirror.list_runs_without_file(self._mirror, self._data, table)
             if any(runs.values()):
-                mirror.write_files(self._mirror, self._read, runs)
+                mirror.write_files(self._mirror, self._read_tables, runs)
 
     # -- the snapshot ---------------------------------------------------------------------------------------------
 
@@ -319,16 +321,16 @@ class QueryEngine:
 
         from chessreg.registry.tables import KindRecord as Kind
 
-        recorded = select(Kind.name, Kind.version, Kind.result_tables, Kind.extra_columns)
+        selected_kinds = select(Kind.name, Kind.version, Kind.result_tables, Kind.extra_columns)
         with self.database.read() as session:
             try:
-                rows = session.execute(recorded).all()
+                rows = session.execute(selected_kinds).all()
             except DAMAGE_ERRORS:  # a kind whose row cannot be read has no views
                 keys = session.execute(select(Kind.name, Kind.version)).all()
                 rows = []
                 for name, version in keys:
                     with suppress(*DAMAGE_ERRORS):
-                        rows += session.execute(recorded.where(Kind.name == name, Kind.version == version)).all()
+                        rows += session.execute(selected_kinds.where(Kind.name == name, Kind.version == version)).all()
         return sorted((views.parse_kind_record(*row) for row in rows), key=lambda row: row[:2])
 
     def add_kind_views(self, file: Path) -> None:
@@ -336,14 +338,14 @@ class QueryEngine:
         with self._lock:
             if file not in (self._files or ()):
                 self._files = (*(self._files or ()), file)
-                self._installed = views.list_installed_kind_rows(self._files)
+                self._installed_rows = views.list_installed_kind_rows(self._files)
                 self._set_views()
 
     def _learn(self) -> bool:
         """Add the views of all installed kinds. Return whether they were missing."""
         if self._files is not None:
             return False
-        self._files, self._installed = (), views.list_installed_kind_rows()
+        self._files, self._installed_rows = (), views.list_installed_kind_rows()
         self._set_views()
         return True
 
@@ -352,8 +354,8 @@ class QueryEngine:
         if self._all_listed:
             self._forget()
         before = self._views.views
-        self._views = views.build_kind_views(self._kinds, self._installed, {*TABLES, *views.read_handy_views()})
-        self._defined -= {name for name, view in before.items() if self._views.views.get(name) != view}
+        self._views = views.build_kind_views(self._kinds, self._installed_rows, {*TABLES, *views.read_handy_views()})
+        self._defined_names -= {name for name, view in before.items() if self._views.views.get(name) != view}
         self._answers.clear()
 
     def _with_snapshot(
@@ -379,10 +381,10 @@ class QueryEngine:
                         raise
                     loosely, list_all = True, list_all or loosely
                     continue
-                damaged = mirror.remove_damaged_files(self._mirror, self._read) if self._mirror else set()
-                if damaged <= self._damaged:
+                damaged_files = mirror.remove_damaged_files(self._mirror, self._read_tables) if self._mirror else set()
+                if damaged_files <= self._damaged_files:
                     raise
-                self._damaged |= damaged
+                self._damaged_files |= damaged_files
                 self._forget()
 
     def _names(self, statements: Collection[str], loosely: bool = False) -> frozenset[str]:
@@ -400,24 +402,24 @@ class QueryEngine:
         With `list_all`, the names and columns of all others are defined too. If the registry has changed since the
         snapshot was taken, a new one is taken.
         """
-        wanted = names & TABLES.keys()
-        if self._all_listed and not wanted <= self._read.keys():
+        wanted_tables = names & TABLES.keys()
+        if self._all_listed and not wanted_tables <= self._read_tables.keys():
             self._forget()
-        missing = wanted - self._read.keys()
-        if missing or self._data is None:
-            tables, version, found = self._fetch_tables(missing, until)
+        missing_tables = wanted_tables - self._read_tables.keys()
+        if missing_tables or self._data is None:
+            tables, version, new_mirror = self._fetch_tables(missing_tables, until)
             if version != self.version and self._data is not None:
                 self._forget()
-                tables, version, found = self._fetch_tables(wanted, until)
-            self._read |= tables
-            self.version, self._mirror = version, found
-            of_tables = found.files.values() if found else ()
+                tables, version, new_mirror = self._fetch_tables(wanted_tables, until)
+            self._read_tables |= tables
+            self.version, self._mirror = version, new_mirror
+            of_tables = new_mirror.files.values() if new_mirror else ()
             files = frozenset(path for files in of_tables for path in files.values())
-            if self._data is None or not files <= self._allowed:  # a locked connection admits no further files
+            if self._data is None or not files <= self._allowed_files:  # a locked connection admits no further files
                 self._close()
                 self._empty_connection()
                 self._data = duck.connect_locked(self.memory, self.threads, files)
-                self._allowed = files
+                self._allowed_files = files
                 self._close = weakref.finalize(self, duck.close_connections, [self._data])
         with duck.translate_errors():
             duck.run_until(self._data, until, partial(self._define, names))
@@ -434,23 +436,23 @@ class QueryEngine:
 
         def fetch() -> tuple[dict[str, pa.Table], str, mirror.Mirror | None]:
             with source.open_reader(self.database) as reader:
-                found = self._mirror
+                new_mirror = self._mirror
                 if self._use_mirror and (self._data is None or reader.version() != self.version):
-                    found = mirror.read_mirror(self.database, reader, self._views.extras, self._damaged)
-                if found and not self.database.read_only:
+                    new_mirror = mirror.read_mirror(self.database, reader, self._views.extras, self._damaged_files)
+                if new_mirror and not self.database.read_only:
                     with suppress(OSError, duckdb.Error):  # the rows are then read from SQL
-                        mirror.write_long_runs(found, reader, names & found.files.keys(), stop, self._runs)
-                files = found.files if found else {}
-                if found and self._runs is not None:
+                        mirror.write_long_runs(new_mirror, reader, names & new_mirror.files.keys(), stop, self._runs)
+                files = new_mirror.files if new_mirror else {}
+                if new_mirror and self._runs is not None:
                     for table, paths in files.items():
-                        found.files[table] = {run: path for run, path in paths.items() if run in self._runs}
+                        new_mirror.files[table] = {run: path for run, path in paths.items() if run in self._runs}
                 tables = {
                     name: reader.table(
                         name, [*files.get(name, ())], self._runs if name in RESULT_TABLES else None, stop=stop
                     )
                     for name in names
                 }
-                return tables, reader.version(), found
+                return tables, reader.version(), new_mirror
 
         with ThreadPoolExecutor(1) as aside:  # a separate thread, so that Python receives Ctrl-C
             try:
@@ -471,12 +473,12 @@ class QueryEngine:
 
         assert self._data
         for name in (*MACROS, *TABLES, *views.read_handy_views(), *views.MACROS_OF_VIEWS, *self._views.views):
-            if name in names and name not in self._defined:
-                if name in self._read:
-                    self._data.register(f"_{name}", self._read[name])
+            if name in names and name not in self._defined_names:
+                if name in self._read_tables:
+                    self._data.register(f"_{name}", self._read_tables[name])
                 with suppress(duckdb.Error) if name in self._views.views else nullcontext():
                     self._data.execute(self._definition(name))
-                    self._defined.add(name)
+                    self._defined_names.add(name)
 
     def _definition(self, name: str) -> str:
         """Return the statement that defines a table, view or macro."""
@@ -486,7 +488,7 @@ class QueryEngine:
             return f"CREATE MACRO {name}{macro}"
         if name in views.read_handy_views():
             bases = self._names([views.read_handy_views()[name]]) & TABLES.keys()
-            form = "TABLE" if name in COMPUTED_ONCE and bases <= self._read.keys() else "VIEW"
+            form = "TABLE" if name in COMPUTED_ONCE and bases <= self._read_tables.keys() else "VIEW"
             return f'CREATE {form} "{name}" AS {views.read_handy_views()[name]}'
         view = self._views.views[name]
         if view.table is None:
@@ -497,11 +499,11 @@ class QueryEngine:
 
     def _form(self, table: str) -> str:
         """Return TABLE if the table is small enough to be converted once, or else VIEW."""
-        if table not in self._read:
+        if table not in self._read_tables:
             return "VIEW"
         files = self._mirror.files.get(table, {}).values() if self._mirror else ()
         try:
-            size = self._read[table].nbytes + sum(FILE_BYTES_FACTOR * path.stat().st_size for path in files)
+            size = self._read_tables[table].nbytes + sum(FILE_BYTES_FACTOR * path.stat().st_size for path in files)
         except OSError:  # DuckDB will report the file
             return "VIEW"
         return "TABLE" if size <= MOST_CONVERTED_BYTES else "VIEW"
@@ -514,7 +516,7 @@ class QueryEngine:
         """
         extras = self._views.extras.get((kind, table), {}) if kind else {}
         types = {**source.list_column_types(table), **{name: extra.duckdb for name, extra in extras.items()}}
-        if table not in self._read:
+        if table not in self._read_tables:
             columns = ", ".join(f'NULL::{type_} AS "{name}"' for name, type_ in types.items())
             return f"SELECT {columns} WHERE error('{table} was not read')"
         columns = ", ".join(f'"{name}"' for name in types)
@@ -529,8 +531,8 @@ class QueryEngine:
         """Return the number of rows in each table that these statements name."""
         assert self._data
         counts = {}
-        for name in self._names(statements) & self._read.keys():
-            counts[name] = self._read[name].num_rows
+        for name in self._names(statements) & self._read_tables.keys():
+            counts[name] = self._read_tables[name].num_rows
             if self._mirror and self._mirror.files.get(name):
                 [(counts[name],)] = self._data.execute(f'SELECT count(*) FROM "{name}"').fetchall()
         return counts

@@ -59,22 +59,22 @@ def find_rate_ends(counts: Counts, scale: float = 1) -> tuple[float | None, floa
     return find_ends(stats.estimate_rate(make_clusters(counts), "hits", "trials"), scale)
 
 
-def make_clusters(own: Counts, base: Counts | None = None) -> stats.Clusters:
+def make_clusters(counts: Counts, base: Counts | None = None) -> stats.Clusters:
     """Return the clusters of one run, each with its counts of `base` if that is given."""
     import numpy as np
 
     from chessreg.queries import stats
 
     table = {
-        "hits": np.array([own[key].hits for key in own]),
-        "trials": np.array([own[key].trials for key in own]),
+        "hits": np.array([counts[key].hits for key in counts]),
+        "trials": np.array([counts[key].trials for key in counts]),
     }
     if base is not None:
         table |= {
-            "base_hits": np.array([base[key].hits for key in own]),
-            "base_trials": np.array([base[key].trials for key in own]),
+            "base_hits": np.array([base[key].hits for key in counts]),
+            "base_trials": np.array([base[key].trials for key in counts]),
         }
-    return stats.Clusters(table, np.ones(len(own), np.int64))
+    return stats.Clusters(table, np.ones(len(counts), np.int64))
 
 
 def find_ends(estimate: stats.Estimate, scale: float) -> tuple[float | None, float | None]:

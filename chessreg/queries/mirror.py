@@ -72,10 +72,10 @@ class Mirror:
 
     def group_by_kind(self, table: str) -> dict[str, list[Path]]:
         """Return the files of a table by the kind of their runs."""
-        found: dict[str, list[Path]] = {}
+        paths_by_kind: dict[str, list[Path]] = {}
         for run, path in self.files.get(table, {}).items():
-            found.setdefault(self.runs[run].kind, []).append(path)
-        return found
+            paths_by_kind.setdefault(self.runs[run].kind, []).append(path)
+        return paths_by_kind
 
 
 def read_mirror(
@@ -119,11 +119,13 @@ def write_long_runs(
 
     Raises OSError and duckdb.Error if that fails, StoppedError soon after `stop` is set.
     """
-    missing = [(table, id) for table in tables for id in reader.long_runs(table, LONG_ROWS, [*mirror.files[table]])]
-    if not missing:
+    missing_files = [
+        (table, id) for table in tables for id in reader.long_runs(table, LONG_ROWS, [*mirror.files[table]])
+    ]
+    if not missing_files:
         return
     with closing(duck.connect_unlocked()) as connection:
-        for table, id in missing:
+        for table, id in missing_files:
             if id not in mirror.runs or (runs is not None and id not in runs) or len(mirror.files[table]) >= MOST_FILES:
                 continue
             remove_outdated_files(mirror)
@@ -178,16 +180,16 @@ def _write_table(
     for kind, ids in kinds.items():
         aside = part / uuid4().hex
         aside.mkdir(parents=True)
-        select, listed = mirror.select(table, kind), ", ".join(f"'{id}'" for id in ids)
+        select, id_list = mirror.select(table, kind), ", ".join(f"'{id}'" for id in ids)
         connection.execute(
-            f"COPY (SELECT *, replace(run_id::VARCHAR, '-', '') AS id FROM ({select} WHERE run_id IN ({listed}))) "
+            f"COPY (SELECT *, replace(run_id::VARCHAR, '-', '') AS id FROM ({select} WHERE run_id IN ({id_list}))) "
             f"TO {duck.quote_text(aside)} (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (id), OVERWRITE_OR_IGNORE)"
         )
         for id in ids:
-            written = list((aside / f"id={id}").iterdir())
-            if len(written) == 1:  # if DuckDB split the rows of a run, they stay in SQL only
-                sync_path(written[0])
-                written[0].rename(mirror.path(table, id))
+            written_files = list((aside / f"id={id}").iterdir())
+            if len(written_files) == 1:  # if DuckDB split the rows of a run, they stay in SQL only
+                sync_path(written_files[0])
+                written_files[0].rename(mirror.path(table, id))
 
 
 def build_parquet_select(select: str, paths: Sequence[Path]) -> str:
@@ -199,7 +201,7 @@ def remove_damaged_files(mirror: Mirror, tables: Iterable[str]) -> set[str]:
     """Remove the files of these tables that cannot be read. Return their names."""
     import duckdb
 
-    found = set()
+    removed_names = set()
     with closing(duck.connect_unlocked()) as connection:
         for path in (path for table in tables for path in mirror.files.get(table, {}).values()):
             try:
@@ -207,10 +209,10 @@ def remove_damaged_files(mirror: Mirror, tables: Iterable[str]) -> set[str]:
                     f"SELECT sum(hash(f)) FROM ({build_parquet_select('SELECT *', [path])}) AS f"
                 ).fetchall()
             except duckdb.Error:
-                found.add(path.name)
+                removed_names.add(path.name)
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
-    return found
+    return removed_names
 
 
 def find_differing_files(database: Database, extras: Extras) -> Iterator[Path]:
@@ -225,12 +227,14 @@ def find_differing_files(database: Database, extras: Extras) -> Iterator[Path]:
             select = mirror.select(table, mirror.runs[run].kind)
             connection.register(f"_{table}", reader.table(table, runs=[run]))
             names = connection.execute(f"SELECT column_name FROM (DESCRIBE {select})").fetchall()
-            listed = ", ".join(f'"{name}"' for (name,) in names)
-            count = f"SELECT count(*), sum(hash(r)) FROM (SELECT {listed} FROM ({{}})) AS r"
-            wanted = connection.execute(count.format(select)).fetchall()
+            column_list = ", ".join(f'"{name}"' for (name,) in names)
+            count = f"SELECT count(*), sum(hash(r)) FROM (SELECT {column_list} FROM ({{}})) AS r"
+            sql_count = connection.execute(count.format(select)).fetchall()
             try:
-                same = connection.execute(count.format(build_parquet_select("SELECT *", [path]))).fetchall() == wanted
+                is_equal = (
+                    connection.execute(count.format(build_parquet_select("SELECT *", [path]))).fetchall() == sql_count
+                )
             except duckdb.Error:
-                same = False
-            if not same:
+                is_equal = False
+            if not is_equal:
                 yield path

@@ -24,14 +24,14 @@ def find_differing_number_files(database: Database) -> Iterator[Path]:
     if not any(parts.find_numbers_folder(database).glob(f"*{parts.SUFFIX}")):
         return
     for entry in list_entries():
-        for scoring in SCORINGS if entry.stored else ():
+        for scoring in SCORINGS if entry.stored_names else ():
             question = build_question(database, entry, Scope(), scoring, None)
             until = duck.compute_deadline(None)
             listing = parts.list_query_parts(question, until)
             for part, path in parts.list_number_files(question, listing).items():
                 if path.exists():
-                    computed = parts.compute_parts(question, listing, [part], until, use_mirror=False)
-                    if parts.read_numbers(path) != computed[part]:
+                    computed_parts = parts.compute_parts(question, listing, [part], until, use_mirror=False)
+                    if parts.read_numbers(path) != computed_parts[part]:
                         yield path
 
 
@@ -52,12 +52,12 @@ def store_numbers(database: Database, run_id: UUID | None = None, timeout: float
         with database.read() as session:
             kinds = set(session.scalars(many if run_id is None else many.where(Run.id == run_id)))
         for entry in list_entries():
-            if entry.stored and not kinds.isdisjoint(entry.kinds):
+            if entry.stored_names and not kinds.isdisjoint(entry.kinds):
                 run_query(database, entry, timeout=timeout)
 
 
 if __name__ == "__main__":  # started by the supervisor, for the registry in CHESSREG_REGISTRY
     from chessreg.registry.database import Database
 
-    with Database.open(None, create=False) as opened:
-        store_numbers(opened, timeout=3600)
+    with Database.open(None, create=False) as database:
+        store_numbers(database, timeout=3600)

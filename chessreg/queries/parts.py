@@ -66,17 +66,17 @@ def answer_from_parts(
     rows. Raises the errors of `QueryEngine.answer`.
     """
     engine, entry = question.engine, question.entry
-    if not entry.stored or not question.has_all_rows:
+    if not entry.stored_names or not question.has_all_rows:
         return None
     from chessreg.queries.summary import attach_statistics, match_cells
 
-    given = {name: f"SELECT * FROM stored_{name}" for name in entry.stored}
-    statements = {name: question.build_statement(name, given) for name in ("table", "numbered")} | dict(more)
+    stored_relations = {name: f"SELECT * FROM stored_{name}" for name in entry.stored_names}
+    statements = {name: question.build_statement(name, stored_relations) for name in ("table", "numbered")} | dict(more)
     statements["parts"] = compose_parts_statement(question)
     summary = f"{entry.title} from parts"
-    known = engine.recall(statements, question.parameters, summary)
-    if known is not None:
-        return known
+    cached_answer = engine.recall(statements, question.parameters, summary)
+    if cached_answer is not None:
+        return cached_answer
     until = duck.compute_deadline(timeout)
     for _ in range(MOST_ATTEMPTS):
         try:
@@ -101,16 +101,16 @@ def answer_from_parts(
                 until - time.monotonic(),
                 summary,
                 summarize,
-                registered={
+                registered_tables={
                     f"stored_{name}": join_part_rows({label: part.tables[name] for label, part in parts.items()})
-                    for name in entry.stored
+                    for name in entry.stored_names
                 },
                 version=listing.get_required_version(listing.rows),
             )
         except OtherVersionError:
             continue
         for name in {name for part in parts.values() for name in part.rows}:
-            answer.read[name] = sum(part.rows.get(name, 0) for part in parts.values())
+            answer.rows_read[name] = sum(part.rows.get(name, 0) for part in parts.values())
         return answer
     return None
 
@@ -143,13 +143,13 @@ def compose_parts_statement(question: CatalogueQuestion) -> str:
 def list_query_parts(question: CatalogueQuestion, until: float) -> PartListing:
     """Return the parts of a query in one state of the registry, and the states of their runs in this or a later one."""
     statements = {"parts": compose_parts_statement(question)}
-    listed = question.engine.answer(statements, question.parameters, until - time.monotonic())
+    answer = question.engine.answer(statements, question.parameters, until - time.monotonic())
     rows: dict[str, list[dict[str, Any]]] = {}
-    for row in listed["parts"].to_pylist():
+    for row in answer["parts"].to_pylist():
         rows.setdefault(row["part"], []).append(row)
     runs = RunStates.read(question.engine.database, {row["run_id"] for part in rows.values() for row in part})
-    units = {part: runs.count_units(mine) for part, mine in rows.items()}
-    return PartListing(listed["parts"], rows, runs, units, listed.version)
+    units = {part: runs.count_units(part_runs) for part, part_runs in rows.items()}
+    return PartListing(answer["parts"], rows, runs, units, answer.version)
 
 
 @dataclass(frozen=True)
@@ -169,14 +169,16 @@ class RunStates:
         from chessreg.registry.database import select_by_keys
         from chessreg.registry.tables import FragmentRecord, RegistryState, Run
 
-        wanted = sorted(map(UUID, ids))
+        run_ids = sorted(map(UUID, ids))
         with database.read() as session:
             registry = session.scalar(select(RegistryState.registry_id))
-            runs = list(select_by_keys(session, select(Run.id, Run.units, Run.completed_at), Run.id, wanted))
-            ingested = select(
+            runs = list(select_by_keys(session, select(Run.id, Run.units, Run.completed_at), Run.id, run_ids))
+            fragment_select = select(
                 FragmentRecord.run_id, func.count(), func.sum(FragmentRecord.rows), func.max(FragmentRecord.ingested_at)
             ).group_by(FragmentRecord.run_id)
-            fragments = {row[0]: row[1:] for row in select_by_keys(session, ingested, FragmentRecord.run_id, wanted)}
+            fragments = {
+                row[0]: row[1:] for row in select_by_keys(session, fragment_select, FragmentRecord.run_id, run_ids)
+            }
         states = {
             run.id.hex: [run.id.hex, str(run.completed_at), *map(str, fragments.get(run.id, ()))]
             for run in runs
@@ -186,8 +188,8 @@ class RunStates:
 
     def require_unchanged(self, database: Database, ids: Iterable[str] | None = None) -> None:
         """Raise OtherVersionError if the state of a run has changed, of these runs or of all."""
-        wanted = self.units.keys() if ids is None else set(ids)
-        if RunStates.read(database, wanted).states != {id: self.states[id] for id in wanted & self.states.keys()}:
+        run_ids = self.units.keys() if ids is None else set(ids)
+        if RunStates.read(database, run_ids).states != {id: self.states[id] for id in run_ids & self.states.keys()}:
             raise OtherVersionError("the results of a part have changed since it was listed")
 
     def count_units(self, rows: Sequence[Mapping[str, Any]]) -> int:
@@ -206,15 +208,15 @@ def read_part_numbers(question: CatalogueQuestion, listing: PartListing, until: 
     Raises OtherVersionError if the results have changed since the parts were listed.
     """
     paths = list_number_files(question, listing)
-    found = {part: read_numbers(path) for part, path in paths.items()}
-    parts = {part: numbers for part, numbers in found.items() if numbers is not None}
+    numbers_by_part = {part: read_numbers(path) for part, path in paths.items()}
+    parts = {part: numbers for part, numbers in numbers_by_part.items() if numbers is not None}
     for batch in split_part_batches([part for part in listing.rows if part not in parts], listing.units):
-        computed = compute_parts(question, listing, batch, until)
-        parts |= computed
+        computed_parts = compute_parts(question, listing, batch, until)
+        parts |= computed_parts
         for part in set(batch) & paths.keys():
             with suppress(OSError):
                 if not question.engine.database.read_only:
-                    write_numbers(paths[part], computed[part])
+                    write_numbers(paths[part], computed_parts[part])
     return {part: parts[part] for part in listing.rows}
 
 
@@ -251,39 +253,43 @@ def compute_parts(
     """
     from chessreg.queries.summary import estimate_by_part
 
-    entry, shared = question.entry, question.engine
+    entry, shared_engine = question.entry, question.engine
     runs = {row["run_id"] for part in batch for row in listing.rows[part]}
     engine = QueryEngine(
-        shared.database, threads=shared.threads, memory=shared.memory, runs=runs, use_mirror=use_mirror
+        shared_engine.database,
+        threads=shared_engine.threads,
+        memory=shared_engine.memory,
+        runs=runs,
+        use_mirror=use_mirror,
     )
     rows = join_part_rows({part: table for part, table in split_part_rows(listing.table).items() if part in batch})
     statements = list_stored_statements(question)
-    counted = [table for table in RESULT_TABLES if table in engine.list_names(statements.values())]
+    counted_tables = [table for table in RESULT_TABLES if table in engine.list_names(statements.values())]
     statements |= {
         table: f'SELECT p.part, count(*) AS n FROM "{table}" AS t '
         "JOIN (SELECT DISTINCT part, run_id FROM part_rows) AS p ON p.run_id = t.run_id GROUP BY p.part"
-        for table in counted
+        for table in counted_tables
     }
     try:
         answer = engine.answer(
             statements,
             question.parameters,
             until - time.monotonic(),
-            registered={"part_rows": rows},
+            registered_tables={"part_rows": rows},
             version=listing.get_required_version(batch),
         )
     finally:
         engine.close()
-    listing.runs.require_unchanged(shared.database, runs)
-    stored = {name: answer[name] for name in entry.stored}
-    stored[STATISTICS] = estimate_by_part(entry, answer["clusters"])
-    by_part = {name: split_part_rows(table) for name, table in stored.items()}
-    empty = {name: table.slice(0, 0).drop_columns(["part"]) for name, table in stored.items()}
-    counts = {table: {row["part"]: row["n"] for row in answer[table].to_pylist()} for table in counted}
+    listing.runs.require_unchanged(shared_engine.database, runs)
+    stored_tables = {name: answer[name] for name in entry.stored_names}
+    stored_tables[STATISTICS] = estimate_by_part(entry, answer["clusters"])
+    by_part = {name: split_part_rows(table) for name, table in stored_tables.items()}
+    empty = {name: table.slice(0, 0).drop_columns(["part"]) for name, table in stored_tables.items()}
+    counts = {table: {row["part"]: row["n"] for row in answer[table].to_pylist()} for table in counted_tables}
     return {
         part: PartNumbers(
-            {name: by_part[name].get(part, empty[name]) for name in stored},
-            {name: counts[name].get(part, 0) for name in counted},
+            {name: by_part[name].get(part, empty[name]) for name in stored_tables},
+            {name: counts[name].get(part, 0) for name in counted_tables},
         )
         for part in batch
     }
@@ -291,10 +297,10 @@ def compute_parts(
 
 def list_stored_statements(question: CatalogueQuestion) -> dict[str, str]:
     """Return the statements of the stored relations and of the clusters, over the registered table `part_rows`."""
-    given = {"parts": "SELECT * FROM part_rows", "base": question.entry.statements["measured"]}
-    relations = {name: f"SELECT * FROM {name} ORDER BY ALL" for name in question.entry.stored}
-    return {name: question.compose_statement(sql, given) for name, sql in relations.items()} | {
-        "clusters": question.build_statement("clusters", given)
+    given_relations = {"parts": "SELECT * FROM part_rows", "base": question.entry.statements["measured"]}
+    relations = {name: f"SELECT * FROM {name} ORDER BY ALL" for name in question.entry.stored_names}
+    return {name: question.compose_statement(sql, given_relations) for name, sql in relations.items()} | {
+        "clusters": question.build_statement("clusters", given_relations)
     }
 
 
@@ -364,11 +370,11 @@ def read_numbers(path: Path) -> PartNumbers | None:
     import pyarrow as pa
 
     try:
-        with zipfile.ZipFile(path) as packed:
-            rows = json.loads(packed.read(ROWS))
+        with zipfile.ZipFile(path) as archive:
+            rows = json.loads(archive.read(ROWS))
             tables = {
-                name.removesuffix(TABLE_SUFFIX): pa.ipc.open_stream(packed.read(name)).read_all()
-                for name in packed.namelist()
+                name.removesuffix(TABLE_SUFFIX): pa.ipc.open_stream(archive.read(name)).read_all()
+                for name in archive.namelist()
                 if name.endswith(TABLE_SUFFIX)
             }
     except (OSError, ValueError, KeyError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error):
@@ -384,13 +390,13 @@ def write_numbers(path: Path, part: PartNumbers) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{uuid4().hex}{PARTIAL_SUFFIX}")
     try:
-        with zipfile.ZipFile(aside, "x") as packed:
-            packed.writestr(ROWS, json.dumps(part.rows))
+        with zipfile.ZipFile(aside, "x") as archive:
+            archive.writestr(ROWS, json.dumps(part.rows))
             for name, table in part.tables.items():
                 sink = pa.BufferOutputStream()
                 with pa.ipc.new_stream(sink, table.schema) as stream:
                     stream.write_table(table)
-                packed.writestr(f"{name}{TABLE_SUFFIX}", sink.getvalue().to_pybytes())
+                archive.writestr(f"{name}{TABLE_SUFFIX}", sink.getvalue().to_pybytes())
         sync_path(aside)
         aside.rename(path)
     finally:
@@ -398,10 +404,10 @@ def write_numbers(path: Path, part: PartNumbers) -> None:
     files = list(path.parent.glob(f"*{SUFFIX}"))
     if len(files) > MOST_FILES:
         files.sort(key=lambda file: file.stat().st_mtime)
-    killed = [
+    stale_files = [
         file
         for file in path.parent.glob(f"*{PARTIAL_SUFFIX}")
         if time.time() - file.stat().st_mtime > mirror.STALE_SECONDS
     ]
-    for old in (*files[:-MOST_FILES], *killed):
+    for old in (*files[:-MOST_FILES], *stale_files):
         old.unlink(missing_ok=True)

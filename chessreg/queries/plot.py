@@ -264,14 +264,16 @@ def draw_lines(
     """
     for label, rows in parts.items():
         place = series.index(label)
-        ordered = sorted(rows, key=lambda row: row[plot.x])
+        sorted_rows = sorted(rows, key=lambda row: row[plot.x])
         if BASELINE_KEY in rows[0]:
-            axis.plot(*([row[name] for row in ordered] for name in (plot.x, plot.y)), "--", label=label, color="0.4")
+            axis.plot(
+                *([row[name] for row in sorted_rows] for name in (plot.x, plot.y)), "--", label=label, color="0.4"
+            )
             continue
         axis.errorbar(
-            [row[plot.x] for row in ordered],
-            [row[plot.y] for row in ordered],
-            yerr=compute_error_bars(result, plot, ordered),
+            [row[plot.x] for row in sorted_rows],
+            [row[plot.y] for row in sorted_rows],
+            yerr=compute_error_bars(result, plot, sorted_rows),
             label=label,
             color=COLORS[place % len(COLORS)],
             marker=MARKERS[place % len(MARKERS)],
@@ -355,14 +357,14 @@ def list_positions(
     one x, such as several random directions, share its part.
     """
     labels = [format_number(row[plot.x], 3) for row in rows]
-    totals, seen, width = Counter(labels), Counter[str](), 0.8 / count
+    totals, seen_counts, width = Counter(labels), Counter[str](), 0.8 / count
     positions, widths = [], []
     for label in labels:
         share = width / totals[label]
         start = places.index(label) + (place - count / 2) * width
-        positions.append(start + (seen[label] + 0.5) * share)
+        positions.append(start + (seen_counts[label] + 0.5) * share)
         widths.append(share if totals[label] == 1 else SHARED_WIDTH * share)
-        seen[label] += 1
+        seen_counts[label] += 1
     return positions, widths
 
 

@@ -35,37 +35,42 @@ class CatalogueQuestion:
         """Whether no condition filters the results behind the cells."""
         return self.base_where == ["true"]
 
-    def build_statement(self, name: str, given: Mapping[str, str] | None = None) -> str:
+    def build_statement(self, name: str, given_relations: Mapping[str, str] | None = None) -> str:
         """Return one of the entry's statements, as `compose_statement` does; one of its relations as a statement."""
         if name in self.entry.relations:
-            return self.compose_statement(f"SELECT * FROM {name}", given)
-        return self.compose_statement(self.entry.statements[name], given)
+            return self.compose_statement(f"SELECT * FROM {name}", given_relations)
+        return self.compose_statement(self.entry.statements[name], given_relations)
 
-    def compose_statement(self, sql: str, given: Mapping[str, str] | None = None) -> str:
-        """Return a statement over the entry's relations, narrowed to the scope. With `given`, its SELECTs replace the
-        relations of these names, and relations that the statement does not need are left out."""
+    def compose_statement(self, sql: str, given_relations: Mapping[str, str] | None = None) -> str:
+        """Return a statement over the entry's relations, narrowed to the scope.
+
+        The SELECTs of `given_relations` replace the relations of the same names, and relations that the statement does
+        not need are left out.
+        """
         sql = strip_comments(sql)
-        relations = self.build_relations(None if given is None else sql, given or {})
+        relations = self.build_relations(None if given_relations is None else sql, given_relations or {})
         return f"{relations},\n{sql[5:]}" if sql.upper().startswith("WITH ") else f"{relations}\n{sql}"
 
-    def build_relations(self, asked: str | None = None, given: Mapping[str, str] = MappingProxyType({})) -> str:
-        """Return the WITH clause of the entry's relations, each narrowed to the scope: of all, or of those that `asked`
-        needs."""
+    def build_relations(
+        self, wanted_statement: str | None = None, given_relations: Mapping[str, str] = MappingProxyType({})
+    ) -> str:
+        """Return the WITH clause of the relations that `wanted_statement` needs (None: of all), each narrowed to the
+        scope."""
         conditions = {"cells": [self.filters.cells], "base": list(self.base_where)}
         if "cells" not in self.entry.relations:
             conditions["base"].append(self.filters.cells)
         parts = {"scoped": f"SELECT * FROM runs WHERE {self.filters.runs}"}
         for relation, sql in self.entry.relations.items():
             condition = " AND ".join(conditions.get(relation, ["true"]))
-            parts[relation] = given.get(relation) or f"SELECT * FROM (\n{sql}\n) WHERE {condition}"
-        if asked is not None:
-            needed = set[str]()
-            pending = [asked]
+            parts[relation] = given_relations.get(relation) or f"SELECT * FROM (\n{sql}\n) WHERE {condition}"
+        if wanted_statement is not None:
+            needed_names = set[str]()
+            pending = [wanted_statement]
             while pending:
                 words = set(re.findall(r"\w+", strip_comments(pending.pop())))
-                pending += [parts[name] for name in parts if name in words - needed]
-                needed |= words & parts.keys()
-            parts = {name: sql for name, sql in parts.items() if name in needed}
+                pending += [parts[name] for name in parts if name in words - needed_names]
+                needed_names |= words & parts.keys()
+            parts = {name: sql for name, sql in parts.items() if name in needed_names}
         return f"WITH {', '.join(f'{name} AS ({sql})' for name, sql in parts.items())}"
 
     def apply_where(self, text: str) -> None:
@@ -73,10 +78,10 @@ class CatalogueQuestion:
         condition = gate.check_condition(self.engine.parser(), text)
         from chessreg.queries.summary import list_added_columns
 
-        made = "".join(
+        made_columns = "".join(
             f', NULL::DOUBLE AS "{column}"' for s in self.entry.statistics for column in list_added_columns(s)
         )
-        table = f"SELECT *{made} FROM (\n{self.build_statement('table')}\n)"
+        table = f"SELECT *{made_columns} FROM (\n{self.build_statement('table')}\n)"
         wrong = self.engine.binds(f"SELECT * FROM ({table}) WHERE {condition}", self.parameters)
         if not wrong:
             self.result_where = condition

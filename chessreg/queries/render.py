@@ -65,7 +65,7 @@ def choose_columns(result: QueryResult, wide: bool = False) -> tuple[list[str], 
         columns = [n for n in columns if n in result.columns]
     if "behind_row" in result.meta and "run" in columns:
         columns.remove("run_id")
-    if not result.described or not rows:
+    if not result.column_notes or not rows:
         return columns, {}
     required_names = {"row", "column", "comparison"} if result.meta.get("published") else {columns[0]}
     constants: dict[str, str] = {}
@@ -76,7 +76,7 @@ def choose_columns(result: QueryResult, wide: bool = False) -> tuple[list[str], 
             row[f"{name}{e}"] is not None for row in rows for e in ("_low", "_high")
         )
         empty = all(v is None for v in values) and not has_ends
-        if empty and name not in result.chosen:
+        if empty and name not in result.chosen_names:
             continue
         describes = isinstance(values[0], str) or result.column(name).unit in ("", "moves")
         constant = len(rows) > 1 and all(value == values[0] for value in values)  # a set would fail for lists
@@ -114,7 +114,7 @@ def list_distinguishing_columns(result: QueryResult, defaults: Defaults) -> list
 
 def get_default_columns(result: QueryResult) -> Defaults | None:
     """Return the table's default columns, or None if all columns are shown because others were chosen or declared."""
-    if result.entry is None or result.chosen or result.meta.get("published") or not result.entry.default.names:
+    if result.entry is None or result.chosen_names or result.meta.get("published") or not result.entry.default.names:
         return None
     return result.entry.default
 
@@ -215,8 +215,8 @@ def is_numeric(result: QueryResult, rows: list[dict[str, Any]], name: str) -> bo
     )
 
 
-def format_caption(same: dict[str, str]) -> str:
-    return "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in same.items())
+def format_caption(constants: dict[str, str]) -> str:
+    return "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in constants.items())
 
 
 def format_table(result: QueryResult, width: int | None = None, wide: bool = False) -> str:
@@ -235,7 +235,7 @@ def format_table(result: QueryResult, width: int | None = None, wide: bool = Fal
     headings = {name: format_heading(result, name) for name in names}
     defaults = None if wide else get_default_columns(result)
     room = None if width is None else width - len(str(len(rows))) - text_table.GAP
-    behind = "behind_row" in result.meta and not wide and not result.chosen
+    behind = "behind_row" in result.meta and not wide and not result.chosen_names
     if room is not None and defaults is not None:
         names = fit_columns(result, names, defaults, headings, cells, room)
     elif room is not None and behind:
@@ -252,11 +252,11 @@ def format_table(result: QueryResult, width: int | None = None, wide: bool = Fal
     )
     for place, note in enumerate(notes, 1):
         lines += text_table.wrap_text(f"[{place}] {make_visible(note)}", width or 120)
-    shown = {*names, *constants}
-    if defaults is not None and (runs_text := format_runs(result, shown, width or 120)):
+    shown_names = {*names, *constants}
+    if defaults is not None and (runs_text := format_runs(result, shown_names, width or 120)):
         lines.append(runs_text)
-        shown |= set(RUN_COLUMNS)
-    omitted_text = format_omitted_columns(result, shown, width or 120) if defaults is not None or behind else ""
+        shown_names |= set(RUN_COLUMNS)
+    omitted_text = format_omitted_columns(result, shown_names, width or 120) if defaults is not None or behind else ""
     if omitted_text or defaults is not None:
         lines.append(omitted_text)
     return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -276,8 +276,8 @@ def fit_columns(
     name.
     """
     names = list(names)
-    declared = result.entry.statistics if result.entry is not None else ()
-    differences = {statistic.name for statistic in declared if statistic.function.endswith("_difference")}
+    statistics = result.entry.statistics if result.entry is not None else ()
+    differences = {statistic.name for statistic in statistics if statistic.function.endswith("_difference")}
     answers = [name for name in names if name in defaults.answers][1:]
     counts = [name for name in names if name in defaults.counts]
     for name in (*reversed(counts), *reversed([name for name in answers if name not in differences])):
@@ -297,12 +297,12 @@ def fit_columns(
 RUN_COLUMNS = "runs", "run"  # columns with the names of runs
 
 
-def format_runs(result: QueryResult, shown: set[str], width: int) -> str:
+def format_runs(result: QueryResult, shown_names: set[str], width: int) -> str:
     """Return one line with the runs of each row, such as `runs: 1-8 board; 9-16 untrained-board`. Return an empty text
     if a column shows them, or if the line is longer than `width`.
     """
     name = next((name for name in RUN_COLUMNS if name in result.columns), None)
-    if name is None or name in shown:
+    if name is None or name in shown_names:
         return ""
     groups = [list(group) for _, group in itertools.groupby(enumerate(result.rows, 1), lambda row: row[1][name])]
     parts = []
@@ -314,11 +314,11 @@ def format_runs(result: QueryResult, shown: set[str], width: int) -> str:
     return line if groups and len(line) <= width and all(row[name] for row in result.rows) else ""
 
 
-def format_omitted_columns(result: QueryResult, shown: set[str], width: int) -> str:
+def format_omitted_columns(result: QueryResult, shown_names: set[str], width: int) -> str:
     """Return one line with the names of the columns that are not shown. Columns that differ between rows come first."""
     rows = result.rows
     names, constants = choose_columns(result, wide=True)
-    rest = [name for name in (*names, *constants) if name not in shown]
+    rest = [name for name in (*names, *constants) if name not in shown_names]
     rest.sort(key=lambda name: all(row[name] == rows[0][name] for row in rows))
     return text_table.name_hidden_columns(rest, width, "--wide")
 
@@ -347,10 +347,10 @@ def move_sentences(cells: dict[str, list[str]]) -> list[str]:
     return list(notes)
 
 
-def format_markdown(result: QueryResult, *, numbered: bool = False, wide: bool = False) -> str:
+def format_markdown(result: QueryResult, *, is_numbered: bool = False, wide: bool = False) -> str:
     """Return a GitHub table, with numbered rows on request."""
     headings, cells, constants, numeric = format_cells(result, wide)
-    if numbered:
+    if is_numbered:
         headings, numeric = ["#", *headings], [True, *numeric]
         cells = [[str(number), *row] for number, row in enumerate(cells, 1)]
 
@@ -469,7 +469,7 @@ def format_json_lines(result: QueryResult) -> str:
     )
 
 
-STREAMED = {"csv": format_csv_rows, "jsonl": lambda result, heading: format_json_lines(result)}
+STREAM_FORMATTERS = {"csv": format_csv_rows, "jsonl": lambda result, heading: format_json_lines(result)}
 """Formats that are written some rows at a time; `heading` with the first ones."""
 
 
@@ -512,7 +512,7 @@ TEXTS: dict[str, Callable[[QueryResult], str]] = {
 }
 TABLES: dict[str, Callable[..., str]] = {"markdown": format_markdown, "latex": format_latex}
 FORMATS = ("table", *TABLES, *TEXTS, "parquet")
-PRINTED, MOST_PRINTED = ("table", "records", "markdown", "latex"), 100_000
+PRINTED_FORMATS, MOST_PRINTED = ("table", "records", "markdown", "latex"), 100_000
 SUFFIXES = {
     ".md": "markdown",
     ".tex": "latex",
@@ -533,7 +533,7 @@ def render_result(result: QueryResult, format: str, width: int | None = None, wi
     """
     if format == "parquet":
         return encode_parquet(result)
-    if format in PRINTED and len(result) > MOST_PRINTED:
+    if format in PRINTED_FORMATS and len(result) > MOST_PRINTED:
         raise BadInputError(f"{len(result):,} rows are too many to print", "--format csv or jsonl, or LIMIT 100")
     if format == "table":
         return format_table(result, width, wide)

@@ -19,8 +19,8 @@ class QueryResult:
     """The rows of an answer and their provenance.
 
     `meta` has the query, its hash, the scope, the registry's schema and data version, and row counts. `notes` are texts
-    for the reader. `cells` numbers the groups of rows behind a catalogue table, one per row. `described` has the
-    meanings of the columns. `chosen` are the columns of `--show`, which are printed even if they are empty.
+    for the reader. `cells` numbers the groups of rows behind a catalogue table, one per row. `column_notes` have the
+    meanings of the columns. `chosen_names` are the columns of `--show`, which are printed even if they are empty.
     """
 
     table: pa.Table
@@ -28,8 +28,8 @@ class QueryResult:
     notes: list[str] = field(default_factory=list)
     entry: Entry | None = None
     cells: list[int] | None = None
-    described: tuple[QueryColumn, ...] = ()
-    chosen: frozenset[str] = frozenset()
+    column_notes: tuple[QueryColumn, ...] = ()
+    chosen_names: frozenset[str] = frozenset()
 
     @property
     def columns(self) -> list[str]:
@@ -53,7 +53,7 @@ class QueryResult:
 
     def column(self, name: str) -> QueryColumn:
         """Return the meaning of a column; for the end of an interval, the meaning of its statistic."""
-        columns = {column.name: column for column in self.described}
+        columns = {column.name: column for column in self.column_notes}
         for suffix, text in (("_low", "lower"), ("_high", "upper")):
             stem = name.removesuffix(suffix)
             if stem != name and stem in self.intervals:
@@ -82,8 +82,10 @@ class QueryResult:
                 raise BadInputError(f"column {name!r} does not exist", hint)
         ends = {name: [f"{name}_low", f"{name}_high"] if name in self.intervals else [] for name in names}
         kept_names = dict.fromkeys(column for name in names for column in (name, *ends[name]))
-        columns = tuple(replace(c, hidden=c.hidden and c.name not in names) for c in self.described)
-        return replace(self, table=self.table.select(list(kept_names)), described=columns, chosen=frozenset(names))
+        columns = tuple(replace(c, hidden=c.hidden and c.name not in names) for c in self.column_notes)
+        return replace(
+            self, table=self.table.select(list(kept_names)), column_notes=columns, chosen_names=frozenset(names)
+        )
 
     def get_cell(self, number: int) -> int:
         """Return the cell of row `number`, counted from 1. Raises BadInputError for a row that does not exist."""

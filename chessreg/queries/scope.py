@@ -107,10 +107,10 @@ def _resolve_ids(database: Database, noun: str, references: tuple[str, ...]) -> 
     return ", ".join(f"UUID '{id}'" for id in ids)
 
 
-def _check_known(wanted: tuple[str, ...], known: list[str], noun: str, hint: str) -> None:
-    for value in wanted:
-        if value not in known:
-            suggestions = difflib.get_close_matches(value, known, n=3, cutoff=0.5)
+def _check_known(wanted_names: tuple[str, ...], known_names: list[str], noun: str, hint: str) -> None:
+    for value in wanted_names:
+        if value not in known_names:
+            suggestions = difflib.get_close_matches(value, known_names, n=3, cutoff=0.5)
             raise NotFoundError(
                 f"{noun} {value!r} does not exist", f"did you mean {' or '.join(suggestions)}?" if suggestions else hint
             )

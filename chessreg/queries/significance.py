@@ -120,21 +120,21 @@ def adjust_holm(p: Sequence[float | None]) -> list[float | None]:
     >>> adjust_holm([0.01, 0.04, None, 0.03])
     [0.03, 0.06, None, 0.06]
     """
-    return _adjust_stepwise(p, lambda value, left: min(1.0, value * left))
+    return _adjust_stepwise(p, lambda value, remaining_tests: min(1.0, value * remaining_tests))
 
 
 def adjust_holm_log10(log10_p: Sequence[float | None]) -> list[float | None]:
     """Return `adjust_holm` of base-10 logarithms, for p-values that underflow."""
-    return _adjust_stepwise(log10_p, lambda value, left: min(0.0, value + math.log10(left)))
+    return _adjust_stepwise(log10_p, lambda value, remaining_tests: min(0.0, value + math.log10(remaining_tests)))
 
 
-def _adjust_stepwise(p: Sequence[float | None], corrected: Callable[[float, int], float]) -> list[float | None]:
+def _adjust_stepwise(p: Sequence[float | None], correct: Callable[[float, int], float]) -> list[float | None]:
     """Return each p corrected for the number of remaining tests, smallest first, as a running maximum."""
     order = sorted((value, place) for place, value in enumerate(p) if value is not None)
     adjusted_p: list[float | None] = [None] * len(p)
     largest = -math.inf
     for rank, (value, place) in enumerate(order):
-        largest = max(largest, corrected(value, len(order) - rank))
+        largest = max(largest, correct(value, len(order) - rank))
         adjusted_p[place] = largest
     return adjusted_p
 

@@ -50,7 +50,7 @@ class ColumnConversion(NamedTuple):
     """The conversion of a column: the expression that reads it from SQLite, its type in DuckDB, and the cast to that
     type."""
 
-    read: str
+    read_expression: str
     duckdb: str
     cast: str
 
@@ -193,13 +193,13 @@ class RegistryReader:
                 f"({select_run_states().compile(dialect=dialect, compile_kwargs={'literal_binds': True})}) AS run_now"
             )
         if self._dialect != "sqlite":
-            listed = ", ".join(f'"{name}"' for name in names)
+            name_list = ", ".join(f'"{name}"' for name in names)
             where = "" if runs is None else f" WHERE run_id IN ({_list_ids(runs, without)})"
-            return self._answer(f"SELECT {listed} FROM {place}{where}", stop)
+            return self._answer(f"SELECT {name_list} FROM {place}{where}", stop)
         where = "" if runs is None else f" WHERE run_id IN ({_list_ids(runs, without)})"
         if without and runs is None:  # SQLite finds the remaining rows by key
-            listed = ", ".join(f"'{id}'" for id in without)
-            where = f" WHERE run_id IN (SELECT id FROM run WHERE id NOT IN ({listed}))"
+            name_list = ", ".join(f"'{id}'" for id in without)
+            where = f" WHERE run_id IN (SELECT id FROM run WHERE id NOT IN ({name_list}))"
         return _valid_texts(self._answer(_select_typed(table, place, where), stop).slice(1))
 
     @contextmanager
@@ -248,8 +248,8 @@ class RegistryReader:
 def _select_typed(table: str, place: str, where: str) -> str:
     """Return the SELECT of a table's columns from `place` in SQLite, after a row of typed values."""
     types = {name: get_column_conversion(column) for name, column in list_table_columns(table).items()}
-    first = ", ".join(f'{FIRST[type_.read]} AS "{name}"' for name, type_ in types.items())
-    values = ", ".join(type_.read.format(f'"{name}"') for name, type_ in types.items())
+    first = ", ".join(f'{FIRST[type_.read_expression]} AS "{name}"' for name, type_ in types.items())
+    values = ", ".join(type_.read_expression.format(f'"{name}"') for name, type_ in types.items())
     return f"SELECT {first} UNION ALL SELECT {values} FROM {place}{where}"
 
 

@@ -123,11 +123,13 @@ class Clusters:
             table, weights = _merge_equal_rows(np.concatenate(parts, axis=1) + 0.0, self.weights[has_values])
             order, orientation = names, 1
             if len(names) == 4 and all(self.counts[name].ndim == 1 for name in names):
-                swapped = _merge_equal_rows(np.roll(table, 2, axis=1), weights)
-                own_bytes, swapped_bytes = ([array.tobytes() for array in side] for side in ((table, weights), swapped))
+                swapped_rows = _merge_equal_rows(np.roll(table, 2, axis=1), weights)
+                own_bytes, swapped_bytes = (
+                    [array.tobytes() for array in side] for side in ((table, weights), swapped_rows)
+                )
                 orientation = (own_bytes < swapped_bytes) - (own_bytes > swapped_bytes)
                 if orientation < 0:
-                    order, (table, weights) = (*names[2:], *names[:2]), swapped
+                    order, (table, weights) = (*names[2:], *names[:2]), swapped_rows
             ends = np.cumsum([part.shape[1] for part in parts])[:-1]
             counts = dict(zip(order, np.split(table, ends, axis=1), strict=True))
             self._of[*names, role] = Clusters(counts, weights, role, orientation)

@@ -35,11 +35,11 @@ def wait_for_result(work: Future[T], until: float) -> T:
     """Return the result of `work`. Raises its errors, TimeoutError at the monotonic time `until`, and StoppedError."""
     stop = _STOP.get()
     while True:
-        left = max(0.0, until - time.monotonic())
+        remaining_s = max(0.0, until - time.monotonic())
         try:
-            return work.result(left if stop is None else min(left, POLL_INTERVAL_S))
+            return work.result(remaining_s if stop is None else min(remaining_s, POLL_INTERVAL_S))
         except TimeoutError:
-            if work.done() or left <= POLL_INTERVAL_S:
+            if work.done() or remaining_s <= POLL_INTERVAL_S:
                 return work.result(0)
             if stop is not None and stop.is_set():
                 raise StoppedError("the query was stopped") from None

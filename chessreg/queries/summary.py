@@ -41,7 +41,7 @@ PLAIN: dict[str, Callable[..., float | None]] = {  # a number without an interva
     "paired_log10_p": significance.compute_paired_log10_p,
     "cohens_d": significance.compute_cohens_d_of_clusters,
 }
-CORRECTED: dict[str, Callable[[Sequence[float | None]], list[float | None]]] = {
+CORRECTIONS: dict[str, Callable[[Sequence[float | None]], list[float | None]]] = {
     # of a table column; rows with equal values in the further arguments are one family
     "holm": significance.adjust_holm,
     "holm_log10": significance.adjust_holm_log10,
@@ -109,31 +109,31 @@ def list_added_columns(statistic: DeclaredStatistic) -> tuple[str, ...]:
 
 def add_statistics(entry: Entry, table: pa.Table, clusters: pa.Table | None) -> pa.Table:
     """Return the table with every declared statistic and its interval, in the header's column order."""
-    own = group_clusters(clusters) if clusters is not None else {}
-    return attach_statistics(entry, table, estimate_by_cell(entry, own, table["cell"].to_pylist()))
+    cell_clusters = group_clusters(clusters) if clusters is not None else {}
+    return attach_statistics(entry, table, estimate_by_cell(entry, cell_clusters, table["cell"].to_pylist()))
 
 
 def estimate_by_cell(
-    entry: Entry, own: Mapping[int, Clusters], cells: Sequence[int]
+    entry: Entry, cell_clusters: Mapping[int, Clusters], cells: Sequence[int]
 ) -> dict[int, dict[str, float | None]]:
     """Return cell → the value of each column that its clusters determine, for those of these cells that have any."""
-    own = {cell: own[cell] for cell in cells if cell in own}
-    declared = [statistic for statistic in entry.statistics if statistic.function not in CORRECTED]
+    cell_clusters = {cell: cell_clusters[cell] for cell in cells if cell in cell_clusters}
+    statistics = [statistic for statistic in entry.statistics if statistic.function not in CORRECTIONS]
     stats.resample_together(
         clusters.select_counts(*statistic.arguments)
-        for statistic in declared
+        for statistic in statistics
         if statistic.function in FUNCTIONS and statistic.function not in NOT_OF_TOTALS
-        for clusters in own.values()
+        for clusters in cell_clusters.values()
     )
     return {
         cell: {
             column: value
-            for statistic in declared
+            for statistic in statistics
             for column, value in zip(
                 list_added_columns(statistic), estimate_statistic(statistic, clusters), strict=True
             )
         }
-        for cell, clusters in own.items()
+        for cell, clusters in cell_clusters.items()
     }
 
 
@@ -153,7 +153,7 @@ def attach_statistics(entry: Entry, table: pa.Table, estimates: Mapping[int, Map
     cells = table["cell"].to_pylist()
     columns = {name: table[name] for name in table.column_names}
     for statistic in entry.statistics:
-        if statistic.function in CORRECTED:
+        if statistic.function in CORRECTIONS:
             columns[statistic.name] = to_doubles(correct_statistic(statistic, columns))
         else:
             for column in list_added_columns(statistic):
@@ -170,11 +170,11 @@ def correct_statistic(
     groups: dict[tuple[object, ...], list[int]] = {}
     for row in range(len(p)):
         groups.setdefault(tuple(values[row] for values in kin), []).append(row)
-    corrected: list[float | None] = [None] * len(p)
+    corrected_p: list[float | None] = [None] * len(p)
     for rows in groups.values():
-        for row, value in zip(rows, CORRECTED[statistic.function]([p[row] for row in rows]), strict=True):
-            corrected[row] = value
-    return corrected
+        for row, value in zip(rows, CORRECTIONS[statistic.function]([p[row] for row in rows]), strict=True):
+            corrected_p[row] = value
+    return corrected_p
 
 
 def estimate_by_part(entry: Entry, clusters: pa.Table) -> pa.Table:
@@ -184,7 +184,7 @@ def estimate_by_part(entry: Entry, clusters: pa.Table) -> pa.Table:
 
     keys, cells = number_part_cells(clusters)
     estimates = estimate_by_cell(entry, group_clusters(cells), range(len(keys)))
-    names = [name for s in entry.statistics if s.function not in CORRECTED for name in list_added_columns(s)]
+    names = [name for s in entry.statistics if s.function not in CORRECTIONS for name in list_added_columns(s)]
     columns: dict[str, Any] = {
         "part": pa.array([part for part, _ in keys], pa.string()),
         "number": pa.array([number for _, number in keys], pa.int64()),
@@ -204,17 +204,17 @@ def number_part_cells(clusters: pa.Table) -> tuple[list[tuple[str, int]], pa.Tab
     places = np.array([ranks[label] for label in labels], np.int64)
     width = int(numbers.max(initial=0)) + 1
     codes = places[to_vector(pa.chunked_array([parts.indices])).astype(np.int64)] * width + numbers
-    found, cells = np.unique(codes, return_inverse=True)
+    group_codes, cells = np.unique(codes, return_inverse=True)
     column = pa.Array.from_buffers(pa.int64(), len(cells), [None, pa.py_buffer(cells.astype(np.int64))])
-    keys = [(sorted(labels)[code // width], code % width) for code in found.tolist()]
+    keys = [(sorted(labels)[code // width], code % width) for code in group_codes.tolist()]
     return keys, clusters.drop_columns(["part", "number"]).append_column("cell", column)
 
 
-def match_cells(numbers: pa.Table, numbered: pa.Table) -> dict[int, dict[str, float | None]]:
-    """Return cell → its estimates. `numbered` has the part and number of each cell."""
-    cells = {(row["part"], row["number"]): row["cell"] for row in numbered.to_pylist()}
-    found = {(row.pop("part"), row.pop("number")): row for row in numbers.to_pylist()}
-    return {cell: found[key] for key, cell in cells.items() if key in found}
+def match_cells(numbers: pa.Table, cell_numbers: pa.Table) -> dict[int, dict[str, float | None]]:
+    """Return cell → its estimates. `cell_numbers` has the part and number of each cell."""
+    cells = {(row["part"], row["number"]): row["cell"] for row in cell_numbers.to_pylist()}
+    estimates_by_key = {(row.pop("part"), row.pop("number")): row for row in numbers.to_pylist()}
+    return {cell: estimates_by_key[key] for key, cell in cells.items() if key in estimates_by_key}
 
 
 def order_result_columns(entry: Entry, columns: Mapping[str, object]) -> list[str]:

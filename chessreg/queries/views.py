@@ -35,7 +35,7 @@ DETAIL = "detail"
 PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 SPEC_TABLE = "run"  # name of a kind's spec among its result tables
 PROBE = "probe"  # its views include users' kinds whose names end in -probe
-IMPORTED = "imported-probe"
+IMPORTED_PROBE = "imported-probe"
 FAMILIES = {"edits": ("edit", "edit-next-token"), "all_saes": ("sae", "imported-sae")}
 """Name of common views → kinds whose rows they have."""
 COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -44,9 +44,9 @@ CATALOGUE = re.compile(
     r"|\b(information_schema|(duckdb|pg|pragma|sqlite)_\w+)",
     re.IGNORECASE,
 )
-COMPUTED = re.compile(r"\b(query|query_table|json_execute\w*)\s*\(", re.IGNORECASE)
-NAMED = r'"?\w+"?(?:\s+as\s+\w+)?'
-READ = re.compile(rf"\b(?:from|join|describe|summarize)\s+({NAMED}(?:\s*,\s*{NAMED})*)")
+COMPUTED_SQL = re.compile(r"\b(query|query_table|json_execute\w*)\s*\(", re.IGNORECASE)
+TABLE_NAME = r'"?\w+"?(?:\s+as\s+\w+)?'
+TABLE_READ = re.compile(rf"\b(?:from|join|describe|summarize)\s+({TABLE_NAME}(?:\s*,\s*{TABLE_NAME})*)")
 IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -154,7 +154,7 @@ def can_list_tables(sql: str) -> bool:
 
 def is_name_computed(sql: str) -> bool:
     """Return whether a SELECT may read a table or view without writing its name."""
-    return bool(COMPUTED.search(COMMENT.sub(" ", sql)))
+    return bool(COMPUTED_SQL.search(COMMENT.sub(" ", sql)))
 
 
 def find_named(statements: Iterable[str], texts: Mapping[str, str], *, loosely: bool = False) -> frozenset[str]:
@@ -170,7 +170,7 @@ def find_named(statements: Iterable[str], texts: Mapping[str, str], *, loosely: 
     queue = list(statements)
     while queue:
         text = COMMENT.sub(" ", queue.pop().lower())
-        matches = [text] if loosely else READ.findall(text)
+        matches = [text] if loosely else TABLE_READ.findall(text)
         words = set(re.findall(r"\w+", " ".join(matches))) | {
             name for name in (*MACROS, *MACROS_OF_VIEWS) if name in text
         }
@@ -212,7 +212,9 @@ class KindViews(NamedTuple):
     extras: Mapping[tuple[str, str], Mapping[str, ExtraType]] = MappingProxyType({})
 
 
-def build_kind_views(recorded: Iterable[KindRow], installed: Iterable[KindRow], used_names: Iterable[str]) -> KindViews:
+def build_kind_views(
+    recorded_rows: Iterable[KindRow], installed_rows: Iterable[KindRow], used_names: Iterable[str]
+) -> KindViews:
     """Return the views of kinds: `<kind>_<table>` for each result table, `<kind>` for the first one, `<kind>_run` for
     the runs.
 
@@ -222,14 +224,14 @@ def build_kind_views(recorded: Iterable[KindRow], installed: Iterable[KindRow], 
     view; the newest decides a column's type. The rows' extra columns come from the registry's record, so that every
     process writes the same files. Other extra columns come from `detail`.
     """
-    recorded = list(recorded)
+    recorded_rows = list(recorded_rows)
     extras = {
         (kind, table): {name: type_ for name, type_ in fields.items() if _is_plain(table, name, type_)}
-        for kind, tables in _extra_types(recorded).items()
+        for kind, tables in _extra_types(recorded_rows).items()
         for table, fields in tables.items()
         if table in TABLES and DETAIL in list_table_columns(table)
     }
-    rows = [*recorded, *installed]
+    rows = [*recorded_rows, *installed_rows]
     views: dict[str, KindView] = {}
     taken_names = set(used_names)
     for name, schemas in _extra_types(rows).items():
@@ -247,7 +249,7 @@ def build_kind_views(recorded: Iterable[KindRow], installed: Iterable[KindRow], 
             if view not in taken_names:
                 taken_names.add(view)
                 views[view] = each
-    probes = tuple(sorted({row.name for row in rows if row.name.endswith(f"-{PROBE}") and row.name != IMPORTED}))
+    probes = tuple(sorted({row.name for row in rows if row.name.endswith(f"-{PROBE}") and row.name != IMPORTED_PROBE}))
     for table in (*TABLES, SPEC_TABLE):
         if probes and f"{PROBE}_{table}" in views:
             views[f"linear_{PROBE}_{table}"] = views[f"{PROBE}_{table}"]
@@ -334,8 +336,8 @@ def _build_result_view(kind: str, table: str, fields: Mapping[str, ExtraType], e
     parts = [f'f."{name}"' for name in columns]
     parts += [f'r."{name}" AS "{name}"' for name in RUN_COLUMNS if name not in columns]
     parts += _list_typed_fields(f"f.{DETAIL}", fields, {*columns, *RUN_COLUMNS}, DETAIL, extras)
-    joined = "result_rows AS f JOIN runs AS r ON r.run_id = f.run_id"
-    return f"SELECT {', '.join(parts)} FROM {joined} WHERE r.kind = {quote_text(kind)}"
+    joined_tables = "result_rows AS f JOIN runs AS r ON r.run_id = f.run_id"
+    return f"SELECT {', '.join(parts)} FROM {joined_tables} WHERE r.kind = {quote_text(kind)}"
 
 
 def _build_run_view(kind: str, settings: Mapping[str, ExtraType]) -> str:

@@ -13,7 +13,7 @@ from chessreg.queries.catalogue import find_entry, list_entries, parse_entry
 from chessreg.queries.engine import open_shared_engine
 from chessreg.queries.gate import parse_select
 from chessreg.queries.scope import Scope, resolve_scope
-from chessreg.queries.summary import CORRECTED, FUNCTIONS, PLAIN, list_added_columns
+from chessreg.queries.summary import CORRECTIONS, FUNCTIONS, PLAIN, list_added_columns
 
 EVERY = [entry.title for entry in list_entries()]
 
@@ -65,11 +65,11 @@ def test_statistics_are_known_functions_of_columns_of_the_clusters(title, empty)
     columns = []
     if "clusters" in entry.statements:
         columns = engine.answer({"": question.build_statement("clusters")}, question.parameters)[""].column_names
-        assert {*(["part", "number"] if entry.stored else ["cell"]), "clusters"} <= set(columns)
+        assert {*(["part", "number"] if entry.stored_names else ["cell"]), "clusters"} <= set(columns)
     for statistic in entry.statistics:
-        assert statistic.function in {*FUNCTIONS, *PLAIN, *CORRECTED}
+        assert statistic.function in {*FUNCTIONS, *PLAIN, *CORRECTIONS}
         shown = {column.name for column in entry.columns}
-        assert set(statistic.arguments) <= (shown if statistic.function in CORRECTED else set(columns))
+        assert set(statistic.arguments) <= (shown if statistic.function in CORRECTIONS else set(columns))
 
 
 def test_a_query_is_found_by_title_alias_or_file_name_in_any_case():
@@ -160,7 +160,7 @@ def test_statements_that_cannot_be_taken_are_said(lines, message, tmp_path):
 def test_no_query_repeats_the_statements_of_another():
     """Three statements or more that two files have in common are one file's, and taken from there."""
     queries = [
-        (entry, {*entry.statements.items()} - {(n, entry.statements[n]) for n in entry.shared})
+        (entry, {*entry.statements.items()} - {(n, entry.statements[n]) for n in entry.shared_names})
         for entry in list_entries()
     ]
     for number, (entry, own) in enumerate(queries):

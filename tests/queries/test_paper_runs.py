@@ -9,7 +9,7 @@ from chessreg.errors import ChessregError
 from chessreg.queries.published import add_differences, list_published_values
 from chessreg.queries.published.paper_runs import PaperComparison, PaperRuns, RecordedRun, World
 
-PAPERS = {value.paper: value.described for value in list_published_values()}
+PAPERS = {value.paper: value.described_runs_runs for value in list_published_values()}
 DESCRIBED = {(paper, name): described for paper, described in PAPERS.items() for name in described.entries}
 EDITS, PROBE, CACHE = "run:" + "e" * 64, "run:" + "b" * 64, "run:" + "c" * 64
 MODEL, GAMES = "sha256:" + "1" * 64, "dataset:" + "2" * 64
@@ -182,7 +182,7 @@ def test_every_setting_is_compared_unless_the_file_says_why_not(paper, name):
     assert accepted.list_differences(RecordedRun(run.kind, run.version, run.settings), run) == []
     for setting in run.settings:
         other = RecordedRun(run.kind, run.version, {**run.settings, setting: "another value"})
-        is_compared = setting not in run.free and setting not in run.shown
+        is_compared = setting not in run.free and setting not in run.shown_settings
         assert bool(accepted.list_differences(other, run)) == is_compared, setting
     assert all(why.strip() for why in run.free.values())
 
@@ -196,12 +196,12 @@ class Accepting(PaperComparison):
 
 @pytest.mark.parametrize(
     "value",
-    [v for v in list_published_values() if v.runs and not v.lost],
+    [v for v in list_published_values() if v.runs and not v.is_lost],
     ids=lambda v: f"{v.table}-{v.row}-{v.column}"[:60],
 )
 def test_settings_that_a_column_shows_have_a_condition_on_it(value):
     for run in value.paper_runs:
-        for column in set(run.shown.values()) - value.columns:
+        for column in set(run.shown_settings.values()) - value.columns:
             assert re.search(rf"\b{column}\b", value.role), f"{value.table}, {value.row}: {column} of {run.name}"
 
 

@@ -25,7 +25,7 @@ from tests.quick import quick_first
 
 from .conftest import START, Maker
 
-STORED = [entry.title for entry in list_entries() if entry.stored]
+STORED = [entry.title for entry in list_entries() if entry.stored_names]
 
 
 @pytest.fixture(autouse=True)

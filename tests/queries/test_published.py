@@ -30,7 +30,7 @@ from chessreg.registry import tables
 from chessreg.registry.identity import hash_canonical_json, make_uuid
 from tests.quick import quick_first
 
-DESCRIBED = next(value.described for value in list_published_values() if value.paper == "Karvonen 2024")
+DESCRIBED = next(value.described_runs for value in list_published_values() if value.paper == "Karvonen 2024")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -57,7 +57,9 @@ def test_the_papers_numbers_are_all_there():
     }  # fmt: skip
     assert len({(v.paper, v.table, v.row, v.column) for v in list_published_values()}) == len(list_published_values())
     davis = Counter(
-        (v.table, v.lost) for v in list_published_values() if v.query.startswith("probe ") and v.paper == "Davis 2026"
+        (v.table, v.is_lost)
+        for v in list_published_values()
+        if v.query.startswith("probe ") and v.paper == "Davis 2026"
     )
     assert davis == {
         ("Table 4", True): 4, ("Table 5", True): 5, ("Table 5", False): 1, ("compositional map", False): 43,
@@ -88,7 +90,7 @@ def test_every_published_number_belongs_to_a_query_and_to_one_of_its_columns():
     for value in list_published_values():
         entry = find_entry(value.query)
         assert value.query == entry.title
-        assert value.lost or value.measure in {c.name for c in entry.columns} | set(TYPES)
+        assert value.is_lost or value.measure in {c.name for c in entry.columns} | set(TYPES)
 
 
 def test_every_condition_of_the_papers_binds_to_its_query_and_the_runs_behind_its_rows_can_be_asked_for(database):
@@ -97,7 +99,7 @@ def test_every_condition_of_the_papers_binds_to_its_query_and_the_runs_behind_it
         answer = run_query(database, query)
         assert read_runs_by_row(database, answer) == []
         ours = describe_rows(engine, answer)
-        known = [value for value in list_published_values() if value.query == query and not value.lost]
+        known = [value for value in list_published_values() if value.query == query and not value.is_lost]
         conditions = {"place"} | {has_part(value) for value in known}
         conditions |= {sql for v in known for each in (*v.conditions, *v.alike) for sql in (each.holds, each.otherwise)}
         assert engine.query_arrow_table(ours, f"SELECT {', '.join(sorted(conditions))} FROM result").num_rows == 0
@@ -414,7 +416,7 @@ def test_one_tag_makes_a_model_davis_own_in_all_his_tables():
     runs = [
         run
         for value in list_published_values()
-        if value.paper == "Davis 2026" and not value.lost
+        if value.paper == "Davis 2026" and not value.is_lost
         for run in value.paper_runs
     ]
     models = {run.settings["checkpoint"] for run in runs if run.settings.get("checkpoint")}

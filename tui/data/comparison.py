@@ -78,7 +78,7 @@ def load_comparison(session: Session, ids: Sequence[UUID], baseline: UUID | None
     differing_rows: list[Row] = [
         {"group": group, "what": what}
         | {make_value_key(n): "—" if value is None else show.format_cell_value(value) for n, value in enumerate(values)}
-        for group, rows in comparison.differing.items()
+        for group, rows in comparison.differences.items()
         for what, values in rows.items()
     ]
     metrics: list[Row] = [

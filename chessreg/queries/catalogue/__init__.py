@@ -87,9 +87,9 @@ PARTS = (
 HEADER = re.compile(rf"^-- ({PARTS}):\s*(.*)$")
 COLUMN = re.compile(r"^--   (\w+)(?: \[([^\]]*)\])?: (.+)$")
 STATISTIC = re.compile(r"^--   (\w+) = (\w+)\(([\w, ]+)\)$")
-PLOTTED = re.compile(r"^--   (aliases|form|x|y|beside|baseline|series|spread|panels|where): (.+)$")
-LISTED = ("aliases", "beside", "series", "panels")  # keys whose value is a list of words
-SHARED = re.compile(r"^([\w.-]+\.sql) to (\w+)$")
+PLOT_LINE = re.compile(r"^--   (aliases|form|x|y|beside|baseline|series|spread|panels|where): (.+)$")
+LIST_KEYS = ("aliases", "beside", "series", "panels")  # keys whose value is a list of words
+SHARED_HEADER = re.compile(r"^([\w.-]+\.sql) to (\w+)$")
 MORE = re.compile(r"^--       ?(\S.*)$")
 SQL = re.compile(r"\s*(select|with|from)\s", re.IGNORECASE)
 
@@ -175,13 +175,13 @@ class Entry:
     path: Path
     text: str
     plots: tuple[Plot, ...] = ()
-    shared: tuple[str, ...] = ()  # names of the statements from another file
-    stored: tuple[str, ...] = ()  # names of the relations that are computed once for each part
+    shared_names: tuple[str, ...] = ()  # names of the statements from another file
+    stored_names: tuple[str, ...] = ()  # names of the relations that are computed once for each part
 
     @property
     def digest(self) -> str:
         """The query's hash: sha256 of the file, and of the statements that it shares with another file."""
-        shared_texts = [f"\n-- statement: {name}\n{self.statements[name]}" for name in self.shared]
+        shared_texts = [f"\n-- statement: {name}\n{self.statements[name]}" for name in self.shared_names]
         return hashlib.sha256("".join([self.text, *shared_texts]).encode()).hexdigest()
 
     @property
@@ -241,7 +241,7 @@ def parse_entry(text: str, path: Path) -> Entry:
             columns.append(QueryColumn(last.name, last.unit, f"{last.text} {more[1]}", last.hidden))
         elif part == "statistics" and (match := STATISTIC.match(line)):
             statistics.append(DeclaredStatistic(match[1], match[2], tuple(a.strip() for a in match[3].split(","))))
-        elif part == "plot" and (match := PLOTTED.match(line)):
+        elif part == "plot" and (match := PLOT_LINE.match(line)):
             plots[-1][match[1]] = match[2].strip()
         elif part in ("paper", "question", "aliases", "kinds", "needs", "made by") and (more := MORE.match(line)):
             fields[part] += " " + more[1]
@@ -254,10 +254,10 @@ def parse_entry(text: str, path: Path) -> Entry:
             f"{path.name} declares statements that it also shares from another file: {', '.join(duplicates)}"
         )
     own_statements = shared_statements | own_statements
-    missing = [f for f in ("title", "paper", "kinds", "made by") if f not in fields]
-    missing += [s for s in ("base", "table", "rows") if s not in own_statements]
-    if missing:
-        raise ChessregError(f"{path.name} has no {', '.join(missing)}")
+    missing_parts = [f for f in ("title", "paper", "kinds", "made by") if f not in fields]
+    missing_parts += [s for s in ("base", "table", "rows") if s not in own_statements]
+    if missing_parts:
+        raise ChessregError(f"{path.name} has no {', '.join(missing_parts)}")
     default = parse_defaults(fields.get("default", ""), columns, path)
     for plot in plots:
         if missing_keys := [key for key in ("x", "y") if key not in plot]:
@@ -279,11 +279,11 @@ def parse_entry(text: str, path: Path) -> Entry:
         path=path,
         text=text,
         plots=tuple(
-            Plot(**{key: _split_words(v) if key in LISTED else v for key, v in plot.items()})  # type: ignore[arg-type]
+            Plot(**{key: _split_words(v) if key in LIST_KEYS else v for key, v in plot.items()})  # type: ignore[arg-type]
             for plot in plots
         ),
-        shared=tuple(shared_statements),
-        stored=_split_words(fields.get("stored", "")),
+        shared_names=tuple(shared_statements),
+        stored_names=_split_words(fields.get("stored", "")),
     )
 
 
@@ -313,7 +313,7 @@ def read_shared_statements(header: str, path: Path) -> dict[str, str]:
 
     Raises ChessregError for another form, a missing file or statement, and a file that shares statements itself.
     """
-    match = SHARED.match(header)
+    match = SHARED_HEADER.match(header)
     if match is None:
         raise ChessregError(f"{path.name}: statements of: {header!r} is not FILE.sql to NAME")
     shared_file = path.with_name(match[1])
@@ -402,13 +402,14 @@ def check_unique_names(candidates: Sequence[Entry]) -> tuple[Entry, ...]:
 
 
 def find_answerable_titles(
-    entries: Sequence[Entry], read: Callable[[str], Iterable[Sequence[Any]]], *, conditions: bool = True
+    entries: Sequence[Entry], read_rows: Callable[[str], Iterable[Sequence[Any]]], *, conditions: bool = True
 ) -> frozenset[str]:
     """Return the titles of the queries with a complete run of their kinds that meets their condition `needs`, or whose
     condition `also with` is met.
 
-    `read` returns the rows of one SELECT over the registry's tables. If it fails, because the condition of a custom
-    query is invalid or SQLite is older than 3.38, the kinds alone decide. Raises the errors of `read` for those.
+    `read_rows` returns the rows of one SELECT over the registry's tables. If it fails, because the condition of a
+    custom query is invalid or SQLite is older than 3.38, the kinds alone decide. Raises the errors of `read_rows` for
+    those.
     """
     parts = []
     for place, entry in enumerate(entries):
@@ -418,11 +419,11 @@ def find_answerable_titles(
         alternative = f" OR {entry.also_with}" if conditions and entry.also_with else ""
         parts.append(f"SELECT {place} WHERE EXISTS ({runs}){alternative}")
     try:
-        return frozenset(entries[place].title for (place,) in read(" UNION ALL ".join(parts)))
+        return frozenset(entries[place].title for (place,) in read_rows(" UNION ALL ".join(parts)))
     except Exception:
         if not conditions:
             raise
-        return find_answerable_titles(entries, read, conditions=False)
+        return find_answerable_titles(entries, read_rows, conditions=False)
 
 
 def find_entry(name: str, kind_files: tuple[Path, ...] = (), complete_kinds: Collection[str] | None = None) -> Entry:

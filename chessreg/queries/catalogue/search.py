@@ -19,7 +19,7 @@ ABBREVIATIONS = {
     "feature": "latent", "features": "latents", "lmpm": "legal move mass", "lose": "lost",
     "prob": "probability", "sf": "stockfish", "temp": "temperature", "winrate": "win",
 }  # fmt: skip
-ENDING = re.compile(r"(?<=...)(ies|y?(?:es|s|ing|ed)|y|e)$")
+WORD_ENDING = re.compile(r"(?<=...)(ies|y?(?:es|s|ing|ed)|y|e)$")
 COMMON = """
 a all an and any are as at be by can did do does each for from get give good has have how i in is it its list many
 me model models much my number of often on one or our per print result results show table that the their them there
@@ -35,7 +35,7 @@ def list_word_stems(text: str) -> frozenset[str]:
     ['legal', 'mov', 'pla']
     """
     words = re.findall(r"[a-z0-9]+", text.lower())
-    return frozenset(ENDING.sub("", word) for word in words if word not in COMMON_WORDS)
+    return frozenset(WORD_ENDING.sub("", word) for word in words if word not in COMMON_WORDS)
 
 
 def weigh_words(texts: Sequence[tuple[str, float]]) -> dict[str, float]:
@@ -48,7 +48,7 @@ def weigh_words(texts: Sequence[tuple[str, float]]) -> dict[str, float]:
 
 def rank_descriptions(
     phrase: str,
-    described: Sequence[Mapping[str, float]],
+    description_weights: Sequence[Mapping[str, float]],
     *,
     with_runs: Collection[int] = (),
     least_share: float = LEAST_WEIGHT_SHARE,
@@ -63,10 +63,12 @@ def rank_descriptions(
     )
     if not words:
         return []
-    counts = {word: sum(word in weights for weights in described) for word in words}
-    rarity = {word: math.log((1 + len(described)) / n) if n else UNKNOWN_WORD_WEIGHT for word, n in counts.items()}
+    counts = {word: sum(word in weights for weights in description_weights) for word in words}
+    rarity = {
+        word: math.log((1 + len(description_weights)) / n) if n else UNKNOWN_WORD_WEIGHT for word, n in counts.items()
+    }
     scores = []
-    for place, weights in enumerate(described):
+    for place, weights in enumerate(description_weights):
         found_weight = sum(rarity[word] for word in words if word in weights)
         is_subject = any(weights.get(word, 0) > COLUMN_WORD_WEIGHT for word in words)
         if is_subject and found_weight >= least_share * sum(rarity.values()):

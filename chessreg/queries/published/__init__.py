@@ -50,7 +50,7 @@ class RowCondition:
     otherwise: str
 
 
-EDITED = ("layers", "scale")  # keys of a value that are conditions on its edit
+EDIT_KEYS = ("layers", "scale")  # keys of a value that are conditions on its edit
 AUTHORS_POSITIONS = 8  # Karvonen's contrastive vectors are sums over this number of positions
 RELATIVE_TOLERANCE = 0.01  # of scales and game counts: closer values count as equal
 
@@ -74,22 +74,22 @@ class PublishedValue:
     conditions: tuple[RowCondition, ...]
     factor: float = 1.0
     note: str = ""
-    lost: bool = False
+    is_lost: bool = False
     setting: bool = False
     tolerance: float = 1e-6
     alike: tuple[RowCondition, ...] = ()
     runs: tuple[str, ...] = ()  # the paper's runs behind it, one per experiment kind
     changes: Mapping[str, Any] = field(default_factory=dict)  # changes to the settings of `runs`
-    described: PaperRuns = field(default_factory=lambda: PaperRuns())
+    described_runs: PaperRuns = field(default_factory=lambda: PaperRuns())
     columns: frozenset[str] = frozenset()  # columns of the row that have conditions or have no effect
 
     @property
     def paper_runs(self) -> list[PaperRun]:
         """The paper's runs behind the value. Raises ChessregError for a run without description."""
-        return [self.described.run(name, self.changes) for name in self.runs]
+        return [self.described_runs.run(name, self.changes) for name in self.runs]
 
 
-def expand_values(document: dict[str, Any], described: PaperRuns) -> list[PublishedValue]:
+def expand_values(document: dict[str, Any], paper_runs: PaperRuns) -> list[PublishedValue]:
     """Return the values of one file. Raises ChessregError for an unknown key."""
     values = []
     for series in document["series"]:
@@ -122,20 +122,20 @@ def expand_values(document: dict[str, Any], described: PaperRuns) -> list[Publis
                     conditions=(*row_conditions, *(() if setting else edit_conditions)),
                     factor=float(item.get("factor", series.get("factor", 1.0))),
                     note=item.get("note", series.get("note", "")),
-                    lost=is_lost,
+                    is_lost=is_lost,
                     setting=setting,
                     tolerance=item.get("tolerance", 1e-6),
                     alike=tuple(edit_conditions) if setting else (),
                     runs=(runs,) if isinstance(runs, str) else tuple(runs),
                     changes=merge_settings(series.get("with", {}), item.get("with", {})),
-                    described=described,
+                    described_runs=paper_runs,
                     columns=frozenset(
                         {
                             *facts,
                             *counts,
                             *versions,
                             *item.get("unaffected", ()),
-                            *(f"edit_{n}" for n in EDITED if n in item),
+                            *(f"edit_{n}" for n in EDIT_KEYS if n in item),
                         }
                     ),
                 )
@@ -252,8 +252,9 @@ COLUMNS = {
 HIDDEN = ("not_stated",)  # in JSON, CSV and Parquet only
 
 
-def compare_with_published(database: Database, result: QueryResult, only: Sequence[str] = ()) -> QueryResult:
-    """Return the published numbers that a query recomputes, each next to ours. `only` limits them to these tables.
+def compare_with_published(database: Database, result: QueryResult, table_names: Sequence[str] = ()) -> QueryResult:
+    """Return the published numbers that a query recomputes, each next to ours. `table_names` limits them to the named
+    tables.
 
     Raises NotFoundError if no published numbers are known.
     """
@@ -263,7 +264,9 @@ def compare_with_published(database: Database, result: QueryResult, only: Sequen
 
     assert result.entry
     published_values = [
-        v for v in list_published_values() if v.query == result.entry.title and (not only or v.table in only)
+        v
+        for v in list_published_values()
+        if v.query == result.entry.title and (not table_names or v.table in table_names)
     ]
     if not published_values:
         raise NotFoundError(f"no published numbers are known for {result.entry.title!r}", "ask without --published")
@@ -275,7 +278,7 @@ def compare_with_published(database: Database, result: QueryResult, only: Sequen
     for number, value in enumerate(published_values):
         for row in player_rows.get(number, []):
             assert world
-            add_differences(row, runs[row["place"]], value, PaperComparison(value.described, world))
+            add_differences(row, runs[row["place"]], value, PaperComparison(value.described_runs, world))
         rows += build_comparison_lines(value, player_rows.get(number, []))
     types = {name: pa.float64() if name.split("_")[0] in ("published", "ours", "difference") else pa.string()
              for name in COLUMNS} | {"our_row": pa.int64()}  # fmt: skip
@@ -296,16 +299,16 @@ def compare_with_published(database: Database, result: QueryResult, only: Sequen
     unit = units.pop() if len(units) == 1 else ""
     numbers = ("published", "ours", "difference")
     columns = tuple(QueryColumn(n, unit if n in numbers else "", text, n in HIDDEN) for n, text in COLUMNS.items())
-    return QueryResult(table, meta, notes, described=columns)
+    return QueryResult(table, meta, notes, column_notes=columns)
 
 
 def drop_unmatched(result: QueryResult) -> QueryResult:
     """Return the comparison without published numbers that have no counterpart, unless none has one."""
     kept_places = [place for place, row in enumerate(result.rows) if row["ours"] is not None]
-    left = len(result) - len(kept_places)
-    if not kept_places or not left:
+    number = len(result) - len(kept_places)
+    if not kept_places or not number:
         return result
-    note = f"{left} published numbers have no counterpart in this registry; --format csv and --json list them all"
+    note = f"{number} published numbers have no counterpart in this registry; --format csv and --json list them all"
     return replace(result, table=result.table.take(kept_places), notes=[*result.notes, note])
 
 
@@ -329,10 +332,10 @@ def add_differences(
 
 
 def find_matching_rows(
-    engine: QueryEngine, wanted: list[PublishedValue], ours: pa.Table
+    engine: QueryEngine, published_values: list[PublishedValue], ours: pa.Table
 ) -> dict[int, list[dict[str, Any]]]:
     """Return for each published value, by number, our matching rows with the reasons against a comparison."""
-    values_by_number = {number: value for number, value in enumerate(wanted) if not value.lost}
+    values_by_number = {number: value for number, value in enumerate(published_values) if not value.is_lost}
     if not values_by_number or not ours.num_rows:
         return {}
     parts = ", ".join(f'coalesce(bool_or({has_part(value)}), false) AS "{n}"' for n, value in values_by_number.items())
@@ -384,9 +387,9 @@ def build_comparison_lines(value: PublishedValue, rows: list[dict[str, Any]]) ->
         "unit": value.unit,
         "published": value.value,
         "setting": value.setting,
-        "note": "lost" + (f": {value.note}" if value.note else "") if value.lost else value.note or None,
+        "note": "lost" + (f": {value.note}" if value.note else "") if value.is_lost else value.note or None,
     }
-    if value.lost:
+    if value.is_lost:
         return [{**line, "comparison": "not comparable: the paper's number is lost"}]
     lines = []
     for row in rows:
@@ -493,5 +496,5 @@ def _multiply(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _subtract(value: float | None, published: float) -> float | None:
-    return None if value is None else round(value - published, 6)
+def _subtract(value: float | None, published_value: float) -> float | None:
+    return None if value is None else round(value - published_value, 6)

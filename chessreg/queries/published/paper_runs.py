@@ -52,7 +52,7 @@ class PaperRun:
     settings: Mapping[str, Any]
     defaults: Mapping[str, Any]
     free: Mapping[str, str]
-    shown: Mapping[str, str]
+    shown_settings: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,9 @@ def parse_paper_run(name: str, entry: Mapping[str, Any]) -> PaperRun:
         each.path: "not stated" for each in settings if each.is_required and each.path in entry.get("free", {})
     }
     spec = build_settings(kind.spec, needed_settings | typed_settings, preset)
-    always_free = {setting: why for setting, why in ALWAYS_FREE.items() if setting not in {*typed_settings, *preset}}
+    always_free = {
+        setting: reason for setting, reason in ALWAYS_FREE.items() if setting not in {*typed_settings, *preset}
+    }
     free, shown_settings = {**always_free, **entry.get("free", {})}, dict(entry.get("shown", {}))
     for setting in (*free, *shown_settings):
         if setting.partition(".")[0] not in list_setting_names(kind.spec):
@@ -196,15 +198,15 @@ class PaperComparison:
         ]
 
     def compare_settings(
-        self, ours: Mapping[str, Any], wanted: Mapping[str, Any], paper: PaperRun, prefix: str = ""
+        self, ours: Mapping[str, Any], paper_settings: Mapping[str, Any], paper: PaperRun, prefix: str = ""
     ) -> list[str]:
         """Return the differences of (nested) settings. `prefix` is prepended to their dotted names."""
         texts: list[str] = []
-        for name in dict.fromkeys((*wanted, *ours)):
+        for name in dict.fromkeys((*paper_settings, *ours)):
             setting = prefix + name
-            if setting in paper.free or setting in paper.shown:
+            if setting in paper.free or setting in paper.shown_settings:
                 continue
-            paper_value = wanted.get(name, UNKNOWN)
+            paper_value = paper_settings.get(name, UNKNOWN)
             default = {} if isinstance(paper_value, Mapping) else paper.defaults.get(setting, UNKNOWN)
             our_value = ours.get(name, default)  # a run of an earlier version of the kind has fewer settings
             if isinstance(our_value, Mapping) and isinstance(paper_value, Mapping):
@@ -217,22 +219,22 @@ class PaperComparison:
                 texts += self.compare_setting(setting, our_value, paper_value)
         return texts
 
-    def compare_setting(self, setting: str, ours: Any, wanted: Any) -> list[str]:
+    def compare_setting(self, setting: str, ours: Any, paper_value: Any) -> list[str]:
         """Return the differences of one setting, at most one text for a value that is not a run."""
-        is_list = isinstance(wanted, list)
-        if is_selector(wanted) or (is_list and any(map(is_selector, wanted))):
-            return self.compare_references(setting, ours, wanted)
-        if is_equal(ours, wanted):
+        is_list = isinstance(paper_value, list)
+        if is_selector(paper_value) or (is_list and any(map(is_selector, paper_value))):
+            return self.compare_references(setting, ours, paper_value)
+        if is_equal(ours, paper_value):
             return []
-        return [f"{setting} {format_value_phrase(ours)}, the paper's {format_value_phrase(wanted)}"]
+        return [f"{setting} {format_value_phrase(ours)}, the paper's {format_value_phrase(paper_value)}"]
 
-    def compare_references(self, setting: str, ours: Any, wanted: Any) -> list[str]:
+    def compare_references(self, setting: str, ours: Any, paper_value: Any) -> list[str]:
         """Return the differences between our inputs and the paper's, as one text each.
 
-        `ours` is a reference and `wanted` a selector, or both are lists of them.
+        `ours` is a reference and `paper_value` a selector, or both are lists of them.
         """
         our_references = ours if isinstance(ours, list | tuple) else [ours]
-        paper_references = wanted if isinstance(wanted, list) else [wanted]
+        paper_references = paper_value if isinstance(paper_value, list) else [paper_value]
         if len(paper_references) == 1 and paper_references[0].startswith("files:"):
             paper_references = paper_references * len(our_references)
         if len(our_references) != len(paper_references):
@@ -243,12 +245,12 @@ class PaperComparison:
             for text in self.compare_input(setting, *pair)
         ]
 
-    def compare_input(self, setting: str, ours: str | None, wanted: str) -> list[str]:
+    def compare_input(self, setting: str, ours: str | None, paper_value: str) -> list[str]:
         """Return the differences of one input from the paper's, as one text each.
 
-        `ours` is our input reference (None: no input). `wanted` is the paper's: one of SELECTORS and a name.
+        `ours` is our input reference (None: no input). `paper_value` is the paper's: one of SELECTORS and a name.
         """
-        form, _, name = wanted.partition(":")
+        form, _, name = paper_value.partition(":")
         if ours is None:
             return [f"{setting} none, the paper has one"]
         if form == "files":
@@ -272,11 +274,11 @@ def is_selector(value: Any) -> bool:
     return isinstance(value, str) and value.startswith(SELECTORS)
 
 
-def is_equal(ours: Any, wanted: Any) -> bool:
+def is_equal(ours: Any, paper_value: Any) -> bool:
     """Return whether two JSON values are the same setting: 1 equals 1.0, but True does not equal 1."""
-    if isinstance(ours, list | tuple) and isinstance(wanted, list | tuple):
-        return len(ours) == len(wanted) and all(map(is_equal, ours, wanted))
-    return isinstance(ours, bool) == isinstance(wanted, bool) and bool(ours == wanted)
+    if isinstance(ours, list | tuple) and isinstance(paper_value, list | tuple):
+        return len(ours) == len(paper_value) and all(map(is_equal, ours, paper_value))
+    return isinstance(ours, bool) == isinstance(paper_value, bool) and bool(ours == paper_value)
 
 
 def format_value_phrase(value: Any) -> str:
