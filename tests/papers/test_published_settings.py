@@ -59,7 +59,7 @@ def runs_of(name):
     return planned(REQUESTS[name][1], name.partition("-")[0])
 
 
-DESCRIBED = {value.paper: value.described for value in list_published_values()}
+DESCRIBED = {value.paper: value.described_runs for value in list_published_values()}
 
 
 def named():
@@ -68,7 +68,7 @@ def named():
     for name, (paper, request) in REQUESTS.items():
         other = {8: "16", 16: "8"}.get(request.layers, "none")
         for value in list_published_values():
-            for run in value.runs if value.paper == paper and not value.lost else ():
+            for run in value.runs if value.paper == paper and not value.is_lost else ():
                 if run not in NOT_PLANNED and other not in run.split("-"):
                     found.setdefault((name, run, str(value.changes)), value.changes)
     return [pytest.param(*key[:2], changes, id="-".join(key)) for key, changes in found.items()]
@@ -108,6 +108,6 @@ def test_every_number_that_is_not_lost_names_the_papers_runs_behind_it():
     without = {
         (value.paper, value.table, value.row)
         for value in list_published_values()
-        if not (value.runs or value.lost or value.setting or "(false)" in value.role)
+        if not (value.runs or value.is_lost or value.setting or "(false)" in value.role)
     }
     assert without == set()

@@ -43,7 +43,7 @@ def test_only_what_is_named_is_defined_also_by_a_name_that_is_computed(database,
     make.play(make.checkpoint("a"), [{}])
     engine = open_shared_engine(database)
     assert run_sql(database, "SELECT count(*) AS n FROM Engine").rows == [{"n": 1}]
-    assert engine._defined == {"engine"}
+    assert engine._defined_names == {"engine"}
     assert run_sql(database, "SELECT count(*) AS n FROM query_table('ga' || 'mes')").rows == [{"n": 1}]
     make.play(make.checkpoint("b"), [{}])
     assert run_sql(database, "SELECT count(*) AS n FROM query_table('ga' || 'mes')").rows == [{"n": 2}]

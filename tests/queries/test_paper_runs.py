@@ -9,7 +9,7 @@ from chessreg.errors import ChessregError
 from chessreg.queries.published import add_differences, list_published_values
 from chessreg.queries.published.paper_runs import PaperComparison, PaperRuns, RecordedRun, World
 
-PAPERS = {value.paper: value.described_runs_runs for value in list_published_values()}
+PAPERS = {value.paper: value.described_runs for value in list_published_values()}
 DESCRIBED = {(paper, name): described for paper, described in PAPERS.items() for name in described.entries}
 EDITS, PROBE, CACHE = "run:" + "e" * 64, "run:" + "b" * 64, "run:" + "c" * 64
 MODEL, GAMES = "sha256:" + "1" * 64, "dataset:" + "2" * 64
@@ -216,7 +216,7 @@ def test_settings_that_a_column_shows_have_a_condition_on_it(value):
 )
 def test_every_run_behind_a_row_is_compared(runs, reasons, not_stated):
     described = PaperRuns([DOCUMENT])
-    value = replace(list_published_values()[0], runs=("probe",), changes={}, described=described, setting=False)
+    value = replace(list_published_values()[0], runs=("probe",), changes={}, described_runs=described, setting=False)
     row = {"reasons": ""}
     add_differences(row, runs, value, PaperComparison(described, world({CACHE: cached()})))
     assert reasons in row["reasons"]

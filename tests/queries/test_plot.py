@@ -113,7 +113,7 @@ def differences():
     """Differences of two edits at two layers, one of them with an unknown interval."""
     rows = {"pair": ["a minus b", "a minus b", "a minus c"], "layer": [7, 4, 7], "difference": [0.3, 0.2, -0.1]}
     rows |= {"difference_low": [0.2, 0.1, None], "difference_high": [0.4, 0.5, None]}
-    return QueryResult(pa.table(rows), {}, columns=(QueryColumn("difference", "points", ""),))
+    return QueryResult(pa.table(rows), {}, column_notes=(QueryColumn("difference", "points", ""),))
 
 
 def test_dots_are_rows_with_a_horizontal_interval():

@@ -185,7 +185,7 @@ def test_names_of_others_stand_in_markdown_and_latex_as_text_of_one_line(results
         "$hostile", "'" + HOSTILE.replace("'", "''") + "'"
     )
     result = run_sql(results, sql)
-    same = QueryResult(result.table, result.meta, columns=tuple(map(result.column, result.columns)))
+    same = QueryResult(result.table, result.meta, column_notes=tuple(map(result.column, result.columns)))
     assert "same" in render.choose_columns(same)[1], "it is told in the caption"
     for wanted in (result, same):
         captions = 2 if wanted is same else 0
