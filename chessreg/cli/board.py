@@ -76,11 +76,13 @@ def board(
 ) -> None:
     """Draw the boards behind GAME, which is RUN:UNIT: a game's position, an edit's two boards, a probe's reading.
 
-    GAME may also be DATASET:NUMBER, a game or position of a dataset by its row.
+    GAME may also be DATASET:NUMBER, a game or position of a dataset by its row. RUN alone means its first unit, of
+    edits the first one that was not skipped. DATASET alone means its first row.
 
     \b
     chessreg board plain:12 --ply 30
     chessreg board plain:12 --ply -1 --svg end.svg
+    chessreg board edits
     chessreg board edits:7
     chessreg board sample:40 --ply 12
     chessreg board edits:7 --ply 1 --png after.png
@@ -223,14 +225,14 @@ def heatmap(
 ) -> None:
     """Draw a probe's readings at the start of a move, in the clean and in the edited model.
 
-    STATE is RUN:UNIT of an edit run. Without --output the numbers are printed.
+    STATE is RUN:UNIT of an edit run, or RUN for its first edited state. Without --output the numbers are printed.
 
     \b
     chessreg heatmap edits:7 --output figure5.svg
     chessreg heatmap edits:7 --form reading --class P --output figure1.png
     chessreg heatmap edits:7 --class N --layer 3 --condition random-0
     """
-    from chessreg.entities.game import parse_unit_reference
+    from chessreg.entities.boards import resolve_unit
     from chessreg.experiments.edit import heat
     from chessreg.games.boards.picture import check_picture_suffix, save_heatmaps
 
@@ -241,7 +243,7 @@ def heatmap(
     if home.json and output is not None:
         raise BadInputError("--json prints numbers, --output draws them", "give one of them")
     with session.database.read() as sql:
-        run_id, unit = parse_unit_reference(sql, reference)
+        run_id, unit = resolve_unit(sql, session.inputs, reference)
     readings = heat.load_readings(session.inputs, run_id, unit, condition, layer)
     label = readings.label if piece is None else heat.parse_piece_class(piece)
     if home.json:

@@ -47,7 +47,7 @@ AFTERWARDS = [
     ("tui", "browse runs, edited boards and games; try edits in the lab"),
     ('query "elo by intervention" --rows 1', "the games behind row 1"),
     ("lineage edits", "everything that the edits were made from, back to the games"),
-    ("board edits:0", "the first edited position"),
+    ("board edits", "the first edited position"),
     ("query --list", "the other tables"),
 ]
 

@@ -277,7 +277,7 @@ def print_relative_norms(home: Home, run_id: str) -> None:
 
     Prints nothing if the model is not in the store, is too large to load for this, or does not read games.
     """
-    from chessreg.entities.vector import measure_relative_norms
+    from chessreg.entities.vector import STEERING_SHARES, measure_relative_norms
     from chessreg.errors import NotFoundError
 
     session = home.session()
@@ -288,8 +288,12 @@ def print_relative_norms(home: Home, run_id: str) -> None:
     for norms in relative_norms:
         mean = f"{norms.residual:.4g}, over all tokens of the sample games"
         share = f"{norms.compute_percent(1):g} % of the residual's mean norm ({mean})"
-        scale_text = f"--intervention.scale {norms.scale:g} makes it as long as the residual"
-        click.echo(f"layer {norms.layer}: its norm is {share}; {scale_text}", err=True)
+        low, high = norms.scales_to_try
+        shares = " to ".join(f"{100 * share:g}" for share in STEERING_SHARES)
+        advice = f"try --intervention.scale {low:g} to {high:g}, which adds {shares} %, and {-high:g} to {-low:g}"
+        click.echo(f"layer {norms.layer}: its norm is {share}; {advice}", err=True)
+    if relative_norms:
+        click.echo("a vector as long as the residual makes most moves of a model illegal", err=True)
 
 
 @import_.command()

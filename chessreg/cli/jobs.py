@@ -130,7 +130,6 @@ def show(home: Home, reference: str) -> None:
     \b
     Example: chessreg job show 3f2a1c
     """
-    from chessreg.registry.states import get_state_word
     from chessreg.runs.kind import list_effective_settings
     from chessreg.runs.spec import flatten_settings, format_value
     from chessreg.scheduling import status as stand
@@ -152,8 +151,7 @@ def show(home: Home, reference: str) -> None:
         print_output(home, [{"setting": path, "value": format_value(value)} for path, value in values.items()])
         if row["attempts"]:
             click.echo("\nattempts")
-            attempts = [{**each, "state": get_state_word(each["cause"]) if each["cause"] else each["state"]}
-                        for each in row["attempts"]]  # fmt: skip
+            attempts = [{**each, "state": each["end"]} for each in row["attempts"]]
             print_output(
                 home, attempts, ["id", "state", "exit_code", "host", "started_at", "ended_at", "units_done", "message"]
             )

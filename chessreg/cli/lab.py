@@ -32,8 +32,8 @@ from chessreg.named import clip_text
 def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | None, top: int, **params: Any) -> None:
     """Compare the clean and the edited model at one position: probe readings, moves, legal move mass.
 
-    STATE is RUN:UNIT of a run of kind edit; or give --checkpoint and --moves, or --fen. `chessreg run edit --moves …`
-    and `run edit-next-token --moves …` store an edit.
+    STATE is RUN:UNIT of a run of kind edit, or RUN for its first edited state. Or give --checkpoint and --moves, or
+    --fen. `chessreg run edit --moves …` and `run edit-next-token --moves …` store an edit.
 
     \b
     chessreg lab --checkpoint reference --probe reference-board --moves "e4 e5 Nf3" --scale 2
@@ -42,7 +42,7 @@ def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | N
       --later "d5 Nc3" --condition patch
     chessreg lab edits:7 --condition random-0
     """
-    from chessreg.entities.game import parse_unit_reference
+    from chessreg.entities.boards import resolve_unit
     from chessreg.lab.answer import format_answer
     from chessreg.lab.model import Lab
     from chessreg.models.devices import prepare_device
@@ -53,7 +53,7 @@ def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | N
         if settings or values.keys() - {"condition"}:
             raise BadInputError("STATE has its own model, moves and edit", "leave out the other options")
         with database.read() as session:
-            run_id, unit = parse_unit_reference(session, state)
+            run_id, unit = resolve_unit(session, home.session().inputs, state)
         question = StoredState(run=run_id.hex, unit=unit, condition=values.get("condition"))
     elif "checkpoint" not in values:
         raise BadInputError("a model is missing", "give --checkpoint NAME, or RUN:UNIT of an edit run")

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from chessreg.entities.base import Entity, Row
 from chessreg.entities.display import Column, Part, ShowOutput
@@ -83,8 +83,8 @@ class Runs(Entity):
                      [*list_code_versions(row["tries"][-1:]), *list_engine_versions(row["engines"])]),
                 Part("inputs", build_columns("name", "input"), inputs),
                 Part("outputs", build_columns("name", "unit"), row["outputs"]),
-                Part("attempts", build_columns("id", "state", "cause", "host", "started_at", "ended_at", "units_done",
-                                           "message"), row["tries"]),
+                Part("attempts", build_columns("id", "state", "host", "threads", "started_at", "ended_at", "units_done",
+                                           "message"), [*map(describe_attempt, row["tries"])]),
             ],
         )  # fmt: skip
 
@@ -120,6 +120,12 @@ class Runs(Entity):
         if (kind_file := read.read_kind_file_of_run(sql, row.id)) is not None:
             kind = f"./{kind_file[0]}:{source.rpartition(':')[2]}"
         return f"chessreg run {shlex.quote(kind)}{options}", ""
+
+
+def describe_attempt(attempt: Row) -> Row:
+    """Return an attempt with its end as `state`, and the CPU threads that PyTorch used, None if not recorded."""
+    threads = attempt["execution_options"].get("used_threads") or ()
+    return {**attempt, "state": attempt["end"], "threads": ", ".join(map(str, threads)) or None}
 
 
 def list_code_versions(attempts: list[Row]) -> list[Row]:
@@ -299,6 +305,30 @@ def read_unit_row(
     raise NotFoundError(f"run {shorten_id(run_id)} has no row of {what}", "chessreg runs show RUN")
 
 
+def load_kind_of_run(sql: SqlSession, inputs: Inputs, run_id: UUID) -> Kind:
+    """Return the kind of a run, in the version that it was made with."""
+    from chessreg.runs.kind import find_kind_of_record
+
+    run = sql.get_one(tables.Run, run_id)
+    record = sql.get_one(tables.KindRecord, (run.kind, run.version))
+    return find_kind_of_record(record, inputs.store.read_only)
+
+
+def find_first_unit(sql: SqlSession, kind: Kind, run_id: UUID) -> int:
+    """Return the first unit of a run with rows to show: of edits, the first state that was not skipped.
+
+    If all were skipped, return the first of them. Raises NotFoundError if the run has no rows.
+    """
+    for name in kind.tables:
+        table = tables.Base.metadata.tables[name]
+        first = select(func.min(table.c.unit)).where(table.c.run_id == run_id)
+        units = [first.where(table.c.condition != "skipped")] if "condition" in table.c else []
+        for query in (*units, first):
+            if (unit := sql.scalar(query)) is not None:
+                return int(unit)
+    raise NotFoundError(f"run {shorten_id(run_id)} has no rows", "chessreg runs show RUN")
+
+
 def build_unit_frames(
     inputs: Inputs, run_id: UUID, unit: int, item: int | None = None, condition: str | None = None
 ) -> list[BoardFrame]:
@@ -306,14 +336,10 @@ def build_unit_frames(
 
     Raises NotFoundError if the row does not exist or the kind draws no boards.
     """
-    from chessreg.runs.kind import find_kind_of_record
-
     with inputs.database.read() as session:
-        run = session.get_one(tables.Run, run_id)
-        record = session.get_one(tables.KindRecord, (run.kind, run.version))
-        kind = find_kind_of_record(record, inputs.store.read_only)
+        kind = load_kind_of_run(session, inputs, run_id)
         row = read_unit_row(session, kind, run_id, unit, item, condition)
     views = kind.board_views(row, inputs)
     if not views:
-        raise NotFoundError(f"runs of kind {run.kind} have no boards")
+        raise NotFoundError(f"runs of kind {kind.name} have no boards")
     return views

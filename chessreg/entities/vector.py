@@ -39,6 +39,13 @@ MAX_COMPARED_VECTORS = 200  # the newest
 MAX_MEASURED_PARAMETERS = 200_000_000  # a larger model takes long to load
 
 
+STEERING_SHARES = (0.1, 0.3)
+"""Lengths of an added vector, as shares of the residual's, that leave most moves of a model legal.
+
+docs/own-model.md has the measurements.
+"""
+
+
 class RelativeNorm(NamedTuple):
     """The norm of a vector, and the mean norm of its model's residual at its layer in sample games."""
 
@@ -47,9 +54,13 @@ class RelativeNorm(NamedTuple):
     residual: float
 
     @property
-    def scale(self) -> float:
-        """The `--intervention.scale`, with two digits, at which the vector is as long as the residual."""
-        return float(f"{self.residual / self.norm:.2g}")
+    def scales_to_try(self) -> tuple[float, float]:
+        """The lowest and highest `--intervention.scale` to start with, with two digits.
+
+        They make the vector `STEERING_SHARES` times as long as the residual.
+        """
+        low, high = (float(f"{share * self.residual / self.norm:.2g}") for share in STEERING_SHARES)
+        return low, high
 
     def compute_percent(self, scale: float) -> float:
         """Return the length of the scaled vector in percent of the residual's, with two digits."""

@@ -24,14 +24,13 @@ MACROS = {
     ELSE 0.0::DOUBLE END""",
     # Legal first tries of a game. NULL for the policies that choose among the legal moves, where every try is legal.
     "first_tries": "(policy, legal) AS CASE WHEN coalesce(policy, '') NOT IN ('legal', 'trie') THEN legal END",
-    # The note on games that were scored by the engine's evaluation, out of n with this score. A weak model does not end
-    # more of its games against a stronger opponent.
-    "unfinished_text": """(adjudicated, n, score) AS CASE
+    # The note on games, out of n, that were scored by the engine's evaluation. A model that already loses nearly all of
+    # them gains nothing from a stronger opponent.
+    "unfinished_text": """(adjudicated, n) AS CASE
     WHEN 2 * adjudicated > n
-        THEN 'most games are unfinished and scored by Stockfish''s evaluation (column adjudicated): '
-             || CASE WHEN score < 0.2
-                     THEN 'more games may end with a higher --move-limit, as far as the model''s context reaches'
-                     ELSE 'more games end against a stronger opponent (chessreg engine ladder)' END
+        THEN 'most games are unfinished and scored by Stockfish''s evaluation (column adjudicated): more may end with '
+             || 'a higher --move-limit, as far as the model''s context reaches, or, if the model scores above 0.2, '
+             || 'against a stronger opponent (chessreg engine ladder)'
     WHEN adjudicated > 0 THEN 'unfinished games are scored by Stockfish''s evaluation (column adjudicated)' END""",
     # The different engines in lists of them.
     "all_evaluators": "(lists) AS list_sort(list_distinct(flatten(lists)))",

@@ -16,6 +16,7 @@ from chessreg.errors import NotFoundError
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import select_by_keys
 from chessreg.registry.run_state import END, STATE, UNITS_DONE
+from chessreg.registry.states import get_attempt_state
 
 Row = dict[str, Any]
 
@@ -128,11 +129,15 @@ def _read_hosts_of_runs(session: Session, ids: Sequence[UUID] | None) -> dict[UU
 
 
 def list_attempts(session: Session, run_id: UUID) -> list[Row]:
-    """Return the attempts of a run, oldest first, each with the host of its machine."""
+    """Return the attempts of a run, oldest first, each with the host of its machine and how it ended (`end`)."""
     attempt, machine = tables.Attempt, tables.Machine
-    query = select(attempt, machine.host).join(machine, machine.id == attempt.machine_id, isouter=True)
+    query = select(attempt, machine.host, tables.Job).join(machine, machine.id == attempt.machine_id, isouter=True)
+    query = query.join(tables.Job, tables.Job.id == attempt.job_id, isouter=True)
     query = query.where(attempt.run_id == run_id).order_by(attempt.started_at, attempt.id)
-    return [{**get_row_values(record), "host": host} for record, host in session.execute(query)]
+    return [
+        {**get_row_values(record), "host": host, "end": get_attempt_state(record, job)}
+        for record, host, job in session.execute(query)
+    ]
 
 
 def read_run(session: Session, reference: str) -> Row:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from chessreg.registry import names, tables
 from chessreg.registry.database import select_by_keys
 from chessreg.registry.run_state import FAILURES, count_done
-from chessreg.registry.states import get_state_word
+from chessreg.registry.states import get_attempt_state, get_state_word
 from chessreg.registry.tables import Attempt, AttemptState, Cause, Job, JobState, Machine, Run
 from chessreg.scheduling import queue
 from chessreg.scheduling.executors import load_executor_class
@@ -190,7 +190,12 @@ def read_full_row(session: Session, job: Job) -> Row:
         "folder": job.detail["folder"],
         "handle": job.handle,
         "attempts": [
-            {**{key: getattr(a, key) for key in field_names}, "execution_options": a.execution_options, "host": host}
+            {
+                **{key: getattr(a, key) for key in field_names},
+                "execution_options": a.execution_options,
+                "host": host,
+                "end": get_attempt_state(a, job),
+            }
             for a, host in attempts
         ],
     }

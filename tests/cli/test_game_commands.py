@@ -197,6 +197,7 @@ def test_a_board_is_drawn_at_a_ply(played, tmp_path):
         board.push_uci(move)
     assert played.json("board", "legal:1", "--ply", 5)["boards"][0]["fen"] == board.board_fen()
     assert played("board", "legal/1", "--ply", 5) == 0
+    assert played.json("board", "legal") == played.json("board", "legal:0")
     assert game["sans"][4] in played.out
     for move in game["moves"][5:]:
         board.push_uci(move)
@@ -211,8 +212,9 @@ def test_a_board_is_drawn_at_a_ply(played, tmp_path):
     [
         (["legal:1", "--ply", "99"], 4, "no board at ply 99"),
         (["legal:7"], 3, "no row of unit 7"),
-        (["legal"], 4, "is not a game reference"),
+        (["legal:one"], 4, "is not a game reference"),
         (["nobody:1"], 3, "nobody"),
+        (["nobody"], 3, "nobody"),
         (["legal:1", "--ply", "1", "--svg", "no/such/folder.svg"], 4, "cannot write"),
     ],
 )

@@ -197,8 +197,9 @@ def test_edits_and_games_take_imported_directions(world: Path, tmp_path: Path, c
     assert chessreg("import", "vector", vector_file(tmp_path, 1), "--checkpoint", "reference", "--name", "caa") == 0
     share = r"layer 1: its norm is [\d.e+-]+ % of the residual's mean norm "
     share += r"\([\d.e+-]+, over all tokens of the sample games\); "
-    share += r"--intervention.scale [\d.e+-]+ makes it as long as the residual\n"
-    assert re.search(share, capsys.readouterr().err)
+    share += r"try --intervention.scale ([\d.e+-]+) to ([\d.e+-]+), which adds 10 to 30 %, and -\2 to -\1\n"
+    assert (advice := re.search(share, capsys.readouterr().err))
+    assert float(advice[2]) == pytest.approx(3 * float(advice[1]), rel=0.1)
     edit = "run edit --checkpoint reference --probe their-board --dataset sample:test --games 2 --per-game 1 --layers 1"
     assert chessreg(*edit.split()) == 0, capsys.readouterr().err
     play = "run play --checkpoint reference --opponent random --games 2 --policy legal --move-limit 3"

@@ -48,17 +48,21 @@ def test_the_authors_scoring_drops_draws_and_counts_balanced_stopped_games_as_lo
     for title in ("elo by intervention", "wins by level"):
         result = run_query(database, title)
         assert result.notes == [
-            "row 1: most games are unfinished and scored by Stockfish's evaluation (column adjudicated): "
-            "more games end against a stronger opponent (chessreg engine ladder)"
+            "row 1: most games are unfinished and scored by Stockfish's evaluation (column adjudicated): more may end "
+            "with a higher --move-limit, as far as the model's context reaches, or, if the model scores above 0.2, "
+            "against a stronger opponent (chessreg engine ladder)"
         ]
         assert [row["adjudicated"] for row in result.rows] == [4]
 
 
-def test_a_weak_model_is_not_sent_to_a_stronger_opponent(database, make):
-    make.play(make.checkpoint("a"), [stopped(-500)] * 9)
+def test_the_advice_on_unfinished_games_is_the_same_for_every_score(database, make):
+    make.play(make.checkpoint("a"), [stopped(-500)] * 9, name="weak")
+    make.play(make.checkpoint("b"), [stopped(500)] * 9, name="strong")
     for title in ("elo by intervention", "wins by level"):
-        [note, *_] = run_query(database, title).notes
-        assert note.endswith("with a higher --move-limit, as far as the model's context reaches"), title
+        notes = {note.partition(": ")[2].partition(";")[0] for note in run_query(database, title).notes}
+        advice = [note for note in notes if "unfinished" in note]
+        assert len(advice) == 1, notes
+        assert "if the model scores above 0.2" in advice[0], title
 
 
 def test_rows_of_one_color_name_the_table_that_pools_both(database, make):

@@ -102,7 +102,7 @@ def fill(database: Database) -> None:
                 sql.add(
                     tables.Attempt(
                         id=make_id(), run_id=run.id, machine_id=machine, executor="local", job_id=job_id,
-                        execution_options={}, argv=[], pid=1,
+                        execution_options={"used_threads": [2]} if how == "killed" else {}, argv=[], pid=1,
                         pid_started=0.5, boot_id="b", started_at=START + timedelta(hours=number), checked_in_at=START,
                         next_check_in_seconds=60.0, state=how,
                         ended_at=None if how == "running" else START + timedelta(hours=number),
@@ -117,6 +117,19 @@ def fill(database: Database) -> None:
 
 
 SAID = {name: (state, done) for name, (_, _, state, done) in CASES.items()}
+
+
+def test_an_attempt_is_listed_with_its_end(registry):
+    """Stored are `killed` and `finished`: an attempt in the foreground was interrupted, one of a job cancelled."""
+    from chessreg.entities import load_entity
+
+    session, *_ = registry
+    ends = {name: state for name, (attempts, ranges, state, _) in CASES.items() if attempts and not ranges}
+    ends |= {"tried-again": "killed", "waits-in-vain": "failed", "nothing-in-its-share": "complete"}
+    with session.database.read() as sql:
+        assert {name: read.read_run(sql, name)["tries"][-1]["end"] for name in ends} == ends
+    (part,) = [each for each in load_entity("run").show(session, "interrupted").parts if each.name == "attempts"]
+    assert [(row["state"], row["threads"]) for row in part.rows] == [("lost", None), ("interrupted", "2")]
 
 
 def test_the_list_of_runs(registry: tuple[Session, str, Path]) -> None:

@@ -579,12 +579,12 @@ async def test_a_vector_has_its_scale_where_it_is_picked(drive, studied: Path, m
         await typed(driver, "intervention.layers", "1")
         await typed(driver, "intervention.scale", "-2.5")
         text = " ".join(line.strip("│ ") for line in (await planned(driver)).splitlines())
-        assert "scale -2.5 adds 1 % of the residual stream's length; scale 240 makes it as long" in text
+        assert "scale -2.5 adds 1 % of the residual stream's length; scale 24 to 72 adds 10 to 30 %" in text
         await driver.press("u")
-        assert "scale 240 makes it as long as the residual stream at layer 1; also try" in driver.text
+        assert "scale 24 to 72 adds 10 to 30 % of the residual stream at layer 1; also try" in driver.text
         driver.screen.give("intervention.vector", None)  # the other settings alone are refused
         await driver.settle()
         assert "not ready" in driver.text
         await driver.go("data")
         await driver.press("shift+tab", "shift+tab", "enter")
-        await driver.until("intervention.scale 200 to 280 makes it as long")
+        await driver.until("intervention.scale 20 to 60 adds at most 10 to 30 %")

@@ -9,7 +9,6 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, func, select
 
 from chessreg.registry import identity, lineage, measures, read, run_filter, tables
-from chessreg.registry.states import get_state_word
 from tui import show
 from tui.columns import TableColumn, choose_state_tone, format_state
 from tui.data.pages import PAGE_ROWS, JoinedPages, Pages, Row, refuse_narrowing
@@ -216,18 +215,13 @@ SETTING_COLUMNS = (
 )
 
 
-def get_attempt_state(row: Mapping[str, Any]) -> str:
-    """Return the state of an attempt: running, or the state that its cause names."""
-    return get_state_word(row["cause"]) if row["cause"] else str(row["state"])
-
-
 ATTEMPT_COLUMNS = (
     TableColumn("started_at", "started", least=16),
     TableColumn(
         "state",
         "state",
-        text=lambda row: format_state(get_attempt_state(row)),
-        tone=lambda row: choose_state_tone(get_attempt_state(row)),
+        text=lambda row: format_state(row["end"]),
+        tone=lambda row: choose_state_tone(row["end"]),
         role="key",
     ),
     TableColumn("units_done", "units", right=True),

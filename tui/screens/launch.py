@@ -32,11 +32,11 @@ from tui.widgets.fields import (
     FieldList,
     FieldRow,
     FieldState,
-    format_equal_scales,
     format_field_help,
     format_field_note,
     format_plan,
     format_scale_note,
+    format_scales_to_try,
 )
 from tui.widgets.table import PageTable
 
@@ -504,7 +504,7 @@ class FormScreen(AppScreen):
         row, norms = self.row, self.edited_norms
         about = format_field_help(row.field, self.find_error(row.field.key)) if row else Text()
         if row is not None and row.field.path == SCALE_PATH and norms:
-            about.append(f"\n{format_equal_scales(norms)}; also try smaller and negative ones", style="bold")
+            about.append(f"\n{format_scales_to_try(norms)}; also try negative ones", style="bold")
         self.query_one("#about", Static).update(about)
         is_wide = self.has_class("-wide")
         edit = getattr(self.checked.spec, "intervention", None)

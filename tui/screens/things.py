@@ -254,15 +254,15 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
         strip.place = min(strip.place, len(strip.names) - 1)
         self.show_part(keep_cursor)
 
-    legend = ""  # of a vector: the scales at which it is as long as the model's residuals
+    legend = ""  # of a vector: the scales to start with
 
     async def measure_scales(self) -> None:
-        """Show the scales at which the vectors are as long as the model's residuals, if they can be measured."""
-        from tui.widgets.fields import format_equal_scales
+        """Show the scales to start with, if the model's residuals can be measured."""
+        from tui.widgets.fields import format_scales_to_try
 
         with suppress(ChessregError):
             if norms := await self.app.model.measure_scales(self.thing_id.hex):
-                self.legend = f"intervention.{format_equal_scales(norms)}"
+                self.legend = f"intervention.{format_scales_to_try(norms)}"
         self.require_shown()
         self.show_part(keep=True)
 

@@ -248,25 +248,28 @@ MAX_COMMAND_CHARS = 500
 PLAN_STATUS = {"complete": "already complete", "already_queued": "already queued"}
 
 
-def format_equal_scales(norms: Sequence[RelativeNorm]) -> str:
-    """Return the scale, or the range of scales, at which vectors are as long as the residual stream.
+def format_scales_to_try(norms: Sequence[RelativeNorm]) -> str:
+    """Return the scales to start with, of the layer with the smallest ones, and what they add.
 
     >>> from chessreg.entities.vector import RelativeNorm
-    >>> format_equal_scales([RelativeNorm(3, 0.5, 100.0)])
-    'scale 200 makes it as long as the residual stream at layer 3'
-    >>> format_equal_scales([RelativeNorm(3, 0.5, 100.0), RelativeNorm(4, 0.5, 120.0)])
-    'scale 200 to 240 makes it as long as the residual stream at layers 3-4'
+    >>> format_scales_to_try([RelativeNorm(3, 0.5, 100.0)])
+    'scale 20 to 60 adds 10 to 30 % of the residual stream at layer 3'
+    >>> format_scales_to_try([RelativeNorm(3, 0.5, 100.0), RelativeNorm(4, 0.5, 120.0)])
+    'scale 20 to 60 adds at most 10 to 30 % of the residual stream at layers 3-4'
     """
-    layers, scales = format_layers(norm.layer for norm in norms), sorted(norm.scale for norm in norms)
-    between = " to ".join(f"{scale:g}" for scale in dict.fromkeys((scales[0], scales[-1])))
-    return f"scale {between} makes it as long as the residual stream at layer{'s' * (len(norms) > 1)} {layers}"
+    from chessreg.entities.vector import STEERING_SHARES
+
+    layers, (low, high) = format_layers(norm.layer for norm in norms), min(norm.scales_to_try for norm in norms)
+    shares = ("at most " * (len(norms) > 1)) + " to ".join(f"{100 * share:g}" for share in STEERING_SHARES)
+    plural = "s" * (len(norms) > 1)
+    return f"scale {low:g} to {high:g} adds {shares} % of the residual stream at layer{plural} {layers}"
 
 
 def format_scale_note(scale: float, norms: Sequence[RelativeNorm]) -> str:
-    """Return the length of scaled vectors as a share of the residual's, and the scale at which they are equal."""
+    """Return the length of scaled vectors as a share of the residual's, and the scales to start with."""
     percents = sorted(norm.compute_percent(scale) for norm in norms)
     between = " to ".join(f"{percent:g}" for percent in dict.fromkeys((percents[0], percents[-1])))
-    return f"scale {scale:g} adds {between} % of the residual stream's length; {format_equal_scales(norms)}"
+    return f"scale {scale:g} adds {between} % of the residual stream's length; {format_scales_to_try(norms)}"
 
 
 def format_field_help(field: Field, error: str) -> Text:

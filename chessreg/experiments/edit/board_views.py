@@ -12,6 +12,7 @@ import numpy as np
 
 from chessreg.errors import NotFoundError
 from chessreg.experiments.edit.spec import EditSpec
+from chessreg.experiments.edit.states import describe_skip
 from chessreg.games.boards.boardframe import BoardFrame, move_arrows
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
@@ -38,8 +39,7 @@ def build_state_boards(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[Boa
     original = chess.Board(first_row.fen)
     detail = first_row.detail or {}
     if first_row.condition == "skipped":
-        caption = (f"skipped: the greedy text {first_row.text!r} is {detail['skipped']}",)
-        return [BoardFrame.from_board(original, title=location, caption=caption)], ""
+        return [BoardFrame.from_board(original, title=location, caption=(describe_skip(first_row),))], ""
     square = chess.parse_square(detail["square"])
     modified = original.copy(stack=False)
     modified.remove_piece_at(square)

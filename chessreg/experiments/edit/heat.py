@@ -14,7 +14,7 @@ import torch
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.edit.model import PieceRemovals, compute_square_logits
 from chessreg.experiments.edit.spec import CLEAN, EditSpec
-from chessreg.experiments.edit.states import Removal, State, load_state, remove_moving_piece
+from chessreg.experiments.edit.states import Removal, State, describe_skip, load_state, remove_moving_piece
 from chessreg.games.boards.boardframe import get_board_letters
 from chessreg.games.boards.picture import HeatPanel
 from chessreg.games.datasets.labels import PIECE_CLASSES
@@ -99,7 +99,8 @@ def load_edited_state(inputs: Inputs, run_id: UUID, unit: int, condition: str | 
         if skipped_trial is None:
             raise NotFoundError(f"run {shorten_id(run_id)} has no state {unit}", "chessreg runs show RUN")
         raise BadInputError(
-            f"state {unit} was skipped: {(skipped_trial.detail or {}).get('skipped')}", "choose another unit"
+            f"state {unit} was {describe_skip(skipped_trial)}",
+            f"the run alone means its first edited state: {shorten_id(run_id)}",
         )
     spec = EditSpec(**settings)
     edited_state = _load_removals(spec, inputs)

@@ -20,9 +20,29 @@ if TYPE_CHECKING:
     from chessreg.encodings import Encoding
     from chessreg.experiments.edit.spec import EditSettings
     from chessreg.games.datasets.dataset import Games
+    from chessreg.registry.tables import Trial
     from chessreg.runs.inputs import Inputs
 
 NO_GAME = -1  # the item of a position outside any dataset
+
+SKIP_REASONS = {
+    "illegal": "the most probable move is illegal",
+    "no square": "the most probable token names no square",
+    "empty": "the most probable token names an empty square",
+    "king": "the king is about to move",
+    "no direction": "the probe has no direction for the piece",
+    "no moves": "the modified board has no legal move",
+    "too long": "the game up to there is longer than the model's context",
+    "too short": "the game ends before the later board",
+}
+"""Stored reason why a state was skipped → text."""
+
+
+def describe_skip(trial: Trial) -> str:
+    """Return why a state was skipped, and what the model would have written there."""
+    reason = str((trial.detail or {}).get("skipped"))
+    text = f" (the model writes {trial.text!r})" if trial.text else ""
+    return f"skipped: {SKIP_REASONS.get(reason, reason)}{text}"
 
 
 @dataclass(frozen=True)

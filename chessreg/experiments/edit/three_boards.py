@@ -20,6 +20,7 @@ from sqlalchemy import select
 
 from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line
 from chessreg.experiments.edit.spec import CLEAN, NextTokenEditSpec
+from chessreg.experiments.edit.states import describe_skip
 from chessreg.games.boards.boardframe import BoardFrame, Mark
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
@@ -55,7 +56,7 @@ class StoredCase:
     def skip_reason(self) -> str:
         """The reason why the case was skipped, as text; empty for an edited case."""
         row = self.rows.get("skipped")
-        return "" if row is None else f"skipped: the most probable token {row.text!r}: {(row.detail or {})['skipped']}"
+        return "" if row is None else describe_skip(row)
 
     @property
     def conditions(self) -> list[str]:

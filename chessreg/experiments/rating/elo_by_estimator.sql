@@ -98,7 +98,7 @@ WITH stopped AS (
 SELECT b.cell, b.run, b.player, c.checkpoint, b.assist, b.origin, b.estimator, b.draw_weight, b.against, b.rating,
        b.low AS rating_low, b.high AS rating_high, b.counted, b.games, b.wins AS w, b.draws AS d, b.losses AS l, b.score, b.scoring,
        b.policy, b.opening, b.colors, b.anchors AS known, coalesce(t.adjudicated, 0) AS adjudicated,
-       nullif(concat_ws('; ', unfinished_text(t.adjudicated, b.games, b.score), evaluators_text(t.evaluators, 'these games')), '') AS warning, b.level,
+       nullif(concat_ws('; ', unfinished_text(t.adjudicated, b.games), evaluators_text(t.evaluators, 'these games')), '') AS warning, b.level,
        b.checkpoint_id, b.intervention_id
 FROM base AS b LEFT JOIN checkpoints AS c ON c.checkpoint_id = b.checkpoint_id LEFT JOIN stopped AS t ON t.cell = b.cell
 ORDER BY b.cell

@@ -68,7 +68,7 @@ WITH stopped AS (
 SELECT cell, run, estimator, player, rating, rating_low, rating_high, anchor, games, w, d, l, score, unscored,
        coalesce(adjudicated, 0) AS adjudicated, opponents, anchored_games, systematic, scoring, draw_weight, policy,
        opening,
-       nullif(concat_ws('; ', unfinished_text(adjudicated, games, score), evaluators_text(evaluators, 'these games')), '') AS warning,
+       nullif(concat_ws('; ', unfinished_text(adjudicated, games), evaluators_text(evaluators, 'these games')), '') AS warning,
        checkpoint_id, intervention_id
 FROM base LEFT JOIN stopped USING (cell)
 ORDER BY cell

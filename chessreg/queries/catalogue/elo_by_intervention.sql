@@ -222,7 +222,7 @@ SELECT cell, checkpoint, intervention, vector, color, engine, engine_version, op
        move_limit, rules, nullif(array_to_string(arm.evaluators, ', '), '') AS evaluator, $scoring AS scoring, n, planned, stopped, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
        first_try_legal, random_draws, shuffled_draws, runs, machines,
        nullif(concat_ws('; ',
-           unfinished_text(adjudicated, n, mean_score),
+           unfinished_text(adjudicated, n),
            CASE WHEN both_colors THEN 'each color has a row, and both are pooled in: chessreg query "wins by level"' END,
            CASE WHEN adjudicated > 0 OR assist <> 'none'
                 THEN coalesce(evaluators_text(arm.evaluators, 'these games'),

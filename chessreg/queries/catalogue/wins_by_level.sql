@@ -106,7 +106,7 @@ helped AS (
 SELECT cell, checkpoint, intervention, origin, assist, opponent, level, "limit", engine_version, color, opening, policy, rules,
        nullif(array_to_string(evaluators, ', '), '') AS evaluator, n, planned, coalesce(w, 0) AS w, coalesce(d, 0) AS d, coalesce(l, 0) AS l, coalesce(unscored, 0) AS unscored,
        adjudicated, assisted, runs,
-       nullif(concat_ws('; ', unfinished_text(adjudicated, n, mean_score),
+       nullif(concat_ws('; ', unfinished_text(adjudicated, n),
                         CASE WHEN adjudicated > 0 OR assist <> 'none' THEN evaluators_text(evaluators, 'these games') END), '') AS warning,
        checkpoint_id, intervention_id
 FROM arm JOIN played USING (cell) LEFT JOIN helped USING (cell)

@@ -70,6 +70,28 @@ def edited(bigram_board, world_session):
     return run
 
 
+def test_a_run_alone_means_its_first_edited_state(edited, world_session):
+    from chessreg.entities.boards import read_board_views, resolve_unit
+
+    _, by_unit = edited(random_controls=0, samples=0)
+    [run_id] = {row.run_id for rows in by_unit.values() for row in rows.values()}
+    skipped, first = (
+        min(unit for unit, rows in by_unit.items() if (("skipped", -1) in rows) == is_skipped)
+        for is_skipped in (True, False)
+    )
+    inputs, run = world_session.inputs, run_id.hex
+    with inputs.database.read() as sql:
+        assert resolve_unit(sql, inputs, run) == (run_id, first)
+        assert resolve_unit(sql, inputs, f"{run}:{skipped}") == (run_id, skipped)
+    assert [frame.title for frame in read_board_views(inputs, run)] == [
+        frame.title for frame in read_board_views(inputs, f"{run}:{first}")
+    ]
+    [frame] = read_board_views(inputs, f"{run}:{skipped}")
+    row = by_unit[skipped]["skipped", -1]
+    reasons = {"illegal": "the most probable move is illegal", "king": "the king is about to move"}
+    assert frame.caption == (f"skipped: {reasons[row.detail['skipped']]} (the model writes {row.text!r})",)
+
+
 @pytest.mark.slow
 def test_no_column_depends_on_the_order_of_sets(bigram_board, world, tmp_path, reproduced_under_another_hash_seed):
     """Of a model that writes moves: masses of every spelling are added up."""
