@@ -32,6 +32,8 @@ COLORS = {"invalid": "red", "stale": "yellow", "missing": "red", "failed": "red"
 def lineage(home: Home, reference: str, direction: str | None) -> None:
     """Show a run, dataset or checkpoint with its inputs and outputs, as a tree.
 
+    Runs have their settings, machine and engines, datasets and checkpoints the files that they were imported from.
+
     \b
     Example: chessreg lineage reference-board
     """
@@ -60,6 +62,8 @@ def draw_tree(branch: Branch, onto: Tree | None = None) -> Tree:
     from rich.markup import escape as escaped
     from rich.tree import Tree
 
+    from chessreg.entities.lineage_tree import list_sources
+
     def escape(text: str) -> str:
         return escaped(make_visible(text))
 
@@ -73,6 +77,8 @@ def draw_tree(branch: Branch, onto: Tree | None = None) -> Tree:
     artifact = "artifact " if branch.node.noun == "file" else ""  # its digest is not the sha256sum of the file
     text = f"{field}{escape(facts['kind'])} {name}{artifact}{branch.node.id[-6:]}{state}{note}{description}"
     at = Tree(text) if onto is None else onto.add(text)
+    for source in () if branch.again else list_sources(facts):
+        at.add(escape(source))
     for inner in branch.branches:
         draw_tree(inner, at)
     return at

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from sqlalchemy import exists, or_, select
+
 from chessreg.entities.display import Row
+from chessreg.registry import tables
+from chessreg.registry.database import select_by_keys
 from chessreg.registry.lineage import Branch, Node, build_tree
-from chessreg.registry.read import read_run_rows
+from chessreg.registry.read import list_run_engines, read_run_rows
 from chessreg.runs.inputs import REFERENCE_PATTERN
 from chessreg.runs.spec import describe_source, flatten_settings, format_value
 
@@ -17,10 +21,18 @@ if TYPE_CHECKING:
 
 
 def build_described_tree(sql: SqlSession, node: Node, *, up: bool) -> Branch:
-    """Return the tree of a node's inputs (`up`) or results. Facts of runs include those of `read_lineage_facts`."""
+    """Return the tree of a node's inputs (`up`) or results, with the facts of `read_lineage_facts` and
+    `read_source_files`."""
     tree = build_tree(sql, node, up=up)
     branches = [*iter_branches(tree)]
-    facts = read_lineage_facts(sql, {UUID(branch.node.id) for branch in branches if branch.node.noun == "run"})
+    ids = {
+        noun: {UUID(b.node.id) for b in branches if b.node.noun == noun} for noun in ("run", "dataset", "checkpoint")
+    }
+    facts = {
+        **read_lineage_facts(sql, ids["run"]),
+        **read_source_files(sql, tables.Dataset, ids["dataset"]),
+        **read_source_files(sql, tables.Checkpoint, ids["checkpoint"]),
+    }
     for branch in branches:
         branch.facts |= facts.get(branch.node.id, {})
     return tree
@@ -34,9 +46,10 @@ def iter_branches(branch: Branch) -> Iterator[Branch]:
 
 
 def read_lineage_facts(sql: SqlSession, ids: Collection[UUID]) -> dict[str, Row]:
-    """Return the settings, machine (`host`) and creation time of runs, by their id in hexadecimal digits.
+    """Return the settings, machine (`host`), creation time and engines of runs, by their id in hexadecimal digits.
 
-    `settings` are the seed and those that were given, without inputs.
+    `settings` are the seed and those that were given, without inputs. `engines` are those of `list_run_engines`, and
+    left out for runs without one.
     """
     facts: dict[str, Row] = {}
     for row in read_run_rows(sql, list(ids), stale_runs=()):
@@ -49,4 +62,40 @@ def read_lineage_facts(sql: SqlSession, ids: Collection[UUID]) -> dict[str, Row]
         facts[row["id"].hex] = {
             "settings": ", ".join(words), "host": row["host"], "created_at": row["created_at"],
         }  # fmt: skip
+    run, match = tables.Run, tables.Match
+    has_engines = or_(run.kind == "move-quality", exists().where(match.run_id == run.id))
+    for (run_id,) in select_by_keys(sql, select(run.id).where(has_engines), run.id, list(ids)):
+        if engines := list_run_engines(sql, run_id):
+            facts[run_id.hex]["engines"] = engines
     return facts
+
+
+def read_source_files(sql: SqlSession, table: Any, ids: Collection[UUID]) -> dict[str, Row]:
+    """Return the files (name and sha256) from which datasets or checkpoints were imported, by id in hexadecimal digits.
+
+    Entities without a recorded file are left out.
+    """
+    facts = {}
+    for (record,) in select_by_keys(sql, select(table), table.id, list(ids)):
+        source = (getattr(record, "detail", None) or {}).get("source") or {}
+        sources = (
+            record.report.get("sources", ()) if table is tables.Dataset else [{**source, "name": source.get("file")}]
+        )
+        files = [{"name": each["name"], "sha256": each.get("sha256")} for each in sources if each.get("name")]
+        if files:
+            facts[record.id.hex] = {"files": files}
+    return facts
+
+
+def list_sources(facts: Row) -> list[str]:
+    """Return the files and engines of a node as texts, with the first digits of their digests.
+
+    >>> list_sources({"files": [{"name": "a.pgn", "sha256": "0123456789abcdef"}]})
+    ['file a.pgn sha256 0123456789ab']
+    """
+    files = [(f"file {file['name']}", file["sha256"]) for file in facts.get("files", ())]
+    engines = [
+        (f"{' and '.join(engine['roles'])} {engine['name']} {engine['version']}", engine["binary_sha256"])
+        for engine in facts.get("engines", ())
+    ]
+    return [f"{text} sha256 {digest[:12]}" if digest else text for text, digest in (*files, *engines)]

@@ -8,7 +8,8 @@ import pytest
 
 from chessreg.entities.merge import MergeReport, merge_registry
 from chessreg.errors import NotFoundError
-from chessreg.registry import lineage, names, read
+from chessreg.registry import lineage, names, read, tables
+from chessreg.registry.identity import make_id
 from chessreg.runs.kind import find_kind as load_kind
 from chessreg.session import open_session
 
@@ -40,6 +41,28 @@ def test_games_go_into_all_that_was_made_from_them(database):
     document = tree.as_dict()
     assert document["noun"] == "dataset"
     assert {branch["kind"] for branch in document["branches"]} >= {"cache"}
+
+
+def test_a_lineage_names_the_files_and_engines(database):
+    from chessreg.entities.lineage_tree import build_described_tree, iter_branches, list_sources
+
+    digest = "ab" * 32
+    with database.write() as session:
+        engine = tables.Engine(id=make_id(), name="Stockfish", version="17.1", binary_sha256=digest, options={})
+        run_id = names.resolve_id(session, "run", "skill")
+        match = tables.Match(
+            run_id=run_id, number=0, player="m", engine_id=engine.id, opponent="stockfish:0", color="white",
+            opening="standard", opening_seed=0, policy="legal", planned=1,
+        )  # fmt: skip
+        session.add_all([engine, match])
+    with database.read() as session:
+        tree = build_described_tree(session, lineage.find_node(session, "skill"), up=True)
+        facts = {branch.node.noun: branch.facts for branch in iter_branches(tree)}
+        report = session.get_one(tables.Dataset, names.resolve_id(session, "dataset", "sample")).report
+    [file] = report["sources"]
+    assert facts["dataset"]["files"] == [{"name": file["name"], "sha256": file["sha256"]}]
+    assert list_sources(facts["dataset"]) == [f"file {file['name']} sha256 {file['sha256'][:12]}"]
+    assert list_sources(tree.facts) == ["opponent Stockfish 17.1 sha256 abababababab"]
 
 
 def test_what_rests_on_an_invalid_cache_is_stale_until_it_is_valid_again(database):

@@ -34,11 +34,18 @@ def format_node_state(row: Row) -> str:
     return "as above" if row["again"] else "" if row["state"] == "complete" else str(row["state"])
 
 
+def format_details(row: Row) -> str:
+    """Return the settings of a run with its engines, or the files of a dataset or checkpoint."""
+    from chessreg.entities.lineage_tree import list_sources
+
+    return ", ".join(filter(None, (row.get("settings"), *list_sources(row))))
+
+
 COLUMNS = (
     TableColumn("what", "lineage", text=format_node, widest=120, least=30, role="key"),
     TableColumn("short", "id", text=lambda row: show.abbreviate_id(row["id"][-6:])),
     TableColumn("state", "state", text=format_node_state),
-    TableColumn("settings", "settings", widest=60, least=16),
+    TableColumn("settings", "settings and files", text=format_details, widest=60, least=16),
     TableColumn("host", "machine", text=lambda row: show.format_host(row.get("host")), widest=20),
     TableColumn("created_at", "created", least=16, role="detail"),
 )
