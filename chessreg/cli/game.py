@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -187,23 +187,17 @@ def export(home: Home, source: str, pgn: Path, row: int | None, probabilities: b
         from chessreg.lab.annotate import annotate_games
 
         with show_progress_line("games", home.json) as report:
-            records = annotate_games(home.session().inputs, games)
-            count = save(show_progress(records, len(keys), report))
+
+            def report_games(done: float) -> None:
+                report(done / len(keys), f"{int(done):,} of {len(keys):,}")
+
+            count = save(annotate_games(home.session().inputs, games, on_progress=report_games))
     else:
         count = save(stored_game.record() for stored_game in games)
     if home.json:
         print_output(home, {"path": str(pgn), "games": count})
     else:
         click.echo(f"{'stdout' if pgn == STDOUT else pgn}: {format_count(count, 'game')}", err=True)
-
-
-def show_progress(
-    records: Iterable[GameRecord], total: int, report: Callable[[float, str], None]
-) -> Iterator[GameRecord]:
-    """Yield the records, and report after each how many of `total` are written."""
-    for number, record in enumerate(records, 1):
-        yield record
-        report(number / total, f"{number:,} of {total:,}")
 
 
 def choose_games(database: Database, source: str, row: int | None) -> list[tuple[UUID, int]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -20,47 +21,81 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
 
 
+BATCH_GAMES = 32  # games that one forward pass reads
+PlayerKey = tuple[UUID, UUID | None]  # checkpoint and intervention
+
+
 def annotate_games(
-    inputs: Inputs, games: Iterable[StoredGame], device: str = "auto", threads: int = 0
+    inputs: Inputs,
+    games: Iterable[StoredGame],
+    device: str = "auto",
+    threads: int = 0,
+    on_progress: Callable[[float], None] = lambda games: None,
 ) -> Iterator[GameRecord]:
     """Yield the records of games with the model's probabilities as a comment after each of its moves.
 
-    The probabilities are computed again, with the checkpoint and the intervention of the game's match, at one forward
-    pass per move. Moves of the opening and plies that Stockfish played for the model have no comment. The opponent's
-    moves have none either.
+    The probabilities are computed again, with the checkpoint and the intervention of the game's match. One forward pass
+    reads a move of each of `BATCH_GAMES` games. Moves of the opening and plies that Stockfish played for the model have
+    no comment. The opponent's moves have none either. `on_progress` is called with the number of games that are done,
+    including fractions.
 
     Raises BadInputError for a game without a checkpoint, such as an imported one. Raises NotFoundError if the weights
     or the vector are not in the store.
     """
-    players: dict[tuple[UUID, UUID | None], LabPlayer] = {}
-    for stored_game in games:
-        checkpoint, intervention = stored_game.match.checkpoint_id, stored_game.match.intervention_id
-        if checkpoint is None:
-            raise BadInputError(
-                f"game {stored_game.game.unit} of run {shorten_id(stored_game.game.run_id)} has no checkpoint "
-                "that could compute probabilities",
-                "leave out --probabilities",
-            )
-        key = checkpoint, intervention
-        if key not in players:
-            players[key] = LabPlayer(inputs, checkpoint.hex, device, threads)
-            players[key].edit(PlayerEdit(intervention.hex if intervention else ""))
-        yield replace(stored_game.record(), comments=describe_turns(players[key], stored_game))
+    players: dict[PlayerKey, LabPlayer] = {}
+    remaining_games, done = iter(games), 0.0
+    while batch := list(itertools.islice(remaining_games, BATCH_GAMES)):
+        by_player: dict[PlayerKey, list[int]] = {}
+        for place, stored_game in enumerate(batch):
+            checkpoint, intervention = stored_game.match.checkpoint_id, stored_game.match.intervention_id
+            if checkpoint is None:
+                raise BadInputError(
+                    f"game {stored_game.game.unit} of run {shorten_id(stored_game.game.run_id)} has no checkpoint "
+                    "that could compute probabilities",
+                    "leave out --probabilities",
+                )
+            key = checkpoint, intervention
+            if key not in players:
+                players[key] = LabPlayer(inputs, checkpoint.hex, device, threads)
+                players[key].edit(PlayerEdit(intervention.hex if intervention else ""))
+            by_player.setdefault(key, []).append(place)
+        comments: dict[int, dict[int, str]] = {}
+        for key, places in by_player.items():
+            described = describe_turns(players[key], [batch[place] for place in places], on_progress, done)
+            comments.update(zip(places, described, strict=True))
+            done += len(places)
+        for place, stored_game in enumerate(batch):
+            yield replace(stored_game.record(), comments=comments[place])
 
 
-def describe_turns(player: LabPlayer, stored_game: StoredGame) -> dict[int, str]:
-    """Return a comment for each ply (0-based) that the model played."""
-    board, comments = chess.Board(), dict[int, str]()
-    color, assisted = (
-        chess.WHITE if stored_game.match.color == "white" else chess.BLACK,
-        set(stored_game.assisted_plies),
-    )
-    for ply, text in enumerate(stored_game.moves):
-        move = chess.Move.from_uci(text)
-        if board.turn == color and ply >= stored_game.game.opening_plies and ply not in assisted:
-            comments[ply] = describe_probabilities(player.score(board), board, move)
-        board.push(move)
+def describe_turns(
+    player: LabPlayer, games: Sequence[StoredGame], on_progress: Callable[[float], None], done: float
+) -> list[dict[int, str]]:
+    """Return, for each game, a comment for each ply (0-based) that the model played.
+
+    `on_progress` is called after each ply with the number of games that are done, to which `done` is added.
+    """
+    session = player.open_session(len(games))
+    boards, comments = [chess.Board() for _ in games], [dict[int, str]() for _ in games]
+    moves = [[chess.Move.from_uci(text) for text in game.moves] for game in games]
+    model_plies = [find_model_plies(game) for game in games]
+    longest = max(map(len, moves))
+    for ply in range(longest):
+        asked_boards = {row: board for row, board in enumerate(boards) if ply in model_plies[row]}
+        for row, distribution in player.score_boards(session, asked_boards).items():
+            comments[row][ply] = describe_probabilities(distribution, boards[row], moves[row][ply])
+        for board, game_moves in zip(boards, moves, strict=True):
+            if ply < len(game_moves):
+                board.push(game_moves[ply])
+        on_progress(done + len(games) * (ply + 1) / longest)
     return comments
+
+
+def find_model_plies(stored_game: StoredGame) -> set[int]:
+    """Return the plies (0-based) whose moves the model chose: without the opening and those that Stockfish played."""
+    opening_plies, plies = stored_game.game.opening_plies, len(stored_game.moves)
+    first = opening_plies + ((opening_plies % 2 == 0) != (stored_game.match.color == "white"))
+    return set(range(first, plies, 2)) - set(stored_game.assisted_plies)
 
 
 def describe_probabilities(distribution: MoveDistribution, board: chess.Board, move: chess.Move) -> str:

@@ -6,7 +6,7 @@ produce a move, a named fallback chooses it. The returned move is always legal.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -140,14 +140,28 @@ class LabPlayer:
 
     # -- moves ----------------------------------------------------------------------------------------------------
 
-    def score(self, board: chess.Board) -> MoveDistribution:
-        """Return the model's probabilities of the legal moves on this board, which has at least one.
+    def open_session(self, rows: int) -> DecodingSession:
+        """Return an empty session of the model, with its edit, for `rows` positions at once."""
+        from chessreg.models.decoding.session import open_decoding_session
 
-        The board's stack holds the game as far as it is known. Raises the errors of `load`, and ChessregError if the
-        model cannot read the position.
+        return open_decoding_session(self.load(), rows, self._build_edits())
+
+    def score_boards(self, session: DecodingSession, boards: Mapping[int, chess.Board]) -> dict[int, MoveDistribution]:
+        """Return row → the model's probabilities of the legal moves on the board in that row of `session`.
+
+        Every board has a legal move, and its stack holds the game as far as it is known. Raises the errors of `load`,
+        and ChessregError if the model cannot read a position.
         """
-        turn, _ = self._turn(self.load(), board, (Stream.UCI,))
-        return self._compute_distribution(turn)
+        if not boards:
+            return {}
+        model, turns = self.load(), []
+        rows = [tokens or model.encoding.prompt(chess.Board())[:1] for tokens in session.tokens]
+        for row, board in boards.items():
+            tokens, fits, _ = self._read_prompt(model, board)
+            rows[row] = tokens if fits else tokens[-1:]
+            turns.append(ModelTurn(row, board, (Stream.UCI,), None if fits else tuple(tokens)))
+        session.sync(rows)
+        return dict(zip(boards, compute_distributions(session, model.encoding, turns), strict=True))
 
     def _compute_distribution(self, turn: ModelTurn) -> MoveDistribution:
         assert self._session is not None
@@ -193,28 +207,35 @@ class LabPlayer:
         The prompt of the turn is in the session, or in the turn if it is too long for the context. Raises BadInputError
         for a position that does not fit the context.
         """
+        tokens, fits, notes = self._read_prompt(model, board)
+        if self._session is None:
+            self._session = self.open_session(1)
+        self._session.sync(
+            [tokens if fits else tokens[-1:]]
+        )  # a turn with a separate prompt does not read the session's
+        return ModelTurn(0, board, key, None if fits else tuple(tokens)), notes
+
+    def _read_prompt(self, model: LanguageModel, board: chess.Board) -> tuple[Sequence[int], bool, tuple[str, ...]]:
+        """Return a position's prompt, whether it fits the context, and notes about how it was found.
+
+        Raises BadInputError for a position that does not fit the context.
+        """
         encoding, read, notes = model.encoding, board, tuple[str, ...]()
         if encoding.content == "history" and board.root() != chess.Board():
             read, notes = self._find_game(board)
         tokens = encoding.prompt(read)
         room = model.block_size - (encoding.max_move_tokens - 1)
-        if self._session is None:
-            from chessreg.models.decoding.session import open_decoding_session
-
-            self._session = open_decoding_session(model, 1, self._build_edits())
         if len(tokens) <= room:
-            self._session.sync([tokens])
-            return ModelTurn(0, board, key), notes
+            return tokens, True, notes
         if encoding.content == "position":  # half a position cannot be read
             raise BadInputError(
                 f"a prompt of {len(tokens)} tokens does not fit the model's {model.block_size} positions"
             )
-        self._session.sync([tokens[-1:]])  # a turn with a separate prompt does not read the session's
         note = (
             f"the game is longer than the model's context ({len(tokens)} tokens, {room} fit): fallback crop: "
             "the model reads the newest tokens"
         )
-        return ModelTurn(0, board, key, tuple(tokens)), (*notes, note)
+        return tokens, False, (*notes, note)
 
     def _find_game(self, board: chess.Board) -> tuple[chess.Board, tuple[str, ...]]:
         """Return the board with a shortest game before its moves, and a note. Return the board itself if no game is

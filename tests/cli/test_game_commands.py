@@ -126,7 +126,11 @@ def test_illegal_tries_are_comments(played, tmp_path):
 PROBABILITIES = re.compile(r"p=(\d\.\d{4}) legal=(\d\.\d{4})(?: best=(\S+) (\d\.\d{4}))?")
 
 
-def test_the_probabilities_of_the_model_are_comments_of_its_moves(played, checkpoint, tmp_path):
+@pytest.mark.parametrize("batch_games", [2, 32])
+def test_the_probabilities_of_the_model_are_comments_of_its_moves(
+    played, checkpoint, tmp_path, monkeypatch, batch_games
+):
+    monkeypatch.setattr("chessreg.lab.annotate.BATCH_GAMES", batch_games)
     path = tmp_path / "commented.pgn"
     assert played("game", "export", "legal", "--pgn", path, "--probabilities") == 0, played.err
     model = LanguageModel.load(checkpoint)
