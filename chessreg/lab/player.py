@@ -210,9 +210,8 @@ class LabPlayer:
         tokens, fits, notes = self._read_prompt(model, board)
         if self._session is None:
             self._session = self.open_session(1)
-        self._session.sync(
-            [tokens if fits else tokens[-1:]]
-        )  # a turn with a separate prompt does not read the session's
+        read_tokens = tokens if fits else tokens[-1:]  # a turn with a separate prompt does not read the session's
+        self._session.sync([read_tokens])
         return ModelTurn(0, board, key, None if fits else tuple(tokens)), notes
 
     def _read_prompt(self, model: LanguageModel, board: chess.Board) -> tuple[Sequence[int], bool, tuple[str, ...]]:
