@@ -45,13 +45,13 @@ def iter_branches(branch: Branch) -> Iterator[Branch]:
         yield from iter_branches(inner)
 
 
-def read_lineage_facts(sql: SqlSession, ids: Collection[UUID]) -> dict[str, Row]:
+def read_lineage_facts(sql: SqlSession, ids: Collection[UUID]) -> dict[str, dict[str, Any]]:
     """Return the settings, machine (`host`), creation time and engines of runs, by their id in hexadecimal digits.
 
     `settings` are the seed and those that were given, without inputs. `engines` are those of `list_run_engines`, and
     left out for runs without one.
     """
-    facts: dict[str, Row] = {}
+    facts: dict[str, dict[str, Any]] = {}
     for row in read_run_rows(sql, list(ids), stale_runs=()):
         settings = {
             path.rpartition(".")[2].replace("_", " "): format_value(value)
@@ -70,7 +70,7 @@ def read_lineage_facts(sql: SqlSession, ids: Collection[UUID]) -> dict[str, Row]
     return facts
 
 
-def read_source_files(sql: SqlSession, table: Any, ids: Collection[UUID]) -> dict[str, Row]:
+def read_source_files(sql: SqlSession, table: Any, ids: Collection[UUID]) -> dict[str, dict[str, Any]]:
     """Return the files (name and sha256) from which datasets or checkpoints were imported, by id in hexadecimal digits.
 
     Entities without a recorded file are left out.

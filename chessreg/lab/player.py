@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import chess
 
@@ -155,7 +155,7 @@ class LabPlayer:
         if not boards:
             return {}
         model, turns = self.load(), []
-        rows = [tokens or model.encoding.prompt(chess.Board())[:1] for tokens in session.tokens]
+        rows: list[Any] = [tokens or model.encoding.prompt(chess.Board())[:1] for tokens in session.tokens]
         for row, board in boards.items():
             tokens, fits, _ = self._read_prompt(model, board)
             rows[row] = tokens if fits else tokens[-1:]
