@@ -250,6 +250,19 @@ class NameText(click.ParamType):
         return value
 
 
+class NoteText(click.ParamType):
+    """A note for a new entity. An empty note is refused before anything is done."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from chessreg.registry.names import require_annotation_text
+        from chessreg.registry.tables import AnnotationWord
+
+        require_annotation_text(AnnotationWord.NOTE, value)
+        return value
+
+
 class Numbers(click.ParamType):
     """Several values in one option: `0,2,5-7`, or words `a,b`; each of `empty_words` is the empty list. An empty text
     is refused, because an unset shell variable gives it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chessreg.cli.base import FilePath, Home, NameText, Numbers, add_json_option, pass_home, print_output
-from chessreg.cli.noun import get_headings, group_of, to_percent
+from chessreg.cli.noun import add_note_option, get_headings, group_of, save_note, to_percent
 from chessreg.entities import load_entity
 from chessreg.entities.base import read_entity_row
 from chessreg.registry import names
@@ -108,6 +108,7 @@ def print_dataset(home: Home, dataset: AddedDataset) -> None:
 @dataset.command()
 @click.argument("files", nargs=-1, metavar="FILE|ADDRESS…", type=FileOrAddress())
 @name_option
+@add_note_option
 @click.option("--sample", is_flag=True, help="Add the games that come with chessreg instead of a file.")
 @click.option(
     "--salvage",
@@ -152,6 +153,7 @@ def add(
     home: Home,
     files: tuple[Path | str, ...],
     name: str | None,
+    note: str | None,
     sample: bool,
     salvage: bool,
     min_plies: int,
@@ -211,6 +213,7 @@ def add(
                 processes=processes,
                 on_progress=on_progress,
             )
+    save_note(home, "dataset", added_dataset.id, note)
     print_dataset(home, added_dataset)
 
 

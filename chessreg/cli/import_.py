@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from chessreg.cli.base import FilePath, Group, Home, NameText, Numbers, add_json_option, pass_home, print_output
-from chessreg.cli.noun import print_rows
+from chessreg.cli.noun import add_note_option, print_rows, save_note
 from chessreg.encodings import list_encodings
 from chessreg.encodings.base import Notation
 from chessreg.encodings.prompts import TEMPLATES, Counters, Layout, make_prompt_encoding
@@ -36,6 +36,7 @@ def import_() -> None:
     help="Import a bundled model, of PGN characters (the default), UCI squares or FENs. Left out: import FILE.",
 )
 @click.option("--name", type=NameText(), help="Name of the checkpoint. Left out: no name; use its id.")
+@add_note_option
 @click.option(
     "--encoding",
     help=f"How chess is written for the model: {', '.join(list_encodings())}, or prompt: a template over the folder's "
@@ -110,6 +111,7 @@ def checkpoint(
     source: Path | None,
     reference: str | None,
     name: str | None,
+    note: str | None,
     encoding: str | None,
     trained_on: tuple[str, ...],
     vocabulary: Path | None,
@@ -177,6 +179,7 @@ def checkpoint(
             fetched=read_fetch_record(home.store_path / "downloads", source), vocabulary=vocabulary,
             unrecorded=unrecorded_settings,
         )  # fmt: skip
+    save_note(home, "checkpoint", registered.id, note)
     print_checkpoint(home, registered)
 
 
@@ -190,6 +193,7 @@ def add_direction_options(function: Any) -> Any:
             type=NameText(),
             help="Name of the import, which commands accept as a run. Left out: no name; use its id.",
         ),
+        add_note_option,
         click.option(
             "--layers",
             type=Numbers(int),
@@ -257,6 +261,7 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: An
 
     \b
     Example: chessreg import vector mine.npy --checkpoint reference --layers 3 --name calm
+               --note "mean of wins minus losses, make_calm.py"
              chessreg import vector lichess_train_layer_12_pos_start_25_activations.pt --name caa
     """
     from chessreg.experiments.imported.directions import ImportedVector
@@ -304,6 +309,7 @@ def print_relative_norms(home: Home, run_id: str) -> None:
     type=NameText(),
     help="Name of the import, which commands accept as an SAE run. Left out: no name; use its id.",
 )
+@add_note_option
 @click.option(
     "--hook-points",
     type=Numbers(str),
@@ -312,7 +318,12 @@ def print_relative_norms(home: Home, run_id: str) -> None:
 @add_json_option
 @pass_home
 def sae(
-    home: Home, folders: tuple[Path, ...], checkpoint: str, name: str | None, hook_points: tuple[str, ...] | None
+    home: Home,
+    folders: tuple[Path, ...],
+    checkpoint: str,
+    name: str | None,
+    note: str | None,
+    hook_points: tuple[str, ...] | None,
 ) -> None:
     """Import sparse autoencoders of one model, one folder each.
 
@@ -337,6 +348,7 @@ def sae(
         file_names=", ".join(path.name for path in folders), fetched=describe_origin(home, folders)
     )
     report = session.run(spec, options, name=name)
+    save_note(home, "run", report.run_id, note)
     if report.attempt_id is None:
         print_known_import(f"these folders are imported-sae {report.run_id.hex[-6:]} already", name)
     with session.database.read() as sql:
@@ -354,6 +366,7 @@ def import_directions(
     from chessreg.experiments.imported.directions import ImportedProbe, build_import_spec
     from chessreg.experiments.imported.saved import group_files_by_place
 
+    note = settings.pop("note")
     settings["residual"] = None if settings["residual"] == "auto" else settings["residual"]
     groups = group_files_by_place(paths) if kind is ImportedProbe else {"": paths}
     session = home.open_for_adding(
@@ -370,6 +383,7 @@ def import_directions(
         direction_name = f"{name}-{place}" if name and len(groups) > 1 else name
         report = session.run(spec, options, name=direction_name)
         runs.append(report.run_id.hex)
+        save_note(home, "run", report.run_id, note)
         if report.attempt_id is None:
             print_known_import(f"these files are {kind.name} {report.run_id.hex[-6:]} already", direction_name)
     return runs
@@ -525,6 +539,7 @@ COUNTS = ["run", "format", "rows", "games", "aggregates", "points", "other_lines
 @click.command()
 @click.argument("file", metavar="FILE", type=FilePath(path_type=Path))
 @click.option("--name", type=NameText(), help="Name of the import's run. Left out: no name; use its id.")
+@add_note_option
 @click.option(
     "--format",
     "format_",
@@ -576,7 +591,7 @@ COUNTS = ["run", "format", "rows", "games", "aggregates", "points", "other_lines
 )
 @add_json_option
 @pass_home
-def results(home: Home, file: Path, name: str | None, format_: str | None, **settings: Any) -> None:
+def results(home: Home, file: Path, name: str | None, note: str | None, format_: str | None, **settings: Any) -> None:
     """Import published results: games, means, sweeps or training logs.
 
     Formats: a chess_gpt_eval CSV, a tournament's PGN, means of a grid search, a sweep of level,wins,draws,losses, and
@@ -601,6 +616,7 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
     if run_report.missing:
         click.echo(f"interrupted; to resume: chessreg import results {shlex.quote(str(file))}", err=True)
         click.get_current_context().exit(130)
+    save_note(home, "run", run_report.run_id, note)
     name_externals(session.database, run_report.run_id)
     created = run_report.attempt_id is not None
     report = load_import_report(session.inputs, run_report.run_id)

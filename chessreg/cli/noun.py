@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 import click
 
 from chessreg.cli.base import (
     Group,
     Home,
+    NoteText,
     add_json_option,
     add_sort_option,
     open_with_waiting_results,
@@ -172,6 +174,21 @@ SWITCHES = {
         "Return an archived entry to lists and queries.",
     ),
 }
+
+
+def add_note_option(function: Any) -> Any:
+    """Add `--note` to a command that adds or imports something; `save_note` keeps its text."""
+    help = "Note to keep with it, such as how it was made; show and lineage print it. Left out: no note."
+    return click.option("--note", type=NoteText(), help=help)(function)
+
+
+def save_note(home: Home, noun: str, id: UUID, note: str | None) -> None:
+    """Add the text of `--note` to an entity, if there is one. Does nothing if the entity has that note already."""
+    from chessreg.registry import names
+
+    if note is not None:
+        with home.session().database.write() as session:
+            names.add_annotation(session, noun, id, "note", note)
 
 
 def change_annotation(home: Home, noun: str, reference: str, word: str, value: str, withdrawn: bool = False) -> None:

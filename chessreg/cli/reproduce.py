@@ -62,7 +62,7 @@ def draw_tree(branch: Branch, onto: Tree | None = None) -> Tree:
     from rich.markup import escape as escaped
     from rich.tree import Tree
 
-    from chessreg.entities.lineage_tree import list_sources
+    from chessreg.entities.lineage_tree import list_details
 
     def escape(text: str) -> str:
         return escaped(make_visible(text))
@@ -77,7 +77,7 @@ def draw_tree(branch: Branch, onto: Tree | None = None) -> Tree:
     artifact = "artifact " if branch.node.noun == "file" else ""  # its digest is not the sha256sum of the file
     text = f"{field}{escape(facts['kind'])} {name}{artifact}{branch.node.id[-6:]}{state}{note}{description}"
     at = Tree(text) if onto is None else onto.add(text)
-    for source in () if branch.again else list_sources(facts):
+    for source in () if branch.again else list_details(facts):
         at.add(escape(source))
     for inner in branch.branches:
         draw_tree(inner, at)

@@ -24,6 +24,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.named import format_count
 from chessreg.registry import brought, names, tables
 from chessreg.registry.read import NO_ANNOTATIONS, get_row_values, read_annotations
+from chessreg.terminal import make_visible
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -116,7 +117,9 @@ class Entity:
             name: text for name, column in columns.items() if (text := format_display_cell(column, row)) is not None
         }
         fields = {name: columns[name].heading if name in columns else name.replace("_", " ") for name in row}
-        return ShowOutput(row, {n: h for n, h in fields.items() if n not in self.hidden}, read_as, lines, remarks)
+        notes = [f"note  {make_visible(note, chr(10))}".replace("\n", "\n      ") for note in row.get("notes", ())]
+        shown_fields = {name: text for name, text in fields.items() if name not in (*self.hidden, "notes")}
+        return ShowOutput(row, shown_fields, read_as, [*lines, *notes], remarks)
 
     def choose_row(self, rows: list[Row], reference: str, layer: int | None) -> Row:
         """Return the row of `layer`, or the only row if `layer` is None.
@@ -181,7 +184,7 @@ def read_entity_row(sql: SqlSession, noun: str, table: Any, reference: str) -> R
 def read_produced_rows(sql: SqlSession, noun: str, table: Any, reference: str | None = None) -> list[Row]:
     """Return the rows of `table`, which runs produce, with the names of runs and checkpoints, newest run last.
 
-    `reference` selects the rows of one run of `noun`.
+    `reference` selects the rows of one run of `noun`, which then have the notes of that run.
     """
     query = select(table).join(tables.Run, tables.Run.id == table.run_id)
     if reference is not None:
@@ -192,11 +195,13 @@ def read_produced_rows(sql: SqlSession, noun: str, table: Any, reference: str | 
         *(names.read_names_of(sql, n, run_ids) for n in ("run", noun)),
         names.read_noun_names(sql, "checkpoint"),
     )
+    annotations = {} if reference is None else read_annotations(sql, "run", list(run_ids))
     return [
         {
             "name": run_rows.get(record.run_id) or runs.get(record.run_id),
             "checkpoint": checkpoints.get(row["checkpoint_id"]) if row.get("checkpoint_id") else None,
             **row,
+            **({} if reference is None else {"notes": annotations.get(record.run_id, NO_ANNOTATIONS)["notes"]}),
         }
         for record in records
         for row in [get_row_values(record)]

@@ -61,7 +61,7 @@ class Checkpoints(Entity):
         Column("import_legal", "first-try legal moves in sample games", "share"),
         Column("first_try_legal", "legal first moves in a legality run", "share"),
     )  # fmt: skip
-    hidden = ("detail", "import_learned", "training_datasets", "parent_id", "notes", "archived", "invalid")
+    hidden = ("detail", "import_learned", "training_datasets", "parent_id", "archived", "invalid")
     show_help = """Show a checkpoint: its shape, training data, origin and import checks."""
     example = "reference --json"
 

@@ -68,7 +68,7 @@ class Datasets(Entity):
     )  # fmt: skip
     overview_columns = (*columns[3:5], Column("parts", "parts"), *columns[5:10], Column("tags", "tags"), columns[10])
     none_yet = "no games yet: chessreg dataset add FILE.pgn --name games"
-    hidden = ("report", "parts", "notes", "archived", "invalid")
+    hidden = ("report", "parts", "archived", "invalid")
     show_help = "Show a dataset: counts, sources, parts."
     example = "sample"
     show_options = (Option("rejects", "List the rejected games or positions with the reason.", bool),)
@@ -107,7 +107,6 @@ class Datasets(Entity):
         for part in row["parts"]:
             bounds = f"seed {part['seed']}, {part['low']:g} to {part['high']:g}"
             lines.append(f"part          {part['name']}  {part['games']:,} {row['content']}  {bounds}")
-        lines += [f"note          {make_visible(note)}" for note in row["notes"]]
         return self.make_output(row, lines)
 
     def read_details(self, session: Session, id: UUID) -> Thing:

@@ -12,7 +12,7 @@ from chessreg.entities.display import Row
 from chessreg.registry import tables
 from chessreg.registry.database import select_by_keys
 from chessreg.registry.lineage import Branch, Node, build_tree
-from chessreg.registry.read import list_run_engines, read_run_rows
+from chessreg.registry.read import list_run_engines, read_annotations, read_run_rows
 from chessreg.runs.inputs import REFERENCE_PATTERN
 from chessreg.runs.spec import describe_source, flatten_settings, format_value
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def build_described_tree(sql: SqlSession, node: Node, *, up: bool) -> Branch:
     """Return the tree of a node's inputs (`up`) or results, with the facts of `read_lineage_facts` and
-    `read_source_files`."""
+    `read_source_files`, and with notes."""
     tree = build_tree(sql, node, up=up)
     branches = [*iter_branches(tree)]
     ids = {
@@ -33,6 +33,10 @@ def build_described_tree(sql: SqlSession, node: Node, *, up: bool) -> Branch:
         **read_source_files(sql, tables.Dataset, ids["dataset"]),
         **read_source_files(sql, tables.Checkpoint, ids["checkpoint"]),
     }
+    for noun, noun_ids in ids.items():
+        for id, annotations in read_annotations(sql, noun, list(noun_ids)).items():
+            if annotations["notes"]:
+                facts.setdefault(id.hex, {})["notes"] = annotations["notes"]
     for branch in branches:
         branch.facts |= facts.get(branch.node.id, {})
     return tree
@@ -87,15 +91,16 @@ def read_source_files(sql: SqlSession, table: Any, ids: Collection[UUID]) -> dic
     return facts
 
 
-def list_sources(facts: Row) -> list[str]:
-    """Return the files and engines of a node as texts, with the first digits of their digests.
+def list_details(facts: Row) -> list[str]:
+    """Return the notes, files and engines of a node as texts, with the first digits of their digests.
 
-    >>> list_sources({"files": [{"name": "a.pgn", "sha256": "0123456789abcdef"}]})
-    ['file a.pgn sha256 0123456789ab']
+    >>> list_details({"notes": ["for the talk"], "files": [{"name": "a.pgn", "sha256": "0123456789abcdef"}]})
+    ['note: for the talk', 'file a.pgn sha256 0123456789ab']
     """
+    notes = [f"note: {note}" for note in facts.get("notes", ())]
     files = [(f"file {file['name']}", file["sha256"]) for file in facts.get("files", ())]
     engines = [
         (f"{' and '.join(engine['roles'])} {engine['name']} {engine['version']}", engine["binary_sha256"])
         for engine in facts.get("engines", ())
     ]
-    return [f"{text} sha256 {digest[:12]}" if digest else text for text, digest in (*files, *engines)]
+    return notes + [f"{text} sha256 {digest[:12]}" if digest else text for text, digest in (*files, *engines)]

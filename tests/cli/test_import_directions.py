@@ -251,6 +251,25 @@ def test_a_row_of_a_matrix_is_a_vector_and_its_control_is_explained(here: Any, t
     assert here.err.endswith("repeat a run of this vector with --intervention.control random\n")
 
 
+def test_the_note_of_an_import_is_shown_with_it_and_in_lineages(here: Any, tmp_path: Path) -> None:
+    path, games = saved_alone(tmp_path, "npy", random(32)), tmp_path / "games.pgn"
+    games.write_text('[White "a"]\n[Black "b"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Ke7 3. Qxe5# 1-0\n')
+    arguments = ("import", "vector", path, "--layers", "1", "--residual", "raw", "--name", "mine")
+    before = here.state()
+    assert here(*arguments, "--note", " ") == 4
+    assert "the note is empty" in here.err
+    assert here.state() == before
+    note = "mean of wins minus losses"
+    for _ in range(2):  # the second import does nothing
+        assert here(*arguments, "--note", note) == 0, here.err
+    assert here("dataset", "add", games, "--name", "games", "--note", "from the club") == 0, here.err
+    for noun, name, text in (("vector", "mine", note), ("runs", "mine", note), ("dataset", "games", "from the club")):
+        assert here(noun, "show", name) == 0
+        assert here.out.count(text) == 1
+        assert here("lineage", name, "--up") == 0
+        assert here.out.count(f"note: {text}") == 1
+
+
 def test_a_tensor_without_a_label_has_the_imports_name(here: Any, tmp_path: Path) -> None:
     path = saved_alone(tmp_path, "npy", random(32))
     (row,) = here.json("import", "vector", path, "--layers", "1", "--residual", "raw", "--name", "calm")

@@ -44,7 +44,7 @@ def test_games_go_into_all_that_was_made_from_them(database):
 
 
 def test_a_lineage_names_the_files_and_engines(database):
-    from chessreg.entities.lineage_tree import build_described_tree, iter_branches, list_sources
+    from chessreg.entities.lineage_tree import build_described_tree, iter_branches, list_details
 
     digest = "ab" * 32
     with database.write() as session:
@@ -61,8 +61,8 @@ def test_a_lineage_names_the_files_and_engines(database):
         report = session.get_one(tables.Dataset, names.resolve_id(session, "dataset", "sample")).report
     [file] = report["sources"]
     assert facts["dataset"]["files"] == [{"name": file["name"], "sha256": file["sha256"]}]
-    assert list_sources(facts["dataset"]) == [f"file {file['name']} sha256 {file['sha256'][:12]}"]
-    assert list_sources(tree.facts) == ["opponent Stockfish 17.1 sha256 abababababab"]
+    assert list_details(facts["dataset"]) == [f"file {file['name']} sha256 {file['sha256'][:12]}"]
+    assert list_details(tree.facts) == ["opponent Stockfish 17.1 sha256 abababababab"]
 
 
 def test_what_rests_on_an_invalid_cache_is_stale_until_it_is_valid_again(database):

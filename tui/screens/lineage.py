@@ -36,9 +36,9 @@ def format_node_state(row: Row) -> str:
 
 def format_details(row: Row) -> str:
     """Return the settings of a run with its engines, or the files of a dataset or checkpoint."""
-    from chessreg.entities.lineage_tree import list_sources
+    from chessreg.entities.lineage_tree import list_details
 
-    return ", ".join(filter(None, (row.get("settings"), *list_sources(row))))
+    return ", ".join(filter(None, (row.get("settings"), *list_details(row))))
 
 
 COLUMNS = (
