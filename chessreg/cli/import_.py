@@ -185,7 +185,7 @@ def checkpoint(
 
 def add_direction_options(function: Any) -> Any:
     """Return the options that probes and vectors share."""
-    options = [
+    options: list[Any] = [
         click.argument("paths", nargs=-1, required=True, metavar="FILE…", type=FilePath(path_type=Path)),
         click.option("--checkpoint", metavar="CHECKPOINT", help="Model in this registry.  [default: unknown]"),
         click.option(

@@ -34,9 +34,9 @@ def build_described_tree(sql: SqlSession, node: Node, *, up: bool) -> Branch:
         **read_source_files(sql, tables.Checkpoint, ids["checkpoint"]),
     }
     for noun, noun_ids in ids.items():
-        for id, annotations in read_annotations(sql, noun, list(noun_ids)).items():
-            if annotations["notes"]:
-                facts.setdefault(id.hex, {})["notes"] = annotations["notes"]
+        for id, marks in read_annotations(sql, noun, list(noun_ids)).items():
+            if marks["notes"]:
+                facts.setdefault(id.hex, {})["notes"] = marks["notes"]
     for branch in branches:
         branch.facts |= facts.get(branch.node.id, {})
     return tree
