@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -132,6 +133,18 @@ def is_out_of_memory(error: BaseException) -> bool:
         return error.errno == errno.ENOMEM
     is_memory_error = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return is_memory_error or (isinstance(error, RuntimeError) and LACK_OF_MEMORY.search(str(error)) is not None)
+
+
+def reraise_lack_of_memory(error: Exception, content_bytes: float = math.inf) -> None:
+    """Raise `error` again if it is a lack of memory. For readers that report other errors as damage of a file.
+
+    NumPy also raises MemoryError for a damaged shape. An array of more than `content_bytes`, the size of the file's
+    unpacked content, is therefore damage.
+    """
+    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
+    is_damaged_shape = shape is not None and dtype is not None and math.prod(shape) * dtype.itemsize > content_bytes
+    if is_out_of_memory(error) and not is_damaged_shape:
+        raise error
 
 
 def get_first_line(error: BaseException) -> str:

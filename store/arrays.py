@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,6 +82,8 @@ class ArrayGroup:
             self._arrays = {name: PlainArray.load(path / name / "zarr.json") for name in names}
             self._check()
         except (OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+            if getattr(error, "errno", None) == errno.ENOMEM:
+                raise
             raise CorruptError(f"the metadata of array {path.name} is damaged: {error}") from error
 
     def _check(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -99,10 +100,10 @@ def reproduce(home: Home, reference: str, do: bool) -> None:
     The script checks its input files by SHA-256. It needs nothing else from this machine.
 
     A rerun does not change this registry, and every row must be the same; otherwise the differing columns are listed
-    with the size of the difference. Outputs that are missing here are kept if their digests match. Games against an
-    engine that cannot be seeded are played as the next replicate, and the two matches are compared metric by metric,
-    with Holm's correction at a level of 5 %. `chessreg run … --replicate 1` stores a replicate. Exit status 1 if they
-    do not agree.
+    with the size of the difference. Engines that differ from those of the run are named. Outputs that are missing here
+    are kept if their digests match. Games against an engine that cannot be seeded are played as the next replicate,
+    and the two matches are compared metric by metric, with Holm's correction at a level of 5 %. `chessreg run …
+    --replicate 1` stores a replicate. Exit status 1 if they do not agree.
 
     \b
     Example: chessreg reproduce reference-board
@@ -181,6 +182,7 @@ def rerun_exactly(home: Home, session: Session, run_id: UUID) -> bool:
         click.echo(make_visible(f"  {column}: {differences.describe()}"), err=True)
     if outcome.newer:
         click.echo(f"not compared, as the run does not have them: {', '.join(sorted(outcome.newer))}", err=True)
+    print_engine_differences(outcome.engines)
     output_count = outcome.outputs_same + len(outcome.outputs_differing)
     if output_count:
         click.echo(f"{outcome.outputs_same} of {output_count} outputs have the same bytes", err=True)
@@ -195,7 +197,7 @@ def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
     If no metric has an interval, the agreement is unknown.
     """
     from chessreg.cli.base import show_progress_line
-    from chessreg.entities.reproduce import replicate_run
+    from chessreg.entities.reproduce import find_engine_differences, replicate_run
     from chessreg.queries.compare import compare_runs
 
     with (
@@ -203,6 +205,7 @@ def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
         replicate_run(session.database, session.store, run_id, on_progress) as (remote, replicate),
     ):
         comparison = compare_runs(remote, [run_id.hex, replicate.hex])
+        engines = find_engine_differences(remote, run_id, remote, replicate)
     p = comparison.correct_p_values()
     differing_names = [name for name, p_value in p.items() if p_value < SIGNIFICANCE_LEVEL]
     agrees = bool(p) and not differing_names
@@ -222,6 +225,7 @@ def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
             }
         )  # fmt: skip
     print_output(home, rows)
+    print_engine_differences(engines)
     if not p:
         click.echo(
             "the replicate is inconclusive: no metric has an interval, because there are too few games", err=True
@@ -232,3 +236,9 @@ def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
         summary = f"{len(p)} metrics differ" if len(p) > 1 else "1 metric differs"
         click.echo(f"the replicate agrees: none of {summary} (5 %, by Holm)", err=True)
     return agrees
+
+
+def print_engine_differences(engines: Mapping[str, tuple[str, str]]) -> None:
+    """Print each role in which the engines of a run and of its repetition differ."""
+    for role, (then, now) in engines.items():
+        click.echo(make_visible(f"  {role}: {then} then, {now} now"), err=True)

@@ -39,7 +39,7 @@ from chessreg.encodings.base import (
 )
 from chessreg.encodings.fen77 import FEN77_TOKENS, Fen77, make_uci_forms
 from chessreg.encodings.pgn_char import list_spellings, make_san_forms
-from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line, reraise_lack_of_memory
 from chessreg.folders import expand_path
 from chessreg.games.boards.moves import replay_boards
 from chessreg.named import NameRegistry, clip_text
@@ -160,6 +160,7 @@ class PretrainedTokenizer:
         try:
             plain, full_encoding = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
         except Exception as error:  # tokenizers raises plain Exception
+            reraise_lack_of_memory(error)
             raise BadInputError(f"{folder.name}/{TOKENIZER_FILE} cannot write a text: {error}") from error
         leading_tokens = (
             full_encoding.tokens[: full_encoding.ids.index(plain.ids[0])]
@@ -182,6 +183,7 @@ class PretrainedTokenizer:
         try:
             return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
         except Exception as error:  # tokenizers raises plain Exception
+            reraise_lack_of_memory(error)
             raise BadInputError(f"the tokenizer cannot write {text[:40]!a}: {error}") from error
 
     def encode_inside(self, text: str) -> list[int]:
@@ -269,6 +271,7 @@ def _read_tokenizer(path: Path) -> Any:
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises plain Exception
+        reraise_lack_of_memory(error)
         reason = str(error).partition("\n")[0]
         hint = "give a Hugging Face tokenizer.json"
         raise BadInputError(f"{path.name} is not a tokenizer: {reason}", hint) from error

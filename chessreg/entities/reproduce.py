@@ -20,7 +20,7 @@ from chessreg.entities.merge import MergeReport, merge_registry
 from chessreg.errors import BadInputError
 from chessreg.games.boards.moves import unpack_moves
 from chessreg.models import devices
-from chessreg.registry import lineage, names, tables
+from chessreg.registry import lineage, names, read, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import make_uuid
 from chessreg.registry.result_tables import RESULT_TABLES
@@ -78,6 +78,7 @@ class RepeatedRun:
     outputs_same: int = 0
     outputs_differing: list[str] = field(default_factory=list)
     outputs_kept: list[str] = field(default_factory=list)  # outputs whose bytes were missing from the store
+    engines: dict[str, tuple[str, str]] = field(default_factory=dict)  # role → then and now; only different engines
 
     @property
     def is_equal(self) -> bool:
@@ -408,7 +409,7 @@ def compare_repetition(
     database: Database, repeated_database: Database, run_id: UUID, clocked: Collection[str] = ()
 ) -> RepeatedRun:
     """Compare the rows and outputs of one run in two registries. Metric points named in `clocked` are not compared."""
-    repeated = RepeatedRun()
+    repeated = RepeatedRun(engines=find_engine_differences(database, run_id, repeated_database, run_id))
     for result_table in RESULT_TABLES:
         table = TABLES[result_table]
         key = [column.name for column in table.primary_key if column.name != "run_id"]
@@ -439,6 +440,19 @@ def compare_repetition(
         else:
             repeated.outputs_differing.append(name)
     return repeated
+
+
+def find_engine_differences(
+    database: Database, run_id: UUID, repeated_database: Database, repeated_id: UUID
+) -> dict[str, tuple[str, str]]:
+    """Return role → the engines of a run and of its repetition, for roles in which they differ. `none`: no recorded
+    engine."""
+    with database.read() as session:
+        then = read.describe_run_engines(session, run_id)
+    with repeated_database.read() as session:
+        now = read.describe_run_engines(session, repeated_id)
+    pairs = {role: (then.get(role, "none"), now.get(role, "none")) for role in {**then, **now}}
+    return {role: pair for role, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def read_result_rows(

@@ -16,7 +16,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line, is_out_of_memory
+from chessreg.errors import (
+    DAMAGE_ERRORS,
+    BadInputError,
+    NotFoundError,
+    get_first_line,
+    reraise_lack_of_memory,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -169,8 +175,7 @@ def load_model(folder: Path, dtype: torch.dtype | None = None) -> Network:
     try:
         return get_adapter(shape["family"]).load(Path(folder), shape, dtype or torch.float32)
     except DAMAGE_ERRORS as error:
-        if is_out_of_memory(error):
-            raise
+        reraise_lack_of_memory(error)
         raise BadInputError(
             f"the checkpoint in {folder} is damaged: {type(error).__name__} {get_first_line(error)}"
         ) from error

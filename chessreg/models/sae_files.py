@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from chessreg.errors import BadInputError, NotFoundError, get_first_line
+from chessreg.errors import BadInputError, NotFoundError, get_first_line, reraise_lack_of_memory
 from chessreg.models.gated_sae import GatedSae
 from chessreg.models.hook_points import format_hook_point
 from chessreg.models.importers.source import read_safetensors, read_torch_file
@@ -122,6 +122,7 @@ def read_sae_folder(folder: Path, name: str = "") -> SaeFile:
     try:
         sae, point = read(settings, weights, name)
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        reraise_lack_of_memory(error)
         raise BadInputError(f"{name} is damaged: {type(error).__name__} {get_first_line(error)}") from error
     check_sae(sae, name)
     dtype = str(weights["W_dec" if "W_dec" in weights else "decoder.weight"].dtype).removeprefix("torch.")

@@ -30,7 +30,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from chessreg.errors import BadInputError, NotFoundError, get_first_line
+from chessreg.errors import BadInputError, NotFoundError, get_first_line, reraise_lack_of_memory
 from chessreg.noise import Stream, generator
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
 
 FORMAT, VERSION = "chessreg-tokens", 1
+MAX_UNPACKED_FACTOR = 1_100  # of a zip; a header with a larger array is damaged
 ARRAYS = {
     "tokens": np.uint8, "lengths": np.int32, "heldout_tokens": np.uint8, "heldout_lengths": np.int32,
     "position_item": np.int32, "position_length": np.int32,
@@ -100,6 +101,7 @@ class TokenFile:
                 content = cls(**header, **{name: archive[name] for name in ARRAYS})
             content._check()
         except Exception as error:  # damage can raise nearly anything in zipfile, its decompressors and numpy
+            reraise_lack_of_memory(error, MAX_UNPACKED_FACTOR * path.stat().st_size)
             hint = "write it again: chessreg dataset export DATASET FILE --token-file"
             raise BadInputError(f"{path} is damaged or not a token file: {get_first_line(error)}", hint) from error
         return content

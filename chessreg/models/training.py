@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from chessreg.errors import BadInputError, ChessregError, get_first_line, is_out_of_memory
+from chessreg.errors import BadInputError, ChessregError, get_first_line, reraise_lack_of_memory
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, attend_fused
 from chessreg.models.adapters.searchless_chess import SearchlessChess, SearchlessConfig
@@ -455,8 +455,7 @@ class Trainer:
             self.recent_losses = list(state["since"])
             self.curve = [TrainPoint(**point) for point in state["curve"]]
         except Exception as error:  # torch raises various types for files that it did not write
-            if is_out_of_memory(error):
-                raise
+            reraise_lack_of_memory(error)
             raise ChessregError(
                 f"the saved state {self.state_path} cannot be read: {get_first_line(error)}",
                 "remove it to start from scratch",

@@ -25,7 +25,7 @@ from chessreg.queries.engine import open_shared_engine
 from chessreg.queries.significance import adjust_holm
 from chessreg.queries.stats import Clusters, Estimate
 from chessreg.registry import names, tables
-from chessreg.registry.read import describe_engine, list_run_engines
+from chessreg.registry.read import describe_run_engines
 from chessreg.rows import Rows
 from chessreg.runs.kind import find_own_kind, list_effective_settings
 from chessreg.runs.spec import flatten_settings, format_value, name_all_settings
@@ -305,18 +305,8 @@ def read_run_facts(session: Session, subject: Subject) -> dict[str, dict[str, An
             name: getattr(machine, name, None)
             for name in ("host", "platform", "cpu", "cores", "memory_bytes", "gpus", "driver", "cuda")
         },
-        "versions": (dict(attempt.environment) if attempt else {}) | read_engine_facts(session, run.id),
+        "versions": (dict(attempt.environment) if attempt else {}) | describe_run_engines(session, run.id),
     }
-
-
-def read_engine_facts(session: Session, run_id: UUID) -> dict[str, str]:
-    """Return role → the engine programs of a run in this role."""
-    facts: dict[str, list[str]] = {}
-    for engine in list_run_engines(session, run_id):
-        for role in engine["roles"]:
-            engine_text = describe_engine(engine["name"], engine["version"], engine["binary_sha256"])
-            facts.setdefault(role, []).append(engine_text)
-    return {role: ", ".join(engines) for role, engines in facts.items()}
 
 
 def read_last_attempt(session: Session, run_id: UUID) -> tables.Attempt | None:

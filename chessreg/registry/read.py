@@ -280,6 +280,16 @@ def list_run_engines(session: Session, run_id: UUID) -> list[Row]:
     ]
 
 
+def describe_run_engines(session: Session, run_id: UUID) -> dict[str, str]:
+    """Return role → the engine programs of a run in this role."""
+    engines: dict[str, list[str]] = {}
+    for engine in list_run_engines(session, run_id):
+        for role in engine["roles"]:
+            engine_text = describe_engine(engine["name"], engine["version"], engine["binary_sha256"])
+            engines.setdefault(role, []).append(engine_text)
+    return {role: ", ".join(texts) for role, texts in engines.items()}
+
+
 # Machines counted in one scan of the attempts. With GROUP BY, SQLite would sort all attempts in memory.
 MACHINES_PER_SCAN = 500
 

@@ -31,7 +31,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.orm import Session
 
-from chessreg.errors import DAMAGE_ERRORS, ChessregError, RegistryError, get_first_line
+from chessreg.errors import DAMAGE_ERRORS, ChessregError, RegistryError, get_first_line, reraise_lack_of_memory
 from chessreg.registry import tables
 from chessreg.registry.database import Database, select_by_keys
 from chessreg.registry.engines import FOREIGN_KEY, SchemaError
@@ -123,6 +123,7 @@ def ingest_fragment(database: Database, store: Store, fragment: Fragment, report
                 with pause_garbage_collection():
                     ingest_rows(session, fragment, chunks, fragment_report)
             except Exception as error:
+                reraise_lack_of_memory(error)
                 if is_row_error(error, database.dialect):
                     raise ChessregError(f"its rows cannot be read: {get_first_line(error)}") from error
                 raise

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from chessreg.errors import ChessregError, NotFoundError, get_first_line
+from chessreg.errors import ChessregError, NotFoundError, get_first_line, reraise_lack_of_memory
 from chessreg.registry import lineage, tables
 from chessreg.runs.kind import find_kind
 from store.files import WriterLock, convert_os_errors, discard_path, sync_path
@@ -45,6 +45,7 @@ def read_progress(state: Path) -> list[int]:
         place: Any = torch.load(state, map_location="cpu", weights_only=True, mmap=True)["place"]
         return [int(number) for number in place]
     except Exception as error:  # torch raises errors of many types
+        reraise_lack_of_memory(error)
         raise ChessregError(
             f"{state} is not a saved state: {get_first_line(error)}", "remove it to start from scratch"
         ) from error

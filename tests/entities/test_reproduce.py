@@ -25,6 +25,8 @@ from chessreg.experiments.play import Play, PlaySpec
 from chessreg.games.boards.moves import pack_moves, unpack_moves
 from chessreg.queries import run_query
 from chessreg.registry import tables
+from chessreg.registry.identity import make_id
+from chessreg.registry.read import EVALUATORS
 from chessreg.runs.task import StopRequest
 from chessreg.runs.transfer import explain_unreachable, find_items
 from chessreg.session import open_session
@@ -146,6 +148,22 @@ def test_games_come_out_move_by_move_and_the_first_other_move_is_named(session):
     found = repeat_run(session.database, session.store, run_id)
     assert found.differing == ["game 2"]
     assert found.columns["game.moves"].first == f"game 2: from place 9: a1h8 then, {moves[9].uci()} now"
+
+
+def test_an_engine_that_differs_is_named(session):
+    session.run(PLAY.model_copy(update={"opponent": "random"}), name="seedable")
+    run_id, engine_id = session.id("run", "seedable"), make_id()
+    with session.database.write() as sql:
+        sql.add(tables.Engine(id=engine_id, name="Stockfish", version="9", binary_sha256="a" * 64, options={}))
+        match = sql.get_one(tables.Match, (run_id, 0))
+        match.detail = {**match.detail, EVALUATORS: [engine_id.hex]}
+    found = repeat_run(session.database, session.store, run_id)
+    assert found.is_equal
+    then, now = found.engines["evaluator"]
+    assert (then, now[:10]) == ("Stockfish 9 (sha256 aaaaaaaaaaaa)", "Stockfish ")
+    status, said = typed(session, "reproduce", "seedable", "--rerun")
+    assert status == 0
+    assert f"evaluator: {then} then, {now} now" in said.err
 
 
 def test_a_run_is_done_again_with_as_many_threads_and_as_large_batches(session, monkeypatch):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import random
 import re
+import shutil
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -327,3 +330,42 @@ def test_the_oldest_files_above_the_limit_are_removed(tmp_path, monkeypatch):
         parts.write_numbers(path := tmp_path / f"{time}{parts.SUFFIX}", parts.PartNumbers({}, {}))
         os.utime(path, (time, time))
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"3{parts.SUFFIX}", f"4{parts.SUFFIX}"]
+
+
+def list_imports(path):
+    """Return the modules of chessreg.queries that a file imports anywhere, except for type checking."""
+    names = set()
+
+    def collect(nodes):
+        for node in nodes:
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                continue
+            if isinstance(node, ast.ImportFrom) and node.module == "chessreg.queries":
+                names.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("chessreg.queries."):
+                names.add(node.module.split(".")[2])
+            collect(ast.iter_child_nodes(node))
+
+    collect(ast.parse(path.read_text()).body)
+    return names
+
+
+def test_the_digest_of_numbers_covers_the_modules_that_compute_them_and_no_others(tmp_path):
+    package, found, todo = Path(parts.__file__).parent, set(), {"parts"}
+    while todo:
+        found |= todo
+        todo = {name for module in todo for name in list_imports(package / f"{module}.py")} - found
+    assert found == set(parts.COMPUTING_MODULES)
+    folder = tmp_path / "queries"
+    shutil.copytree(package, folder)
+    shutil.copy(package.parent / "noise.py", tmp_path)
+    before = parts.hash_query_code.__wrapped__(folder)
+    assert before == parts.hash_query_code()
+    for path, changes in (
+        (folder / "render.py", False), (folder / "plot.py", False), (folder / "stats.py", True),
+        (folder / "engine.py", True), (tmp_path / "noise.py", True),
+    ):  # fmt: skip
+        text = path.read_text()
+        path.write_text(text + "\n")
+        assert (parts.hash_query_code.__wrapped__(folder) != before) is changes, path.name
+        path.write_text(text)

@@ -18,7 +18,7 @@ import chess
 import numpy as np
 from sqlalchemy import select
 
-from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line, reraise_lack_of_memory
 from chessreg.experiments.edit.spec import CLEAN, NextTokenEditSpec
 from chessreg.experiments.edit.states import describe_skip
 from chessreg.games.boards.boardframe import BoardFrame, Mark
@@ -222,5 +222,6 @@ def read_case_probabilities(path: Path, unit: int) -> dict[str, np.ndarray] | No
             [places] = np.nonzero(units == unit)
             return dict(zip(conditions, values[int(places[0])], strict=True)) if len(places) else None
     except (OSError, SafetensorError, *DAMAGE_ERRORS) as error:  # type: ignore[misc]
+        reraise_lack_of_memory(error)
         message = f"{path} is damaged: {type(error).__name__} {get_first_line(error)}"
         raise BadInputError(message, "chessreg doctor --digests") from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sqlalchemy import select
 
-from chessreg.errors import DAMAGE_ERRORS, BadInputError, ChessregError, get_first_line
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, ChessregError, get_first_line, reraise_lack_of_memory
 from chessreg.experiments.cache import compute_activations
 from chessreg.experiments.markov.classes import READ_SITES, Classes
 from chessreg.experiments.markov.spec import MarkovOptions, MarkovSpec
@@ -99,6 +99,7 @@ class StoredStates:
             with safe_open(path, "numpy") as file:
                 values: np.ndarray = file.get_tensor(name)
         except (OSError, SafetensorError, *DAMAGE_ERRORS) as error:  # type: ignore[misc]
+            reraise_lack_of_memory(error)
             raise BadInputError(f"{path} is damaged: {get_first_line(error)}", "chessreg doctor --digests") from error
         return values
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chessreg.errors import BadInputError, ChessregError, DivergedError, get_first_line
+from chessreg.errors import BadInputError, ChessregError, DivergedError, get_first_line, reraise_lack_of_memory
 from chessreg.experiments.sae.spec import SaeSpec
 from chessreg.models.gated_sae import NAMES, Adam, GatedSae, train_step
 from store.files import replace_file
@@ -244,6 +244,7 @@ class SaeTrainer:
                 sums.copy_(torch.tensor(saved_sums, dtype=torch.float64))
             self.seconds = float(state["seconds"])
         except Exception as error:  # torch raises several types for a foreign file
+            reraise_lack_of_memory(error)
             raise ChessregError(
                 f"the saved state {self.path} cannot be read: {get_first_line(error)}", "remove it to start again"
             ) from error

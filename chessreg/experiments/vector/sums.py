@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chessreg.errors import ChessregError, DivergedError, get_first_line
+from chessreg.errors import ChessregError, DivergedError, get_first_line, reraise_lack_of_memory
 from chessreg.experiments.settings.sites import EncodedGames
 from store.files import replace_file
 
@@ -150,6 +150,7 @@ def read_group_sums(path: Path) -> np.ndarray:
     try:
         piece: np.ndarray = np.load(path, allow_pickle=False)
     except Exception as error:  # numpy raises many types for damaged files
+        reraise_lack_of_memory(error, path.stat().st_size)
         raise ChessregError(f"{path} is damaged: {get_first_line(error)}", "remove it to compute it again") from error
     return piece
 

@@ -24,7 +24,7 @@ from typing import IO, Protocol
 
 import chess
 
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import BadInputError, NotFoundError, reraise_lack_of_memory
 from chessreg.games.boards.typed import find_shortest_game
 from chessreg.named import NameRegistry, clip_text
 from chessreg.noise import Stream, generator
@@ -174,6 +174,7 @@ def _unpack_book(path: Path, data: bytes) -> tuple[str, bytes]:
     except BadInputError:
         raise
     except Exception as error:
+        reraise_lack_of_memory(error)
         raise BadInputError(f"{path} cannot be unpacked: {error}") from error
     return path.name, data
 

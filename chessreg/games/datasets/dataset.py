@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import BadInputError, NotFoundError, reraise_lack_of_memory
 from chessreg.games.boards import moves
 from chessreg.named import check_name
 from chessreg.noise import Stream, generator
@@ -222,6 +222,7 @@ class DatasetFile:
         try:
             self._file: Any = pq.ParquetFile(path)
         except (pa.ArrowInvalid, OSError) as error:
+            reraise_lack_of_memory(error)
             raise BadInputError(f"{path} is damaged: {error}", "chessreg dataset verify") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -277,6 +278,7 @@ class DatasetFile:
                 return self._file.read(columns=list(columns))
             return self._file.read_row_group(group, columns=list(columns))
         except (pa.ArrowException, OSError) as error:
+            reraise_lack_of_memory(error)
             problem = f"{self.folder / self.file_name} is damaged: {str(error).splitlines()[0]}"
             raise CorruptError(problem, "chessreg dataset verify") from error
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import chess
 import numpy as np
 
-from chessreg.errors import DAMAGE_ERRORS, BadInputError
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, reraise_lack_of_memory
 from chessreg.games.boards.adjudication import LICHESS_MATE_CP
 from chessreg.games.boards.moves import HashSet
 from chessreg.games.datasets import bags, dataset
@@ -333,6 +333,7 @@ class BagSource(PositionSource):
                     yield range(line, line + len(records)), columns
                     line += len(records)
         except OSError as error:
+            reraise_lack_of_memory(error)
             raise BrokenStreamError(f"it cannot be read: {describe_os_error(error)}") from error
         self.bytes_done = self.bytes_total
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import BadInputError, NotFoundError, reraise_lack_of_memory
 from chessreg.games.datasets import borders
 from chessreg.games.datasets.borders import RawGame
 from chessreg.games.datasets.remote import InputFile, fetch_copy
@@ -143,6 +143,7 @@ class GameSource:
         try:
             data = file.read(size)
         except OSError as error:
+            reraise_lack_of_memory(error)
             raise BrokenStreamError(f"it cannot be read after byte {self.bytes_done}: {error.strerror}") from error
         self._digest.update(data)
         self.bytes_done += len(data)
@@ -171,6 +172,7 @@ class GameSource:
                     self.bytes_done = self.bytes_total * done_bytes // max(self._member.file_size, done_bytes)
                     yield data
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+            reraise_lack_of_memory(error)
             raise BrokenStreamError(f"its zip data is damaged, encrypted or of an unknown kind: {error}") from error
         self.bytes_done = self.bytes_total
 
@@ -254,6 +256,7 @@ def _find_only_member(path: InputFile) -> zipfile.ZipInfo:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith("__MACOSX/")]
     except (zipfile.BadZipFile, OSError) as error:
+        reraise_lack_of_memory(error)
         raise BadInputError(f"{path} is a damaged zip: {error}", "get the file again") from error
     if len(members) != 1:
         raise BadInputError(

@@ -26,7 +26,7 @@ from typing import Any
 
 import chess
 
-from chessreg.errors import BadInputError, get_first_line
+from chessreg.errors import BadInputError, get_first_line, reraise_lack_of_memory
 from chessreg.games.datasets import movetext
 from chessreg.games.datasets.borders import RawGame, decode_text
 from chessreg.games.datasets.remote import InputFile
@@ -207,6 +207,7 @@ def read_parquet_columns(path: InputFile) -> list[str] | None:
         with path.open("rb") as file:
             names: list[str] = pq.read_schema(file).names
     except (pa.ArrowException, OSError, ValueError) as error:
+        reraise_lack_of_memory(error)
         raise BadInputError(f"{path} is a damaged Parquet: {get_first_line(error)}", "get the file again") from error
     return names
 

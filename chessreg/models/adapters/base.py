@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, reraise_lack_of_memory
 from chessreg.models.hook_points import EMBED, LN_FINAL, PATTERNS, RESID_POST, RESID_PRE, format_hook_point
 from chessreg.named import NameRegistry
 
@@ -266,4 +266,5 @@ def read_weights(folder: Path, dtype: torch.dtype) -> dict[str, Tensor]:
     try:
         return {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
     except (OSError, ValueError, SafetensorError) as error:
+        reraise_lack_of_memory(error)
         raise BadInputError(f"checkpoint {folder} cannot be read: {error}") from error

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chessreg.errors import BadInputError, NotFoundError, get_first_line
+from chessreg.errors import BadInputError, NotFoundError, get_first_line, reraise_lack_of_memory
 from chessreg.models.adapters.base import Network, map_hook_modules, read_config
 from chessreg.models.adapters.gpt2 import GPT2
 from chessreg.models.hook_points import PATTERNS
@@ -172,6 +172,7 @@ def load_hugging_face(folder: Path, dtype: torch.dtype) -> Any:
     except BadInputError:
         raise
     except Exception as error:  # errors of four libraries without a common class
+        reraise_lack_of_memory(error)
         hint = "supported are gpt2, llama, gpt_neox and the other architectures of the installed transformers"
         if isinstance(error, OSError):
             hint = "copy all files of the model into the folder"

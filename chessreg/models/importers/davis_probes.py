@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from chessreg.encodings.uci_square import davis
-from chessreg.errors import BadInputError, get_first_line
+from chessreg.errors import BadInputError, get_first_line, reraise_lack_of_memory
 from chessreg.models.hook_points import LN_FINAL, RESID_POST, RESID_PRE
 from chessreg.models.importers.directions import FileOrigin, ProbeFile
 
@@ -42,6 +42,7 @@ def read_davis_probe(path: Path, name: str) -> ProbeFile:
     try:
         tensors = load_file(path)
     except (SafetensorError, KeyError, ValueError, TypeError, OverflowError, RuntimeError) as error:
+        reraise_lack_of_memory(error)
         raise BadInputError(f"{file_name} is damaged: {get_first_line(error)}") from error
     keys = [f"submodules.{square}.weight" for square in range(64)]
     if missing_keys := [key for key in keys if key not in tensors]:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from chessreg.errors import BadInputError, get_first_line
+from chessreg.errors import BadInputError, get_first_line, reraise_lack_of_memory
 from chessreg.models.importers.directions import SIDES, FileOrigin, ProbeFile, VectorFile
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def read_direction_facts(path: Path, name: str) -> DirectionFacts | None:
         with safe_open(path, "numpy") as file:
             text = (file.metadata() or {}).get(HEADER)
     except (SafetensorError, OSError, ValueError) as error:
+        reraise_lack_of_memory(error)
         raise BadInputError(f"{name or 'the file'} is damaged: {get_first_line(error)}") from error
     if text is None:
         return None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line, reraise_lack_of_memory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,6 +90,7 @@ class OnnxGraph:
             try:
                 array = numpy_helper.to_array(tensor)
             except GRAPH_DAMAGE as error:
+                reraise_lack_of_memory(error, 8 * tensor.ByteSize())
                 reason = get_first_line(error)[:80]
                 raise BadInputError(f"{self.name} is damaged: {tensor.name[:60]} cannot be read: {reason}") from error
         return array.astype(np.float32) if tensor.data_type in (TensorProto.FLOAT16, TensorProto.BFLOAT16) else array
@@ -355,6 +356,7 @@ def open_graph(path: Path) -> OnnxGraph:
     try:
         proto.ParseFromString(path.read_bytes())
     except Exception as error:  # protobuf's DecodeError has no common class with other errors of damage
+        reraise_lack_of_memory(error)
         raise BadInputError(f"{path.name} is damaged: it is not an ONNX graph", "get the file again") from error
     if not proto.graph.node or not proto.graph.output:
         raise BadInputError(f"{path.name} is damaged: it has no graph", "get the file again")

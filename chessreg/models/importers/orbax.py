@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from chessreg.errors import BadInputError, NotFoundError, get_first_line
+from chessreg.errors import BadInputError, NotFoundError, get_first_line, reraise_lack_of_memory
 
 DATABASE = "manifest.ocdbt"
 ARRAY_FILES = (".zarray", "zarr.json")
@@ -62,5 +62,6 @@ def read_arrays(folder: Path) -> dict[str, np.ndarray]:
                 module, _, parameter = name.rpartition(".")
                 arrays[f"{module}/{parameter}"] = np.asarray(tensorstore.open(spec, read=True).result().read().result())
     except (ValueError, OSError, UnicodeDecodeError) as error:
+        reraise_lack_of_memory(error)
         raise BadInputError(f"{folder} is damaged: {get_first_line(error)[:200]}") from error
     return arrays

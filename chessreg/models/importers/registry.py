@@ -16,7 +16,13 @@ from chessreg.encodings import Encoding, list_encodings
 from chessreg.encodings import get_encoding as encoding_named
 from chessreg.encodings.move_tokens import MoveTokens
 from chessreg.encodings.prompts import PromptEncoding
-from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line, is_out_of_memory
+from chessreg.errors import (
+    DAMAGE_ERRORS,
+    BadInputError,
+    NotFoundError,
+    get_first_line,
+    reraise_lack_of_memory,
+)
 from chessreg.models.checkpoint import INFO, CheckpointInfo, compute_checkpoint_digest, read_info, save_checkpoint
 from chessreg.models.importers.game_check import GameCheck, check_on_games, measure_loss_on_games
 from chessreg.models.importers.onnx_graph import OnnxGraph, find_config_folder
@@ -148,8 +154,7 @@ def convert_checkpoint(
         model = reorder_tokens(result.model, rows)
         difference, largest, token_count = compare_logits(result, model, rows)
     except DAMAGE_ERRORS as error:  # a shape, key or type that the format's reader did not expect
-        if is_out_of_memory(error):
-            raise
+        reraise_lack_of_memory(error)
         reason = f"{type(error).__name__} {get_first_line(error)}"
         raise BadInputError(f"{path.name} is damaged or not a {file_format.name} checkpoint: {reason}") from error
     exact = is_compared_exactly(model) and not result.is_rounded

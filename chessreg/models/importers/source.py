@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line, is_out_of_memory
+from chessreg.errors import (
+    DAMAGE_ERRORS,
+    BadInputError,
+    NotFoundError,
+    get_first_line,
+    reraise_lack_of_memory,
+)
 from chessreg.models.importers.onnx_graph import find_graph_file, open_graph
 from chessreg.models.importers.orbax import find_parameters_folder, read_arrays
 
@@ -189,8 +195,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except DAMAGE_ERRORS as error:
-        if is_out_of_memory(error):
-            raise
+        reraise_lack_of_memory(error)
         raise BadInputError(f"{path.name} is damaged: {get_first_line(error)}") from error
     except SafetensorError as error:
         raise BadInputError(f"{path.name} is damaged: {get_first_line(error)}") from error
@@ -220,6 +225,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except NPZ_DAMAGE as error:
+        reraise_lack_of_memory(error, unpacked_bytes)
         raise BadInputError(f"{path.name} is damaged or holds more than arrays: {get_first_line(error)}") from error
 
 
@@ -342,6 +348,7 @@ def read_torch_file(path: Path) -> Any:
             with path.open("rb") as file:  # given a path, torch reads any *.safetensors as safetensors
                 content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle or archive can raise nearly anything, from EOFError to KeyError
+        reraise_lack_of_memory(error)
         refuse_code(path)
         raise BadInputError(f"{path} is not a file of tensors written by torch.save, or it is damaged") from error
     check_checksums(path, members)
@@ -359,6 +366,7 @@ def check_torch_file(path: Path) -> list[zipfile.ZipInfo]:
     try:
         members = list_zip_members(path)
     except Exception as error:  # zipfile raises six kinds of errors for damaged directories
+        reraise_lack_of_memory(error)
         raise BadInputError(f"{path} is a damaged zip, not a torch file") from error
     if members:
         if any(m.compress_type != zipfile.ZIP_STORED for m in members):
@@ -515,4 +523,5 @@ def read_plain_pickle(path: Path) -> Any:
             "its code is never run; save stoi and itos as plain dicts",
         ) from error
     except Exception as error:  # a damaged pickle can raise nearly anything
+        reraise_lack_of_memory(error)
         raise BadInputError(f"{path} is damaged: {type(error).__name__} {get_first_line(error)[:60]}") from error

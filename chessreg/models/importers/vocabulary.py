@@ -22,7 +22,7 @@ from chessreg.encodings import Encoding, get_encoding, list_encodings
 from chessreg.encodings.move_tokens import MoveTokens, find_move_tokens
 from chessreg.encodings.prompts import read_json_object
 from chessreg.encodings.uci_square import UciSquare
-from chessreg.errors import DAMAGE_ERRORS, BadInputError, get_first_line
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, get_first_line, reraise_lack_of_memory
 from chessreg.models.importers.game_check import read_sample_games
 from chessreg.models.importers.source import read_plain_pickle
 
@@ -339,6 +339,7 @@ def find_inner_vocabulary(content: Any, file: str) -> Vocabulary | None:
             try:
                 return Vocabulary(file, _read_meta(part))
             except DAMAGE_ERRORS as error:
+                reraise_lack_of_memory(error)
                 raise BadInputError(f"the stoi and itos of {file} are damaged: {get_first_line(error)}") from error
     return None
 
