@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import numpy as np
 from sqlalchemy import or_, select
 
 from chessreg.entities.run import describe_reference
@@ -23,7 +22,7 @@ from chessreg.queries import stats
 from chessreg.queries.ask import run_query
 from chessreg.queries.engine import open_shared_engine
 from chessreg.queries.significance import adjust_holm
-from chessreg.queries.stats import Clusters, Estimate
+from chessreg.queries.stats import Estimate
 from chessreg.registry import names, tables
 from chessreg.registry.read import describe_run_engines
 from chessreg.rows import Rows
@@ -330,7 +329,7 @@ def compute_metrics(database: Database, subjects: list[Subject]) -> list[Metric]
     answer = open_shared_engine(database).answer(
         {"clusters": CLUSTERS.format(subjects=values), "values": VALUES.format(subjects=values)}
     )
-    rates: dict[str, dict[int, Cell]] = {}
+    rates: dict[str, dict[int, stats.Cell]] = {}
     for row in answer["clusters"].to_pylist():
         cells = rates.setdefault(row["metric"], {}).setdefault(row["number"], {})
         cells[row["cluster"], row["part"]] = (row["hits"], row["trials"])
@@ -377,15 +376,12 @@ def estimate_beyond_control(rows: list[dict[str, Any]], subject: Subject, column
     )
 
 
-Cell = dict[tuple[str, str], tuple[float, float]]  # (cluster, part of it) → (hits, trials)
-
-
-def rate_metric(name: str, cells: dict[int, Cell], subjects: int) -> Metric:
+def rate_metric(name: str, cells: dict[int, stats.Cell], subjects: int) -> Metric:
     """Return a rate (hits / trials) of each subject and its difference from the first, both with intervals.
 
     `cells` maps a subject's number to its counts. Subjects without trials have unknown values.
     """
-    clusters_by_subject = {number: to_clusters(cell) for number, cell in cells.items()}
+    clusters_by_subject = {number: stats.build_clusters(cell) for number, cell in cells.items()}
     values = [
         stats.estimate_rate(clusters_by_subject[n], "hits", "trials") if n in clusters_by_subject else stats.UNKNOWN
         for n in range(subjects)
@@ -393,7 +389,7 @@ def rate_metric(name: str, cells: dict[int, Cell], subjects: int) -> Metric:
     differences: list[Estimate | None] = [None]
     for number in range(1, subjects):
         both = number in cells and 0 in cells
-        differences.append(estimate_difference(cells[number], cells[0]) if both else None)
+        differences.append(stats.estimate_cell_difference(cells[number], cells[0]) if both else None)
     return Metric(name, values, differences)
 
 
@@ -406,28 +402,6 @@ def build_value_metric(name: str, cells: dict[int, Estimate], subjects: int) -> 
         for n, v in enumerate(values)
     ]
     return Metric(name, values, differences)
-
-
-def to_clusters(ours: Cell, base: Cell | None = None) -> Clusters:
-    """Return the clusters of a cell; with `base`, pairs of the clusters' parts that both have."""
-    names = ("hits", "trials") if base is None else ("hits", "trials", "base_hits", "base_trials")
-    sums: dict[str, np.ndarray] = {}
-    for key in sorted(ours if base is None else ours.keys() & base.keys()):
-        counts = np.array(ours[key] if base is None else (*ours[key], *base[key]))
-        sums[key[0]] = sums.get(key[0], 0) + counts
-    table = np.array(list(sums.values())).reshape(len(sums), len(names)).T
-    return Clusters(dict(zip(names, table, strict=True)), np.ones(len(sums), np.int64))
-
-
-def estimate_difference(ours: Cell, base: Cell) -> Estimate:
-    """Return the difference of two rates, over their shared clusters; without shared clusters, over each side
-    separately. Swapping the sides negates the value and the ends of its interval exactly."""
-    pairs = to_clusters(ours, base)
-    if pairs.number:
-        return stats.estimate_rate_difference(pairs, "hits", "trials", "base_hits", "base_trials")
-    if sorted(ours.items()) > sorted(base.items()):
-        return estimate_difference(base, ours).negate()
-    return stats.estimate_independent_difference(to_clusters(ours), to_clusters(base), "hits", "trials")
 
 
 Curve = list[tuple[int, float]]  # (step, value), by step

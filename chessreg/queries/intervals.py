@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
 from chessreg.named import format_count
 from chessreg.registry import measures
-from chessreg.registry.measures import ClusterCount
+from chessreg.registry.measures import ClusterCounts, get_measure_scale
 
 if TYPE_CHECKING:
     from chessreg.queries import stats
-
-Counts = Mapping[tuple[Any, ...], ClusterCount]
 
 
 def add_intervals(session: Session, run_id: UUID, answer: measures.Row) -> measures.Row:
@@ -30,7 +27,7 @@ def add_intervals(session: Session, run_id: UUID, answer: measures.Row) -> measu
 
     states = answer["measure"].startswith("legal ")  # of an edit; a score and a probe's accuracy have games
     row["sample"] = format_count(sum(count.number for count in own_counts.values()), "state" if states else "game")
-    scale = 100 if answer["measure"].endswith("%") else 1
+    scale = get_measure_scale(answer["measure"])
     row["low"], row["high"] = find_rate_ends(own_counts, scale)
     if answer["change"] is None:
         return row
@@ -39,42 +36,22 @@ def add_intervals(session: Session, run_id: UUID, answer: measures.Row) -> measu
     else:
         before = measures.find_earlier_measure(session, run_id, answer["measure"])
         base = {} if before is None else measures.read_cluster_counts(session, before[0], answer["measure"])
-    if base.keys() == own_counts.keys():
-        paired_difference = stats.estimate_rate_difference(
-            make_clusters(own_counts, base), "hits", "trials", "base_hits", "base_trials"
-        )
-        row["change_low"], row["change_high"] = find_ends(paired_difference, scale)
-    elif base:
-        independent_difference = stats.estimate_independent_difference(
-            make_clusters(own_counts), make_clusters(base), "hits", "trials"
-        )
-        row["change_low"], row["change_high"] = find_ends(independent_difference, scale)
+    if base:
+        difference = stats.estimate_cell_difference(make_cell(own_counts), make_cell(base))
+        row["change_low"], row["change_high"] = find_ends(difference, scale)
     return row
 
 
-def find_rate_ends(counts: Counts, scale: float = 1) -> tuple[float | None, float | None]:
+def find_rate_ends(counts: ClusterCounts, scale: float = 1) -> tuple[float | None, float | None]:
     """Return the ends of the 95 % interval of hits per trial, times `scale`. An unknown end is None."""
     from chessreg.queries import stats
 
-    return find_ends(stats.estimate_rate(make_clusters(counts), "hits", "trials"), scale)
+    return find_ends(stats.estimate_rate(stats.build_clusters(make_cell(counts)), "hits", "trials"), scale)
 
 
-def make_clusters(counts: Counts, base: Counts | None = None) -> stats.Clusters:
-    """Return the clusters of one run, each with its counts of `base` if that is given."""
-    import numpy as np
-
-    from chessreg.queries import stats
-
-    table = {
-        "hits": np.array([counts[key].hits for key in counts]),
-        "trials": np.array([counts[key].trials for key in counts]),
-    }
-    if base is not None:
-        table |= {
-            "base_hits": np.array([base[key].hits for key in counts]),
-            "base_trials": np.array([base[key].trials for key in counts]),
-        }
-    return stats.Clusters(table, np.ones(len(counts), np.int64))
+def make_cell(counts: ClusterCounts) -> stats.Cell:
+    """Return the hits and trials of each part of a cluster, by the cluster's text."""
+    return {(str(cluster), part): (count.hits, count.trials) for (cluster, part), count in counts.items()}
 
 
 def find_ends(estimate: stats.Estimate, scale: float) -> tuple[float | None, float | None]:

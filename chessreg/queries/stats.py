@@ -113,8 +113,8 @@ class Clusters:
     def select_counts(self, *names: str, role: str = "") -> Clusters:
         """Return these counts of the clusters that have all of them. Equal clusters are merged and sorted.
 
-        Four counts without draws are pairs: two of one side, then two of the other. If the sides are swapped, the
-        resamples are the same.
+        Four counts with one draw or none are pairs: two of one side, then two of the other. If the sides are swapped,
+        the resamples are the same.
         """
         if (*names, role) not in self._of:
             parts = [array if (array := self.counts[name]).ndim == 2 else array[:, None] for name in names]
@@ -122,7 +122,7 @@ class Clusters:
             parts = [part[has_values][:, ~np.isnan(part[has_values]).all(axis=0)] for part in parts]
             table, weights = _merge_equal_rows(np.concatenate(parts, axis=1) + 0.0, self.weights[has_values])
             order, orientation = names, 1
-            if len(names) == 4 and all(self.counts[name].ndim == 1 for name in names):
+            if len(names) == 4 and all(part.shape[1] == 1 for part in parts):
                 swapped_rows = _merge_equal_rows(np.roll(table, 2, axis=1), weights)
                 own_bytes, swapped_bytes = (
                     [array.tobytes() for array in side] for side in ((table, weights), swapped_rows)
@@ -337,6 +337,31 @@ def estimate_independent_difference(ours: Clusters, base: Clusters, hits: str, t
         bound = compute_one_sided_bound(min(ours.number, base.number))
         low, high = max(-1.0, value - bound), min(1.0, value + bound)
     return Estimate(value, low, high)
+
+
+Cell = dict[tuple[str, str], tuple[float, float]]  # (cluster, part of it) → (hits, trials)
+
+
+def build_clusters(ours: Cell, base: Cell | None = None) -> Clusters:
+    """Return the clusters of a cell; with `base`, pairs of the clusters' parts that both have."""
+    names = ("hits", "trials") if base is None else ("hits", "trials", "base_hits", "base_trials")
+    sums: dict[str, np.ndarray] = {}
+    for key in sorted(ours if base is None else ours.keys() & base.keys()):
+        counts = np.array(ours[key] if base is None else (*ours[key], *base[key]))
+        sums[key[0]] = sums.get(key[0], 0) + counts
+    table = np.array(list(sums.values())).reshape(len(sums), len(names)).T
+    return Clusters(dict(zip(names, table, strict=True)), np.ones(len(sums), np.int64))
+
+
+def estimate_cell_difference(ours: Cell, base: Cell) -> Estimate:
+    """Return the difference of two rates, over their shared clusters; without shared clusters, over each side
+    separately. Swapping the sides negates the value and the ends of its interval exactly."""
+    pairs = build_clusters(ours, base)
+    if pairs.number:
+        return estimate_rate_difference(pairs, "hits", "trials", "base_hits", "base_trials")
+    if sorted(ours.items()) > sorted(base.items()):
+        return estimate_cell_difference(base, ours).negate()
+    return estimate_independent_difference(build_clusters(ours), build_clusters(base), "hits", "trials")
 
 
 def estimate_mean(clusters: Clusters, total: str, trials: str) -> Estimate:

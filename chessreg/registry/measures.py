@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, case, func, null, select
+from sqlalchemy import ColumnElement, and_, case, func, literal, null, select
 from sqlalchemy.orm import Session
 
 from chessreg.registry import identity, names, tables
@@ -143,21 +144,24 @@ def find_best_layers(session: Session, run_id: UUID) -> dict[str, tuple[int | No
 
 
 class ClusterCount(NamedTuple):
-    """The number of equal clusters of observations, and their hits out of their trials."""
+    """The number of observations in a part of a cluster, and their hits out of their trials."""
 
     number: int
     hits: float
     trials: float
 
 
-def read_cluster_counts(
-    session: Session, run_id: UUID, measure: str, condition: str = "edit"
-) -> dict[tuple[Any, ...], ClusterCount]:
-    """Return cluster → counts behind a share, as the catalogue's queries cluster it: games by opening,
+# (cluster, part of it) → counts. The parts of an opening are the model's colors; other clusters have one part.
+ClusterCounts = dict[tuple[tuple[Any, ...], str], ClusterCount]
+
+
+def read_cluster_counts(session: Session, run_id: UUID, measure: str, condition: str = "edit") -> ClusterCounts:
+    """Return the counts behind a share, clustered as by the catalogue's queries: games by opening,
     states of an edit (under `condition`) and scores of a probe by game. Empty for other measures."""
     key: tuple[Any, ...]
     conditions: tuple[Any, ...]
     source: Any
+    part: Any = literal("")
     best_layers = find_best_layers(session, run_id)
     split = measure.removesuffix(" %").removeprefix("best layer, ")
     if measure == "score":
@@ -166,8 +170,8 @@ def read_cluster_counts(
             (match.opening, match.opening_seed, game.opening_number),
             build_game_points_sql(match.color == "white"),
         )
-        conditions = (game.run_id == run_id, points.is_not(None))
-        source = select(*key, func.count(), func.sum(points), func.count()).select_from(game)
+        conditions, part = (game.run_id == run_id, points.is_not(None)), match.color
+        source = select(*key, part, func.count(), func.sum(points), func.count()).select_from(game)
         source = source.join(match, and_(match.run_id == game.run_id, match.number == game.match))
     elif measure in ("legal on modified %", "legal mass on modified"):
         trial, key = tables.Trial, (tables.Trial.item,)
@@ -180,16 +184,36 @@ def read_cluster_counts(
             trial.condition == condition,
             value.is_not(None) if sample_condition is None else sample_condition,
         )
-        source = select(*key, func.count(trial.unit.distinct()), func.sum(value), func.count())
+        source = select(*key, part, func.count(trial.unit.distinct()), func.sum(value), func.count())
     elif split in best_layers:
         score, key = tables.Score, (tables.Score.item,)
         layer = score.layer.is_not_distinct_from(best_layers[split][0])
         conditions = (score.run_id == run_id, score.split == split, layer, score.item >= 0)
-        source = select(*key, func.count(score.item.distinct()), func.sum(score.correct), func.sum(score.n))
+        source = select(*key, part, func.count(score.item.distinct()), func.sum(score.correct), func.sum(score.n))
     else:
         return {}
-    rows = session.execute(source.where(*conditions).group_by(*key))
-    return {tuple(row[: len(key)]): ClusterCount(row[-3], float(row[-2]), float(row[-1])) for row in rows}
+    rows = session.execute(source.where(*conditions).group_by(*key, part))
+    return {(tuple(row[: len(key)]), row[-4]): ClusterCount(row[-3], float(row[-2]), float(row[-1])) for row in rows}
+
+
+def compute_paired_change(own: ClusterCounts, base: ClusterCounts, scale: int) -> float | None:
+    """Return the share of hits in `own` minus that in `base`, times `scale`, over the parts of clusters that both have.
+
+    None if they share no part or a side has no trials.
+    """
+    shared = own.keys() & base.keys()
+    shares = []
+    for counts in (own, base):
+        trials = math.fsum(counts[key].trials for key in shared)
+        if not trials:
+            return None
+        shares.append(scale * math.fsum(counts[key].hits for key in shared) / trials)
+    return shares[0] - shares[1]
+
+
+def get_measure_scale(measure: str) -> int:
+    """Return the value of this measure at a share of 1: 100 for a percentage."""
+    return 100 if measure.endswith("%") else 1
 
 
 NEWEST_ENDED_RUNS = 50  # runs whose results both front ends read
@@ -208,7 +232,8 @@ def compare_with_earlier(session: Session, run_ids: Sequence[UUID]) -> dict[UUID
     """Return run id → row with `measure`, `value`, `change` and `than`; runs without a measure are left out.
 
     `value` is the run's first measure. `change` is its difference from the reference named in `than`: `clean`, or the
-    name of the first run of `find_comparable_runs` with the same measure. Both are None without a reference.
+    name of the first run of `find_comparable_runs` with the same measure. Runs that share games, openings or states are
+    compared on these, as in the catalogue's queries. Both are None without a reference.
     """
     rows = dict[UUID, Row]()
     for run_id in run_ids:
@@ -221,7 +246,10 @@ def compare_with_earlier(session: Session, run_ids: Sequence[UUID]) -> dict[UUID
         elif (earlier_measure := find_earlier_measure(session, run_id, name)) is not None:
             before, earlier_value = earlier_measure
             run_name = names.read_names_of(session, "run", [before]).get(before) or identity.shorten_id(before.hex)
-            row |= {"change": value - earlier_value, "than": run_name}
+            own_counts, base_counts = (read_cluster_counts(session, run, name) for run in (run_id, before))
+            change = compute_paired_change(own_counts, base_counts, get_measure_scale(name))
+            change = value - earlier_value if change is None else change
+            row |= {"change": change, "than": run_name}
         rows[run_id] = row
     return rows
 

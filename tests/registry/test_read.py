@@ -20,6 +20,8 @@ from sqlalchemy import delete, insert, literal, select, update
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
 from chessreg.games.boards.adjudication import score_game
+from chessreg.queries import stats
+from chessreg.queries.intervals import add_intervals, make_cell
 from chessreg.registry import measures, names, read, run_filter, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import hash_canonical_json, make_id, make_uuid
@@ -318,6 +320,35 @@ def test_a_game_stopped_at_the_move_limit_counts_by_its_evaluation_as_in_the_tab
             white = measures.build_game_points_sql(literal(color == chess.WHITE))
             assert list(sql.scalars(select(white).where(tables.Game.run_id == run_id))) == counted
             assert measures.read_measures(sql, run_id) == [("score", sum(known) / len(known), None)]
+
+
+def test_the_change_of_a_score_is_on_shared_openings_and_negates_with_its_interval(five_runs: Any) -> None:
+    database, ids = five_runs
+    plain, steered = ids[0], ids[2]
+    results = {plain: ("1-0",) * 6 + ("0-1",) * 14, steered: ("1-0", "1-0", "0-1", "0-1", "0-1", "0-1", "1/2-1/2")}
+    with database.write() as sql:
+        ask_the_same(sql, [plain, steered])
+        sql.execute(update(tables.Run).where(tables.Run.id.in_([plain, steered])).values(kind="play"))
+        for run_id, ends in results.items():
+            match = {"number": 0, "player": "x", "opponent": "random", "color": "white", "opening": "random:4",
+                     "opening_seed": 0, "policy": "legal", "planned": len(ends)}  # fmt: skip
+            game = {"match": 0, "attempt_id": run_id, "opening_plies": 4, "plies": 9, "turns": 3,
+                    "termination": "checkmate", "moves": b"", "move_hash": 0}  # fmt: skip
+            sql.execute(insert(tables.Match), [{"run_id": run_id, **match}])
+            rows = [{"run_id": run_id, "unit": n, "opening_number": n, "result": result, **game}
+                    for n, result in enumerate(ends)]  # fmt: skip
+            sql.execute(insert(tables.Game), rows)
+    with database.read() as sql:
+        answer = measures.compare_with_earlier(sql, [steered])[steered]
+        answer = add_intervals(sql, steered, answer)
+        counts = [make_cell(measures.read_cluster_counts(sql, run_id, "score")) for run_id in (plain, steered)]
+    assert answer["value"] == 2.5 / 7
+    assert answer["change"] == pytest.approx(2.5 / 7 - 6 / 7)
+    assert answer["change_low"] < answer["change"] < answer["change_high"]
+    swapped = stats.estimate_cell_difference(*counts)
+    assert (swapped.value, swapped.low, swapped.high) == pytest.approx(
+        (-answer["change"], -answer["change_high"], -answer["change_low"])
+    )
 
 
 def test_a_probe_is_told_by_its_best_layer_on_validation_and_compared_on_the_same_games(five_runs: Any) -> None:

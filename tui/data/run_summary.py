@@ -132,7 +132,7 @@ def summarize_conditions(sql: SqlSession, run_id: UUID) -> Summary:
         row = {"condition": condition, "n": sum(game[1] for game in games), "narrows": f"condition={condition}"}
         for place, name in enumerate(rates):
             counts = {
-                (item,): ClusterCount(number, float(values[2 * place] or 0), values[2 * place + 1])
+                ((item,), ""): ClusterCount(number, float(values[2 * place] or 0), values[2 * place + 1])
                 for item, number, *values in games
             }
             trials = sum(count.trials for count in counts.values())
