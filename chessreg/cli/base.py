@@ -311,6 +311,18 @@ def add_sort_option(function: Function) -> Function:
     return option(function)
 
 
+def add_last_option(function: Function) -> Function:
+    """Add `--last N` to a list; the function's parameter is `last`, 0 for all rows."""
+    option: Callable[[Function], Function] = click.option(
+        "--last",
+        type=click.IntRange(min=0),
+        default=0,
+        metavar="N",
+        help="List only the newest N; 0: all.  [default: all]",
+    )
+    return option(function)
+
+
 def print_output(
     to: Home | bool,
     data: list[dict[str, Any]] | dict[str, Any],

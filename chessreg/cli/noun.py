@@ -14,6 +14,7 @@ from chessreg.cli.base import (
     Home,
     NoteText,
     add_json_option,
+    add_last_option,
     add_sort_option,
     open_with_waiting_results,
     pass_home,
@@ -71,13 +72,14 @@ def list_command(noun: Entity) -> click.Command:
     help = add_example(noun.list_help or f"List the {noun.plural}.", f"chessreg {noun.command or noun.noun} list")
 
     @click.command("list", help=help)
+    @add_last_option
     @add_sort_option
     @add_json_option
     @pass_home
-    def list_rows(home: Home, sort: str | None, run: str | None = None, everything: bool = True) -> None:
+    def list_rows(home: Home, last: int, sort: str | None, run: str | None = None, everything: bool = True) -> None:
         with open_home(home).database.read() as sql:
             rows = noun.rows(sql, run)
-        rows = [row for row in rows if everything or not row["archived"]]
+        rows = [row for row in rows if everything or not row["archived"]][-last:]
         print_rows(home, noun, sort_listed_rows(rows, sort, get_headings(noun)))
 
     if noun.is_made_by_runs:

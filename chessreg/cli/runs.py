@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from chessreg.cli.base import (
     Home,
     add_json_option,
+    add_last_option,
     get_screen_width,
     open_with_waiting_results,
     pass_home,
@@ -40,9 +42,12 @@ runs = group_of("run")
     help="Sort by name, units, tags, spec.SETTING, metric.NAME, …; -COLUMN sorts the largest first. Left out: "
     "by creation time.",
 )
+@add_last_option
 @add_json_option
 @pass_home
-def list_(home: Home, filter_words: tuple[str, ...], kind: str | None, everything: bool, sort: str | None) -> None:
+def list_(
+    home: Home, filter_words: tuple[str, ...], kind: str | None, everything: bool, sort: str | None, last: int
+) -> None:
     """List runs, newest last, or the runs that match all the words. An id is shown by its last six digits.
 
     A word is searched in name, kind, tags, state, machine and id; ~word also matches with letters in between. kind:
@@ -57,6 +62,8 @@ def list_(home: Home, filter_words: tuple[str, ...], kind: str | None, everythin
 
     with open_with_waiting_results(home).read() as session:
         rows = list_matching_runs(session, " ".join(filter_words), kind=kind, archived=everything, sort=sort or "")
+    newest_ids = {row["id"] for row in sorted(rows, key=itemgetter("created_at"))[-last:]}
+    rows = [row for row in rows if row["id"] in newest_ids]
     run_rows = (
         rows
         if home.json

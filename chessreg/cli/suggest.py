@@ -80,6 +80,10 @@ MEANT: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "--filter": ("--where",),
         "--csv": ("--format",),
         "--reason": ("--why",),
+        "--limit": ("--last",),
+        "--tail": ("--last",),
+        "--head": ("--last",),
+        "--top": ("--last",),
     }
 )
 MAX_SUGGESTIONS = 3

@@ -52,6 +52,20 @@ def test_runs_are_listed_with_how_far_they_are(here: Any) -> None:
     assert "toy-run" in here.out
 
 
+def test_lists_keep_the_newest_rows(here: Any) -> None:
+    for number in (1, 2, 3):
+        assert here("run", TOY, "--positions", number, "--name", f"toy-{number}") == 0, here.err
+    for number in (1, 2):
+        path = here.folder / f"{number}.pgn"
+        path.write_text('[Result "*"]\n\n' + ["1. e4 e5", "1. d4 d5"][number - 1] + " *\n")
+        assert here("dataset", "add", path, "--name", f"games-{number}") == 0, here.err
+    assert [row["name"] for row in here.json("runs", "list", "--last", 2)] == ["toy-2", "toy-3"]
+    assert [row["name"] for row in here.json("runs", "list", "--last", 2, "--sort", "-units")] == ["toy-3", "toy-2"]
+    assert len(here.json("runs", "list", "--last", 0)) == 3
+    assert [row["name"] for row in here.json("dataset", "list", "--last", 1)] == ["games-2"]
+    assert here("runs", "list", "--last", "-1") == 2
+
+
 def test_a_run_shows_its_settings_attempts_and_machine(here: Any) -> None:
     assert here("run", TOY, "--positions", "3", "--name", "toy-run") == 0, here.err
     row = here.json("runs", "show", "toy-run")

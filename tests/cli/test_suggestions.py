@@ -27,6 +27,8 @@ TYPED = {
     'query "elo by intervention" --out x.md': "--output",
     'query "elo by intervention" --filter "n > 2"': "--where",
     "runs list --dry": "",
+    "runs list --limit 3": "--last",
+    "checkpoint list --tail 3": "--last",
     "run probe --dry": "--dry-run",
     "run probe --wieght-decay 0": "--weight-decay",
     "run probe --scale 3": "",
