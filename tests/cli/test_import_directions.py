@@ -172,6 +172,12 @@ def test_refusals_leave_nothing_behind(here: Any, tmp_path: Path, world: Path) -
         (("probe", probe_file(tmp_path, 0), probe_file(tmp_path, 1, model_name="x")), 4, "different models"),
         (("probe", probe_file(tmp_path, 0, **wide), "--checkpoint", "small"), 4, "d_model 64"),
         (("probe", probe_file(tmp_path, 0, n_layers=8), "--checkpoint", "small"), 4, "8 layers"),
+        (("probe", probe_file(tmp_path, 0, linear_probe=torch.zeros(1, 32, 8, 8, 13))), 4, "only zeros"),
+        (
+            ("probe", probe_file(tmp_path, 0, linear_probe=torch.zeros(1, 9, 8, 8, 13)), "--checkpoint", "small"),
+            4,
+            "d_model 9",
+        ),
         (("probe", deep, "--checkpoint", "small"), 4, f"{deep} has layer 5"),
         (("probe", probe_file(tmp_path, 0), "--checkpoint", "nobody"), 3, "nobody"),
         (("vector", probe_file(tmp_path, 0)), 4, "64 squares"),
@@ -284,6 +290,7 @@ def test_errors_of_a_vector_from_python_name_no_file(here: Any) -> None:
     made: Any
     for made, layer, complaint in (
         (torch.zeros(192), 1, "the vector.*zeros"),
+        (torch.zeros(31), 1, "the vector has d_model 31"),
         (np.ones(31), 1, "the vector has d_model 31"),
         (np.ones((2, 192)), 1, "the vector.*not a tensor of floats"),
         (torch.ones(192), 8, "the vector has layer 8"),

@@ -210,6 +210,9 @@ def check_files_together(spec: ImportSpec, inputs: Inputs | None, files: Sequenc
     resolve_checkpoint(spec, inputs, files)
     for file in files:
         has_centred_residual(spec, file.origin)
+        values, thing = (file.vector, "direction") if isinstance(file, VectorFile) else (file.weight, "probe")
+        if not values.any():
+            raise BadInputError(f"{file.origin.file} holds only zeros", f"save a {thing}")
 
 
 def resolve_model(spec: ImportSpec, origin: FileOrigin) -> str | None:

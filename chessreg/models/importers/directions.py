@@ -163,8 +163,6 @@ def read_karvonen_vector(path: Path, name: str | None = None) -> VectorFile:
         tensor = content if is_tensor(content) else content[SIDES[0]]
         vector = get_one_dimensional(tensor, "its tensor", name)
         assert vector is not None
-        if not vector.any():
-            raise BadInputError(f"{name} is a vector of zeros", "save a direction")
         return VectorFile(vector, None, None, "user", read_origin({}, name))
     if not (is_vector(content) or (isinstance(content, dict) and "linear_probe" in content)):
         hint = f"save one tensor [d_model] alone, or a dict with `{SIDES[0]}`, or with `{SIDES[1]}` and `{SIDES[2]}`"
