@@ -142,6 +142,18 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
         assert not anchor or anchor in anchors(linked.read_text()), target
 
 
+def test_the_columns_of_datasets_are_documented():
+    from chessreg.games.datasets.positions import make_position_schema
+    from chessreg.games.datasets.rows import make_game_schema
+
+    section = TEXTS["docs/python.md"].partition("## Columns of a dataset")[2].partition("\n## ")[0]
+    games, positions = section.split("| positions |")
+    for table, schema in ((games, make_game_schema()), (positions, make_position_schema())):
+        named = {name for line in table.splitlines() if line.startswith("| `")
+                 for name in re.findall(r"`(\w+)`", line.split("|")[1])}  # fmt: skip
+        assert named == {*schema.names, "duplicate"}
+
+
 def test_every_page_is_in_the_index():
     linked = set(re.findall(r"\]\(((?:results/)?[\w-]+\.md)\)", TEXTS["docs/index.md"]))
     pages = {str(path.relative_to(ROOT / "docs")) for path in PAGES if path != ROOT / "README.md"}

@@ -52,8 +52,13 @@ def list_(home: Home) -> None:
 def ladder(home: Home) -> None:
     """List the opponents from weakest to strongest. Measure a model at levels where it scores 0.2 to 0.8.
 
+    For a weak model, +random=SHARE after any Stockfish draws that share of its moves at random. Any share below 1
+    is accepted, not only those in the list. Elo is known for Stockfish's levels 0 to 19, measured at 120 s + 1 s per
+    game. No rating of weaker opponents is published, and `chessreg run rating` estimates it from games.
+
     \b
     Example: chessreg run play --checkpoint reference --opponent stockfish:0@nodes=10
+             chessreg run play --checkpoint reference --opponent stockfish:-1+random=0.6
     """
     from chessreg.games.engines.opponents import LADDER, get_engine_rating
 
@@ -70,6 +75,11 @@ def ladder(home: Home) -> None:
         for spec in LADDER
     ]
     print_output(home, rows)
+    click.echo(
+        "weaker or in between: +random=SHARE after any Stockfish, such as stockfish:-1+random=0.6; elo is known for "
+        "Stockfish levels 0 to 19 only",
+        err=True,
+    )
     if stockfish is None:
         click.echo("Stockfish is not installed: chessreg doctor", err=True)
 

@@ -193,6 +193,8 @@ def test_the_ladder_says_who_can_play_here(here: Any, monkeypatch: pytest.Monkey
     for rung in rungs:
         assert rung["available"] is not rung["opponent"].startswith("stockfish")
     assert len({rung["opponent"] for rung in rungs}) == len(rungs) >= 28
+    assert "+random=SHARE" in here.err
+    assert all(rung["elo"] is None for rung in rungs if rung["level"] in (None, -1))
     assert here.json("engine", "list") == []
     assert "doctor" in here.err
 

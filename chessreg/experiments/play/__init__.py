@@ -162,8 +162,9 @@ class PlaySpec(MatchSpec):
     opening_seed: int = Field(0, description="seed of the openings, separate from --seed")
     policy: str = Field(
         "retry:5",
-        description="retry:N (sample up to N times, then forfeit), free (once), trie or legal (never illegal), or "
-        "value (the highest expected return, of a model of values)",
+        description="retry:N (sample up to N times, then forfeit), free (once), trie or legal (sample legal moves "
+        "only), or value (the highest expected return, of a model of values). Without --temperatures, free, trie and "
+        "legal sample at temperature 1",
     )
     temperatures: tuple[float, ...] = Field(
         (),

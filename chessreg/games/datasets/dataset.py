@@ -258,7 +258,9 @@ class DatasetFile:
     def table(self, columns: Sequence[str], positions: range | None = None) -> pa.Table:
         """Return columns of all rows (of the part) in row order, or of the rows at `positions`, in any part.
 
-        Raises BadInputError for an unknown column.
+        Games have `row`, `move_hash`, `plies`, `moves`, `text`, `result`, `white_elo`, `black_elo`, the PGN tags
+        `white`, `black`, `event`, `site`, `date`, `eco`, `time_control` and `termination`, and `duplicate`.
+        docs/python.md explains them, and the columns of positions. Raises BadInputError for an unknown column.
         """
         unknown = set(columns) - set(self._file.schema_arrow.names)
         if unknown:
