@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -145,28 +145,34 @@ def compute_widths(columns: Sequence[TableColumn], rows: Iterable[Mapping[str, A
     return column_widths
 
 
-def order_by_use(columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any]], space: int) -> list[TableColumn]:
+def order_by_use(
+    columns: Sequence[TableColumn],
+    rows: Sequence[Mapping[str, Any]],
+    space: int,
+    differences: Collection[str] = (),
+) -> list[TableColumn]:
     """Return the columns in order of importance if they do not all fit.
 
     First the first column and texts that distinguish rows, then numbers (results first), then details and texts that
-    most rows share.
+    most rows share. The first result is followed by the fields in `differences`, as on the command line.
     """
     if sum(compute_widths(columns, rows, space)) + GAP_CELLS * (len(columns) - 1) <= space:
         return list(columns)
     texts = [column for column in columns if not column.right and column.role != "value"]
     distinct_counts = {column.field: len({column.format_cell(row) for row in rows}) for column in texts}
     max_distinct = max(distinct_counts.values(), default=0)
+    first_result = next((column for column in columns if column.role == "value"), None)
 
     def rank_column(column: TableColumn) -> int:
         if column.role == "key":
             return 0
         if column.role == "value":
-            return 1
+            return 1 if column is first_result or column.field in differences else 2
         if column.right:
-            return 2
-        if column.role == "detail":
             return 3
-        return 0 if 2 * distinct_counts[column.field] >= max_distinct and column.heading not in BOOKKEEPING else 3
+        if column.role == "detail":
+            return 4
+        return 0 if 2 * distinct_counts[column.field] >= max_distinct and column.heading not in BOOKKEEPING else 4
 
     return [*columns[:1], *sorted(columns[1:], key=rank_column)]
 

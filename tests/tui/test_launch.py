@@ -322,6 +322,7 @@ async def test_the_form_has_the_settings_of_the_variant_that_is_chosen(drive, tm
         screen = driver.screen
         assert isinstance(screen, FormScreen)
         assert screen.row.field.path == "architecture", "it is needed first"
+        assert [row.field.path for row in screen.rows[:2]] == ["name", "architecture"]
         assert not {"attention", "packing"} & rows(screen)
         assert "required: architecture" in driver.text
         await driver.press("space")
@@ -329,7 +330,9 @@ async def test_the_form_has_the_settings_of_the_variant_that_is_chosen(drive, tm
         assert screen.form.typed == {"architecture": "gpt2"}
         assert (screen.row.field.path, "attention" in rows(screen)) == ("architecture", False)
         await typed(driver, "block_size", "255")
-        await driver.press("home", "space", "space")  # past gpt2-best-moves, while its rows come
+        await driver.press(
+            "home", "down", "space", "space"
+        )  # below the name, and past gpt2-best-moves, while its rows come
         await driver.once(lambda: "attention" in rows(screen) and screen.row is not None)
         assert not {"packing", "block_size", "game_loss"} & rows(screen)
         assert "--block-size" not in screen.command()

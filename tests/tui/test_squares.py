@@ -173,6 +173,12 @@ def test_where_not_all_fits_what_tells_rows_apart_comes_first_then_measures() ->
     assert order_by_use(columns, rows, 200) == columns
     narrow = order_by_use(columns, rows, 40)
     assert [column.field for column in narrow] == ["model", "edit", "score", "wins", "engine"]
+    results = [TableColumn(name, name, whole=True, role="value") for name in ("elo", "score", "delta", "minus")]
+    numbered_rows = [{result.field: "0.55 [0.475, 0.657]" for result in results}] * 2
+    ordered = order_by_use(
+        [columns[0], *results], [{**rows[0], **row} for row in numbered_rows], 70, {"delta", "minus"}
+    )
+    assert [column.field for column in ordered] == ["model", "elo", "delta", "minus", "score"]
 
 
 def test_a_kinds_extra_columns_follow_those_of_the_result_table() -> None:

@@ -146,7 +146,9 @@ class ResultScreen(AppScreen):
         if not self.arranges:
             return columns
         number, *cells = columns
-        return [number, *order_by_use(cells, rows, self.table.column_space - len(str(answer.pages.count)) - GAP_CELLS)]
+        space = self.table.column_space - len(str(answer.pages.count)) - GAP_CELLS
+        differences = answer.signs[0] if answer.signs else ()
+        return [number, *order_by_use(cells, rows, space, differences)]
 
     def on_resize(self, event: events.Resize) -> None:
         if self.shown is not None and self.arranges:

@@ -182,13 +182,20 @@ PLAN_DELAY_S = 0.4
 PASTED_CHARACTERS = 300  # long text is pasted: check it after the delay
 SETTING_PATTERN = re.compile(r"--([a-z][\w.-]*)")  # settings named in errors
 MAX_UNCONFIRMED_RUNS = 4
+NAME_KEY = "launch.name"
 SCALE_PATH = "intervention.scale"
 MOUNT_BATCH_ROWS = 12
 PART_TITLES = {
+    "name": "Name of the run",  # of the launch, but first in the form
     "spec": "Settings that determine the result",
     "options": "Execution options: not part of the run's identity",
     "launch": "Launch",
 }
+
+
+def get_titled_part(field: Field) -> str:
+    """Return the key in PART_TITLES of the part of the form in which a field is shown."""
+    return "name" if field.key == NAME_KEY else field.part
 
 
 class FormScreen(AppScreen):
@@ -337,7 +344,7 @@ class FormScreen(AppScreen):
         return [row for name in names for row in self.rows if row.field.path == name]
 
     def list_part_fields(self, part: str) -> list[Field]:
-        return [field for field in self.form.fields if field.part == part]
+        return [field for field in self.form.fields if get_titled_part(field) == part]
 
     def on_resize(self) -> None:
         self.set_class(self.size.width >= WIDE_CELLS, "-wide")
@@ -676,7 +683,7 @@ class FormScreen(AppScreen):
             row.display = all(word in text for word in self.filter_words)
         for title in self.query("#fields > .title"):
             part = next(part for part, words in PART_TITLES.items() if title.has_class(f"-{part}"))
-            title.display = any(row.display for row in self.rows if row.field.part == part)
+            title.display = any(row.display for row in self.rows if get_titled_part(row.field) == part)
         self.set_class(not any(row.display for row in self.rows), "-none")
 
     def leave_filter(self) -> None:
