@@ -418,6 +418,8 @@ def print_rehearsal(work: Work, fresh: bool, as_json: bool) -> None:
             click.echo(f"failed: {step.name}: {step.why}", err=True)
         if failed_steps:
             click.echo("passed steps are kept: the same command repeats only the others", err=True)
+        elif len(work.steps) < len(work.all_steps):
+            click.echo(f"passed steps are kept in {work.session.store.rehearsals} for the other steps", err=True)
     if failed_steps:
         sys.exit(1)
 

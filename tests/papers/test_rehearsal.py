@@ -30,7 +30,9 @@ from chessreg.papers.rehearsal import PassedSteps, PeakMemory, check_shape_on_me
 from chessreg.papers.work import Work
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from store.errors import LockHeldError
+from chessreg.session import Session
+from store import Store
+from store.errors import LockHeldError, StoreError
 
 from .conftest import TOY
 from .test_davis import TRANSPOSED, make_davis
@@ -383,6 +385,15 @@ def test_the_command_prints_every_step_and_fails_if_one_failed(world, capsys, mo
     assert told["failed"] == 1
     assert run_command_line([*words, "--size", "paper", "--fresh"]) == 1
     assert "passed steps are kept: the same command repeats only the others" in capsys.readouterr().err
+    assert run_command_line([*words, "--size", "paper", "--only", "a"]) == 0
+    assert f"passed steps are kept in {world / 'store' / 'rehearsals'}" in capsys.readouterr().err
+
+
+def test_a_store_that_is_open_for_reading_only_is_refused(world_session, world):
+    session = Session(world_session.database, Store(world / "store", read_only=True))
+    with pytest.raises(StoreError, match="is open for reading only"):
+        rehearse(session, [Step("a", TOY, {"positions": 2}, "")])
+    assert list_rehearsals(world_session) == []
 
 
 @pytest.mark.slow
