@@ -311,16 +311,17 @@ def add_sort_option(function: Function) -> Function:
     return option(function)
 
 
-def add_last_option(function: Function) -> Function:
-    """Add `--last N` to a list; the function's parameter is `last`, 0 for all rows."""
+def add_last_option(default: int = 0) -> Callable[[Function], Function]:
+    """Return a decorator that adds `--last N` to a list; the function's parameter is `last`, 0 for all rows."""
     option: Callable[[Function], Function] = click.option(
         "--last",
         type=click.IntRange(min=0),
-        default=0,
+        default=default,
+        show_default=True,
         metavar="N",
-        help="List only the newest N; 0: all.  [default: all]",
+        help="List only the newest N; 0: all.",
     )
-    return option(function)
+    return option
 
 
 def print_output(

@@ -16,6 +16,7 @@ from chessreg.cli.base import (
     Group,
     Home,
     add_json_option,
+    add_last_option,
     add_sort_option,
     open_with_waiting_results,
     pass_home,
@@ -45,13 +46,11 @@ def game() -> None:
 
 @game.command("list")
 @click.option("--run", metavar="RUN", help="List only the results of this run. Left out: of all runs.")
-@click.option(
-    "--last", "limit", type=click.IntRange(min=0), default=100, show_default=True, help="List the last N; 0: all."
-)
+@add_last_option(default=100)
 @add_sort_option
 @add_json_option
 @pass_home
-def list_(home: Home, run: str | None, limit: int, sort: str | None) -> None:
+def list_(home: Home, run: str | None, last: int, sort: str | None) -> None:
     """List games, newest last.
 
     Legal first tries are not shown for the policies legal and trie, which only choose legal moves.
@@ -66,7 +65,7 @@ def list_(home: Home, run: str | None, limit: int, sort: str | None) -> None:
 
     with open_with_waiting_results(home).read() as session:
         run_id = names.resolve_id(session, "run", run) if run else None
-        rows = list_stored_games(session, run_id, limit or None)
+        rows = list_stored_games(session, run_id, last or None)
     if not home.json:
         rows = [{**row, "first_try_legal": None if row["policy"] in MASKED_POLICIES else row["first_try_legal"]}
                 for row in rows]  # fmt: skip

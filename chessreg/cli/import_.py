@@ -350,7 +350,7 @@ def sae(
     report = session.run(spec, options, name=name)
     save_note(home, "run", report.run_id, note)
     if report.attempt_id is None:
-        print_known_import(f"these folders are imported-sae {report.run_id.hex[-6:]} already", name)
+        print_known_import(f"these folders are imported-sae {report.run_id.hex[-6:]} already", name, note)
     with session.database.read() as sql:
         print_rows(home, load_entity("sae"), load_entity("sae").rows(sql, report.run_id.hex), name_empty=False)
 
@@ -385,7 +385,7 @@ def import_directions(
         runs.append(report.run_id.hex)
         save_note(home, "run", report.run_id, note)
         if report.attempt_id is None:
-            print_known_import(f"these files are {kind.name} {report.run_id.hex[-6:]} already", direction_name)
+            print_known_import(f"these files are {kind.name} {report.run_id.hex[-6:]} already", direction_name, note)
     return runs
 
 
@@ -397,9 +397,11 @@ def describe_origin(home: Home, paths: tuple[Path, ...]) -> str:
     return ", ".join(dict.fromkeys(f"{one['repository']}@{one['commit']}" for one in records if one))
 
 
-def print_known_import(what: str, name: str | None) -> None:
-    """Print that an import existed already, and its additional name."""
-    click.echo(f"{what}; {f'only the name {name} was added' if name else 'nothing was added'}", err=True)
+def print_known_import(what: str, name: str | None, note: str | None = None) -> None:
+    """Print that an import existed already, and its additional name and note."""
+    added = [*([f"the name {name}"] if name else []), *(["the note"] if note else [])]
+    change = f"only {' and '.join(added)} {'were' if len(added) > 1 else 'was'} added" if added else "nothing was added"
+    click.echo(f"{what}; {change}", err=True)
 
 
 @click.command()
@@ -622,7 +624,7 @@ def results(home: Home, file: Path, name: str | None, note: str | None, format_:
     report = load_import_report(session.inputs, run_report.run_id)
     run_name = get_run_name(home, run_report.run_id)
     if not created:
-        print_known_import(f"these bytes are run {run_name or run_report.run_id.hex[-6:]} already", name)
+        print_known_import(f"these bytes are run {run_name or run_report.run_id.hex[-6:]} already", name, note)
     if home.json:
         print_output(
             home,

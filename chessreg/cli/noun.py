@@ -72,7 +72,7 @@ def list_command(noun: Entity) -> click.Command:
     help = add_example(noun.list_help or f"List the {noun.plural}.", f"chessreg {noun.command or noun.noun} list")
 
     @click.command("list", help=help)
-    @add_last_option
+    @add_last_option()
     @add_sort_option
     @add_json_option
     @pass_home

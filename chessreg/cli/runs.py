@@ -42,7 +42,7 @@ runs = group_of("run")
     help="Sort by name, units, tags, spec.SETTING, metric.NAME, …; -COLUMN sorts the largest first. Left out: "
     "by creation time.",
 )
-@add_last_option
+@add_last_option()
 @add_json_option
 @pass_home
 def list_(
