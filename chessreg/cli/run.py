@@ -454,7 +454,7 @@ def execute_run(
         note = ""
         with suppress(RegistryError):  # one that does not answer
             if list_states(session.database, session.store, report.run_id):
-                note = ", and the state of the unfinished unit"
+                note = ", and the state of unfinished ones"
         if getattr(execution, "parallel_games", 1) > 1:
             note += " (whole games; those in play begin again, and fewer are lost with a smaller --parallel-games)"
         click.echo(

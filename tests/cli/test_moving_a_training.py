@@ -28,7 +28,7 @@ def test_a_training_that_was_stopped_is_pushed_and_goes_on_where_it_is_pulled(he
     assert here(*TRAIN) == 130
     run = here.err.split()[-1]
     assert here.err.splitlines()[-1] == (
-        f"interrupted: 0 of 1 units are kept, and the state of the unfinished unit; chessreg run --resume {run}"
+        f"interrupted: 0 of 1 units are kept, and the state of unfinished ones; chessreg run --resume {run}"
     )
     assert here.json("push", run, "--inputs", "--registry-rows", "--to", tmp_path / "share")["states"] == 1
     (tmp_path / "elsewhere").mkdir()

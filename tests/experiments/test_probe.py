@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from sqlalchemy import select
 
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.cache import CacheOptions, CacheSpec
-from chessreg.experiments.probe import Probe, ProbeSpec
+from chessreg.experiments.probe import Probe, ProbeSpec, training
 from chessreg.experiments.probe.data import Labelling, ProbeData
 from chessreg.experiments.probe.reading import RatingScaler, score_probe
 from chessreg.experiments.probe.spec import PAPER
+from chessreg.experiments.probe.training import FitState, ProbeTraining
 from chessreg.experiments.probe.work import (
     SingleTensorAdamW,
     clip_gradient,
@@ -26,6 +29,7 @@ from chessreg.experiments.probe.work import (
 )
 from chessreg.registry import tables
 from chessreg.runs.fitted import find_best_layer, load_probe, make_linear_reader
+from chessreg.runs.unfinished import list_states, read_progress
 
 
 class Readable:
@@ -55,11 +59,17 @@ class Readable:
             yield Batch(rows, {point: self.values(point, rows) for point in points}, "float32")
 
 
+def fit(spec, data, rows, layers, on_progress=lambda share, text: None, *, standard=None, every=(), state=None):
+    """Weights of these layers."""
+    every = tuple(every or layers)
+    return fit_probes(ProbeTraining(spec, data, rows, layers, every, "cpu", on_progress, standard, state))
+
+
 def test_a_linear_rule_is_learnt_whatever_the_size_of_the_layer():
     made = Readable()
     rows = made.data.item < 240
     spec = ProbeSpec(cache="run:" + "0" * 64, epochs=12)
-    weight = fit_probes(spec, made.data, rows, [0, 1], "cpu", lambda fraction, text: None)
+    weight = fit(spec, made.data, rows, [0, 1])
     right = {}
     for layer in (0, 1):
         scored = list(score_probe(make_linear_reader(weight[layer]), made.data, ~rows, layer))
@@ -149,10 +159,7 @@ def test_a_fit_clips_the_gradients_that_its_spec_says():
     rows, spec = made.data.item < 24, ProbeSpec(cache="run:" + "0" * 64, epochs=2)
     assert spec.max_grad_norm is None
     free, wide, narrow = (
-        fit_probes(
-            spec.model_copy(update={"max_grad_norm": norm}), made.data, rows, [1], "cpu", lambda share, text: None
-        )
-        for norm in (None, 1e9, 1e-9)
+        fit(spec.model_copy(update={"max_grad_norm": norm}), made.data, rows, [1]) for norm in (None, 1e9, 1e-9)
     )
     np.testing.assert_allclose(free, wide, atol=1e-6)
     assert np.abs(free - narrow).max() > 1e-4
@@ -162,7 +169,7 @@ def test_whole_games_are_fitted_as_torch_alone_would_fit_them():
     made = Readable(rows=300)
     rows = made.data.item < 24
     spec = ProbeSpec(cache="run:" + "0" * 64, **{**PAPER, "epochs": 3, "learning_rate": 0.02})
-    found = fit_probes(spec, made.data, rows, [1], "cpu", lambda fraction, text: None)[0]
+    found = fit(spec, made.data, rows, [1])[0]
     weight = torch.randn(1, 48, 64 * 3, generator=torch.Generator().manual_seed(0))[0] / 48**0.5
     weight.requires_grad_()
     optimizer = torch.optim.AdamW([weight], lr=0.02, betas=(0.9, 0.99), weight_decay=0.01)
@@ -184,9 +191,61 @@ def test_a_layer_is_fitted_alike_whichever_others_are_missing():
     spec = ProbeSpec(cache="run:" + "0" * 64, batch_games=3, epochs=2)
 
     def fitted(*layers):
-        return fit_probes(spec, made.data, rows, list(layers), "cpu", lambda fraction, text: None, every=[0, 1])
+        return fit(spec, made.data, rows, list(layers), every=[0, 1])
 
     np.testing.assert_array_equal(fitted(0, 1)[1], fitted(1)[0])
+
+
+@pytest.mark.parametrize("step", [{"batch_games": 3}, {"batch_positions": 40, "schedule": "cosine"}])
+def test_an_interrupted_fit_resumes_at_the_next_step_with_the_same_bits(tmp_path, step):
+    made = Readable(rows=900)
+    rows = made.data.item < 84
+    spec = ProbeSpec(cache="run:" + "0" * 64, epochs=4, **step)
+    reports = []
+
+    class Stop(Exception):
+        pass
+
+    def fit_until(layers, task=None, stop_at=None):
+        def report(share, text):
+            reports.append(share)
+            if task is not None and stop_at is not None and share > stop_at:
+                raise Stop
+
+        state = None if task is None else FitState(task, layers)
+        return fit(spec, made.data, rows, layers, report, every=[0, 1], state=state)
+
+    whole, whole_reports = fit_until([0, 1]), len(reports)
+    task = SimpleNamespace(folder=tmp_path, stopping=True)
+    for stop_at in (0.2, 0.5):
+        with pytest.raises(Stop):
+            fit_until([0, 1], task, stop_at)
+    reports.clear()
+    np.testing.assert_array_equal(fit_until([0, 1], task), whole)
+    assert 0 < len(reports) < whole_reports / 2 + 1
+    reports.clear()
+    np.testing.assert_array_equal(fit_until([1], task)[0], whole[1])  # the other layer was published meanwhile
+    assert reports == []
+    (tmp_path / "fit-0_1.pt").write_bytes(b"torn")
+    with pytest.raises(ChessregError, match="cannot be read"):
+        fit_until([0, 1], task)
+
+
+def test_a_stopped_run_resumes_its_fit_and_keeps_no_state_after_its_end(world_session, monkeypatch):
+    monkeypatch.setattr(training, "SAVE_INTERVAL_S", 0.0)
+    spec = ProbeSpec(cache="reference-fit", epochs=30, seed=5, batch_games=2)
+
+    def stop_at_half(share, text):
+        if share > 0.4:
+            signal.raise_signal(signal.SIGINT)
+
+    report = world_session.run(spec, on_progress=stop_at_half)
+    assert report.interrupted
+    folder = world_session.store.run_folder(report.run_id.hex)
+    [path] = list_states(world_session.database, world_session.store, report.run_id)
+    assert 0 < read_progress(path)[0] < 30
+    assert world_session.run(spec).state == "complete"
+    assert not list(folder.glob("fit-*"))
 
 
 def test_every_seed_that_a_spec_takes_draws_first_weights():
@@ -195,7 +254,7 @@ def test_every_seed_that_a_spec_takes_draws_first_weights():
     drawn = []
     for seed in (0, 1 - 2**63, 2**63 - 1):
         spec = ProbeSpec(cache="run:" + "0" * 64, batch_games=3, epochs=1, seed=seed)
-        drawn.append(fit_probes(spec, made.data, rows, [0], "cpu", lambda fraction, text: None))
+        drawn.append(fit(spec, made.data, rows, [0]))
     assert not any(np.array_equal(drawn[0], other) for other in drawn[1:])
 
 
@@ -214,7 +273,7 @@ def test_regression_learns_a_linear_rule():
     rows = data.item < 240
     standard = RatingScaler.from_ratings(elo[rows])
     spec = ProbeSpec(cache="run:" + "0" * 64, epochs=12, label="rating")
-    weight = fit_probes(spec, data, rows, [0, 1], "cpu", lambda fraction, text: None, standard)
+    weight = fit(spec, data, rows, [0, 1], standard=standard)
     read = made.stored[1] @ weight[1, :, 0, 0] * standard.std + standard.mean
     assert np.abs(read - elo[:, 0])[~rows].mean() < 0.1 * standard.std
     noise = made.stored[0] @ weight[0, :, 0, 0] * standard.std + standard.mean

@@ -16,7 +16,6 @@ from chessreg.experiments.probe import ProbeOptions, ProbeSpec
 from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, make_allocator, predict_from_keys
 from chessreg.experiments.probe.reading import pack_plies
 from chessreg.experiments.probe.spec import ProbeScore
-from chessreg.experiments.probe.work import fit_probes
 from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.queries import run_sql
@@ -26,6 +25,7 @@ from store.errors import DiskFullError
 from tests.replays import replay_texts
 
 from ..full_disk import no_space_beyond
+from .test_probe import fit
 
 SKILL = SkillSettings(bins=2, strata="pooled")
 
@@ -59,7 +59,7 @@ def test_scratch_files_in_place_of_memory_change_nothing(world_session, tmp_path
     weights = []
     for allocate in (np.empty, make_allocator(tmp_path, memory_mib=0)):
         data = ProbeData.load(world_session.inputs, recipe, Labelling("piece"), "cache", allocate=allocate)
-        weights.append(fit_probes(spec, data, ~data.draw_held_out(0.1, 0), [0, 1], "cpu", lambda fraction, text: None))
+        weights.append(fit(spec, data, ~data.draw_held_out(0.1, 0), [0, 1]))
     assert isinstance(data.labels, np.memmap)
     assert np.array_equal(*weights)
     assert not list(tmp_path.iterdir())  # a scratch file has no name

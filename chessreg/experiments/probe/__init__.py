@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.probe.spec import DAVIS, PAPER, ProbeOptions, ProbeScore, ProbeSpec, RatingRow
+from chessreg.experiments.probe.spec import DAVIS, FIT_STATES, PAPER, ProbeOptions, ProbeScore, ProbeSpec, RatingRow
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import select_cached_items
 from chessreg.experiments.settings.skill import load_skill_classes
@@ -61,6 +61,7 @@ class Probe(Kind):
     options = ProbeOptions
     columns = {"score": ProbeScore, "prediction": RatingRow}  # noqa: RUF012
     queries = ("probe accuracy by layer",)
+    states = (FIT_STATES,)
     presets = {  # noqa: RUF012
         "paper": PAPER,
         "paper-skill": {**PAPER, "label": "skill", "skip_sites": 25, "max_sites": 33, "skill": {"strata": "pooled"}},
@@ -124,9 +125,7 @@ class Probe(Kind):
         """
         from chessreg.experiments.probe.work import fit_probes
 
-        of = training
-        weights = fit_probes(of.spec, of.data, of.rows, of.layers, of.device, of.on_progress, of.standard, of.every)
-        return [{"weight": weight} for weight in weights]
+        return [{"weight": weight} for weight in fit_probes(training)]
 
     def reader(self, tensors: Mapping[str, np.ndarray], device: str) -> Reader:
         """Return the function from residuals float32 [n, d_model] to logits float32 [n, squares, classes].

@@ -61,6 +61,10 @@ def parse_phase(phase: Any) -> Any:
     return get_phase_number(phase)
 
 
+FIT_STATES = "fit-*.pt"
+"""Pattern of the files in a run's folder that hold an unfinished fit."""
+
+
 class ProbeSpec(Spec):
     cache: Annotated[str, Ref("run:cache")] = Field(description="activations to fit on")
     test_cache: Annotated[str | None, Ref("run:cache")] = Field(

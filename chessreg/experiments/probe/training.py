@@ -1,20 +1,28 @@
-"""The data, batches and checks that a kind of probe is fitted with, ours or a user's."""
+"""The data, batches, saved state and checks that a kind of probe is fitted with, ours or a user's."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from chessreg.errors import ChessregError, DivergedError
+from chessreg.errors import ChessregError, DivergedError, get_first_line, reraise_lack_of_memory
 from chessreg.experiments.probe.data import ProbeData
 from chessreg.experiments.probe.reading import RatingScaler
+from chessreg.experiments.probe.spec import FIT_STATES
+from store.files import replace_file
 
 if TYPE_CHECKING:
     from chessreg.experiments.probe.spec import ProbeSpec
+    from chessreg.runs.task import Task
+
+SAVE_INTERVAL_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -23,6 +31,7 @@ class ProbeTraining:
 
     `rows`: bool [positions of the cache], those to fit on. `layers`: 0-based, those to fit now, of `every` layer of the
     run. `standard`: the mean and standard deviation of ratings for regression, which has no classes; else None.
+    `state`: where `fit_probes` saves an interrupted fit; a kind that uses `batches` starts it again.
     """
 
     spec: Any
@@ -33,6 +42,7 @@ class ProbeTraining:
     device: str
     on_progress: Callable[[float, str], None]
     standard: RatingScaler | None = None
+    state: FitState | None = None
 
     @property
     def d_model(self) -> int:
@@ -101,6 +111,59 @@ def check_fitted(kind: str, training: ProbeTraining, fitted_tensors: list[dict[s
             )
         if not all(bool(np.isfinite(value).all()) for value in tensors.values()):
             raise DivergedError(f"the probe of layer {layer} is not finite", "use a smaller --learning-rate")
+
+
+class FitState:
+    """Saves the fit of these layers in the run's folder, every `SAVE_INTERVAL_S` and when the task stops.
+
+    A file has the weights and Adam's averages [layer, d_model, squares * classes] of its `layers`, and its `place`:
+    the epoch and the number of its finished batches. An attempt that lacks only some of these layers can use it.
+    """
+
+    def __init__(self, task: Task[Any, Any], layers: list[int]) -> None:
+        self.task, self.layers = task, layers
+        self.path = task.folder / FIT_STATES.replace("*", "_".join(map(str, layers)))
+        self.restored_path: Path | None = None
+        self.last_save_time = time.monotonic()
+
+    def restore(self, tensors: dict[str, torch.Tensor]) -> tuple[int, int]:
+        """Load the most advanced state of these layers into `tensors`, and return its place: epoch and batch.
+
+        Returns (0, 0) without a state. Raises ChessregError for a damaged file.
+        """
+        place = 0, 0
+        for path in sorted(self.task.folder.glob(FIT_STATES)):
+            try:
+                state = torch.load(path, map_location="cpu", weights_only=True)
+                epoch, batch = state["place"]
+                if (epoch, batch) <= place or not set(self.layers) <= set(state["layers"]):
+                    continue
+                rows = [state["layers"].index(layer) for layer in self.layers]
+                for name, values in tensors.items():
+                    values.copy_(state[name][rows] if values.ndim else state[name])
+            except Exception as error:  # torch raises several types for a foreign file
+                reraise_lack_of_memory(error)
+                raise ChessregError(
+                    f"the saved state {path} cannot be read: {get_first_line(error)}", "remove it to start again"
+                ) from error
+            place, self.restored_path = (epoch, batch), path
+        return place
+
+    def save_if_due(self, tensors: dict[str, torch.Tensor], place: tuple[int, int]) -> None:
+        """Save after a signal, or if the last save is `SAVE_INTERVAL_S` ago. A crash leaves the previous state."""
+        if not self.task.stopping and time.monotonic() - self.last_save_time < SAVE_INTERVAL_S:
+            return
+        state = {"place": list(place), "layers": self.layers, **tensors}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with replace_file(self.path, self.path.with_name(f".{self.path.name}.{os.getpid()}")) as file:
+            torch.save(state, file)
+        self.last_save_time = time.monotonic()
+
+    def remove(self) -> None:
+        """Remove the saved state, and the one that was restored, because the probes are published."""
+        self.path.unlink(missing_ok=True)
+        if self.restored_path is not None:
+            self.restored_path.unlink(missing_ok=True)
 
 
 def count_epoch_steps(spec: ProbeSpec, data: ProbeData, rows: np.ndarray) -> int:

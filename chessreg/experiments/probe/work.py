@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from chessreg.experiments.probe.reading import (
     score_probe,
 )
 from chessreg.experiments.probe.training import (
+    FitState,
     ProbeTraining,
     check_fitted,
     count_epoch_steps,
@@ -66,6 +68,10 @@ class SingleTensorAdamW:
         self.weight, self.betas, self.weight_decay, self.fused = weight, (beta1, beta2), weight_decay, fused
         self.mean, self.square = torch.zeros_like(weight), torch.zeros_like(weight)
         self.steps = torch.tensor(0.0, device=weight.device if fused else "cpu")
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the tensors that a step changes, by name. Copying values into them restores a state."""
+        return {"weight": self.weight, "mean": self.mean, "square": self.square, "steps": self.steps}
 
     @torch.no_grad()
     def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
@@ -139,34 +145,23 @@ def clip_gradient(gradient: torch.Tensor, squares: int, limit: float) -> torch.T
     return gradient * (limit / (norms + 1e-6)).clamp(max=1.0)
 
 
-def fit_probes(
-    spec: ProbeSpec,
-    data: ProbeData,
-    rows: np.ndarray,
-    layers: list[int],
-    device: str,
-    on_progress: Callable[[float, str], None],
-    standard: RatingScaler | None = None,
-    every: Sequence[int] = (),
-) -> np.ndarray:
-    """Return probe weights float32 [layer, d_model, squares, classes], fitted on the rows where `rows` is True.
+def fit_probes(training: ProbeTraining) -> np.ndarray:
+    """Return probe weights float32 [layer, d_model, squares, classes] of `training.layers`.
 
     Karvonen's loss and optimizer (2024, section 3.1): cross-entropy averaged over positions and summed over squares,
-    and AdamW. Every step sees the same positions in all layers. With `normalize_activations` each layer is divided by
-    its root mean square during fitting, so that one learning rate suits all layers. The returned weights apply to the
-    unscaled residual. Activations are read from the store in permuted chunks, or by game, and never held in memory as a
-    whole.
-
-    standard: for regression, whose loss is the squared error of the standardized rating (one class of one square).
-    every: all layers of the run, if `layers` are only some of them. Raises DivergedError for weights that are not
-    finite.
+    and AdamW; for regression the squared error of the standardized rating. Every step sees the same positions in all
+    layers. With `normalize_activations` each layer is divided by its root mean square during fitting, so that one
+    learning rate suits all layers. The returned weights apply to the unscaled residual. Activations are read from the
+    store in permuted chunks, or by game, and never held in memory as a whole. An interrupted fit resumes from
+    `training.state` with the same bits. Raises DivergedError for weights that are not finite.
     """
-    width, squares, outputs = data.cache.array.d_model, data.labels.shape[1], max(data.classes, 1)
+    spec, data, layers, device, state = training.spec, training.data, training.layers, training.device, training.state
+    width, squares, outputs = training.d_model, training.squares, training.classes
     random_generator = torch.Generator().manual_seed(
         (spec.seed * 1_000_003 + spec.replicate) % 2**64
     )  # torch accepts 64 bits
     # Drawn for every layer of the run, so that a layer starts with the same weights in every attempt.
-    every = list(every or layers)
+    every = list(training.every)
     initial_weights = torch.randn(len(every), width, squares * outputs, generator=random_generator)[
         [every.index(n) for n in layers]
     ]
@@ -179,22 +174,26 @@ def fit_probes(
     scale = torch.tensor(measure_layer_scales(data, layers, spec.normalize_activations), device=device).clamp_min(1e-6)[
         :, None, None
     ]
-    steps = spec.epochs * count_epoch_steps(spec, data, rows)
-    step, read = 0, data.reader(layers) if has_whole_games else None
+    steps = spec.epochs * count_epoch_steps(spec, data, training.rows)
+    read = data.reader(layers) if has_whole_games else None
+    first_epoch, first_batch = (0, 0) if state is None else state.restore(optimizer.state())
+    step = int(optimizer.steps)
     with flush_denormals() if has_whole_games else nullcontext():
-        for epoch in range(spec.epochs):
-            for places, residual in iterate_probe_batches(spec, data, rows, layers, epoch, read):
-                if standard is None:
-                    target = torch.from_numpy(data.labels[places].astype(np.int64))
-                else:
-                    target = torch.from_numpy((data.labels[places] - standard.mean) / standard.std).float()
-                slope = gradient(torch.from_numpy(residual).to(device) / scale, weight, target.to(device), outputs)
+        for epoch in range(first_epoch, spec.epochs):
+            batches = enumerate(iterate_probe_batches(spec, data, training.rows, layers, epoch, read), 1)
+            for batch, (places, residual) in islice(batches, first_batch if epoch == first_epoch else 0, None):
+                target = training.targets(places).to(device)
+                slope = gradient(torch.from_numpy(residual).to(device) / scale, weight, target, outputs)
                 if spec.max_grad_norm is not None:
                     slope = clip_gradient(slope, squares, spec.max_grad_norm)
                 optimizer.step(slope, spec.learning_rate * SCHEDULES[spec.schedule](step / steps))
                 step += 1
                 if step % 20 == 0:
-                    on_progress(0.9 * step / steps, f"epoch {epoch + 1}/{spec.epochs}")
+                    if state is not None:
+                        state.save_if_due(optimizer.state(), (epoch, batch))
+                    training.on_progress(0.9 * step / steps, f"epoch {epoch + 1}/{spec.epochs}")
+    if state is not None:
+        state.save_if_due(optimizer.state(), (spec.epochs, 0))
     if has_whole_games:
         weight = weight.unflatten(2, (outputs, squares)).mT.flatten(2)
     fitted_weights = (weight / scale).cpu().view(len(layers), width, squares, outputs)
@@ -219,6 +218,7 @@ class ProbeWork:
     def __init__(self, task: Task[ProbeSpec, ProbeOptions], all_layers: tuple[int, ...]) -> None:
         self.task, self.spec = task, task.spec
         self.all_layers, self.layers = all_layers, {unit: all_layers[unit] for unit in task.units}
+        self.state = FitState(task, list(self.layers.values()))
         self.device = prepare_device(task.options.device, task.options.threads)
         self.allocate = make_allocator(task.folder, task.options.memory_mib)
         self.features = load_features(task.inputs, self.spec, list(self.layers.values()))
@@ -278,29 +278,27 @@ class ProbeWork:
                     self.emit_ratings(unit, layer, split, on, mask, reader, standard, baselines[split])
             publish_probe(task, data.cache, unit, layer, tensors, row, self.sites)
             task.done(unit)
+        task.flush()
+        self.state.remove()  # the artifacts have its content
 
     def fit(self, standard: RatingScaler | None) -> list[tuple[dict[str, np.ndarray], Reader]]:
         """Fit the missing layers. Return the tensors to publish for each layer, and its reader.
 
         `standard` has the mean and deviation of the fitted ratings, or is None for classes.
         """
-        spec, data, layers = self.spec, self.data, list(self.layers.values())
+        spec, data, layers, report = self.spec, self.data, list(self.layers.values()), self.task.progress
         kind: Any = self.task.kind  # `Probe`, or a user's subclass of it
+        training = ProbeTraining(
+            spec, data, self.fit_rows, layers, self.all_layers, self.device, report, standard, self.state
+        )
         if self.features is None:
-            training = ProbeTraining(
-                spec, data, self.fit_rows, layers, self.all_layers, self.device, self.task.progress, standard
-            )
             fitted_probes = kind.fit(training)
             check_fitted(kind.name, training, fitted_probes)
             return [(tensors, kind.reader(tensors, self.device)) for tensors in fitted_probes]
         if self.features.is_learned:
-            weights = fit_probes(
-                spec, data, self.fit_rows, layers, self.device, self.task.progress, standard, self.all_layers
-            )
+            weights = fit_probes(training)
         else:
-            weights = self.features.compute_contrast(
-                data, self.fit_rows, layers, spec.min_class_positions, self.task.progress
-            )
+            weights = self.features.compute_contrast(data, self.fit_rows, layers, spec.min_class_positions, report)
         return [
             (self.features.build_tensors(layer, weight), make_linear_reader(weight, self.device))
             for layer, weight in zip(layers, weights, strict=True)
