@@ -22,15 +22,16 @@ LISTED = get_headings(load_entity("checkpoint"))
 VERIFIED = ("max_logit_difference", "import_loss", "import_entropy", "import_legal", "vocabulary")
 
 
-def print_checkpoint(home: Home, checkpoint: RegisteredCheckpoint) -> None:
-    """Print the checkpoint that was registered, now or earlier."""
+def print_checkpoint(home: Home, checkpoint: RegisteredCheckpoint, note: str | None = None) -> None:
+    """Print the checkpoint that was registered, now or earlier. `note` is the one that was added to it."""
     with home.session().database.read() as session:
         row, names_text = (
             read_checkpoint(session, checkpoint.id.hex),
             names.describe_names(session, "checkpoint", checkpoint.id),
         )
     if not checkpoint.created:
-        click.echo(f"these weights are checkpoint {names_text} already; nothing was added", err=True)
+        change = "only the note was added" if note else "nothing was added"
+        click.echo(f"these weights are checkpoint {names_text} already; {change}", err=True)
     if home.json:
         print_output(home, {**row, "created": checkpoint.created})
     else:

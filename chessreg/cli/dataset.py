@@ -84,15 +84,16 @@ def make_filter_options(function: Any) -> Any:
     return function
 
 
-def print_dataset(home: Home, dataset: AddedDataset) -> None:
-    """Print the dataset that was added, now or earlier."""
+def print_dataset(home: Home, dataset: AddedDataset, note: str | None = None) -> None:
+    """Print the dataset that was added, now or earlier. `note` is the one that was added to it."""
     from chessreg.entities.dataset import format_dataset_counts, get_dataset_content
 
     with home.session().database.read() as session:
         row = read_entity_row(session, "dataset", DATASET.table, dataset.id.hex)
         names_text = names.describe_names(session, "dataset", dataset.id)
     if not dataset.created:
-        click.echo(f"these bytes are dataset {names_text} already; nothing was added", err=True)
+        change = "only the note was added" if note else "nothing was added"
+        click.echo(f"these bytes are dataset {names_text} already; {change}", err=True)
     content = get_dataset_content(row)
     print_output(home, {**row, "content": content, "created": dataset.created}, get_headings(DATASET))
     if not home.json:
@@ -214,7 +215,7 @@ def add(
                 on_progress=on_progress,
             )
     save_note(home, "dataset", added_dataset.id, note)
-    print_dataset(home, added_dataset)
+    print_dataset(home, added_dataset, note)
 
 
 @dataset.command()

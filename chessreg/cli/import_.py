@@ -180,7 +180,7 @@ def checkpoint(
             unrecorded=unrecorded_settings,
         )  # fmt: skip
     save_note(home, "checkpoint", registered.id, note)
-    print_checkpoint(home, registered)
+    print_checkpoint(home, registered, note)
 
 
 def add_direction_options(function: Any) -> Any:

@@ -269,7 +269,9 @@ def test_the_note_of_an_import_is_shown_with_it_and_in_lineages(here: Any, tmp_p
     for _ in range(2):  # the second import does nothing
         assert here(*arguments, "--note", note) == 0, here.err
     assert "only the name mine and the note were added" in here.err
-    assert here("dataset", "add", games, "--name", "games", "--note", "from the club") == 0, here.err
+    assert here("dataset", "add", games, "--name", "games") == 0, here.err
+    assert here("dataset", "add", games, "--note", "from the club") == 0, here.err
+    assert "only the note was added" in here.err
     for noun, name, text in (("vector", "mine", note), ("runs", "mine", note), ("dataset", "games", "from the club")):
         assert here(noun, "show", name) == 0
         assert here.out.count(text) == 1
