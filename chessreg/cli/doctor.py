@@ -17,7 +17,7 @@ from typing import Literal
 
 import click
 
-from chessreg.cli.base import Home, add_json_option, pass_home, print_output
+from chessreg.cli.base import Home, add_json_option, pass_home, print_json, print_table
 from chessreg.errors import ChessregError
 from chessreg.plugins import format_system_install_command, install_command
 from store.errors import StoreError
@@ -81,7 +81,11 @@ def doctor(ctx: click.Context, home: Home, fix: bool, digests: bool) -> None:
     checks = [check for look in LOOKS for check in run_checks(look, home)]
     if home.place.path is None or home.place.path.exists():
         checks += run_checks(partial(check_work, fix=fix, digests=digests), home)
-    print_output(home, [asdict(check) for check in checks])
+    rows = [asdict(check) for check in checks]
+    if home.json:
+        print_json(rows)
+    else:
+        print_table(rows, name_empty=False)
     if any(check.state in ("missing", "broken") for check in checks):
         ctx.exit(1)
 

@@ -153,7 +153,8 @@ def suggest_commands(root: click.Group, context: click.Context, words: Sequence[
     """Return at most three commands, without `chessreg`, that the unknown command `words` may mean.
 
     `context` is that of `root`. Both orders of the first two words are tried, with their synonyms, so that
-    `checkpoint import` finds `import checkpoint`; then commands spelled like the first word; then either word alone.
+    `checkpoint import` finds `import checkpoint`; then commands of the group `first` spelled like the second word; then
+    commands spelled like the first word; then either word alone.
     """
     first, *other_words = (word.lower() for word in words[:2] if not word.startswith("-"))
     pairs: list[tuple[str, ...]] = []
@@ -162,6 +163,10 @@ def suggest_commands(root: click.Group, context: click.Context, words: Sequence[
             for other in _list_synonyms(second):
                 pairs += [(one, other), (other, one)]
     commands = [pair for pair in pairs if _is_command(root, context, pair)]
+    group = root.get_command(context, first)
+    if not commands and other_words and isinstance(group, click.Group):
+        similar_names = difflib.get_close_matches(other_words[0], group.list_commands(context), cutoff=0.7)
+        commands = [(first, name) for name in similar_names]
     is_known = first in PHRASES or any(_is_command(root, context, (word,)) for word in _list_synonyms(first))
     if not commands and not is_known:
         similar_names = difflib.get_close_matches(first, root.list_commands(context), cutoff=MIN_SIMILARITY)

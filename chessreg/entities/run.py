@@ -60,6 +60,7 @@ class Runs(Entity):
             inputs = [
                 {**each, "input": name_artifacts(describe_reference(sql, each["reference"]))} for each in row["inputs"]
             ]
+            inputs = list({(each["name"], each["input"]): each for each in inputs}.values())  # of several digests one
         remarks = {text for each in row["tries"] for text in each["execution_options"].get("remarks", ())}
         if any(each["input"].startswith("artifact ") for each in inputs):
             remarks.add(

@@ -124,6 +124,8 @@ def convert_duckdb_error(error: Exception) -> ChessregError:
         return make_timeout_error()
     if isinstance(error, duckdb.OutOfMemoryException):
         return ChessregError("the query exceeded its memory limit", "raise the limit, for example --memory 8GB")
-    if isinstance(error, duckdb.CatalogException | duckdb.BinderException):
+    if isinstance(error, duckdb.CatalogException):
         return BadInputError(get_error_message(error), 'chessreg query --sql "SHOW TABLES"')
+    if isinstance(error, duckdb.BinderException):  # mostly an unknown column
+        return BadInputError(get_error_message(error), 'chessreg query --sql "DESCRIBE games"')
     return BadInputError(get_error_message(error))

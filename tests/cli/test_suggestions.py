@@ -64,6 +64,8 @@ COMMANDS = {
     "ls": "runs list",
     "querry": "query",
     "querry elo": "query",
+    "run prob --cache fit": "run probe",
+    "runs shwo x": "runs show",
     **PHRASES,
 }
 

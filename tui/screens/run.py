@@ -216,7 +216,8 @@ def read_run_view(session: Session, run_id: UUID) -> RunView:
             path: format_typed_reference(sql, value) if isinstance(value, str) else value
             for path, value in list_effective_settings(run["kind"], run["spec"]).items()
         }
-        inputs = [{**row, "of": format_typed_reference(sql, row["reference"])} for row in run["inputs"]]
+        input_rows = [{**row, "of": format_typed_reference(sql, row["reference"])} for row in run["inputs"]]
+        inputs = list({(row["name"], row["of"]): row for row in input_rows}.values())  # of several digests one
         summary_table, metrics = run_summary.summarize_run(sql, run_id), run_summary.tabulate_metrics(sql, run_id)
     panes = [
         RunPane(s.title, s.columns, ListPages(s.rows), s.rows[:PAGE_ROWS], behind=s.result_table, bars=s.bars)

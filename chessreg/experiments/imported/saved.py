@@ -246,7 +246,7 @@ def has_centred_residual(spec: ImportSpec, origin: FileOrigin) -> bool:
     if model is None:
         raise BadInputError(
             f"{origin.file} does not name its model, so its residual convention is not known",
-            "give --model, or --residual centred (TransformerLens, folded) or raw",
+            "give --checkpoint, --model, or --residual centred (TransformerLens, folded) or raw",
         )
 
     return model.startswith(TRANSFORMER_LENS)
