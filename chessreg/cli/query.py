@@ -36,6 +36,10 @@ FORMATS = [
 ]  # chessreg.queries.render.FORMATS, unimported
 
 
+PRINTED_SHORT = (None, "table", "records")  # formats in which --max-rows limits the rows
+MOST_ROWS_BEHIND = 40  # rows that --rows prints unless --max-rows is given
+WIDE_LINE = 120  # longest line, in characters, that is printed to a file or a pipe without a hint
+
 SCOPE = ("checkpoint", "run", "tag", "machine", "since", "where", "partial")  # the options of a Scope
 
 
@@ -50,6 +54,7 @@ class Asked:
     explain: bool
     scoring: str
     rows: int | None
+    max_rows: int | None
     sort: str | None
     kept_columns: str | None
     wide: bool
@@ -116,6 +121,12 @@ def add_scope_options(function: F) -> F:
     help="Print the games, trials or scores behind row N of the table. Left out: print the table.",
 )
 @click.option(
+    "--max-rows",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"Print at most N rows of a table; 0: all.  [default: {MOST_ROWS_BEHIND} with --rows, otherwise all]",
+)
+@click.option(
     "--sort",
     metavar="COLUMN,…",
     help="Sort by these columns; -COLUMN sorts the largest first. Left out: the order of the query.",
@@ -165,6 +176,8 @@ def query(home: Home, **options: Any) -> None:
         raise click.UsageError("give the NAME of a query, or --sql; --list prints all queries")
     if question.explain and question.sql is None:
         raise click.UsageError("--explain requires --sql")
+    if question.max_rows is not None and (as_json or question.format_ not in PRINTED_SHORT or question.output):
+        raise click.UsageError("--max-rows applies to printed tables and records; other formats have all rows")
     if question.columns and question.rows is None:
         show_columns(find_named_entry(home, question.name).columns, as_json)
         return
@@ -295,8 +308,13 @@ def print_result(result: QueryResult, format_: str | None, question: Asked) -> N
             raise BadInputError("Parquet cannot be printed", "add --output FILE.parquet")
         sys.stdout.buffer.write(render.encode_parquet(result))
     else:
-        text = render.render_result(result, format_ or "table", get_screen_width(), wide=question.wide)
+        first = question.max_rows or None
+        if question.max_rows is None and question.rows is not None and not question.pager and format_ in PRINTED_SHORT:
+            first = MOST_ROWS_BEHIND
+        width = get_screen_width()
+        text = render.render_result(result, format_ or "table", width, wide=question.wide, first=first)
         assert isinstance(text, str)
+        result = replace(result, notes=[*list_print_notes(len(result), first, text, width, format_), *result.notes])
         if question.pager:
             click.echo_via_pager(text)
         elif len(result) or format_ not in (None, "table"):
@@ -308,6 +326,18 @@ def print_result(result: QueryResult, format_: str | None, question: Asked) -> N
             click.echo(note, err=True)
         if question.provenance:
             click.echo(render.format_provenance(result), err=True)
+
+
+def list_print_notes(rows: int, first: int | None, text: str, width: int | None, format_: str | None) -> list[str]:
+    """Return the notes on a printed table of `rows` rows: how to print the rows after the `first` ones and, if its
+    lines are long and may be wrapped, how to print records. `width` is that of the terminal, or None."""
+    notes = []
+    if first is not None and rows > first:
+        notes.append(f"the first {format_count(first, 'row')} of {rows:,}: --max-rows 0 prints all")
+    longest = max(map(len, text.splitlines()), default=0)
+    if format_ in (None, "table") and width is None and longest > WIDE_LINE:
+        notes.append(f"lines have up to {longest:,} characters: --records prints each row as a block")
+    return notes
 
 
 def list_custom_kind_files(home: Home) -> tuple[Path, ...]:

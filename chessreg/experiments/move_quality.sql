@@ -9,6 +9,7 @@
 -- columns:
 --   checkpoint: the model whose moves are judged
 --   intervention: source, layers (0-based), scale and positions of the edit; none: the unedited model
+--   seed [hidden]: seed of a random direction, or of the shuffled labels
 --   color: the model's color
 --   games_of: source of the moves: opponent, opening and policy of the match, or a dataset and its part
 --   judge: the engine that judges, and its version
@@ -38,6 +39,7 @@
 --   x: games_of
 --   y: loss
 --   series: intervention, checkpoint, color, judge, limit, cap
+--   spread: seed
 --   where: moves = 'all'
 -- plot: move quality by move
 --   aliases: centipawn loss by move
@@ -45,6 +47,7 @@
 --   x: moves
 --   y: loss
 --   series: intervention, checkpoint, color, judge, limit, cap
+--   spread: seed
 --   panels: games_of
 --   where: moves <> 'all'
 
@@ -60,13 +63,13 @@ LEFT JOIN datasets AS s ON s.reference = q.dataset
 -- statement: cells
 -- One row per judged game, with its arm: its match in the play run (a ladder has several), or the dataset. Arms of one
 -- protocol differ in their intervention alone.
-SELECT g.*, c.checkpoint, coalesce(i.intervention, 'none') AS intervention,
+SELECT g.*, c.checkpoint, coalesce(i.intervention, 'none') AS intervention, i.vector_seed AS seed,
        e.name || ' ' || e.version AS judge,
        dense_rank() OVER (ORDER BY c.place, g.color, g.games_of, e.name, e.version, g.engine_id,
                                    g."limit", g.cap) AS protocol,
        dense_rank() OVER (ORDER BY c.place, g.color, g.games_of, e.name, e.version, g.engine_id,
                                    g."limit", g.cap, g.intervention_id IS NOT NULL, i.intervention,
-                                   i.vector_seed, g.intervention_id) AS arm
+                                   i.vector_seed, i.vector_name, g.intervention_id) AS arm
 FROM (
     SELECT j.* EXCLUDE (play_id, dataset), p.unit, p.attempt_id, p.color, p.game,
            coalesce(a.opponent || ', ' || a.opening || ', ' || a.policy, j.dataset) AS games_of,
@@ -99,7 +102,7 @@ WHERE p.name = 'centipawn_loss'
 
 -- statement: table
 WITH arm AS (
-    SELECT arm, checkpoint, checkpoint_id, intervention, intervention_id, color, games_of, judge, "limit", cap,
+    SELECT arm, checkpoint, checkpoint_id, intervention, intervention_id, seed, color, games_of, judge, "limit", cap,
            string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
     FROM cells
     GROUP BY ALL
@@ -108,7 +111,7 @@ progress AS (
     SELECT arm, whole(sum(done)) AS done, whole(sum(planned)) AS planned
     FROM (SELECT DISTINCT arm, run_id, done, planned FROM cells) GROUP BY arm
 )
-SELECT b.cell, a.checkpoint, a.intervention, a.color, a.games_of, a.judge, a."limit", a.cap, b.moves,
+SELECT b.cell, a.checkpoint, a.intervention, a.seed, a.color, a.games_of, a.judge, a."limit", a.cap, b.moves,
        count(DISTINCT (b.run_id, b.unit)) AS n_games, count(b.loss) AS n, count(*) - count(b.loss) AS illegal, a.runs,
        p.done, p.planned, a.checkpoint_id, a.intervention_id
 FROM base AS b JOIN arm AS a ON a.arm = b.arm JOIN progress AS p ON p.arm = b.arm

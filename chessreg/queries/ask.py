@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -47,6 +48,8 @@ def run_query(
     of Scope. Raises NotFoundError for an unknown query or an unknown name in `options`,
     BadInputError for a condition that does not bind and for an unknown column of `sort`.
     """
+    from chessreg.queries.summary import FEW, FEW_CLUSTERS_NOTE  # NumPy is not loaded for a list of queries
+
     question = build_question(database, name, scope or Scope.from_options(options), scoring, memory)
     engine, entry, scope = question.engine, question.entry, question.scope
     left_out = {"left out": build_excluded_runs_sql(entry, scope, list_stale_runs(database))}
@@ -57,13 +60,14 @@ def run_query(
             table, f"SELECT * FROM result WHERE {question.result_where} ORDER BY cell", timeout
         )
     if sort:
-        order = build_order_sql(sort, [name for name in table.column_names if name != "cell"])
+        order = build_order_sql(sort, [name for name in table.column_names if name not in ("cell", FEW)])
         table = engine.query_arrow_table(table, f"SELECT * FROM result ORDER BY {order}, cell", timeout)
     meta = answer_metadata(engine, answer, table.num_rows, entry.digest, question.meta)
     reasons = "" if table.num_rows else explain_no_rows(question, timeout)
-    notes = [*list_warnings(table), *list_remarks(entry, table.num_rows, answer["left out"], scope, reasons)]
+    few = [FEW_CLUSTERS_NOTE] if any(table[FEW].to_pylist()) else []
+    notes = [*list_warnings(table), *few, *list_remarks(entry, table.num_rows, answer["left out"], scope, reasons)]
     cells = table["cell"].to_pylist()
-    return QueryResult(table.drop_columns(["cell"]), meta, notes, entry, cells, entry.columns)
+    return QueryResult(table.drop_columns(["cell", FEW]), meta, notes, entry, cells, entry.columns)
 
 
 def answer_from_rows(question: CatalogueQuestion, more: Mapping[str, str], timeout: float | None) -> QueryAnswer:
@@ -353,18 +357,29 @@ def build_excluded_runs_sql(entry: Entry, scope: Scope, stale: list[UUID]) -> st
         FROM runs WHERE kind IN ({kinds})"""
 
 
+def format_numbers(numbers: Sequence[int]) -> str:
+    """Return ascending numbers as text, three or more consecutive ones as a range.
+
+    >>> format_numbers([1, 2, 4, 5, 6, 9])
+    '1, 2, 4-6, 9'
+    """
+    parts: list[str] = []
+    for _, run in groupby(enumerate(numbers), lambda item: item[1] - item[0]):
+        members = [number for _, number in run]
+        parts += [f"{members[0]}-{members[-1]}"] if len(members) > 2 else map(str, members)
+    return ", ".join(parts)
+
+
 def list_warnings(table: pa.Table, row: str = "row", row_numbers: Container[int] | None = None) -> list[str]:
     """Return the texts of the column `warning` (separated by `; `), each once, after the numbers of its rows.
 
     `row` is the word for a row. `row_numbers` selects rows by number, counted from 1. None selects all rows.
     """
-    rows: dict[str, list[str]] = {}
+    rows: dict[str, list[int]] = {}
     for number, text in enumerate(table["warning"].to_pylist() if "warning" in table.column_names else [], 1):
         for each in text.split("; ") if text is not None and (row_numbers is None or number in row_numbers) else ():
-            rows.setdefault(each, []).append(str(number))
-    return [
-        f"{row}{'s' * (len(row_numbers) > 1)} {', '.join(row_numbers)}: {text}" for text, row_numbers in rows.items()
-    ]
+            rows.setdefault(each, []).append(number)
+    return [f"{row}{'s' * (len(numbers) > 1)} {format_numbers(numbers)}: {text}" for text, numbers in rows.items()]
 
 
 def explain_no_rows(question: CatalogueQuestion, timeout: float | None) -> str:

@@ -10,6 +10,7 @@ machines are also listed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -23,6 +24,7 @@ from chessreg.queries.ask import run_query
 from chessreg.queries.engine import open_shared_engine
 from chessreg.queries.significance import adjust_holm
 from chessreg.queries.stats import Estimate
+from chessreg.queries.summary import FEW_CLUSTERS, FEW_CLUSTERS_NOTE
 from chessreg.registry import names, tables
 from chessreg.registry.read import describe_run_engines
 from chessreg.rows import Rows
@@ -32,6 +34,7 @@ from chessreg.runs.spec import flatten_settings, format_value, name_all_settings
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+    from chessreg.queries.result import QueryResult
     from chessreg.registry.database import Database
 
 
@@ -118,6 +121,9 @@ CONTROLLED_QUERIES = {
     "play": ("elo by intervention", "score", 1.0),
     "edit": ("board intervention legality", "legal on the modified board", 100.0),
 }
+# kind → the query whose notes on a run's rows are also notes of a comparison
+NOTED_QUERIES = dict.fromkeys(("play", "engine-match", "imported-games"), "elo by intervention") | {"rating": "ratings"}
+NOTE_ON_ROWS = "each color has a row"  # the beginning of a note on the rows of the table, which a comparison lacks
 FEW_CONTROL_DRAWS = 5  # with fewer control directions, the resampled interval is too narrow
 
 
@@ -138,6 +144,7 @@ class Metric:
     name: str
     values: list[Estimate]
     differences: list[Estimate | None]  # None for the baseline, and if either side lacks the metric
+    clusters: int | None = None  # of the subject with the fewest; None for a value without clusters
 
 
 @dataclass
@@ -209,7 +216,10 @@ def compare_runs(database: Database, references: list[str]) -> RunComparison:
         subjects = find_subjects(session, references)
         kinds = [session.get_one(tables.Run, s.run_id).kind for s in subjects]
         comparison = RunComparison(subjects, kinds, list_differences(session, subjects))
-    comparison.metrics = compute_metrics(database, subjects) + measure_beyond_controls(database, comparison)
+    metrics = compute_metrics(database, subjects)
+    if any(1 < metric.clusters < FEW_CLUSTERS for metric in metrics if metric.clusters is not None):
+        comparison.notes.append(FEW_CLUSTERS_NOTE)
+    comparison.metrics = metrics + measure_beyond_controls(database, comparison)
     return comparison
 
 
@@ -343,33 +353,94 @@ def compute_metrics(database: Database, subjects: list[Subject]) -> list[Metric]
 
 
 def measure_beyond_controls(database: Database, comparison: RunComparison) -> list[Metric]:
-    """Return the effect of each edit minus that of its control directions, from the queries in CONTROLLED_QUERIES."""
-    subjects, controls = comparison.subjects, []
+    """Return the effect of each edit minus that of its control directions, from the queries in CONTROLLED_QUERIES. Adds
+    the notes of the tables of NOTED_QUERIES to the comparison."""
+    subjects, metrics = comparison.subjects, []
+    titles = sorted({NOTED_QUERIES[kind] for kind in comparison.kinds if kind in NOTED_QUERIES})
+    noted = {title: run_query(database, title, partial=True) for title in titles}
+    run_names = read_run_names(database, subjects)
+    comparison.notes += list_table_notes(comparison, noted, run_names)
     for kind, (title, measure, unit) in CONTROLLED_QUERIES.items():
-        runs = [
-            s.run_id.hex for s, subject_kind in zip(subjects, comparison.kinds, strict=True) if subject_kind == kind
-        ]
-        rows = run_query(database, title, run=runs, partial=True).rows if runs else []
+        mine = [s for s, subject_kind in zip(subjects, comparison.kinds, strict=True) if subject_kind == kind]
+        if not mine:
+            continue
+        table = noted.get(title) or run_query(database, title, run=[s.run_id.hex for s in mine], partial=True)
+        rows = {s.run_id: list_subject_rows(database, table, s, run_names) for s in mine if not s.attempt_id}
         for control in ("random", "shuffled"):
-            values = [estimate_beyond_control(rows, subject, f"minus_{control}", unit) for subject in subjects]
+            values = [estimate_beyond_control(rows.get(s.run_id, []), f"minus_{control}", unit) for s in subjects]
             if any(value.value is not None for value in values):
-                draws = sorted({number for row in rows if (number := row.get(f"{control}_draws"))})
+                draws = sorted({
+                    number for part in rows.values() for row in part if (number := row.get(f"{control}_draws"))
+                })  # fmt: skip
                 count = " to ".join(map(str, dict.fromkeys((draws[0], draws[-1])))) + " " if draws else ""
                 name = f"{measure}, minus {count}{control} {'direction' if draws == [1] else 'directions'}"
-                controls.append(Metric(name, values, [None] * len(subjects)))
-                if draws and draws[0] < FEW_CONTROL_DRAWS:
+                metrics.append(Metric(name, values, [None] * len(subjects)))
+                if draws and draws[0] < FEW_CONTROL_DRAWS and title not in noted:
                     comparison.notes.append(f"{name}: below {FEW_CONTROL_DRAWS}, the interval is too narrow")
-    return controls
+    return metrics
 
 
-def estimate_beyond_control(rows: list[dict[str, Any]], subject: Subject, column: str, unit: float) -> Estimate:
+def read_run_names(database: Database, subjects: Sequence[Subject]) -> dict[UUID, str]:
+    """Return the name of each subject's run, as in the tables."""
+    ids = ", ".join(f"UUID '{subject.run_id}'" for subject in subjects)
+    sql = f"SELECT run_id, run FROM runs WHERE run_id IN ({ids})"
+    rows = open_shared_engine(database).answer({"runs": sql})["runs"].to_pylist()
+    return {UUID(row["run_id"]): row["run"] for row in rows}
+
+
+def is_row_of_run(row: Mapping[str, Any], run: str | None, *, alone: bool = False) -> bool:
+    """Return whether a table's row shows results of a run, with `alone` of no other run."""
+    runs = str(row.get("runs", row.get("run")))
+    return run is not None and (runs == run if alone else run in runs.split(", "))
+
+
+def list_table_notes(
+    comparison: RunComparison, noted: Mapping[str, QueryResult], run_names: Mapping[UUID, str]
+) -> list[str]:
+    """Return the texts of the column `warning` in the rows of the subjects, each once, after the labels of its subjects
+    unless all have it. Texts about the rows of the table alone are left out."""
+    labels: dict[str, list[str]] = {}
+    for subject, kind in zip(comparison.subjects, comparison.kinds, strict=True):
+        rows = noted[NOTED_QUERIES[kind]].rows if kind in NOTED_QUERIES else []
+        texts = [
+            text
+            for row in rows
+            if row["warning"] and is_row_of_run(row, run_names.get(subject.run_id))
+            for text in row["warning"].split("; ")
+        ]
+        for text in dict.fromkeys(texts):
+            if not text.startswith(NOTE_ON_ROWS):
+                labels.setdefault(text, []).append(subject.label)
+    count = len(comparison.subjects)
+    return [text if len(named) == count else f"{', '.join(named)}: {text}" for text, named in labels.items()]
+
+
+def list_subject_rows(
+    database: Database, table: QueryResult, subject: Subject, run_names: Mapping[UUID, str]
+) -> list[dict[str, Any]]:
+    """Return the rows of a table that show the subject's run alone. If the table pools it with other runs, they are the
+    rows of the subject and the runs of its controls."""
+    run = run_names.get(subject.run_id)
+    rows = [row for row in table.rows if is_row_of_run(row, run, alone=True)]
+    if rows or not any(is_row_of_run(row, run) for row in table.rows):
+        return rows
+    sql = f"""SELECT DISTINCT c.run_id FROM arms AS e
+        JOIN arms AS c ON c.stands_for = e.vector AND c.checkpoint_id = e.checkpoint_id
+        WHERE e.run_id = UUID '{subject.run_id}'"""
+    controls = [row["run_id"] for row in open_shared_engine(database).answer({"runs": sql})["runs"].to_pylist()]
+    assert table.entry
+    alone = run_query(database, table.entry, run=[subject.run_id.hex, *controls], partial=True)
+    return [row for row in alone.rows if is_row_of_run(row, run, alone=True)]
+
+
+def estimate_beyond_control(rows: list[dict[str, Any]], column: str, unit: float) -> Estimate:
     """Return the difference of a subject's only edit from its controls, as a share of 1. Unknown for several edits.
 
-    `column` of `rows` has the difference, and `unit` is its value for a share of 1, such as 100 for percent.
+    `column` of the subject's `rows` has the difference, and `unit` is its value for a share of 1, such as 100 for
+    percent.
     """
-    run_rows = [row for row in rows if row.get("runs", row.get("run")) == subject.label]
-    value_rows = [row for row in run_rows if row[column] is not None]
-    if len(value_rows) != 1 or subject.attempt_id:
+    value_rows = [row for row in rows if row[column] is not None]
+    if len(value_rows) != 1:
         return stats.UNKNOWN
     return Estimate(
         *(None if (v := value_rows[0][column + end]) is None else v / unit for end in ("", "_low", "_high"))
@@ -390,7 +461,7 @@ def rate_metric(name: str, cells: dict[int, stats.Cell], subjects: int) -> Metri
     for number in range(1, subjects):
         both = number in cells and 0 in cells
         differences.append(stats.estimate_cell_difference(cells[number], cells[0]) if both else None)
-    return Metric(name, values, differences)
+    return Metric(name, values, differences, min(clusters.number for clusters in clusters_by_subject.values()))
 
 
 def build_value_metric(name: str, cells: dict[int, Estimate], subjects: int) -> Metric:

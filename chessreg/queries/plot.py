@@ -25,7 +25,8 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F
 LINE_STYLES = ("-", "--", ":", "-.")
 PANEL_INCHES = (4.8, 3.6)  # inches
 MAX_PANELS_IN_ROW = 3
-DOTS_WIDTH_INCHES = 6.0  # with the labels of the rows
+DOTS_WIDTH_INCHES = 6.0  # with the labels of the rows, if they are short
+DOTS_AXES_INCHES = 3.2  # width of a panel of dots without the labels of its rows, at least
 TITLE_INCHES = 0.8  # with the label of the horizontal axis
 DOT_INCHES = 0.15  # height of a dot's line, in a row with one dot per series
 LEGEND_LETTER_INCHES = 0.08  # width of a legend's letter
@@ -33,6 +34,7 @@ LEGEND_LINE_INCHES = 0.19  # height of a legend's line
 DOTS_PER_INCH = 150
 SPREAD = "lines are means over {0}s, small dots are single {0}s"
 SPREAD_ENDS = ",\nwhiskers of means go from the lowest to the highest {0}"
+SPREAD_POINTS = ";\nof means over {0}s, the lowest and the highest {0};\nsmall marks are single {0}s"
 INTERVALS = "whiskers are 95 % intervals"
 LINE_KEY = ""  # key in a drawn row: the name of its y column
 BASELINE_KEY = "baseline of the plot"  # key that only drawn rows of the baseline have
@@ -55,7 +57,9 @@ def draw_figure(result: QueryResult, plot: Plot) -> Figure:
     lines_of_panels = -(-len(panels) // columns)
     width, height = PANEL_INCHES
     if plot.form == "dots":
-        width, height = DOTS_WIDTH_INCHES, 0.3 + DOT_INCHES * len(list_category_labels(rows, plot)) * (len(series) + 1)
+        places = list_category_labels(rows, plot)
+        width = max(DOTS_WIDTH_INCHES, DOTS_AXES_INCHES + LEGEND_LETTER_INCHES * max(map(len, places)))
+        height = 0.3 + DOT_INCHES * len(places) * (len(series) + 1)
     total_height = height * lines_of_panels + TITLE_INCHES * (plot.form == "dots")
     figure = Figure(figsize=(width * columns, total_height), layout="constrained")
     grid = figure.subplots(lines_of_panels, columns, squeeze=False, sharex=plot.form == "dots", sharey=True).flatten()
@@ -67,8 +71,10 @@ def draw_figure(result: QueryResult, plot: Plot) -> Figure:
         points = {label: pool_rows(plot, part) for label, part in parts.items()}
         if any(len(points[label]) < len(part) for label, part in parts.items()):
             text = SPREAD + SPREAD_ENDS if plot.y in result.intervals else SPREAD
+            if any(row[plot.spread] is None for row in rows):
+                text = INTERVALS + SPREAD_POINTS
             whiskers = text.format(plot.spread.removesuffix("s"))
-            draw_single_values(axis, plot, parts, series)
+            draw_single_values(axis, plot, parts, series, list_category_labels(rows, plot))
         axis.set_title(title, fontsize="medium")
         if plot.form == "dots":
             draw_dots(axis, result, plot, points, series, list_category_labels(rows, plot))
@@ -230,14 +236,11 @@ def group_rows(rows: Sequence[Row], names: Sequence[str], *, name_all: bool = Fa
 
 def pool_rows(plot: Plot, rows: Sequence[Row]) -> list[Row]:
     """Return the rows of one series. Rows that have the same x and differ only in the plot's `spread` become one row
-    with their mean, lowest and highest value."""
+    with their mean, lowest and highest value. Rows without a value of `spread` are kept."""
     if not plot.spread:
         return list(rows)
     pools: list[Row] = []
-    at: dict[Any, list[Row]] = {}
-    for row in rows:
-        at.setdefault(row[plot.x], []).append(row)
-    for point_rows in at.values():
+    for point_rows in group_spread(plot, rows):
         values = [row[plot.y] for row in point_rows]
         if len(point_rows) == 1:
             pools.append(point_rows[0])
@@ -247,12 +250,31 @@ def pool_rows(plot: Plot, rows: Sequence[Row]) -> list[Row]:
     return pools
 
 
-def draw_single_values(axis: Axes, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str]) -> None:
-    """Draw every row as a small dot. `parts` are the rows by series, and the place in `series` determines the color."""
+def group_spread(plot: Plot, rows: Sequence[Row]) -> list[list[Row]]:
+    """Return the rows of one series by x, those without a value of the plot's `spread` one by one."""
+    groups: dict[Any, list[Row]] = {}
+    for place, row in enumerate(rows):
+        groups.setdefault((row[plot.x], None if row[plot.spread] is not None else place), []).append(row)
+    return [*groups.values()]
+
+
+def draw_single_values(
+    axis: Axes, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str], places: Sequence[str]
+) -> None:
+    """Draw every row that is pooled with others as a small mark. `parts` are the rows by series, and `places` the
+    values of x in their order. The place in `series` determines color and, for bars and dots, the position."""
     for label, rows in parts.items():
-        color = COLORS[series.index(label) % len(COLORS)]
-        values = [[row[name] for row in rows] for name in (plot.x, plot.y)]
-        axis.plot(*values, linestyle="none", marker=".", markersize=3, color=color, alpha=0.6)
+        place = series.index(label)
+        pooled = [row for group in group_spread(plot, rows) if len(group) > 1 for row in group]
+        positions = [row[plot.x] for row in pooled]
+        if plot.form != "lines":
+            middle = (place + 0.5) * 0.8 / len(series) - 0.4
+            positions = [places.index(format_number(position, 3)) + middle for position in positions]
+        values = [row[plot.y] for row in pooled]
+        coordinates = (values, positions) if plot.form == "dots" else (positions, values)
+        color = "0.25" if plot.form == "bars" else COLORS[place % len(COLORS)]
+        marker, size = ("|", 6) if plot.form == "dots" else (".", 3)
+        axis.plot(*coordinates, linestyle="none", marker=marker, markersize=size, color=color, alpha=0.6)
 
 
 def draw_lines(
@@ -307,6 +329,10 @@ def draw_bars(
             capsize=2,
             error_kw={"linewidth": 1},
         )
+        for position, row in zip(positions, rows, strict=True):
+            if row[plot.y] == 0:  # such a bar has no height
+                top = max(0.0, row.get(f"{plot.y}_high") or 0.0)
+                axis.annotate("0", (position, top), (0, 2), textcoords="offset points", ha="center", fontsize="small")
     is_wide = max(map(len, places)) > 12 or sum(map(len, places)) > MOST_LETTERS_OF_TICKS
     axis.set_xticks(range(len(places)), places, rotation=30 * is_wide, ha="right" if is_wide else "center")
 

@@ -219,8 +219,9 @@ def format_caption(constants: dict[str, str]) -> str:
     return "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in constants.items())
 
 
-def format_table(result: QueryResult, width: int | None = None, wide: bool = False) -> str:
-    """Return a table with one line per row for a terminal of `width` columns, or of any width.
+def format_table(result: QueryResult, width: int | None = None, wide: bool = False, first: int | None = None) -> str:
+    """Return a table with one line per row for a terminal of `width` columns, or of any width, of the `first` rows or
+    of all.
 
     If the default columns do not fit, counts are left out from the right, then answers from the right, but not the
     first and not the differences from controls; then long texts are shortened in the middle, and further differences
@@ -229,7 +230,7 @@ def format_table(result: QueryResult, width: int | None = None, wide: bool = Fal
     each is a block with one line per column.
     """
     names, constants = choose_columns(result, wide)
-    rows = result.rows
+    rows = result.rows[:first]
     cells = {name: [make_visible(format_result_cell(result, row, name)) for row in rows] for name in names}
     notes = move_sentences(cells)
     headings = {name: format_heading(result, name) for name in names}
@@ -242,7 +243,7 @@ def format_table(result: QueryResult, width: int | None = None, wide: bool = Fal
         while len(names) > 1 and text_table.measure_table(names, headings, cells) > room:
             names.pop()
     elif room is not None and text_table.measure_table(names, headings, cells) > room:
-        return format_records(result)
+        return format_records(result, first)
     numeric = {name: is_numeric(result, rows, name) for name in names}
     lines = text_table.wrap_text(make_visible(format_caption(constants)), width or 120) if constants else []
     lines += text_table.draw_table(
@@ -323,14 +324,14 @@ def format_omitted_columns(result: QueryResult, shown_names: set[str], width: in
     return text_table.name_hidden_columns(rest, width, "--wide")
 
 
-def format_records(result: QueryResult) -> str:
-    """Return each row with one line per column, as psql's expanded display."""
+def format_records(result: QueryResult, first: int | None = None) -> str:
+    """Return each of the `first` rows, or of all, with one line per column, as psql's expanded display."""
     names, constants = choose_columns(result, wide=True)
     shown_names = [name for name in result.columns if name in {*names, *constants}]
     headings = {name: format_heading(result, name) for name in shown_names}
     width = max(map(len, headings.values()), default=0)
     lines = []
-    for place, row in enumerate(result.rows, 1):
+    for place, row in enumerate(result.rows[:first], 1):
         lines.append(f"── row {place} ──")
         lines += [
             f"{headings[name]:<{width}}  {make_visible(format_result_cell(result, row, name))}" for name in shown_names
@@ -524,19 +525,24 @@ SUFFIXES = {
 }
 
 
-def render_result(result: QueryResult, format: str, width: int | None = None, wide: bool = False) -> str | bytes:
+def render_result(
+    result: QueryResult, format: str, width: int | None = None, wide: bool = False, first: int | None = None
+) -> str | bytes:
     """Return the answer in a format of FORMATS; Parquet is bytes.
 
     `wide` prints all columns in the formats for people. Formats for programs always have all columns. `width` is that
-    of the terminal in characters, for the format `table`. Raises BadInputError for an unknown format, and for more rows
+    of the terminal in characters, for the format `table`. `first` limits the rows of the formats `table` and `records`.
+    Raises BadInputError for an unknown format, and for more rows
     than MOST_PRINTED in a format for people.
     """
     if format == "parquet":
         return encode_parquet(result)
-    if format in PRINTED_FORMATS and len(result) > MOST_PRINTED:
+    if format in PRINTED_FORMATS and len(result.table[:first]) > MOST_PRINTED:
         raise BadInputError(f"{len(result):,} rows are too many to print", "--format csv or jsonl, or LIMIT 100")
     if format == "table":
-        return format_table(result, width, wide)
+        return format_table(result, width, wide, first)
+    if format == "records":
+        return format_records(result, first)
     if format in TABLES:
         return TABLES[format](result, wide=wide)
     if format not in TEXTS:

@@ -35,6 +35,13 @@ FUNCTIONS: dict[str, tuple[Callable[..., Estimate], int]] = {  # and the decimal
     "median": (stats.estimate_median, 4),
     "elo_difference": (stats.estimate_elo_difference, 2),
 }
+FEW_CLUSTERS = 20  # below this number of clusters, most resampled intervals are too narrow
+FEW = "few_clusters"  # column of a table that is not shown: 1 if an interval of the row rests on fewer clusters, else 0
+FEW_CLUSTERS_NOTE = (
+    f"95 % intervals from fewer than {FEW_CLUSTERS} games, openings or positions are too narrow: at 8, about 90 % "
+    "contain the true value"
+)
+SINGLE_TRIALS = "score", "percent", "elo"  # functions whose intervals hold for few clusters of one trial each
 NOT_OF_TOTALS = ("median",)  # functions that resample clusters, but not the totals of their counts
 PLAIN: dict[str, Callable[..., float | None]] = {  # a number without an interval
     "welch_log10_p": significance.compute_welch_log10_p,
@@ -101,6 +108,21 @@ def group_clusters(clusters: pa.Table) -> dict[int, Clusters]:
     }
 
 
+def rests_on_few_clusters(statistic: DeclaredStatistic, clusters: Clusters) -> bool:
+    """Return whether the interval of a statistic rests on 2 to FEW_CLUSTERS - 1 clusters and is therefore too narrow.
+
+    Not so for shares of clusters with a single trial, such as the score of games: theirs are Wilson's intervals if the
+    resamples reach 0 or 1.
+    """
+    counts = clusters.select_counts(*statistic.arguments)
+    if not 1 < counts.number < FEW_CLUSTERS:
+        return False
+    if statistic.function in SINGLE_TRIALS:
+        hits, trials = (counts.counts[name] for name in statistic.arguments)
+        return bool((trials > 1).any() or (2 * hits % 1 != 0).any())
+    return True
+
+
 def list_added_columns(statistic: DeclaredStatistic) -> tuple[str, ...]:
     """Return the columns that a statistic adds: its value, and the ends of its interval if it has one."""
     name = statistic.name
@@ -108,7 +130,7 @@ def list_added_columns(statistic: DeclaredStatistic) -> tuple[str, ...]:
 
 
 def add_statistics(entry: Entry, table: pa.Table, clusters: pa.Table | None) -> pa.Table:
-    """Return the table with every declared statistic and its interval, in the header's column order."""
+    """Return the table with every declared statistic and its interval, in the header's column order, and FEW."""
     cell_clusters = group_clusters(clusters) if clusters is not None else {}
     return attach_statistics(entry, table, estimate_by_cell(entry, cell_clusters, table["cell"].to_pylist()))
 
@@ -125,16 +147,18 @@ def estimate_by_cell(
         if statistic.function in FUNCTIONS and statistic.function not in NOT_OF_TOTALS
         for clusters in cell_clusters.values()
     )
-    return {
-        cell: {
-            column: value
-            for statistic in statistics
-            for column, value in zip(
-                list_added_columns(statistic), estimate_statistic(statistic, clusters), strict=True
-            )
-        }
-        for cell, clusters in cell_clusters.items()
-    }
+    return {cell: estimate_cell(statistics, clusters) for cell, clusters in cell_clusters.items()}
+
+
+def estimate_cell(statistics: Sequence[DeclaredStatistic], clusters: Clusters) -> dict[str, float | None]:
+    """Return the value of each column that a cell's clusters determine, and of FEW."""
+    row: dict[str, float | None] = {}
+    few = False
+    for statistic in statistics:
+        values = estimate_statistic(statistic, clusters)
+        row |= zip(list_added_columns(statistic), values, strict=True)
+        few |= statistic.function in FUNCTIONS and None not in values and rests_on_few_clusters(statistic, clusters)
+    return row | {FEW: float(few)}
 
 
 def estimate_statistic(statistic: DeclaredStatistic, clusters: Clusters) -> list[float | None]:
@@ -147,7 +171,8 @@ def estimate_statistic(statistic: DeclaredStatistic, clusters: Clusters) -> list
 
 
 def attach_statistics(entry: Entry, table: pa.Table, estimates: Mapping[int, Mapping[str, float | None]]) -> pa.Table:
-    """Return the table with the estimates of its cells and the statistics of its columns, in the header's order."""
+    """Return the table with the estimates of its cells and the statistics of its columns, in the header's order. The
+    last column is FEW."""
     import pyarrow as pa
 
     cells = table["cell"].to_pylist()
@@ -159,6 +184,8 @@ def attach_statistics(entry: Entry, table: pa.Table, estimates: Mapping[int, Map
             for column in list_added_columns(statistic):
                 columns[column] = to_doubles([estimates.get(cell, {}).get(column) for cell in cells])
     order = order_result_columns(entry, columns)
+    columns[FEW] = to_doubles([estimates.get(cell, {}).get(FEW, 0.0) for cell in cells])
+    order.append(FEW)
     return pa.Table.from_arrays([columns[name] for name in order], names=order)
 
 
@@ -184,7 +211,7 @@ def estimate_by_part(entry: Entry, clusters: pa.Table) -> pa.Table:
 
     keys, cells = number_part_cells(clusters)
     estimates = estimate_by_cell(entry, group_clusters(cells), range(len(keys)))
-    names = [name for s in entry.statistics if s.function not in CORRECTIONS for name in list_added_columns(s)]
+    names = [name for s in entry.statistics if s.function not in CORRECTIONS for name in list_added_columns(s)] + [FEW]
     columns: dict[str, Any] = {
         "part": pa.array([part for part, _ in keys], pa.string()),
         "number": pa.array([number for _, number in keys], pa.int64()),

@@ -86,6 +86,35 @@ def test_rows_behind_a_line_of_the_table(type_, filled):
     assert (code, err.splitlines()[0]) == (4, "error: row 3 does not exist")
 
 
+def test_many_rows_behind_a_row_are_a_screenful_with_their_total(type_, make):
+    make.play(make.checkpoint("reference"), [{}] * 49 + [{"result": "0-1"}], name="long")
+    code, out, err = type_("elo by intervention", "--rows", "1")
+    assert (code, out.splitlines()[-1].split()[0]) == (0, "40")
+    assert "result" in out.splitlines()[-42].split()  # the games after the first 40 have another result
+    assert err.splitlines()[0] == "the first 40 rows of 50: --max-rows 0 prints all"
+    for words, last in ((("--max-rows", "0"), "50"), (("--max-rows", "3"), "3")):
+        _, out, err = type_("elo by intervention", "--rows", "1", *words)
+        assert out.splitlines()[-1].split()[0] == last
+        assert ("--max-rows 0 prints all" in err) == (last == "3")
+    assert len(json.loads(type_("elo by intervention", "--rows", "1", "--json")[1])["rows"]) == 50
+    assert len(type_("elo by intervention", "--rows", "1", "--format", "csv")[1].splitlines()) == 51
+    _, out, err = type_("elo by intervention", "--rows", "1", "--records")
+    assert (out.count("── row"), err.splitlines()[0]) == (40, "the first 40 rows of 50: --max-rows 0 prints all")
+    _, out, err = type_("--sql", "SELECT unit FROM games ORDER BY unit", "--max-rows", "2")
+    assert (out.splitlines()[-1].split(), err) == (["2", "1"], "the first 2 rows of 50: --max-rows 0 prints all\n")
+    code, _, err = type_("--sql", "SELECT unit FROM games", "--max-rows", "2", "--format", "csv")
+    assert (code, "other formats have all rows" in err) == (2, True)
+
+
+def test_long_lines_name_records_unless_a_terminal_gets_them(type_, filled):
+    _, out, err = type_("elo by intervention", "--wide")
+    longest = max(map(len, out.splitlines()))
+    assert longest > 120
+    assert err.splitlines()[0] == f"lines have up to {longest} characters: --records prints each row as a block"
+    assert "characters" not in type_("elo by intervention", "--records")[2]
+    assert "characters" not in type_("elo by intervention", "--show", "checkpoint,score")[2]
+
+
 @pytest.mark.slow
 def test_only_the_columns_that_are_asked_for_with_their_intervals(type_, filled):
     code, out, _ = type_("elo", "--show", "intervention, score,n", "--format", "csv")

@@ -8,6 +8,7 @@ import pytest
 from chessreg.errors import BadInputError
 from chessreg.queries import run_query, run_sql
 from chessreg.queries.ask import query_rows_behind
+from chessreg.queries.summary import FEW_CLUSTERS_NOTE
 
 from ..fixtures.karvonen.clusters import TABLES as CLUSTERS
 
@@ -260,6 +261,26 @@ def test_a_control_stands_for_one_vector_at_one_scale_and_sign(database, make, c
     assert edited(database) == before
 
 
+def test_intervals_from_fewer_than_20_games_are_noted_once(database, make):
+    checkpoint = make.checkpoint("m")
+    edit = make.intervention(checkpoint)
+    for level, games in enumerate((19, 20, 8, 1)):
+        make.play(checkpoint, [WON, LOST] * 10, level=level, name=f"plain-{games}")
+        results = [WON if n % 3 else LOST for n in range(games)]
+        make.play(checkpoint, results, level=level, intervention=edit, name=f"edited-{games}")
+
+    def is_noted(**options):
+        notes = run_query(database, "elo by intervention", **options).notes
+        return [note for note in notes if "fewer than 20 games" in note] == [FEW_CLUSTERS_NOTE]
+
+    assert is_noted()
+    noted = [is_noted(run=[f"plain-{games}", f"edited-{games}"]) for games in (19, 20, 8)]
+    assert noted == [True, False, True]
+    assert not is_noted(run=["edited-8"])  # the score of single games has an interval that is wide enough
+    assert not is_noted(where="n > 19")
+    assert "few_clusters" not in run_query(database, "elo by intervention").columns
+
+
 def test_an_edit_without_room_to_show_is_warned_of(database, make):
     checkpoint = make.checkpoint("m")
     for level, wins in enumerate((19, 10)):  # .95 and .5 of the points
@@ -346,18 +367,42 @@ def test_a_narrow_table_keeps_the_differences_from_the_controls(database, contro
 
 
 @pytest.mark.slow
-def test_compare_shows_an_edit_beyond_the_controls_that_it_is_given(database, controlled):
+def test_compare_shows_an_edit_beyond_the_controls_of_the_table_with_its_notes(database, controlled):
     from chessreg.queries.compare import compare_runs
 
-    found = compare_runs(database, ["plain", "negative", "random-0", "random-1", "shuffled-0", "shuffled-1"])
+    found = compare_runs(database, ["plain", "negative"])
     row = edited(database)
     for control in ("random", "shuffled"):
         metric = next(m for m in found.metrics if m.name == f"score, minus 2 {control} directions")
-        assert f"{metric.name}: below 5, the interval is too narrow" in found.notes
         ends = tuple(row[f"minus_{control}{end}"] for end in ("", "_low", "_high"))
-        assert [tuple(v) for v in metric.values] == [(None,) * 3, ends, *[(None,) * 3] * 4]
-    plain = compare_runs(database, ["plain", "negative"])
-    assert not [m for m in plain.metrics if "directions" in m.name]
+        assert [tuple(v) for v in metric.values] == [(None,) * 3, ends]
+    assert found.notes == [f"negative: {text}" for text in row["warning"].split("; ")]
+    assert "negative: fewer than 5 random directions" in "".join(found.notes)
+
+
+def test_compare_prints_the_notes_of_the_table_and_pools_no_replicate(database, make):
+    from chessreg.queries.compare import compare_runs
+
+    checkpoint = make.checkpoint("m")
+    skill = make.vector(checkpoint, "contrastive:skill")
+    drawn = make.vector(checkpoint, "random:contrastive:skill", of=skill)
+    make.play(checkpoint, [WON, stopped(250)] * 10, name="plain")
+    for name, vector in ("edited", skill), ("replicate", skill), ("random", drawn):
+        edit = make.intervention(checkpoint, vector.source, vector=vector)
+        make.play(checkpoint, [WON, LOST] * 10 if name != "random" else [WON, WON, LOST, WON] * 5, intervention=edit,
+                  name=name)  # fmt: skip
+    found = compare_runs(database, ["plain", "edited", "replicate"])
+    [minus] = [metric for metric in found.metrics if "direction" in metric.name]
+    assert minus.name == "score, minus 1 random direction"
+    assert [value.value for value in minus.values] == [None, -0.25, -0.25]
+    assert "plain: unfinished games are scored by Stockfish's evaluation (column adjudicated)" in found.notes
+    assert sum(note.startswith("edited, replicate: fewer than 5 random directions") for note in found.notes) == 1
+    few = compare_runs(database, ["edited", make.play(checkpoint, [WON, LOST] * 4, level=3, name="short").id.hex])
+    assert few.notes[0] == FEW_CLUSTERS_NOTE
+    both = make.play(checkpoint, [WON, LOST] * 20, color="both", level=5, name="both")
+    assert compare_runs(database, ["plain", both.id.hex]).notes == [
+        "plain: unfinished games are scored by Stockfish's evaluation (column adjudicated)"
+    ]
 
 
 def test_other_opening_seeds_are_not_paired(database, make):

@@ -85,10 +85,61 @@ def test_a_line_for_each_arm_with_its_intervals(played):
     assert axis.get_xticks().tolist() == [0, 1]
 
 
-def test_bars_stand_in_groups(played):
-    [axis] = drawn(played, "score by intervention").axes
-    assert len(axis.containers) > 1
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["random:20"]
+def test_the_score_of_each_intervention_is_a_row_and_random_directions_share_one(database, make):
+    model = make.checkpoint("m")
+    skill = make.vector(model, "contrastive:skill")
+    make.play(model, [{"result": "1-0"}, {"result": "0-1"}] * 10)
+    make.play(model, [{"result": "0-1"}] * 20, intervention=make.intervention(model, skill.source, vector=skill))
+    for seed in range(12):
+        vector = make.vector(model, "random:contrastive:skill", of=skill, seed=seed)
+        games = [{"result": "1-0" if n < seed else "0-1"} for n in range(20)]
+        make.play(model, games, intervention=make.intervention(model, vector.source, vector=vector))
+    figure = drawn(database, "score by intervention")
+    [axis] = figure.axes
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    assert names == ["none", "contrastive:skill L3-5 x0.1", "random:contrastive:skill L3-5 x0.1"]
+    [container] = axis.containers
+    points, (lows, highs), _ = container.lines
+    assert points.get_xdata().tolist() == pytest.approx([0.5, 0.0, 5.5 / 20])
+    assert lows.get_xdata().tolist()[1:] == [0, 0]
+    assert highs.get_xdata()[1] == pytest.approx(1 - 0.05 ** (1 / 20), abs=1e-5)  # the bound of a score of 0
+    assert highs.get_xdata()[2] == pytest.approx(11 / 20)
+    assert axis.get_xlim()[0] < 0  # the point at 0 is not cut
+    [marks] = [line for line in axis.lines if line.get_marker() == "|" and len(line.get_xdata()) == 12]
+    assert set(marks.get_ydata().tolist()) == {points.get_ydata()[2]}
+    assert figure.get_suptitle() == (
+        "Score by intervention\n(whiskers are 95 % intervals;\nof means over seeds, the lowest and the highest seed;\n"
+        "small marks are single seeds)"
+    )
+
+
+def test_directions_of_different_vectors_are_not_pooled(database, make):
+    model = make.checkpoint("m")
+    for name in ("late", "early"):
+        skill = make.vector(model, "contrastive:skill")
+        make.say("run", skill.id, "name", name)
+        drawn_vectors = [make.vector(model, "random:contrastive:skill", of=skill, seed=seed) for seed in (1, 2)]
+        for vector in (skill, *drawn_vectors):
+            make.play(model, [{}, {}], intervention=make.intervention(model, vector.source, vector=vector))
+    [axis] = drawn(database, "score by intervention").axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == [
+        f"{source}contrastive:skill L3-5 x0.1 ({name})" for source in ("", "random:") for name in ("early", "late")
+    ]
+
+
+def test_a_bar_of_zero_is_labelled(database):
+    rows = {"x": ["a", "b", "c"], "y": [0.0, 2.0, 0.0], "y_low": [None, 1.0, None], "y_high": [0.5, 3.0, None]}
+    [axis] = plot.draw_figure(QueryResult(pa.table(rows), {}), Plot("bars", "x", "y", form="bars")).axes
+    assert [(text.get_text(), text.xy) for text in axis.texts] == [("0", (0.0, 0.5)), ("0", (2.0, 0.0))]
+
+
+@pytest.mark.parametrize("form", ["bars", "dots"])
+def test_single_values_of_bars_and_dots_lie_at_their_mean(form):
+    rows = {"x": ["a", "a", "b"], "y": [1.0, 3.0, 2.0], "seed": [1, 2, None]}
+    [axis] = plot.draw_figure(QueryResult(pa.table(rows), {}), Plot("p", "x", "y", form=form, spread="seed")).axes
+    marks = axis.lines[0]
+    coordinates = [marks.get_xdata().tolist(), marks.get_ydata().tolist()]
+    assert (coordinates if form == "bars" else coordinates[::-1]) == [[0, 0], [1, 3]]
 
 
 @pytest.mark.parametrize("form", ["bars", "dots"])

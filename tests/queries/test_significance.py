@@ -20,7 +20,7 @@ from chessreg.queries.significance import (
     run_welch_test,
 )
 from chessreg.queries.stats import Clusters
-from chessreg.queries.summary import add_statistics
+from chessreg.queries.summary import FEW, add_statistics
 
 
 def exact_tail(t: int, df: int) -> float:
@@ -138,11 +138,12 @@ def test_a_table_declares_tests_and_their_correction_by_family():
     table = pa.table({"cell": [1, 2, 3], "run": ["a", "a", "b"], "p": [0.01, 0.03, 0.03]})
     counts = {"cell": [1, 1, 3], "total": [1.0, 3.0, 2.0], "squares": [1.0, 9.0, 4.0], "n": [1, 1, 1]}
     made = add_statistics(entry, table, pa.table(counts | {"clusters": [1, 1, 1]}))
-    assert made.column_names == ["cell", "run", "p", "log10_p", "p_holm", "mean", "mean_low", "mean_high"]
+    assert made.column_names == ["cell", "run", "p", "log10_p", "p_holm", "mean", "mean_low", "mean_high", FEW]
+    assert made[FEW].to_pylist() == [1, 0, 0]  # the mean of one cluster has no interval
     assert made["p_holm"].to_pylist() == [0.02, 0.03, 0.03]
     assert made["log10_p"].to_pylist() == [pytest.approx(compute_log10_upper_tail(2, 1)), None, None]
     empty = add_statistics(entry, table.slice(3), None)
-    assert [str(field.type) for field in empty.schema][3:] == ["double"] * 5
+    assert [str(field.type) for field in empty.schema][3:] == ["double"] * 6
 
 
 def test_the_paired_mean_difference_of_games_has_a_wider_interval_than_of_single_values():

@@ -547,8 +547,8 @@ def make_plot_boards(result: QueryResult, plot: Plot) -> list[BoardSeries]:
 
 
 def make_plot_chart(result: QueryResult, plot: Plot) -> Chart:
-    """Return the chart of a query's plot, as `chessreg plot` draws it."""
-    from chessreg.queries.plot import LINE_KEY, group_rows, list_differing_columns, list_line_rows
+    """Return the chart of a query's plot, as `chessreg plot` draws it, without marks for the values behind means."""
+    from chessreg.queries.plot import LINE_KEY, group_rows, list_differing_columns, list_line_rows, pool_rows
     from chessreg.queries.render import format_heading, format_result_cell
 
     rows = list_line_rows(result, plot)
@@ -565,7 +565,7 @@ def make_plot_chart(result: QueryResult, plot: Plot) -> Chart:
                     row[f"{plot.y}_high"] if ends else None,
                     format_result_cell(result, dict(row), plot.y),
                 )
-                for row in part
+                for row in pool_rows(plot, part)
             ]
             series.append(Series(label, tuple(points)))
         panels.append(Panel(title, tuple(series)))

@@ -38,8 +38,8 @@
 
 -- statement: cells
 -- One row per arm: all opponents of a model together, for equal rules and choice of moves.
-SELECT *, dense_rank() OVER (ORDER BY own_name, checkpoint_place, intervention_id IS NOT NULL, intervention, vector_seed, intervention_id,
-                                      assist <> 'none', assist, policy, opening, move_limit, rules) AS arm
+SELECT *, dense_rank() OVER (ORDER BY own_name, checkpoint_place, intervention_id IS NOT NULL, intervention,
+                                      vector_seed, vector_name, intervention_id, assist <> 'none', assist, policy, opening, move_limit, rules) AS arm
 FROM arms
 JOIN (SELECT run_id, run FROM scoped) USING (run_id)
 

@@ -12,6 +12,8 @@
 --   checkpoint: the model that played
 --   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
 --   vector: the run of the vectors that the edit adds or replaces, and the seed of random ones
+--   edit [hidden]: intervention, with the name of its vector if the model has several such interventions; for plots
+--   seed [hidden]: seed of a random direction, or of the shuffled labels
 --   color: the model's; `wins by level` and `chessreg compare` pool both colors of a run
 --   engine: the opponent's program
 --   engine_version: and its version
@@ -74,17 +76,19 @@
 -- stored: outcomes, different
 -- plot: score by intervention
 --   aliases: karvonen table 3, table 3
---   form: bars
---   x: opening
+--   form: dots
+--   x: edit
 --   y: score
---   series: intervention, checkpoint, color, opponent, engine_version
+--   series: checkpoint, color, opponent, engine_version, limit, opening, move_limit, rules
+--   spread: seed
 --   panels: policy
 -- plot: win rate by level
 --   aliases: karvonen figure 2, figure 2
 --   form: lines
 --   x: level
 --   y: score
---   series: checkpoint, intervention, color, limit, policy, engine_version
+--   series: checkpoint, edit, color, limit, policy, engine_version, move_limit, rules
+--   spread: seed
 --   panels: opening
 --   where: level >= 0 AND policy <> 'engine'
 
@@ -94,7 +98,7 @@ SELECT *,
        dense_rank() OVER (ORDER BY own_name, checkpoint_place, color, engine, engine_version, engine_id,
                                    level, opponent,
                                    "limit", opening, policy, move_limit, rules,
-                                   intervention_id IS NOT NULL, intervention, vector_seed, intervention_id) AS cell,
+                                   intervention_id IS NOT NULL, intervention, vector_seed, vector_name, intervention_id) AS cell,
        dense_rank() OVER (ORDER BY own_name, checkpoint_place, color, engine, engine_version, engine_id,
                                    level, opponent,
                                    "limit", opening, policy, move_limit, rules) AS protocol
@@ -188,7 +192,8 @@ stops AS (
     GROUP BY cell
 ),
 arm AS (
-    SELECT cell, protocol, checkpoint, checkpoint_id, intervention, intervention_id, vector_name AS vector, color, engine, engine_version, level,
+    SELECT cell, protocol, checkpoint, checkpoint_id, intervention, intervention_id, vector_name AS vector, vector_seed AS seed,
+           coalesce(stands_for, cells.vector) AS added, color, engine, engine_version, level,
            opponent, "limit", opening, policy, move_limit, rules, assist, whole(sum(planned)) AS planned,
            all_evaluators(list(evaluators)) AS evaluators,
            string_agg(DISTINCT run, ', ' ORDER BY run) AS runs,
@@ -211,6 +216,12 @@ other_sign AS (
     JOIN cells AS o ON o.protocol = e.protocol AND o.source = e.source AND o.vector IS NOT DISTINCT FROM e.vector
         AND sign(o.scale) = -sign(e.scale)
 ),
+labelled AS (
+    SELECT a.cell, a.intervention || CASE WHEN min(a.added) OVER alike <> max(a.added) OVER alike
+                                          THEN coalesce(' (' || r.run || ')', '') ELSE '' END AS edit
+    FROM arm AS a LEFT JOIN runs AS r ON 'run:' || r.spec_hash = a.added
+    WINDOW alike AS (PARTITION BY a.intervention, a.checkpoint_id)
+),
 told AS (
     SELECT DISTINCT c.cell, c.stands_for IS NOT NULL AS is_control, o.cell IS NOT NULL AS both_signs,
            NOT starts_with(c.source, 'user:') AS has_labels,
@@ -218,7 +229,7 @@ told AS (
                OVER (PARTITION BY c.cell) AS both_colors
     FROM cells AS c LEFT JOIN other_sign AS o ON o.cell = c.cell
 )
-SELECT cell, checkpoint, intervention, vector, color, engine, engine_version, opponent, level, "limit", opening, policy,
+SELECT cell, checkpoint, intervention, vector, edit, seed, color, engine, engine_version, opponent, level, "limit", opening, policy,
        move_limit, rules, nullif(array_to_string(arm.evaluators, ', '), '') AS evaluator, $scoring AS scoring, n, planned, stopped, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
        first_try_legal, random_draws, shuffled_draws, runs, machines,
        nullif(concat_ws('; ',
@@ -259,7 +270,7 @@ SELECT cell, checkpoint, intervention, vector, color, engine, engine_version, op
            CASE WHEN NOT is_control AND NOT both_signs AND NOT $filtered
                 THEN 'the same direction has not played with the opposite sign: repeat it with the negated scale' END), '') END), '') AS warning,
        checkpoint_id, intervention_id
-FROM arm JOIN played USING (cell) JOIN counted USING (cell) JOIN ended USING (cell) JOIN told USING (cell) LEFT JOIN drawn USING (cell)
+FROM arm JOIN labelled USING (cell) JOIN played USING (cell) JOIN counted USING (cell) JOIN ended USING (cell) JOIN told USING (cell) LEFT JOIN drawn USING (cell)
 LEFT JOIN unedited AS u ON u.protocol = arm.protocol JOIN compared ON compared.protocol = arm.protocol LEFT JOIN stops USING (cell)
 ORDER BY cell
 

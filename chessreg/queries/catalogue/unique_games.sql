@@ -37,7 +37,7 @@ SELECT *,
        dense_rank() OVER (ORDER BY own_name, checkpoint_place, color, engine, engine_version, engine_id,
                                    level, opponent,
                                    "limit", opening, policy, move_limit, rules,
-                                   intervention_id IS NOT NULL, intervention, vector_seed, intervention_id) AS cell
+                                   intervention_id IS NOT NULL, intervention, vector_seed, vector_name, intervention_id) AS cell
 FROM arms
 JOIN (SELECT run_id, run FROM scoped) USING (run_id)
 WHERE checkpoint_id IS NOT NULL

@@ -11,6 +11,7 @@
 -- columns:
 --   checkpoint: the model that played
 --   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
+--   seed [hidden]: seed of a random direction, or of the shuffled labels
 --   origin: ours, or imported
 --   assist: when Stockfish played the model's move; results with help are not the model's own
 --   opponent: the opponent as it was asked for
@@ -52,13 +53,14 @@
 --   y: win
 --   beside: draw, loss
 --   series: checkpoint, intervention, origin, assist, color, limit, policy, engine_version
+--   spread: seed
 --   panels: opening
 --   where: level >= 0
 
 -- statement: cells
 -- One row per arm. The two colors of a ladder share a cell, separate from matches with a single color.
-SELECT *, dense_rank() OVER (ORDER BY own_name, checkpoint_place, intervention_id IS NOT NULL, intervention, vector_seed, intervention_id,
-                                      origin DESC, assist <> 'none', assist, colors, engine_version, engine_id,
+SELECT *, dense_rank() OVER (ORDER BY own_name, checkpoint_place, intervention_id IS NOT NULL, intervention,
+                                      vector_seed, vector_name, intervention_id, origin DESC, assist <> 'none', assist, colors, engine_version, engine_id,
                                       level IS NOT NULL, level, opponent DESC, opening, policy, move_limit, rules) AS cell
 FROM (
     SELECT a.*, s.run, s.kind, CASE WHEN starts_with(s.kind, 'imported-') THEN 'imported' ELSE 'ours' END AS origin,
@@ -93,7 +95,7 @@ WITH played AS (
     FROM base GROUP BY cell
 ),
 arm AS (
-    SELECT cell, checkpoint, checkpoint_id, intervention, intervention_id, origin, assist, opponent, level, "limit",
+    SELECT cell, checkpoint, checkpoint_id, intervention, intervention_id, vector_seed AS seed, origin, assist, opponent, level, "limit",
            engine_version, colors AS color, opening, policy, rules, whole(sum(planned)) AS planned,
            all_evaluators(list(evaluators)) AS evaluators,
            string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
@@ -103,7 +105,7 @@ helped AS (
     SELECT c.cell, whole(sum(g.assisted)) AS assisted
     FROM play_game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match GROUP BY c.cell
 )
-SELECT cell, checkpoint, intervention, origin, assist, opponent, level, "limit", engine_version, color, opening, policy, rules,
+SELECT cell, checkpoint, intervention, seed, origin, assist, opponent, level, "limit", engine_version, color, opening, policy, rules,
        nullif(array_to_string(evaluators, ', '), '') AS evaluator, n, planned, coalesce(w, 0) AS w, coalesce(d, 0) AS d, coalesce(l, 0) AS l, coalesce(unscored, 0) AS unscored,
        adjudicated, assisted, runs,
        nullif(concat_ws('; ', unfinished_text(adjudicated, n),
