@@ -12,8 +12,6 @@
 --   checkpoint: the model that played
 --   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
 --   vector: the run of the vectors that the edit adds or replaces, and the seed of random ones
---   edit [hidden]: intervention, with the name of its vector if the model has several such interventions; for plots
---   seed [hidden]: seed of a random direction, or of the shuffled labels
 --   color: the model's; `wins by level` and `chessreg compare` pool both colors of a run
 --   engine: the opponent's program
 --   engine_version: and its version
@@ -63,6 +61,8 @@
 --       game was lost or won;
 --       that controls have not played, or fewer than 5 directions of one, so that its interval is too narrow; that the
 --       same direction has not played with the opposite sign
+--   edit [hidden]: intervention, with the name of its vector if the model has several such interventions; for plots
+--   seed [hidden]: seed of a random direction, or of the shuffled labels
 --   checkpoint_id [hidden]: its id
 --   intervention_id [hidden]: its id
 -- statistics:

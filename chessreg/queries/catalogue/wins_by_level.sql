@@ -11,7 +11,6 @@
 -- columns:
 --   checkpoint: the model that played
 --   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
---   seed [hidden]: seed of a random direction, or of the shuffled labels
 --   origin: ours, or imported
 --   assist: when Stockfish played the model's move; results with help are not the model's own
 --   opponent: the opponent as it was asked for
@@ -39,6 +38,7 @@
 --   runs: the runs that played
 --   warning [hidden]: that games without a result are scored by Stockfish's evaluation; that several engines evaluated
 --       positions
+--   seed [hidden]: seed of a random direction, or of the shuffled labels
 --   checkpoint_id [hidden]: its id
 --   intervention_id [hidden]: its id
 -- statistics:
