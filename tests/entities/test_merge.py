@@ -249,7 +249,7 @@ def test_a_match_played_in_two_homes_counts_once_and_only_the_machine_differs(
             assert (merged["n"], merged["planned"]) == (4, 4)
             assert count(session.database, tables.Conflict) == 0
             found = compare_runs(session.database, ["match"])
-            assert found.differing == {"machine": {"host": ["box1", "box2"]}}
+            assert found.differences == {"machine": {"host": ["box1", "box2"]}}
             assert {subject.run_id for subject in found.subjects} == {run_id}
             assert found.metrics
             assert all(metric.values[0] == metric.values[1] for metric in found.metrics)

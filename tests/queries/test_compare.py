@@ -32,8 +32,8 @@ def probes(world, tmp_path_factory):
 
 def test_only_settings_that_differ_are_shown(probes: Session):
     found = compare_runs(probes.database, ["reference-board", "longer"])
-    assert found.differing["settings"] == {"epochs": [1, 2]}
-    assert not {"code", "machine", "versions"} & found.differing.keys()
+    assert found.differences["settings"] == {"epochs": [1, 2]}
+    assert not {"code", "machine", "versions"} & found.differences.keys()
 
 
 def test_a_setting_without_an_effect_is_no_value(make, database):
@@ -44,7 +44,7 @@ def test_a_setting_without_an_effect_is_no_value(make, database):
     steered = plain.model_copy(update={"intervention": InterventionSettings(vector="calm", scale=4)})
     for name, spec in {"plain": plain, "steered": steered}.items():
         make.run("play", 4, name=name, spec=spec.model_dump(mode="json"))
-    differing = compare_runs(database, ["plain", "steered"]).differing["settings"]
+    differing = compare_runs(database, ["plain", "steered"]).differences["settings"]
     assert differing == {"intervention.vector": [None, "calm"], "intervention.scale": [None, 4.0]}
 
 
