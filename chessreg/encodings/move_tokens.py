@@ -310,7 +310,9 @@ class MoveTokens:
 
     def games(self, games: Games, places: Sequence[int] | np.ndarray) -> Tokens:
         """Encode whole games, without a token that ends them; ids are int32."""
-        return Tokens.from_items([self._encode_game(unpack_moves(packed)) for packed in games.moves(places)])
+        return Tokens.from_items(
+            [self._encode_game(unpack_moves(packed_moves)) for packed_moves in games.moves(places)]
+        )
 
     def _encode_game(self, moves: Sequence[chess.Move]) -> np.ndarray:
         board, ids = chess.Board(), [self._bos]
@@ -378,8 +380,8 @@ class MoveTokens:
             for move, piece in list_possible_moves(color):
                 number = self._id.get(self.spelling.write_parts(move, piece, color)[0])
                 if number is not None:
-                    same = origins.setdefault(number, move.from_square) == move.from_square
-                    origins[number] = move.from_square if same else None
+                    is_same = origins.setdefault(number, move.from_square) == move.from_square
+                    origins[number] = move.from_square if is_same else None
         return origins
 
     def find_origin(self, number: int) -> int | None:

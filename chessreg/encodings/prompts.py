@@ -99,7 +99,9 @@ MERGED_TEMPLATES = (
 )
 """The templates whose words become tokens in the tokenizer of models with random initial weights."""
 
-_EXPANDED = re.compile(r"([pnbrqkPNBRQK./]{71}) ([wb] (?:-|[KQkq]{1,4}) (?:-|[a-h][36])) (?:(\d{1,3} \d{1,3})|\. \.)")
+_EXPANDED_FEN = re.compile(
+    r"([pnbrqkPNBRQK./]{71}) ([wb] (?:-|[KQkq]{1,4}) (?:-|[a-h][36])) (?:(\d{1,3} \d{1,3})|\. \.)"
+)
 """A FEN in the layout with slashes: squares, three fields, counters (or `. .` if blanked)."""
 _MOVE_CHARACTERS = {"uci": 5, "san": 7}  # characters of a move
 
@@ -236,10 +238,10 @@ class PretrainedTokenizer:
         return None
 
 
-def make_tokenizer(folder: Path, merged: bool) -> PretrainedTokenizer:
+def make_tokenizer(folder: Path, has_merges: bool) -> PretrainedTokenizer:
     """Train a byte-level tokenizer for models with random initial weights; write it to `folder` and return it.
 
-    If `merged`, byte-pair encoding merges the words of the published templates into one or a few tokens; otherwise
+    If `has_merges`, byte-pair encoding merges the words of the published templates into one or a few tokens; otherwise
     every byte is a token. `<s>` begins a sequence, `</s>` ends an answer, `<pad>` pads.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -250,7 +252,7 @@ def make_tokenizer(folder: Path, merged: bool) -> PretrainedTokenizer:
     special = {"bos": "<s>", "end": "</s>", "pad": "<pad>"}
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
-        vocab_size=512 if merged else len(alphabet) + len(special),
+        vocab_size=512 if has_merges else len(alphabet) + len(special),
         special_tokens=list(special.values()),
         initial_alphabet=alphabet,
         show_progress=False,
@@ -412,18 +414,19 @@ class PromptEncoding:
         """Raise BadInputError unless the tokens of a prompt decode to the template's exact text."""
         board = chess.Board()
         ids = self.boards([board]).ids.tolist()
-        read = self._words.decode(ids[self._words.bos is not None :])
+        decoded_text = self._words.decode(ids[self._words.bos is not None :])
         position = "".join(self._format_position(self._fen.boards([board]).ids))
         moves = ", ".join(self._list_move_texts(board).values())
         moves += ", " * self.settings.last_separator
         text = self.settings.text.replace("{FEN}", position).replace("{LM}", moves).removesuffix("{BM}")
-        if read != text:
+        if decoded_text != text:
             place = next(
-                (i for i, (a, b) in enumerate(zip(read, text, strict=False)) if a != b), min(len(read), len(text))
+                (i for i, (a, b) in enumerate(zip(decoded_text, text, strict=False)) if a != b),
+                min(len(decoded_text), len(text)),
             )
             raise BadInputError(
                 f"the tokenizer does not write the template as it is: {text[place : place + 20]!r} becomes "
-                f"{read[place : place + 20]!r}",
+                f"{decoded_text[place : place + 20]!r}",
                 "use another tokenizer or another template",
             )
 
@@ -481,7 +484,7 @@ class PromptEncoding:
             fen = self._fen.decode(np.array(position))
             return fen if self.settings.counters == "kept" else " ".join([*fen.split(" ")[:4], "0", "1"])
         character_by_id = {number: character for character, number in self._characters.items()}
-        match = _EXPANDED.match("".join(character_by_id.get(number, "?") for number in array[start:].tolist()))
+        match = _EXPANDED_FEN.match("".join(character_by_id.get(number, "?") for number in array[start:].tolist()))
         if match is None:
             raise BadInputError(f"these ids are not a prompt of {self.name}", "encode a FEN")
         pieces = re.sub(r"\.+", lambda run: str(len(run[0])), match[1])
@@ -491,7 +494,7 @@ class PromptEncoding:
         """Encode every position of these games, in the same order as `Fen77.games`."""
         boards = None
         if self.settings.legal_list:
-            boards = (board for packed in games.moves(places) for board in replay_boards(packed))
+            boards = (board for packed_moves in games.moves(places) for board in replay_boards(packed_moves))
         return self._build_prompts(self._fen.games(games, places), boards)
 
     def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:

@@ -58,9 +58,11 @@ class _SquareView(TokenView):
         super().__init__(tokens)
         kind = phase_of[self.ids]
         square = kind == 0
-        seen = np.zeros(len(self.ids) + 1, np.int64)
-        np.cumsum(square, out=seen[1:])
-        before = seen[:-1] - np.repeat(seen[tokens.offsets[:-1]], self.lengths)  # number of squares read in this game
+        square_counts = np.zeros(len(self.ids) + 1, np.int64)
+        np.cumsum(square, out=square_counts[1:])
+        before = square_counts[:-1] - np.repeat(
+            square_counts[tokens.offsets[:-1]], self.lengths
+        )  # number of squares read in this game
         self.phase = np.where(square, before % 4, kind).astype(np.int8)
         promotes = np.zeros(len(self.ids), bool)  # whether the next token is this move's promotion
         promotes[:-1] = (kind[1:] == PROMOTION) & ~self.last[:-1]
@@ -113,12 +115,12 @@ class UciSquare:
     )  # fmt: skip
     promotion_case = "lower"
 
-    def __init__(self, name: str, vocabulary: Sequence[str], closing: Sequence[str] = ()) -> None:
-        """`closing` are the tokens that end a whole game of a dataset."""
+    def __init__(self, name: str, vocabulary: Sequence[str], closing_tokens: Sequence[str] = ()) -> None:
+        """`closing_tokens` are the tokens that end a whole game of a dataset."""
         self.name, self.vocabulary = name, tuple(vocabulary)
         self.size = self.answer_size = len(vocabulary)
         self._id = {text: number for number, text in enumerate(vocabulary)}
-        self._closing_ids = [self._id[text] for text in closing]
+        self._closing_ids = [self._id[text] for text in closing_tokens]
         self._bos = self._id["<s>"]
         self._squares = np.array([self._id[square] for square in chess.SQUARE_NAMES], np.uint8)
         self._promotions = np.zeros(8, np.uint8)  # of python-chess's piece types
@@ -198,8 +200,8 @@ class UciSquare:
         ids[start + 1] = self._squares[codes >> 6 & 63]
         promotions = np.flatnonzero(promotion)
         ids[start[promotions] + 2] = self._promotions[promotion[promotions]]
-        for offset, closing in enumerate(reversed(self._closing_ids), 1):
-            ids[tokens.offsets[1:] - offset] = closing
+        for offset, closing_id in enumerate(reversed(self._closing_ids), 1):
+            ids[tokens.offsets[1:] - offset] = closing_id
         return Tokens(ids, tokens.offsets, tokens.source, tokens.ply)
 
     def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:

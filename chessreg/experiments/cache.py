@@ -284,8 +284,8 @@ def write_activation_group(
     identity = build_group_identity(task, checkpoint)
     try:
         writer = ActivationWriter(task.store, identity, points, checkpoint.d_model, spec.dtype, units=(low, high))
-    except AlreadyPublishedError as published:
-        path = published.path  # another attempt at the same units was faster
+    except AlreadyPublishedError as error:
+        path = error.path  # another attempt at the same units was faster
     else:
         with writer:
             encoded_games = select_cache_sites(spec, model.encoding, model.block_size, games, places[low:high])

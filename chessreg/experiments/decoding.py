@@ -311,11 +311,11 @@ def answer_positions(
         answer_rows[number][TEACHER_FORCED] = DecodedAnswer(
             ids, encoding.answer_text(ids), tokens[-1] == answer[-1], nats, len(answer)
         )
-        same = next(
+        shared_count = next(
             (k for k, (written_id, true) in enumerate(zip(tokens, answer, strict=True)) if written_id != true),
             len(answer) - 1,
         )
-        autoregressive_ids[number] = (*answer[:same], tokens[same])  # the autoregressive answer so far
+        autoregressive_ids[number] = (*answer[:shared_count], tokens[shared_count])  # the autoregressive answer so far
     for number, written_id in continue_answers(model, encoding, targets, prompts, autoregressive_ids).items():
         ids = written_id[: len(right[number]) - (len(right[number]) > 1)] if is_cut else written_id
         answer_rows[number][AUTOREGRESSIVE] = DecodedAnswer(

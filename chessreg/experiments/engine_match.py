@@ -211,11 +211,11 @@ def play_duel(task: Task[EngineMatchSpec, EngineMatchOptions]) -> None:
             concurrent_games,
             tick=lambda games: report_games(task, games, spec.move_limit),
         )
-        for ended in duel.play(task.units):
-            ended.seconds = time.monotonic() - ended.start_time
-            for game in early_stopping.take(ended):
+        for ended_game in duel.play(task.units):
+            ended_game.seconds = time.monotonic() - ended_game.start_time
+            for game in early_stopping.take(ended_game):
                 emit_duel_game(task, game, early_stopping)
-            if early_stopping.decided:
+            if early_stopping.decision:
                 break
 
 

@@ -133,7 +133,7 @@ class FinetuneOptions(ModelTrainingOptions):
 LLAMA: dict[str, Any] = {"steps": 200_000, "warmup_steps": 2000, "batch_positions": 8192, "learning_rate": 8e-5,
                          "final_fraction": 0.0625}  # fmt: skip
 PYTHIA: dict[str, Any] = LLAMA | {"batch_positions": 2048, "learning_rate": 3e-4, "final_fraction": 0.2}
-PUBLISHED: dict[str, Any] = {"template": "junkin-1", "notation": "san", "layout": "flattened_with_slashes"}
+PUBLISHED_PROMPT: dict[str, Any] = {"template": "junkin-1", "notation": "san", "layout": "flattened_with_slashes"}
 
 
 class Finetune(Kind):
@@ -174,8 +174,8 @@ class Finetune(Kind):
     states = ("state.pt",)
     clocked = ("tokens_per_second",)
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {**LLAMA, **PUBLISHED},
-        "paper-pythia": {**PYTHIA, **PUBLISHED},
+        "paper": {**LLAMA, **PUBLISHED_PROMPT},
+        "paper-pythia": {**PYTHIA, **PUBLISHED_PROMPT},
         "author-2025": LLAMA | {"steps": 100_000, "warmup_steps": 1000, "final_fraction": 0.1,
                                 "template": "junkin-small"},
         "author-2025-pythia": PYTHIA | {"steps": 6_000_000, "warmup_steps": 0, "batch_positions": 256,
@@ -277,7 +277,7 @@ def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetune
     shape: dict[str, Any] = {name: getattr(spec, name) for name in SHAPE_SETTINGS if name != "tokenizer"}
     digest = ""
     if spec.checkpoint is None:
-        tokenizer = make_tokenizer(task.folder / "tokenizer", merged=spec.tokenizer == "bpe")
+        tokenizer = make_tokenizer(task.folder / "tokenizer", has_merges=spec.tokenizer == "bpe")
         encoding = PromptEncoding(tokenizer, spec.prompt_settings())
         check_prompt_room(encoding, spec.block_size)
         shape["vocab_size"] = encoding.size

@@ -191,7 +191,7 @@ def iterate_first_tries(
     encoding = model.encoding
     move_policy = policy or make_policy("free", GREEDY, resigns=False)
     prompts = build_turn_prompts(encoding, games, places, "black" if black else "white")
-    moves = [unpack_moves(packed) for packed in games.moves(places)]
+    moves = [unpack_moves(packed_moves) for packed_moves in games.moves(places)]
     boards = [chess.Board() for _ in places]
     session = open_decoding_session(model, len(boards), edits)
     for ply in range(max(map(len, moves))):

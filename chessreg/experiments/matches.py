@@ -15,7 +15,14 @@ from pydantic import Field, field_validator, model_validator
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError
-from chessreg.games.boards.adjudication import ADJUDICATED, GameEnd, Termination, find_game_end, make_loss, score_game
+from chessreg.games.boards.adjudication import (
+    ADJUDICATED_ENDS,
+    GameEnd,
+    Termination,
+    find_game_end,
+    make_loss,
+    score_game,
+)
 from chessreg.games.boards.moves import pack_moves
 from chessreg.games.boards.openings import Book, Opening, OpeningSpec, make_openings, parse_opening
 from chessreg.games.engines.assist import can_take_over
@@ -221,7 +228,7 @@ class PlayedGame:
     """A game in play.
 
     `tries` has one entry for each turn of the model. `illegal` is (ply, number, text). `assisted_plies` are the plies
-    that Stockfish played for the model, after 0 tries. `unaided` is the last ply at which Stockfish declined to play.
+    that Stockfish played for the model, after 0 tries. `unaided_ply` is the last at which Stockfish declined to play.
     `draw_cp`: White's centipawns before the model's last move of a drawn game.
     """
 
@@ -238,7 +245,7 @@ class PlayedGame:
     adjudication_cp: int | None = None
     draw_cp: int | None = None
     assisted_plies: list[int] = field(default_factory=list)
-    unaided: int = -1
+    unaided_ply: int = -1
     start_time: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
 
@@ -265,7 +272,7 @@ class PlayedGame:
     @property
     def is_adjudicated(self) -> bool:
         """Whether the game was stopped in play, so that an evaluation decides its result."""
-        return self.end is not None and self.end.termination in ADJUDICATED and self.end.result == "*"
+        return self.end is not None and self.end.termination in ADJUDICATED_ENDS and self.end.result == "*"
 
     def find_judged_board(self) -> chess.Board:
         """Return the position that is evaluated if the game is stopped."""
@@ -301,7 +308,7 @@ class PlayedGame:
         """Apply Stockfish's evaluation before a turn of the model: play its best move if it wins in any case."""
         best = lines[0].move if can_take_over(lines, self.board.turn) else None
         if best is None:
-            self.unaided = self.ply
+            self.unaided_ply = self.ply
             return
         self.assisted_plies.append(self.ply)
         self.tries.append(0)
@@ -359,7 +366,7 @@ class EarlyStopping:
     def __init__(self, task: Task[Any, Any]) -> None:
         self.task, self.rule = task, parse_stop(task.spec.stop)
         self.pending_games: dict[int, PlayedGame] = {}
-        self.next, self.decided, self.counts = 0, "", [0] * 5
+        self.next, self.decision, self.counts = 0, "", [0] * 5
         if self.rule is None:
             return
         # another process may work on these units as well; they are counted here in any case
@@ -380,15 +387,15 @@ class EarlyStopping:
             yield game
             return
         self.pending_games[game.unit] = game
-        while not self.decided and (ended := self.pending_games.pop(self.next, None)) is not None:
-            assert ended.end is not None
-            color = "white" if ended.color else "black"
-            self.points[ended.unit] = score_game_points(
-                color, ended.end.result, ended.end.termination, ended.adjudication_cp
+        while not self.decision and (ended_game := self.pending_games.pop(self.next, None)) is not None:
+            assert ended_game.end is not None
+            color = "white" if ended_game.color else "black"
+            self.points[ended_game.unit] = score_game_points(
+                color, ended_game.end.result, ended_game.end.termination, ended_game.adjudication_cp
             )
-            self._count(ended.unit)
-            self.decided = self.rule.decision(self.counts, self.values)
-            yield ended
+            self._count(ended_game.unit)
+            self.decision = self.rule.decision(self.counts, self.values)
+            yield ended_game
             while self.next in self.points:
                 self._count(self.next)
 
@@ -407,14 +414,14 @@ class EarlyStopping:
         With the last counted unit, also emit the result of the test and mark the units that will not be played as done.
         """
         task, rest = self.task, []
-        if self.rule is not None and (self.decided or unit == task.spec.games - 1):
+        if self.rule is not None and (self.decision or unit == task.spec.games - 1):
             ratio = compute_log_likelihood_ratio(self.counts, self.values, self.rule.low, self.rule.high)
             result_texts = {"low": f"accepts {self.rule.low:g}", "high": f"accepts {self.rule.high:g}"}
-            name = f"{self.rule.text} {result_texts.get(self.decided, 'undecided')}"
+            name = f"{self.rule.text} {result_texts.get(self.decision, 'undecided')}"
             task.emit(
                 "statistic", unit, name=name, value=ratio, low=None, high=None, p=None, n=sum(self.counts), detail=None
             )
-            rest = [left for left in task.units if left > unit]
+            rest = [later_unit for later_unit in task.units if later_unit > unit]
         task.done(unit, *rest)
 
 
@@ -437,7 +444,7 @@ def load_game_points(session: Session, run_id: UUID) -> dict[int, float | None]:
         .join(match, (match.run_id == game.run_id) & (match.number == game.match))
         .where(game.run_id == run_id)
     )
-    return {unit: score_game_points(color, *ended) for unit, color, *ended in rows}  # type: ignore[arg-type]
+    return {unit: score_game_points(color, *end_fields) for unit, color, *end_fields in rows}  # type: ignore[arg-type]
 
 
 def describe_stopping(spec: Any) -> tuple[str, ...]:

@@ -468,8 +468,8 @@ def compute_return_metrics(session: Any, row: int, logprobs: Mapping[str, float]
 
 def has_form(encoding: Encoding, ids: Ids) -> bool:
     """Return whether tokens have the form of a move (`Encoding.forms`), with or without a token that ends a move."""
-    ended = len(ids) > 0 and int(ids[-1]) in encoding.stop_ids | encoding.boundary_ids
-    answer_ids = ids[:-1] if ended else ids
+    has_stop = len(ids) > 0 and int(ids[-1]) in encoding.stop_ids | encoding.boundary_ids
+    answer_ids = ids[:-1] if has_stop else ids
     return any(
         len(form) == len(answer_ids)
         and all(token in allowed_ids for token, allowed_ids in zip(answer_ids, form, strict=True))

@@ -119,9 +119,9 @@ def score_games(
     sequences = [set_end_token(model.encoding, tokens.item(item), spec.end_token) for item in range(len(tokens))]
     fitting_items = [item for item, ids in enumerate(sequences) if len(ids) - 1 <= model.block_size]
     scores: list[tuple[float | None, int]] = [(None, len(ids) - 1) for ids in sequences]
-    masked = get_masked_ids(model.encoding) if spec.mask_unused else ()
+    masked_ids = get_masked_ids(model.encoding) if spec.mask_unused else ()
     inputs = [sequences[item][:-1] for item in fitting_items]
-    for number, logprobs in iterate_next_token_logprobs(model, inputs, batch, masked):
+    for number, logprobs in iterate_next_token_logprobs(model, inputs, batch, masked_ids):
         item = fitting_items[number]
         targets = sequences[item][1:]
         scores[item] = -float(logprobs[np.arange(len(targets)), targets].astype(np.float64).sum()), len(targets)
@@ -143,9 +143,9 @@ def score_game_positions(model: LanguageModel, games: Games, places: np.ndarray)
     from chessreg.models.decoding.session import open_decoding_session
 
     scores: list[tuple[float | None, int]] = []
-    for packed in games.moves(places):
+    for packed_moves in games.moves(places):
         board, prompts, answers = chess.Board(), [], []
-        for move in unpack_moves(packed):
+        for move in unpack_moves(packed_moves):
             prompts.append(model.encoding.prompt(board))
             answers.append(model.encoding.answer(board, move))
             board.push(move)

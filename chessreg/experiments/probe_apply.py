@@ -102,11 +102,11 @@ class ProbeApply(Kind):
         for unit in task.units:
             probe = load_probe(inputs, spec.probe, layers[unit])
             centre = is_centring_needed(probe, data.cache)
-            probe, read = prepare_reading(inputs, spec.probe, probe, data)
+            probe, read_data = prepare_reading(inputs, spec.probe, probe, data)
             if get_label(probe.label).source == "position":
-                emit_scores(task, unit, probe, read, fit_positions, centre, device)
+                emit_scores(task, unit, probe, read_data, fit_positions, centre, device)
             else:
-                emit_reads(task, unit, probe, read, centre, device)
+                emit_reads(task, unit, probe, read_data, centre, device)
             task.done(unit)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:

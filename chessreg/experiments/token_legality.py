@@ -116,17 +116,17 @@ class TokenLegality(Kind):
         spec = task.spec
         model = task.model(spec.checkpoint)
         games, places = select_scored_games(spec, task.inputs)
-        masked = get_masked_ids(model.encoding) if spec.mask_unused else ()
+        masked_ids = get_masked_ids(model.encoding) if spec.mask_unused else ()
         size = task.options.games_per_encoding
         for start in range(0, len(task.units), size):
             units = task.units[start : start + size]
             rows = places[units]
-            tokens, packed = model.encoding.games(games, rows), games.moves(rows)
+            tokens, packed_games = model.encoding.games(games, rows), games.moves(rows)
             places_of = find_turns(model.encoding, tokens)
             sequences = [tokens.item(item)[: model.block_size] for item in range(len(tokens))]
-            for item, logprobs in iterate_next_token_logprobs(model, sequences, task.options.batch_games, masked):
+            for item, logprobs in iterate_next_token_logprobs(model, sequences, task.options.batch_games, masked_ids):
                 predictions = predict_tokens(
-                    model.encoding, sequences[item], places_of[item], unpack_moves(packed[item]), logprobs
+                    model.encoding, sequences[item], places_of[item], unpack_moves(packed_games[item]), logprobs
                 )
                 emit_phase_scores(task, model.encoding, units[item], int(rows[item]), list(predictions))
                 task.done(units[item])
@@ -180,16 +180,16 @@ def find_turns(encoding: Encoding, tokens: Tokens) -> list[TokenTurns]:
 class TokenPrediction:
     """The prediction after one token.
 
-    `predicted` is the most probable token, with its probability and legality. `mass` is the probability of all strictly
-    legal tokens. `since_promotion` counts tokens since the last promotion; None before the first.
+    `predicted_id` is the most probable token, with its probability and legality. `mass` is the probability of all
+    strictly legal tokens. `since_promotion` counts tokens since the last promotion; None before the first.
     """
 
     place: int
     ply: int
     phase: int
     board: str
-    written: tuple[int, ...]
-    predicted: int
+    written_ids: tuple[int, ...]
+    predicted_id: int
     probability: float
     strict: bool
     loose: bool | None
@@ -220,8 +220,8 @@ def predict_tokens(
                 ply=ply,
                 phase=int(turns.phase[place]),
                 board=fen,
-                written=move_answers[:depth],
-                predicted=predicted_id,
+                written_ids=move_answers[:depth],
+                predicted_id=predicted_id,
                 probability=float(np.exp(logprobs[place, predicted_id])),
                 strict=predicted_id in legal,
                 loose=is_loosely_legal(answers.values(), depth, predicted_id) if squares else None,
@@ -280,7 +280,7 @@ def emit_phase_scores(
                 TokenError(
                     token=one.place + 1,
                     phase=encoding.phases[one.phase],
-                    written=encoding.answer_text(one.written),
+                    written=encoding.answer_text(one.written_ids),
                     probability=one.probability,
                     loose=one.loose,
                     since_promotion=one.since_promotion,
@@ -290,7 +290,7 @@ def emit_phase_scores(
                 item=game,
                 ply=one.ply,
                 fen=one.board,
-                text=encoding.vocabulary[one.predicted],
+                text=encoding.vocabulary[one.predicted_id],
                 legal_original=False,
                 mass_original=one.mass,
             )

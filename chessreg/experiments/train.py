@@ -235,8 +235,8 @@ class Train(Kind):
                 "lower one of them",
             )
         check_architecture(spec)
-        read = [(reference, "datasets") for reference in spec.datasets]
-        for reference, field in [*read, *([(spec.heldout, "heldout")] if spec.heldout else [])]:
+        references = [(reference, "datasets") for reference in spec.datasets]
+        for reference, field in [*references, *([(spec.heldout, "heldout")] if spec.heldout else [])]:
             if (games := get_source_games(spec, field)) is not None:
                 inputs.dataset(games, get_source_field(field))
             if isinstance(spec, TextSpec):
@@ -481,9 +481,9 @@ def build_position_corpus(spec: PositionSpec, data: TrainingData) -> PositionCor
                     append_positions(data, writer, tokens, actions)
                 continue
             for table in data.iterate_new_positions(reference, ["fen", spec.target], repeated_positions):
-                labelled = table.filter(table[spec.target].is_valid())
-                tokens = fen.boards(labelled["fen"].to_pylist()).ids.reshape(-1, fen.length)
-                moves = labelled[spec.target].to_pylist()
+                labelled_rows = table.filter(table[spec.target].is_valid())
+                tokens = fen.boards(labelled_rows["fen"].to_pylist()).ids.reshape(-1, fen.length)
+                moves = labelled_rows[spec.target].to_pylist()
                 append_positions(data, writer, tokens, [encode_action(fen, move) for move in moves])
 
     description = {"target": spec.target, "min_characters": spec.min_characters}
@@ -499,7 +499,7 @@ def encode_played_moves(
         for start in range(0, len(places), 2_000):
             part = places[start : start + 2_000]
             encoded_games = fen.games(games, part)
-            played_codes = [np.frombuffer(packed, "<u2") for packed in games.moves(part)]
+            played_codes = [np.frombuffer(packed_moves, "<u2") for packed_moves in games.moves(part)]
             has_next_move = encoded_games.ply < np.array([len(codes) for codes in played_codes])[encoded_games.source]
             yield (
                 encoded_games.ids.reshape(-1, fen.length)[has_next_move],

@@ -91,10 +91,10 @@ class VectorApply(Kind):
         every, positions = np.unique(cache.array.game[rows], return_counts=True)
         if not len(every):
             raise BadInputError(f"no cached site has ply {spec.first_ply} or a later one", "lower --first-ply")
-        classed = load_skill_classes(inputs, cache.dataset, every, spec.skill, spec.seed)
-        highest = int(classed.classes.max())
-        classified_rows = np.flatnonzero((classed.classes == 0) | (classed.classes == highest))
-        places, is_strong = every[classified_rows], classed.classes[classified_rows] == highest
+        skill = load_skill_classes(inputs, cache.dataset, every, spec.skill, spec.seed)
+        highest = int(skill.classes.max())
+        classified_rows = np.flatnonzero((skill.classes == 0) | (skill.classes == highest))
+        places, is_strong = every[classified_rows], skill.classes[classified_rows] == highest
         fold = np.arange(len(places)) % FOLD_COUNT
         for number in range(FOLD_COUNT):
             if len(set(is_strong[fold == number].tolist())) < 2:

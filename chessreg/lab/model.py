@@ -137,7 +137,9 @@ class Lab:
         probes = self.probes(place.spec.probe)
         board = place.state.board
         removal = place.removal
-        scene = Scene(place.removals.model, board, place.state.prompt, probes, False, removal.modified, removal.square)
+        scene = Scene(
+            place.removals.model, board, place.state.prompt, probes, False, removal.modified_board, removal.square
+        )
         moves = tuple(convert_packed_to_sans(pack_moves(board.move_stack)))
         return replace(self._answer(scene, place.edits, place.condition.name), sans=moves)
 
@@ -196,7 +198,7 @@ class Lab:
         check_edit(spec, self.inputs)
         edited, removal = PieceRemovals(spec, self.inputs, "cpu", scene.model), remove_moving_piece(state, move)
         edits = edited.build_edits(edited.find_condition(question.condition), [scene.prompt], [removal])
-        scene = replace(scene, modified=removal.modified, square=removal.square)
+        scene = replace(scene, modified=removal.modified_board, square=removal.square)
         return self._answer(scene, edits, describe_edit(question, scene))
 
     def _answer_changes(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:

@@ -120,7 +120,7 @@ class BranchCorpus:
         place[:] = np.arange(branches)
         sources, labels, weights, moves = [], [], [], []
         number = 0
-        for row, (branch_range, span, read) in enumerate(zip(branch_ranges, spans, inner, strict=True)):
+        for row, (branch_range, span, lengths) in enumerate(zip(branch_ranges, spans, inner, strict=True)):
             start, line = self.offsets[self.games[rows[row]]], row * tokens.shape[1]
             tokens[row, :span] = self.tokens[start : start + span]
             if game_loss:
@@ -129,7 +129,7 @@ class BranchCorpus:
                 weights.append(np.full(span - 1, game_loss))
                 moves.append(np.full(span - 1, -1))
             at = 0
-            for branch, length in zip(branch_range, read, strict=True):
+            for branch, length in zip(branch_range, lengths, strict=True):
                 answer = self.answers[self.answer_begins[branch] : self.answer_ends[branch]].astype(np.int64)
                 inside, after = slice(at, at + length), int(self.prefix_lengths[branch])
                 tokens[row, game + at : game + at + length] = answer[:-1]
@@ -140,8 +140,8 @@ class BranchCorpus:
                 weights.append(np.ones(length + 1))
                 moves.append(np.full(length + 1, number))
                 at, number = at + int(length), number + 1
-        same = (owner[:, :, None] == owner[:, None, :]) & (place[:, :, None] >= place[:, None, :])
-        is_visible = np.concatenate([np.arange(game) < seen_counts[:, :, None], same], 2)
+        is_same_branch = (owner[:, :, None] == owner[:, None, :]) & (place[:, :, None] >= place[:, None, :])
+        is_visible = np.concatenate([np.arange(game) < seen_counts[:, :, None], is_same_branch], 2)
         mask = np.where(is_visible, np.float32(0), np.float32(-np.inf))[:, None]
         ids = (np.concatenate(each) for each in (sources, labels, moves))
         source, label, move = (torch.from_numpy(each) for each in ids)

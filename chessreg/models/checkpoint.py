@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS, INFO = "config.json", "model.safetensors", "chessreg.json"
-REQUIRED = "family", "n_layer", "n_embd"  # keys of `Network.shape()`
+REQUIRED_KEYS = "family", "n_layer", "n_embd"  # keys of `Network.shape()`
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class CheckpointInfo:
         """
         total, without_embeddings = network.count_parameters()
         shape = network.shape()
-        if missing_names := [name for name in REQUIRED if name not in shape]:
+        if missing_names := [name for name in REQUIRED_KEYS if name not in shape]:
             raise BadInputError(f"{type(network).__name__}.shape() has no {', '.join(missing_names)}")
         return cls(
             encoding=encoding,

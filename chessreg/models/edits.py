@@ -134,14 +134,18 @@ class ResidualEdit:
         """Return the summand [1 or batch, 1 or length, d_model] in the residual's dtype and on its device (the only
         cast)."""
         scale = self.scale.float()[..., None] if isinstance(self.scale, Tensor) and self.scale.dim() else self.scale
-        scaled = self.vector.float() * (scale.to(self.vector.device) if isinstance(scale, Tensor) else scale)
-        scaled = -scaled if self.op == "subtract" else scaled
-        scaled = scaled if scaled.dim() == 3 else scaled.reshape(-1, 1, scaled.shape[-1])
+        scaled_vector = self.vector.float() * (scale.to(self.vector.device) if isinstance(scale, Tensor) else scale)
+        scaled_vector = -scaled_vector if self.op == "subtract" else scaled_vector
+        scaled_vector = (
+            scaled_vector if scaled_vector.dim() == 3 else scaled_vector.reshape(-1, 1, scaled_vector.shape[-1])
+        )
         if self.reference is not None:
-            scaled = scaled.to(residual.device) * self.reference(residual).float().norm(dim=-1, keepdim=True)
+            scaled_vector = scaled_vector.to(residual.device) * self.reference(residual).float().norm(
+                dim=-1, keepdim=True
+            )
         if self.instead is not None:
-            scaled = scaled.to(residual.device) + (self.instead(residual.float()) - residual.float())
-        return scaled.to(residual.device, residual.dtype)
+            scaled_vector = scaled_vector.to(residual.device) + (self.instead(residual.float()) - residual.float())
+        return scaled_vector.to(residual.device, residual.dtype)
 
     def apply_to(self, residual: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the residual [batch, length, d_model], edited at the tokens of a mask bool [batch, length] (None: all

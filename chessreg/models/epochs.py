@@ -67,8 +67,8 @@ def _apply_feistel(numbers: np.ndarray, bits: int, keys: np.ndarray) -> np.ndarr
     masks = np.uint64(1) << low, np.uint64(1) << np.uint64(bits - bits // 2)
     halves = [numbers & (masks[0] - np.uint64(1)), numbers >> low]
     for number, key in enumerate(keys):
-        changed = number % 2
-        halves[changed] ^= _mix_bits(halves[1 - changed] ^ key) & (masks[changed] - np.uint64(1))
+        half = number % 2
+        halves[half] ^= _mix_bits(halves[1 - half] ^ key) & (masks[half] - np.uint64(1))
     return halves[1] << low | halves[0]
 
 
@@ -92,11 +92,11 @@ def iterate_batches(
         return iterate_items(order, rows, first_batch)
     if config.packing == "blocks":
         return _iterate_blocks(corpus, order, config.block_size + 1, rows, first_batch)
-    cut = _BucketCutter(corpus, config.block_size + 1, config.batch_tokens)
+    cutter = _BucketCutter(corpus, config.block_size + 1, config.batch_tokens)
     return (
-        _iterate_drawn_buckets(cut, order, first_batch)
+        _iterate_drawn_buckets(cutter, order, first_batch)
         if order.is_drawn
-        else _iterate_buckets(cut, order, config, epoch, first_batch)
+        else _iterate_buckets(cutter, order, config, epoch, first_batch)
     )
 
 
@@ -112,9 +112,9 @@ def _iterate_blocks(
     """Yield batches of `size` rows, each of the fewest items that have `limit` tokens. A last row with fewer tokens is
     dropped."""
     number, rows = 0, list[np.ndarray]()
-    left = np.zeros(0, np.int64)  # items of a row that is not full yet
+    remaining_items = np.zeros(0, np.int64)  # items of a row that is not full yet
     for place in range(0, order.count, SCANNED_ITEMS):
-        items = np.concatenate([left, order.items(place, place + SCANNED_ITEMS)])
+        items = np.concatenate([remaining_items, order.items(place, place + SCANNED_ITEMS)])
         ends = np.cumsum(corpus.compute_lengths(items))
         row_ends = (np.searchsorted(ends, np.append(0, ends[:-1]) + limit) + 1).tolist()  # where a row from i ends
         start = 0
@@ -125,7 +125,7 @@ def _iterate_blocks(
                 if number >= first_batch:
                     yield [row.tolist() for row in rows]
                 number, rows = number + 1, []
-        left = items[start:]
+        remaining_items = items[start:]
     if rows and number >= first_batch:
         yield [row.tolist() for row in rows]
 

@@ -179,8 +179,8 @@ class TunedModel(nn.Module):
         `source`: the folder of the weights if they are quantized."""
         super().__init__()
         self.source = source
-        fused = not explicit and getattr(hf, "_supports_sdpa", True)
-        hf.set_attn_implementation("sdpa" if fused else "eager")
+        uses_fused_kernel = not explicit and getattr(hf, "_supports_sdpa", True)
+        hf.set_attn_implementation("sdpa" if uses_fused_kernel else "eager")
         disable_dropout(hf)
         hf.train()
         self.plain_head = has_plain_head(hf)
@@ -354,8 +354,8 @@ def require_quantization(device: str) -> None:
     try:
         from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
-        packed, state = quantize_4bit(torch.ones(64, 64, device=device), quant_type="nf4")
-        dequantize_4bit(packed, state)
+        packed_weight, state = quantize_4bit(torch.ones(64, 64, device=device), quant_type="nf4")
+        dequantize_4bit(packed_weight, state)
     except Exception as error:  # the library may be built for other devices
         raise BadInputError(
             f"--tune qlora: bitsandbytes cannot quantize on {device}: {get_first_line(error)}",

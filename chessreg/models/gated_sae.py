@@ -92,7 +92,7 @@ def compute_gradients(
     rows: int | None = None,
     precision: Precision = "float32",
     batch: int | None = None,
-    compiled: bool = False,
+    is_compiled: bool = False,
 ) -> tuple[Loss, Tensor]:
     """Return the loss over scaled residuals x [n, d_model], and which latents fired (bool [features]).
 
@@ -115,7 +115,7 @@ def compute_gradients(
         # a tensor, because torch.compile compiles again for every value of a number
         factor, sparsity = x.new_full((), coefficient), x.new_full((), coefficient / n, dtype=kind)
         # inside of set_tf32_products, because a compiled function cannot change that setting
-        compute = compile_gradients() if compiled else _compute_gradients
+        compute = compile_gradients() if is_compiled else _compute_gradients
         return compute(sae, x, factor, sparsity, out, rows, kind, n)
 
 
@@ -143,20 +143,20 @@ def _compute_gradients(
     w_gate, w_dec, b_dec = sae.W_gate.to(kind), sae.W_dec.to(kind), sae.b_dec.to(kind)
     sparsity = sparsity.expand(sae.features)
     u_of, both_of, back_of = (x.new_empty(times * min(rows, len(x)), sae.features, dtype=kind) for times in (1, 2, 2))
-    summed, strongest = x.new_zeros(4), torch.zeros_like(sae.b_gate, dtype=kind)
+    sums, strongest = x.new_zeros(4), torch.zeros_like(sae.b_gate, dtype=kind)
     for part in x.split(rows) if len(x) else ():
         m = len(part)
         u, both, back = u_of[:m], both_of[: 2 * m], back_of[: 2 * m]
         code, gate, of_code, of_gate = both[:m], both[m:], back[:m], back[m:]
-        centred = (part - sae.b_dec).to(kind)
-        torch.mm(centred, w_gate.T, out=u)
+        centred_part = (part - sae.b_dec).to(kind)
+        torch.mm(centred_part, w_gate.T, out=u)
         torch.add(u, sae.b_gate, out=gate).relu_()
         torch.addcmul(sae.b_mag, u, slope, out=code).relu_()
         clear_inactive_values(gate, code)
         error = torch.addmm(b_dec, both, w_dec).view(2, m, -1) - part
         on = torch.sign(code, out=of_code).sum(dtype=x.dtype)  # count_nonzero takes ten times as long
         l1 = gate.sum(dtype=x.dtype)
-        summed += torch.stack([error[0].square().sum(), l1, error[1].square().sum(), on])
+        sums += torch.stack([error[0].square().sum(), l1, error[1].square().sum(), on])
         torch.maximum(strongest, code.amax(0), out=strongest)
         error *= 2 / n
         out["b_dec"] += error[0].sum(0)
@@ -170,10 +170,10 @@ def _compute_gradients(
         out["b_gate"] += of_gate.sum(0, dtype=x.dtype)
         out["r_mag"] += u.mul_(of_code).sum(0, dtype=x.dtype)
         of_gate.addcmul_(of_code, slope)
-        add_product(out["W_gate"], of_gate.T, centred)
+        add_product(out["W_gate"], of_gate.T, centred_part)
     out["r_mag"] *= slope
     out["b_dec"] -= (out["b_gate"] + slope * out["b_mag"]) @ sae.W_gate
-    sse, l1, auxiliary, l0 = (summed / n).unbind()
+    sse, l1, auxiliary, l0 = (sums / n).unbind()
     loss = Loss(loss=sse + coefficient * l1 + auxiliary, sse=sse, l1=l1, auxiliary=auxiliary, l0=l0)
     return loss, strongest > 0
 
@@ -248,9 +248,9 @@ class Adam:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set the state returned by `state`."""
-        for average, stored in ((self.mean, state["mean"]), (self.square, state["square"])):
+        for average, stored_value in ((self.mean, state["mean"]), (self.square, state["square"])):
             for name, value in average.items():
-                value.copy_(stored[name])
+                value.copy_(stored_value[name])
         self.steps = int(state["steps"])
         for count in self.counts:
             count.fill_(self.steps)
@@ -266,7 +266,7 @@ def train_step(
     rows: int | None = None,
     precision: Precision = "float32",
     ranks: Ranks | None = None,
-    compiled: bool = False,
+    is_compiled: bool = False,
 ) -> tuple[Loss, Tensor]:
     """Update `sae` on scaled residuals x [n, d_model] with Adam; return the result of `compute_gradients`.
 
@@ -275,7 +275,7 @@ def train_step(
     share.
     """
     part = x if ranks is None else x.tensor_split(ranks.size)[ranks.rank]
-    loss, firing_counts = compute_gradients(sae, part, coefficient, gradient, rows, precision, len(x), compiled)
+    loss, firing_counts = compute_gradients(sae, part, coefficient, gradient, rows, precision, len(x), is_compiled)
     if ranks is not None:
         means, fires = torch.stack(list(loss.values())), firing_counts.float()
         ranks.sum([*gradient.values(), means, fires])

@@ -90,10 +90,10 @@ def format_hub_url(
     return hf_hub_url(source.repository, file or source.file, repo_type=kind, revision=revision, endpoint=base)
 
 
-def read_hub_metadata(url: str, missing: str) -> HfFileMetadata:
+def read_hub_metadata(url: str, missing_hint: str) -> HfFileMetadata:
     """Return the hub's metadata of a file, without downloading it.
 
-    Raises NotFoundError with the hint `missing` if the file does not exist, and ChessregError for a failed request.
+    Raises NotFoundError with `missing_hint` if the file does not exist, and ChessregError for a failed request.
     """
     from huggingface_hub import get_hf_file_metadata
     from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFoundError
@@ -103,7 +103,7 @@ def read_hub_metadata(url: str, missing: str) -> HfFileMetadata:
     except HfHubHTTPError as error:
         status = error.response.status_code
         if status in (404, 410) or isinstance(error, RepositoryNotFoundError):
-            raise NotFoundError(f"{url} does not exist", missing) from error
+            raise NotFoundError(f"{url} does not exist", missing_hint) from error
         raise ChessregError(f"{url} answered {status}", "try again later") from error
     except (HTTPError, OSError) as error:
         raise download.make_network_error(url, error) from error
@@ -126,13 +126,15 @@ def fetch_hub_file(
     if file is not None and (Path(file).is_absolute() or ".." in Path(file).parts):
         raise BadInputError(f"{file!r} is not a file of a repository", "give its path in the repository")
     url = format_hub_url(source, file, revision, endpoint)
-    missing = f"{url.partition('/resolve/')[0]} lists its files"
-    metadata = read_hub_metadata(url, missing)
+    missing_hint = f"{url.partition('/resolve/')[0]} lists its files"
+    metadata = read_hub_metadata(url, missing_hint)
     published_sha256 = metadata.etag if re.fullmatch("[0-9a-f]{64}", metadata.etag or "") else None
     target = folder / source.repository.replace("/", "--") / (file or source.file)
     if published_sha256 is None:
         for old in (target, target.with_name(f"{target.name}.part")):
             old.unlink(missing_ok=True)
-    download.download_file(url, target, published_sha256, title=source.name, on_progress=on_progress, missing=missing)
+    download.download_file(
+        url, target, published_sha256, title=source.name, on_progress=on_progress, missing_hint=missing_hint
+    )
     digest = published_sha256 or download.compute_digest(target)
     return Fetched(target, url, metadata.commit_hash, digest, published_sha256 is not None)

@@ -195,15 +195,15 @@ def list_repository(address: HubAddress, endpoint: str | None = None) -> HubRepo
 
     api, base = make_hub_api(endpoint), get_endpoint(endpoint)
     with report_hub_errors(address, base, "read"):
-        kind, found = address.type or "model", None
+        kind, repository_info = address.type or "model", None
         try:
-            found = api.repo_info(address.repository, repo_type=kind, revision=address.revision)
+            repository_info = api.repo_info(address.repository, repo_type=kind, revision=address.revision)
         except RepositoryNotFoundError as error:
             if address.type is not None or isinstance(error, RevisionNotFoundError):
                 raise
             kind = "dataset"
-            found = api.repo_info(address.repository, repo_type=kind, revision=address.revision)
-        commit = str(found.sha)
+            repository_info = api.repo_info(address.repository, repo_type=kind, revision=address.revision)
+        commit = str(repository_info.sha)
         if not re.fullmatch("[0-9a-f]{40,64}", commit):
             raise ChessregError(f"{base} states the commit {make_visible(commit[:60])!r} of {address}")
         folder_address = HubAddress(address.repository, kind, address.revision, address.pattern)

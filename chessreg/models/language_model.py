@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from chessreg.encodings import Encoding
 
 
-class _LastPointReached(Exception):
+class _LastPointReachedError(Exception):
     """Raised at the last wanted hook point, to skip the rest of the pass."""
 
 
@@ -141,8 +141,8 @@ class LanguageModel:
         self._check(tokens)
         tokens = tokens.to(self.device)
         with apply_edits(self.network, self._build_token_masks(edits, tokens, None)):
-            read = tokens if actions is None else torch.cat([tokens, actions.to(self.device)[:, None]], 1)
-            return torch.log_softmax(self.network(read)[:, 0].float(), -1)
+            all_tokens = tokens if actions is None else torch.cat([tokens, actions.to(self.device)[:, None]], 1)
+            return torch.log_softmax(self.network(all_tokens)[:, 0].float(), -1)
 
     @torch.inference_mode()
     def residuals(
@@ -175,15 +175,17 @@ class LanguageModel:
     ) -> Tensor:
         """Return the activations at hook points of the network itself, like `residuals`."""
         self._check(tokens)
-        chosen = None if positions is None else positions.to(self.device, torch.int64)[:, :, None]
+        indices = None if positions is None else positions.to(self.device, torch.int64)[:, :, None]
         length = tokens.shape[1] if positions is None else positions.shape[1]
         out = torch.empty(len(wanted_points), len(tokens), length, self.d_model, dtype=self.dtype, device=self.device)
 
         def keep(name: str, residual: Tensor) -> None:
-            kept = residual if chosen is None else residual.gather(1, chosen.expand(-1, -1, residual.shape[-1]))
+            chosen_residual = (
+                residual if indices is None else residual.gather(1, indices.expand(-1, -1, residual.shape[-1]))
+            )
             for place, other in enumerate(wanted_points):
                 if other == name:
-                    out[place] = kept
+                    out[place] = chosen_residual
 
         if wanted_points:
             with (
@@ -252,15 +254,15 @@ class LanguageModel:
             picked_activations[name] = residual[at]
 
         def end(block: Any, arguments: tuple[Any, ...]) -> None:
-            given = block.at_places(arguments[0], *at, self.network.attention == "causal")
+            arguments_at = block.at_places(arguments[0], *at, self.network.attention == "causal")
             picked_activations.update(
-                {name: given for name in hook_points if points[name] is block}
+                {name: arguments_at for name in hook_points if points[name] is block}
             )  # it may have two names
-            raise _LastPointReached
+            raise _LastPointReachedError
 
         block = points[last_point]
-        ended = block.register_forward_pre_hook(end) if hasattr(block, "at_places") else nullcontext()
-        with ended, self.watch_hook_points(set(hook_points), keep, leave=True):
+        hook = block.register_forward_pre_hook(end) if hasattr(block, "at_places") else nullcontext()
+        with hook, self.watch_hook_points(set(hook_points), keep, leave=True):
             self.network.hidden(tokens.to(self.device))
         return picked_activations
 
@@ -279,14 +281,14 @@ class LanguageModel:
             def hook(module: nn.Module, arguments: Any, residual: Tensor) -> None:
                 keep(name, residual)
                 if leave and name == last_point:
-                    raise _LastPointReached
+                    raise _LastPointReachedError
 
             return hook
 
         handles = [module.register_forward_hook(hook_of(name)) for name, module in points]
         try:
             yield
-        except _LastPointReached:
+        except _LastPointReachedError:
             pass
         finally:
             for handle in handles:
@@ -296,18 +298,18 @@ class LanguageModel:
         self, edits: Sequence[ResidualEdit], tokens: Tensor, lengths: Tensor | None
     ) -> list[tuple[ResidualEdit, Tensor | None]]:
         """Return each edit with its token mask in this batch."""
-        masked: list[tuple[ResidualEdit, Tensor | None]] = []
+        masks: list[tuple[ResidualEdit, Tensor | None]] = []
         for edit in edits:
             if edit.token_mask == "all":
-                masked.append((edit, None))
+                masks.append((edit, None))
                 continue
             mask = torch.zeros(tokens.shape, dtype=torch.bool)
             for row, ids in enumerate(tokens.cpu().numpy()):
-                own = len(ids) if lengths is None else int(lengths[row])
-                chosen = get_token_mask(edit.token_mask).compute(ids[:own], self.encoding)
-                mask[row, :own] = torch.from_numpy(np.asarray(chosen, bool))
-            masked.append((edit, mask.to(self.device)))
-        return masked
+                length = len(ids) if lengths is None else int(lengths[row])
+                token_places = get_token_mask(edit.token_mask).compute(ids[:length], self.encoding)
+                mask[row, :length] = torch.from_numpy(np.asarray(token_places, bool))
+            masks.append((edit, mask.to(self.device)))
+        return masks
 
     def _check_layer(self, layer: int) -> int:
         """Return a layer. Raises NotFoundError if the model does not have it."""

@@ -221,9 +221,9 @@ def wait_until_ready(followers: ProcessContext, store: dist.Store, size: int) ->
 
 def find_reason(followers: ProcessContext) -> str | None:
     """Return why the first process that failed has ended: its error, or its exit status. None: all of them live."""
-    ended = connection.wait([process.sentinel for process in followers.processes], 1.0)
+    ended_sentinels = connection.wait([process.sentinel for process in followers.processes], 1.0)
     for process in followers.processes:
-        if process.sentinel in ended:  # it closes while the process ends, before there is an exit status
+        if process.sentinel in ended_sentinels:  # it closes while the process ends, before there is an exit status
             process.join(1.0)
     for process, error_file in zip(followers.processes, followers.error_files, strict=True):
         if Path(error_file).exists():
@@ -307,8 +307,8 @@ def lead_torchrun_group(leader: Leader) -> Iterator[None]:
     """Make the training rank 0 of the processes that torchrun started, inside the block."""
     store, rank, size = next(dist.rendezvous("env://"))
     ranks = Ranks(rank, size, store)
-    for left in leader.folder.glob("ranks-*"):  # of an attempt that was killed
-        shutil.rmtree(left, ignore_errors=True)
+    for old_folder in leader.folder.glob("ranks-*"):  # of an attempt that was killed
+        shutil.rmtree(old_folder, ignore_errors=True)
     with (
         tempfile.TemporaryDirectory(prefix="ranks-", dir=leader.folder) as name,
         share_threads(int(os.environ["LOCAL_WORLD_SIZE"])),
@@ -389,11 +389,11 @@ class ArrayUnpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: tuple[Any, ...]) -> np.ndarray:
         """Return the array at `pid` as a read-only memory map."""
-        name, *mapped = pid
-        if mapped:
+        name, *mapping = pid
+        if mapping:
             from store.corpora import disable_read_ahead
 
-            dtype, offset, shape = mapped
+            dtype, offset, shape = mapping
             return disable_read_ahead(np.memmap(name, dtype, "r", offset, shape))
         array: np.ndarray = np.load(self.folder / name, mmap_mode="r")
         return array

@@ -115,12 +115,12 @@ def read_sae_folder(folder: Path, name: str = "") -> SaeFile:
     layout, name = find_layout(folder), name or folder.name
     settings_file, weights_file = (folder / file for file in LAYOUT_FILES[layout])
     settings = read_settings(settings_file, name)
-    read = read_saelens if layout == "saelens" else read_dictionary
+    read_file = read_saelens if layout == "saelens" else read_dictionary
     weights = read_safetensors(weights_file) if layout == "saelens" else read_torch_file(weights_file)
     if not isinstance(weights, dict) or not all(isinstance(one, Tensor) for one in weights.values()):
         raise BadInputError(f"{name}/{weights_file.name} is not a file of tensors by name")
     try:
-        sae, point = read(settings, weights, name)
+        sae, point = read_file(settings, weights, name)
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         reraise_lack_of_memory(error)
         raise BadInputError(f"{name} is damaged: {type(error).__name__} {get_first_line(error)}") from error
@@ -156,11 +156,11 @@ def check_sae(sae: SparseAutoencoder, name: str) -> None:
         raise BadInputError(f"{name}: k is {sae.k}, but there are {sae.features} latents")
 
 
-def to_float(tensor: Tensor, transposed: bool = False) -> Tensor:
+def to_float(tensor: Tensor, is_transposed: bool = False) -> Tensor:
     """Return a tensor of weights in float32, perhaps transposed. Raises TypeError unless it has floats."""
     if not tensor.is_floating_point():
         raise TypeError(f"weights have type {tensor.dtype}")
-    return (tensor.T if transposed else tensor).float().contiguous()
+    return (tensor.T if is_transposed else tensor).float().contiguous()
 
 
 # -- SAELens -----------------------------------------------------------------------------------------------------------
@@ -191,13 +191,13 @@ def read_saelens(settings: dict[str, Any], weights: dict[str, Tensor], name: str
 
 def refuse_saelens_options(settings: dict[str, Any], weights: dict[str, Tensor], name: str) -> None:
     """Raise BadInputError for an option of SAELens that changes the input or output of the autoencoder."""
-    normalized = settings.get("normalize_activations") or "none"
-    if normalized is True or normalized == "expected_average_only_in":
+    normalization = settings.get("normalize_activations") or "none"
+    if normalization is True or normalization == "expected_average_only_in":
         raise BadInputError(
-            f"{name}: normalize_activations {normalized!r} needs a factor that the folder does not have",
+            f"{name}: normalize_activations {normalization!r} needs a factor that the folder does not have",
             "in SAELens, call sae.fold_activation_norm_scaling_factor(factor) and save it again",
         )
-    options: dict[str, tuple[Any, Any]] = {"normalize_activations": (normalized, "none")}
+    options: dict[str, tuple[Any, Any]] = {"normalize_activations": (normalization, "none")}
     options["reshape_activations"] = (settings.get("reshape_activations") or "none", "none")
     if settings.get("finetuning_scaling_factor") or "scaling_factor" in weights:
         options["finetuning_scaling_factor"] = (True, False)
@@ -258,11 +258,13 @@ def read_dictionary(settings: dict[str, Any], weights: dict[str, Tensor], name: 
     trainer = settings.get("trainer")
     if not isinstance(trainer, dict):
         raise BadInputError(f"{name}/config.json has no settings of a trainer")
-    which = trainer.get("dict_class")
-    if which not in DICTIONARY_CLASSES:
+    dictionary_class = trainer.get("dict_class")
+    if dictionary_class not in DICTIONARY_CLASSES:
         known_names = ", ".join(DICTIONARY_CLASSES)
-        raise BadInputError(f"{name}: class {which!r} of dictionary_learning cannot be read", f"known: {known_names}")
-    class_names = DICTIONARY_CLASSES[which]
+        raise BadInputError(
+            f"{name}: class {dictionary_class!r} of dictionary_learning cannot be read", f"known: {known_names}"
+        )
+    class_names = DICTIONARY_CLASSES[dictionary_class]
     names = {
         ours: theirs
         for ours, theirs in class_names.names.items()
@@ -276,7 +278,7 @@ def read_dictionary(settings: dict[str, Any], weights: dict[str, Tensor], name: 
         tensors["threshold"] = tensors["threshold"].expand(len(tensors["b_enc"])).contiguous()
     k = trainer.get("k", int(weights["k"]) if "k" in weights else None)
     sae = build_sae(class_names.architecture, tensors, class_names.subtracts_bias, k, name)
-    if which == "AutoEncoder":
+    if dictionary_class == "AutoEncoder":
         sae = fold_decoder_norms(sae)
     return sae, find_dictionary_point(trainer)
 
@@ -378,8 +380,8 @@ def build_saelens(
 
 def build_dictionary(sae: SparseAutoencoder, metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the content of config.json and of ae.pt. Raises BadInputError for an unsupported architecture."""
-    which = find_dictionary_class(sae)
-    class_names = DICTIONARY_CLASSES[which]
+    dictionary_class = find_dictionary_class(sae)
+    class_names = DICTIONARY_CLASSES[dictionary_class]
     weights = {
         class_names.names[ours]: (one.T if is_transposed(ours, class_names.names[ours]) else one).contiguous()
         for ours, one in sae.parameters().items()
@@ -388,7 +390,7 @@ def build_dictionary(sae: SparseAutoencoder, metadata: Mapping[str, Any]) -> tup
     if isinstance(sae, TopKSae):
         weights |= {"threshold": torch.tensor(-1.0), "k": torch.tensor(sae.k, dtype=torch.int32)}
     trainer = {
-        "dict_class": which,
+        "dict_class": dictionary_class,
         "activation_dim": sae.d_model,
         "dict_size": sae.features,
         **({"k": int(weights["k"])} if "k" in weights else {}),

@@ -43,7 +43,11 @@ def shard_model(model: nn.Module, blocks: Sequence[nn.Module], device: str, auto
 def find_norms(block: nn.Module) -> list[nn.Module]:
     """Return the modules of a block whose own parameters are all vectors."""
     owned_parameters = [(module, list(module.parameters(recurse=False))) for module in block.modules()]
-    return [module for module, own in owned_parameters if own and all(parameter.dim() == 1 for parameter in own)]
+    return [
+        module
+        for module, own_parameters in owned_parameters
+        if own_parameters and all(parameter.dim() == 1 for parameter in own_parameters)
+    ]
 
 
 def gather_tensors(value: Any, keep: bool) -> Any:

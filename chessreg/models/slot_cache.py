@@ -83,8 +83,8 @@ class SlotLayer:
         if slots.rows is None:
             return kept_keys[:, :, : slots.width], kept_values[:, :, : slots.width]
         # select whole rows first: one memory copy per row, four times faster than selecting columns at the same time
-        picked = kept_keys.index_select(0, slots.rows), kept_values.index_select(0, slots.rows)
-        return picked[0][:, :, : slots.width], picked[1][:, :, : slots.width]
+        picked_values = kept_keys.index_select(0, slots.rows), kept_values.index_select(0, slots.rows)
+        return picked_values[0][:, :, : slots.width], picked_values[1][:, :, : slots.width]
 
     def take(self, rows: Tensor) -> None:
         """Reduce the cache to these rows, which may repeat."""
@@ -169,10 +169,10 @@ def attend_by_rows(query: Tensor, cached_rows: RowKeys) -> Tensor:
     """Return attention [token, head, 1, d_head] of queries of this shape, in which every token is a
     separate batch row."""
     scale = query.shape[-1] ** -0.5
-    attended = []
+    attended_rows = []
     for span in cached_rows.spans:
         part = slice(span.row, span.row + 1)
         keys, values = cached_rows.keys[part, :, : span.keys], cached_rows.values[part, :, : span.keys]
         queries = query[span.tokens].transpose(0, 2)
-        attended.append(scaled_dot_product_attention(queries, keys, values, attn_mask=span.bias, scale=scale))
-    return torch.cat(attended, 2).transpose(0, 2)
+        attended_rows.append(scaled_dot_product_attention(queries, keys, values, attn_mask=span.bias, scale=scale))
+    return torch.cat(attended_rows, 2).transpose(0, 2)

@@ -63,8 +63,8 @@ class SparseAutoencoder(ABC):
 
     def prepare(self, residual: Tensor) -> Tensor:
         """Return the encoder's input [..., d_model] for residuals at the model's scale."""
-        scaled = residual * self.scale
-        return scaled - self.b_dec if self.subtracts_bias else scaled
+        scaled_residual = residual * self.scale
+        return scaled_residual - self.b_dec if self.subtracts_bias else scaled_residual
 
     @abstractmethod
     def encode(self, residual: Tensor) -> Tensor:

@@ -108,8 +108,8 @@ class TokenFile:
 
     def write(self, file: IO[bytes]) -> None:
         """Write the file's bytes, which depend on the contents alone."""
-        own = {each.name for each in fields(self)} - ARRAYS.keys()
-        header = {"format": FORMAT, "version": VERSION, **{name: getattr(self, name) for name in sorted(own)}}
+        own_names = {each.name for each in fields(self)} - ARRAYS.keys()
+        header = {"format": FORMAT, "version": VERSION, **{name: getattr(self, name) for name in sorted(own_names)}}
         arrays = {name: getattr(self, name) for name in ARRAYS}
         np.savez_compressed(file, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)
 
@@ -240,18 +240,18 @@ def make_token_file(
             raise BadInputError(f"no game remains to {name}", "chessreg dataset show DATASET")
     tokens, lengths = _encode_games(encoding, games, rows)
     heldout_tokens, heldout_lengths = _encode_games(encoding, heldout, heldout_rows)
-    ignored = [
+    ignored_ids = [
         place
         for place, text in enumerate(encoding.vocabulary)
         if encoding.notation == "san" and text in IGNORED_CHARACTERS
     ]
-    item, length, answers, spellings = _draw_positions(encoding, ignored, heldout, heldout_rows, positions)
+    item, length, answers, spellings = _draw_positions(encoding, ignored_ids, heldout, heldout_rows, positions)
     return TokenFile(
         encoding.name,
         encoding.size,
         encoding.answer_size,
         tuple(sorted(encoding.stop_ids)),
-        tuple(ignored),
+        tuple(ignored_ids),
         encoding.max_move_tokens,
         tokens,
         lengths,
@@ -267,9 +267,9 @@ def make_token_file(
 
 def _flatten_groups(groups: Sequence[Sequence[Ids]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return groups of texts as the three arrays that `_split_groups` reads."""
-    every = [ids for own in groups for ids in own]
+    every = [ids for group in groups for ids in group]
     return (
-        np.array([len(own) for own in groups], np.int32),
+        np.array([len(group) for group in groups], np.int32),
         np.array([len(ids) for ids in every], np.uint8),
         np.array([token for ids in every for token in ids], np.uint16),
     )
@@ -286,17 +286,17 @@ def _encode_games(encoding: Encoding, games: Games, rows: np.ndarray) -> tuple[n
 
 
 def _draw_positions(
-    encoding: Encoding, ignored: Sequence[int], games: Games, rows: np.ndarray, count: int
+    encoding: Encoding, ignored_ids: Sequence[int], games: Games, rows: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, list[list[Ids]], list[list[Ids]]]:
     """Draw `count` turns of the games at these rows; return their item int [n], the number of tokens before the move
-    int [n], and the answers and the accepted spellings of each. Spellings have no `ignored` ids."""
+    int [n], and the answers and the accepted spellings of each. Spellings have no `ignored_ids` ids."""
     from chessreg.games.boards.moves import replay_boards
 
     tokens = encoding.games(games, rows)
-    packed = games.moves(rows)
+    packed_games = games.moves(rows)
     sites = encoding.sites("turns", tokens)
     source = tokens.source[sites.item]
-    plies = np.array([len(moves) // 2 for moves in packed], np.int64)
+    plies = np.array([len(moves) // 2 for moves in packed_games], np.int64)
     turns = np.flatnonzero(sites.ply < plies[source])  # the game continued there
     sample = np.sort(generator(Stream.TOKEN_FILE, Stream.POSITIONS).permutation(turns)[:count])
     places_by_ply: dict[int, dict[int, int]] = {}  # of each game
@@ -305,9 +305,9 @@ def _draw_positions(
     answers: list[list[Ids]] = [[] for _ in sample]
     spellings: list[list[Ids]] = [[] for _ in sample]
     for game, places in places_by_ply.items():
-        for ply, board in enumerate(replay_boards(packed[game])):
+        for ply, board in enumerate(replay_boards(packed_games[game])):
             if ply in places:
                 answers[places[ply]] = list(encoding.answers(board).values())
-                accepted = encoding.accepted_ids(board)
-                spellings[places[ply]] = sorted({tuple(i for i in ids if i not in ignored) for ids in accepted})
+                accepted_ids = encoding.accepted_ids(board)
+                spellings[places[ply]] = sorted({tuple(i for i in ids if i not in ignored_ids) for ids in accepted_ids})
     return sites.item[sample], sites.token[sample] + 1, answers, spellings

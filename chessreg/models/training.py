@@ -199,7 +199,7 @@ def measure_loss(
     limit, at_once = model.block_size + 1, 256 if positions else 16
     most = min(16 * games if positions else games, len(corpus))
     order = np.argsort(corpus.compute_lengths(np.arange(most)), kind="stable").tolist()
-    summed, count, right = 0.0, 0, 0
+    loss_sum, count, right = 0.0, 0, 0
     model.eval()
     for start in range(0, len(order), at_once):
         rows = [[item] for item in order[start : start + at_once]]
@@ -207,13 +207,13 @@ def measure_loss(
         if positions:
             with make_autocast(options):
                 logits = model(inputs.to(options.device)).float()[:, 0].cpu()
-            summed += float(F.cross_entropy(logits, labels[:, 0], reduction="sum"))
+            loss_sum += float(F.cross_entropy(logits, labels[:, 0], reduction="sum"))
             right += int((logits.argmax(-1) == labels[:, 0]).sum())
         else:
-            summed += float(compute_total_loss(model, inputs, labels, options))
+            loss_sum += float(compute_total_loss(model, inputs, labels, options))
         count += int((labels != IGNORED_LABEL).sum())
     model.train()
-    return summed / count, right / count if positions else None
+    return loss_sum / count, right / count if positions else None
 
 
 def split_batch(inputs: Tensor, labels: Tensor, options: TrainerOptions) -> Iterator[tuple[Tensor, Tensor]]:
@@ -472,16 +472,16 @@ class Trainer:
         parts, counts = self.share_batch(batch)
         if self.config.dropout:  # the same draws in a resumed run, different ones in every process
             torch.manual_seed((self.config.draw_seed << 32 | self.options.rank << 56 | self.step) % SEED_COUNT)
-        summed = torch.zeros((), device=self.options.device)
+        loss_sum = torch.zeros((), device=self.options.device)
         idle = self.count_idle_passes(batch, len(parts))
         for part in parts:
             loss = self.compute_summed_loss(forward, *part) / counts.targets
             loss.backward()
-            summed += loss.detach()
+            loss_sum += loss.detach()
         for _ in range(idle):
             (self.compute_summed_loss(forward, *self.idle_portion) * 0.0).backward()
         if self.ranks is not None:
-            self.share_gradients(self.ranks, summed)
+            self.share_gradients(self.ranks, loss_sum)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
         factor = self.config.rate(self.step)
         for optimizer in self.optimizers:
@@ -495,7 +495,7 @@ class Trainer:
         self.tokens_seen += counts.targets
         if self.tokens_read is not None:
             self.tokens_read += counts.tokens
-        return summed
+        return loss_sum
 
     def count_idle_passes(self, batch: PreparedBatch, own_passes: int) -> int:
         """Return how many more portions than this process, which has `own_passes`, another one has.
@@ -512,17 +512,17 @@ class Trainer:
         """Return inputs and labels for passes whose result is not used."""
         return batch.portions[0]
 
-    def share_gradients(self, ranks: Ranks, summed: Tensor) -> None:
+    def share_gradients(self, ranks: Ranks, loss_sum: Tensor) -> None:
         """Sum the gradients and the loss over all processes. The backward pass has summed the gradients of a sharded
         model."""
         if self.is_sharded:
-            ranks.sum([summed])
+            ranks.sum([loss_sum])
             return
         weights = [p for p in self.model.parameters() if p.requires_grad]
         for parameter in weights:
             if parameter.grad is None:  # this process had no share of the batch
                 parameter.grad = torch.zeros_like(parameter)
-        ranks.sum([*(p.grad for p in weights if p.grad is not None), summed])
+        ranks.sum([*(p.grad for p in weights if p.grad is not None), loss_sum])
 
     def forward_pass(self) -> Callable[[Tensor], Tensor]:
         """Return the model's forward pass, compiled if `options.compile`."""
@@ -594,7 +594,7 @@ class Trainer:
     ) -> None:
         """Run as `run` does, without saving at the end."""
         forward = self.forward_pass()
-        saved = clock = time.monotonic()
+        saved_at = clock = time.monotonic()
         tokens = self.tokens_seen
         while self.step < self.config.steps and not should_stop():
             self.command(NEXT_STEP)
@@ -622,9 +622,9 @@ class Trainer:
                 except BaseException:  # the run was interrupted: save, so that no step is repeated
                     self.save()
                     raise
-            if time.monotonic() - saved > self.options.checkpoint_seconds:
+            if time.monotonic() - saved_at > self.options.checkpoint_seconds:
                 self.save()
-                saved = time.monotonic()
+                saved_at = time.monotonic()
 
 
 def build_follower(

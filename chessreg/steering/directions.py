@@ -29,8 +29,8 @@ def classify_piece(piece: chess.Piece | None) -> int:
 
 def normalize_rows(vectors: np.ndarray) -> np.ndarray:
     """Return `vectors` float [n, d] with each row divided by its norm, float32."""
-    scaled: np.ndarray = (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
-    return scaled
+    unit_vectors: np.ndarray = (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+    return unit_vectors
 
 
 def scale_to_norm(direction: np.ndarray, norm: float) -> np.ndarray:
@@ -77,13 +77,13 @@ def compute_change_directions(
     vectors = np.zeros((len(changes), len(weight)))
     for row, change in enumerate(changes):
         terms = [(square, label, sign) for square, old, new in change for label, sign in ((new, 1.0), (old, -1.0))]
-        scaled = [
+        scaled_vectors = [
             sign * (blank if label == EMPTY else piece) * weight[:, square, label]
             for square, label, sign in terms
             if (blank if label == EMPTY else piece)
         ]
-        if all(term.any() for term in scaled):
-            vectors[row] = np.sum(scaled, axis=0)
+        if all(term.any() for term in scaled_vectors):
+            vectors[row] = np.sum(scaled_vectors, axis=0)
     size = np.linalg.norm(vectors, axis=1, keepdims=True)
     units: np.ndarray = (vectors / np.where(size > 0, size, 1.0)).astype(np.float32)
     return units
@@ -96,8 +96,8 @@ def compute_board_direction(weight: np.ndarray, board: str) -> Direction:
     It is the sum over the named squares of the class's direction minus the mean of the square's classes. Adding one
     vector to all classes of a square does not change a softmax.
     """
-    centred = weight - weight.mean(axis=2, keepdims=True)
-    parts = [centred[:, square, PIECE_CLASSES.index(piece)] for square, piece in parse_board_changes(board)]
+    centred_weight = weight - weight.mean(axis=2, keepdims=True)
+    parts = [centred_weight[:, square, PIECE_CLASSES.index(piece)] for square, piece in parse_board_changes(board)]
     return Direction(cast_float32(np.sum(parts, axis=0)))
 
 

@@ -122,7 +122,7 @@ def test_a_text_counts_as_it_is(text: str, notation: Any, expected: dict[str, bo
     """The definitions of valid, legal, first and near; blanks are not stripped."""
     from chessreg.encodings.prompts import make_tokenizer
 
-    written = PromptEncoding(make_tokenizer(tmp_path, merged=False), PromptSettings(notation=notation))
+    written = PromptEncoding(make_tokenizer(tmp_path, has_merges=False), PromptSettings(notation=notation))
     ids = tuple(written._words.encode(text))
     found = DecodedAnswer(ids, text, True).columns(TargetMove(chess.Board(), chess.Move.from_uci("e2e4")), written)
     assert {name: found[name] for name in expected} == expected
@@ -201,7 +201,7 @@ def test_models_that_cannot_be_asked_so_are_refused(world_session: Any) -> None:
 def test_another_template_has_the_same_tokenizer(tmp_path: Path) -> None:
     from chessreg.encodings.prompts import make_tokenizer
 
-    own = PromptEncoding(make_tokenizer(tmp_path, merged=True), PromptSettings("junkin-3", notation="san"))
+    own = PromptEncoding(make_tokenizer(tmp_path, has_merges=True), PromptSettings("junkin-3", notation="san"))
     other = resolve_prompt_encoding(DecodingSpec(checkpoint="c", dataset="d", template="junkin-4"), own)
     assert isinstance(other, PromptEncoding)
     assert (other.settings.template_name, other.settings.notation) == ("junkin-4", "san")

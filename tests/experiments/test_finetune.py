@@ -43,7 +43,7 @@ def pristine_world(solver_world: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return make_tokenizer(tmp_path_factory.mktemp("words"), merged=True)
+    return make_tokenizer(tmp_path_factory.mktemp("words"), has_merges=True)
 
 
 def corpus(words: Any, block_size: int = 512, **settings: Any) -> PromptCorpus:

@@ -40,7 +40,7 @@ def test_a_hash_set_answers_as_a_set_does():
     values = random.integers(0, 2**64, 3000, np.uint64)
     found = HashSet(values[:1000])
     assert found.contains(values).tolist() == [True] * 1000 + [False] * 2000
-    assert (found.sorted[found.places(values[:1000])] == values[:1000]).all()
+    assert (found.sorted_hashes[found.places(values[:1000])] == values[:1000]).all()
     assert not HashSet(np.zeros(0, np.uint64)).contains(values).any()
 
 

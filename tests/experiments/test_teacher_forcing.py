@@ -265,7 +265,7 @@ def test_a_promotion_is_due_and_what_comes_after_it_is_counted_apart(session: An
             for one in predict_tokens(davis, ids, find_turns(davis, tokens)[0], board.move_stack, logprobs)
             if one.place == place
         ]
-        assert (due.strict, due.loose, due.phase, len(due.written)) == (legal, True, 1, 2)
+        assert (due.strict, due.loose, due.phase, len(due.written_ids)) == (legal, True, 1, 2)
         assert due.mass == pytest.approx(4 * np.exp(-9) if not legal else 3 * np.exp(-9) + np.exp(-0.1), rel=1e-3)
     after = list(predict_tokens(davis, ids, find_turns(davis, tokens)[0], board.move_stack, logprobs))[-2:]
     assert [(one.phase, one.since_promotion) for one in after] == [(4, 1), (2, 2)]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.models.decoding.passes import Ragged
+from chessreg.models.decoding.passes import RaggedTokens
 from chessreg.models.decoding.session import ContextFullError, DecodingSession
 from chessreg.models.edits import TOKEN_MASKS, ResidualEdit, register_token_mask
 from chessreg.models.language_model import LanguageModel
@@ -126,7 +126,7 @@ def test_sync_feeds_only_what_differs(tiny: LanguageModel) -> None:
     widths: list[int] = []
     whole = session.forward
 
-    def counting(new: Ragged, *rest: Any) -> Tensor:
+    def counting(new: RaggedTokens, *rest: Any) -> Tensor:
         widths.append(int(new.counts.max()))
         return whole(new, *rest)
 

@@ -168,7 +168,7 @@ def test_a_compiled_step_is_the_same_and_is_not_compiled_again_for_every_coeffic
             {n: torch.empty_like(v) for n, v in sae.parameters().items()},
         )
         for step in range(5):
-            loss, _ = train_step(sae, adam, gradient, x, 0.1 * step, 1e-2, precision=precision, compiled=compiled)
+            loss, _ = train_step(sae, adam, gradient, x, 0.1 * step, 1e-2, precision=precision, is_compiled=compiled)
         made.append([*sae.parameters().values(), *loss.values()])
     assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(*made, strict=True))
     assert counters["stats"]["unique_graphs"] == 1

@@ -41,8 +41,8 @@ def build_state_boards(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[Boa
     if first_row.condition == "skipped":
         return [BoardFrame.from_board(original, title=location, caption=(describe_skip(first_row),))], ""
     square = chess.parse_square(detail["square"])
-    modified = original.copy(stack=False)
-    modified.remove_piece_at(square)
+    modified_board = original.copy(stack=False)
+    modified_board.remove_piece_at(square)
     condition_name = row.get("condition") or "clean"
     condition = (
         condition_name
@@ -59,10 +59,10 @@ def build_state_boards(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[Boa
             caption=build_caption(clean),
         ),
         BoardFrame.from_board(
-            modified,
+            modified_board,
             title=f"{condition}: without the piece on {detail['square']}",
             marks={square: "removed"},
-            arrows=move_arrows(modified, [encoding.parse(r.text, modified) for r in edited_rows]),
+            arrows=move_arrows(modified_board, [encoding.parse(r.text, modified_board) for r in edited_rows]),
             caption=build_caption(edited_rows),
         ),
     ]

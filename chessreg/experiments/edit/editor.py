@@ -93,10 +93,12 @@ class Editor:
 
     def list_removal_answers(self, removal: Removal) -> RemovalAnswers:
         """Return the texts of the legal moves on both boards of a removal, for scoring."""
-        original, modified = (self.encoding.answers(board) for board in removal.boards)
-        shared_texts = tuple(tuple(sorted({original[move], modified[move]})) for move in original if move in modified)
+        original, modified_answers = (self.encoding.answers(board) for board in removal.boards)
+        shared_texts = tuple(
+            tuple(sorted({original[move], modified_answers[move]})) for move in original if move in modified_answers
+        )
         accepted_ids = [self.encoding.accepted_ids(board) for board in removal.boards] if self.spec.spellings else []
-        canonical = frozenset(original.values()), frozenset(modified.values())
+        canonical = frozenset(original.values()), frozenset(modified_answers.values())
         return RemovalAnswers(canonical, shared_texts, Trie.from_sets(accepted_ids))
 
     def write(
@@ -164,9 +166,9 @@ class Editor:
             )
             detail = detail.model_copy(update=readings[row].build_columns(clean[row] if clean else None))
             if every[row]:
-                original, modified = every[row]
-                detail.spelled_original, detail.spelled_modified = original.probability, modified.probability
-                detail.spelled_missed = max(original.unexplored, modified.unexplored)
+                original, modified_mass = every[row]
+                detail.spelled_original, detail.spelled_modified = original.probability, modified_mass.probability
+                detail.spelled_missed = max(original.unexplored, modified_mass.unexplored)
             self.emit(name, removal, GREEDY_SAMPLE, texts[row][0], masses[row], detail)
             for sample, sampled_text in enumerate(texts[row][1:]):
                 self.emit(name, removal, sample, sampled_text)
@@ -199,7 +201,7 @@ class Editor:
             fen=state.board.fen() if name == CLEAN and sample == GREEDY_SAMPLE else None,
             text=sampled_text.text,
             legal_original=self.encoding.parse(sampled_text.tokens, state.board) is not None,
-            legal_modified=self.encoding.parse(sampled_text.tokens, removal.modified) is not None,
+            legal_modified=self.encoding.parse(sampled_text.tokens, removal.modified_board) is not None,
             mass_original=mass[0],
             mass_modified=mass[1],
         )

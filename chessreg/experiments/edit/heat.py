@@ -41,18 +41,18 @@ class ProbeReadings:
     """A probe's logits where the move begins, float32 [64, 13], in the clean and in the edited model."""
 
     clean: np.ndarray
-    edited: np.ndarray
+    edited_logits: np.ndarray
     layer: int
     condition: str
     original: chess.Board
-    modified: chess.Board
+    modified_board: chess.Board
     square: int
     label: int  # class of the removed piece
 
     def values(self, side_name: Literal["clean", "edited"], label: int, measure: Measure = "logprob") -> np.ndarray:
         """Return the values of one class on every square, float64 [64]: its logit, or its log-softmax or softmax over
         the classes."""
-        logits = (self.clean if side_name == "clean" else self.edited).astype(np.float64)
+        logits = (self.clean if side_name == "clean" else self.edited_logits).astype(np.float64)
         if measure == "logit":
             return logits[:, label]
         logits = logits - logits.max(1, keepdims=True)
@@ -132,7 +132,7 @@ def load_readings(
     model, prompt = place.removals.model, place.state.prompt
     clean, after = (compute_probe_logits(model, prompt, [probe], active)[0] for active in ([], place.edits))
     name, board = place.condition.name, place.state.board
-    return ProbeReadings(clean, after, at, name, board, removal.modified, removal.square, removal.label)
+    return ProbeReadings(clean, after, at, name, board, removal.modified_board, removal.square, removal.label)
 
 
 def compute_probe_logits(
@@ -159,7 +159,7 @@ def build_edit_panels(readings: ProbeReadings, label: int, measure: Measure, cli
         values = {side_name: readings.values(side_name, row, measure) for side_name in MODEL_SIDES}
         low, high = choose_color_range(list(values.values()), measure, clip)
         for side_name in MODEL_SIDES:
-            board = readings.original if side_name == "clean" else readings.modified
+            board = readings.original if side_name == "clean" else readings.modified_board
             title = f"{name}, {'original' if side_name == 'clean' else 'edited'} model, {measure}"
             clipped_values = np.clip(values[side_name], low, high)
             panels.append(HeatPanel(title, clipped_values, low, high, get_board_letters(board), (readings.square,)))

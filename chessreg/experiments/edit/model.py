@@ -59,7 +59,7 @@ class EditedModel(Generic[S]):
         self.rule = SCALE_RULES[spec.scale_rule]
         self.probes = self.load_probes(spec.probe)
         self.black = self.load_probes(spec.black_probe)
-        self.shuffled = self.load_probes(spec.shuffled_probe)
+        self.shuffled_probes = self.load_probes(spec.shuffled_probe)
 
     @property
     def layers(self) -> list[int]:
@@ -185,7 +185,7 @@ class PieceRemovals(EditedModel[EditSpec]):
         """
         spec, square = self.spec, removal.square
         probe_weights = [probe.weight for probe in (*self.probes.values(), *self.black.values())]
-        shuffled_weights = [probe.weight for probe in self.shuffled.values()]
+        shuffled_weights = [probe.weight for probe in self.shuffled_probes.values()]
         drawn_weights = probe_weights if spec.shuffled_label_controls and not shuffled_weights else []
         if any(set(find_known_pieces(weight, square)) <= {removal.label} for weight in drawn_weights):
             return False
@@ -242,8 +242,8 @@ class PieceRemovals(EditedModel[EditSpec]):
             units = [removal.state.unit for removal in removals]
             return controls.draw_random_directions(spec.seed, draw, layer, units, len(weight))
         labels = [removal.label for removal in removals]
-        if condition.source == SHUFFLED and self.shuffled:
-            weight = self.shuffled[layer].weight
+        if condition.source == SHUFFLED and self.shuffled_probes:
+            weight = self.shuffled_probes[layer].weight
         elif condition.source == SHUFFLED:
             labels = [self.choose_shuffled_label(weight, removal, draw) for removal in removals]
         squares = [removal.square for removal in removals]
@@ -285,8 +285,8 @@ class PieceRemovals(EditedModel[EditSpec]):
             class_weights = probe.weight[:, :, removal.label]
             own_rows.append(class_weights[:, removal.square])
             average.append(class_weights[:, board != removal.label].mean(1))
-        centred = probe.centred and self.model.residual == "raw"
-        return RuleReading(torch.from_numpy(np.stack(own_rows)), torch.from_numpy(np.stack(average)), centred)
+        is_centred = probe.centred and self.model.residual == "raw"
+        return RuleReading(torch.from_numpy(np.stack(own_rows)), torch.from_numpy(np.stack(average)), is_centred)
 
 
 def check_finite(probe: FittedProbe) -> FittedProbe:

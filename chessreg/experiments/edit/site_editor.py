@@ -186,9 +186,9 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
         white, black = self.probes, self.black
         if condition.source == OTHER:
             white, black = self.other_probes[draw]
-        elif condition.source == SHUFFLED and self.shuffled:
-            white, black = self.shuffled, {}
-        is_permuted = condition.source == SHUFFLED and not self.shuffled
+        elif condition.source == SHUFFLED and self.shuffled_probes:
+            white, black = self.shuffled_probes, {}
+        is_permuted = condition.source == SHUFFLED and not self.shuffled_probes
         directions = np.zeros((len(cases), self.model.d_model), np.float32)
         for turn, probes in ((chess.WHITE, white), (chess.BLACK, black or white)):
             rows = [row for row, case in enumerate(cases) if case.state.board.turn == turn]
@@ -241,9 +241,9 @@ class SiteEditor(CaseEdits):
                     prefixes = [build_single_prefix(spec, self.encoding)]
                 else:
                     prefixes = build_prefixes(spec, self.encoding, games, places, batch)
-                stored = self.emit_prefixes(prefixes, len(units))
-                units += [case.state.unit for case in stored.cases]
-                probabilities.append(stored.probabilities)
+                stored_batch = self.emit_prefixes(prefixes, len(units))
+                units += [case.state.unit for case in stored_batch.cases]
+                probabilities.append(stored_batch.probabilities)
                 task.progress((start + begin + len(batch)) / max(len(task.units), 1), f"{len(units):,} cases")
             if games is not None and places is not None and 0 in group:
                 overlap(games, places)

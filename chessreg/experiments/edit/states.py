@@ -71,12 +71,12 @@ class Removal:
     state: State
     move: chess.Move
     piece: chess.Piece
-    modified: chess.Board
+    modified_board: chess.Board
 
     @property
     def boards(self) -> tuple[chess.Board, chess.Board]:
         """The original and the modified board."""
-        return self.state.board, self.modified
+        return self.state.board, self.modified_board
 
     @property
     def square(self) -> int:
@@ -130,10 +130,10 @@ def load_state(spec: EditSettings, encoding: Encoding, inputs: Inputs, unit: int
 
 def remove_moving_piece(state: State, move: chess.Move) -> Removal:
     """Return the state without the piece about to move, otherwise unchanged (Karvonen 2024, section 4.2)."""
-    modified = state.board.copy(stack=False)
-    piece = modified.remove_piece_at(move.from_square)
+    modified_board = state.board.copy(stack=False)
+    piece = modified_board.remove_piece_at(move.from_square)
     assert piece
-    return Removal(state, move, piece, modified)
+    return Removal(state, move, piece, modified_board)
 
 
 def explain_skip(spec: EditSettings, board: chess.Board, move: chess.Move | None) -> str | None:
@@ -147,9 +147,9 @@ def explain_skip(spec: EditSettings, board: chess.Board, move: chess.Move | None
     if spec.king == "skip" and board.piece_type_at(move.from_square) == chess.KING:
         return "king"
     if spec.guard == "fixed":
-        modified = board.copy(stack=False)
-        modified.remove_piece_at(move.from_square)
-        if not any(modified.legal_moves):
+        modified_board = board.copy(stack=False)
+        modified_board.remove_piece_at(move.from_square)
+        if not any(modified_board.legal_moves):
             return "no moves"
     return None
 

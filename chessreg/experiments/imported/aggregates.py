@@ -35,7 +35,7 @@ OPPONENT = "several engines"
 
 
 class ImportedAggregatesSpec(FileSpec):
-    bundled = "sample-aggregates.csv"
+    bundled_file = "sample-aggregates.csv"
     format: str = Field("grid-search", description="grid-search")
     rename: tuple[str, ...] = Field((), description="OLD=NEW: replace a model's name. Left out: names as in the file")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ImportedCurvesSpec(FileSpec):
-    bundled = "sample-training.log"
+    bundled_file = "sample-training.log"
     format: Literal["training-log"] = Field("training-log", description="training-log")
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
         None, description="the trained model, as a checkpoint of this registry. Left out: an unknown model"

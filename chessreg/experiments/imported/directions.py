@@ -106,11 +106,11 @@ class ImportedProbe(_ImportedDirections):
                 **columns,
             )
             measurements = {"norm": float(np.linalg.norm(file.weight)), **measure_two_sides(file.weight)}
-            logged = {
+            log_values = {
                 "final_loss": file.origin.metadata.get("final_loss"),
                 "last_accuracy": file.origin.metadata.get("acc"),
             }
-            emit_measured(task, unit, {**measurements, **logged})
+            emit_measured(task, unit, {**measurements, **log_values})
 
 
 class ImportedVector(_ImportedDirections):
@@ -268,12 +268,12 @@ def read_direction_files(
 ) -> tuple[list[Any], list[Any]]:
     """Return two lists of the files' contents: read with their names, and without. Error messages call both by their
     paths."""
-    read: Callable[..., Any] = read_imported_probe_file if kind is ImportedProbe else read_imported_vector_file
+    read_file: Callable[..., Any] = read_imported_probe_file if kind is ImportedProbe else read_imported_vector_file
     for path in paths:
         if not path.is_file():
             raise NotFoundError(f"{path} is a folder, not a file" if path.is_dir() else f"{path} does not exist")
-    named_files = [read(path) for path in paths]
-    unnamed_files = [(path, read(path, "")) for path in paths]
+    named_files = [read_file(path) for path in paths]
+    unnamed_files = [(path, read_file(path, "")) for path in paths]
     return named_files, [replace(file, origin=replace(file.origin, file=str(path))) for path, file in unnamed_files]
 
 

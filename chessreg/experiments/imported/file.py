@@ -29,13 +29,13 @@ REPORT_FILE = "report.json"
 
 class FileSpec(Spec):
     file: Annotated[str, Ref("results")] = Field(description="the file; `sample` is one that comes with chessreg")
-    bundled: ClassVar[str]
+    bundled_file: ClassVar[str]
     """The name of the bundled file, in chessreg/data."""
 
     @model_validator(mode="before")
     @classmethod
     def _replace_sample(cls, values: Any) -> Any:
-        return replace_sample(values, cls.bundled)
+        return replace_sample(values, cls.bundled_file)
 
 
 class ImportOptions(ExecutionOptions):
@@ -87,8 +87,8 @@ def refuse_reimport(database: Database, kind: str, run_id: UUID | None, spec: An
     neither archived nor invalid: the games would count twice. `run_id` is excluded."""
     with database.read() as session:
         runs = session.scalars(select(tables.Run).where(tables.Run.kind == kind)).all()
-        same = [run for run in runs if run.spec.get("file") == spec.file and run.id != run_id]
-        if not same:
+        runs_of_file = [run for run in runs if run.spec.get("file") == spec.file and run.id != run_id]
+        if not runs_of_file:
             return
         excluded_runs = select(names.CURRENT_ANNOTATIONS.c.target).where(
             names.CURRENT_ANNOTATIONS.c.noun == "run",
@@ -97,7 +97,7 @@ def refuse_reimport(database: Database, kind: str, run_id: UUID | None, spec: An
             ),
         )
         excluded_ids = set(session.scalars(excluded_runs))
-        counted_runs = [run for run in same if run.id.hex not in excluded_ids]
+        counted_runs = [run for run in runs_of_file if run.id.hex not in excluded_ids]
         if counted_runs:
             run_name = names.read_name(session, "run", counted_runs[0].id) or counted_runs[0].id.hex[-6:]
             raise BadInputError(

@@ -17,7 +17,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.imported.file import ImportedFile, ImportOptions, locate_import, record_imported_file
 from chessreg.experiments.imported.players import Arm, Arms, record_arms, resolve_own_checkpoint
 from chessreg.experiments.imported.specs import ImportedGamesSpec
-from chessreg.games.boards.adjudication import ADJUDICATED, Termination
+from chessreg.games.boards.adjudication import ADJUDICATED_ENDS, Termination
 from chessreg.games.boards.boardframe import BoardFrame
 from chessreg.games.engines.opponents import EngineSpec, find_stockfish, parse_limit
 from chessreg.games.engines.pool import EnginePool
@@ -172,7 +172,7 @@ def evaluate_stopped_games(games: Iterable[ForeignGame], limit: str) -> dict[int
 
     The evaluated position is the one after White's last move, as in the notebooks of chess_gpt_eval.
     """
-    stopped_games = [game for game in games if game.result == "*" and game.termination in ADJUDICATED]
+    stopped_games = [game for game in games if game.result == "*" and game.termination in ADJUDICATED_ENDS]
     if limit == "none" or not stopped_games:
         return {}
     judge_limit = parse_limit(limit)

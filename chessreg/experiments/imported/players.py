@@ -55,10 +55,10 @@ def build_foreign_engine_row(player: MatchPlayer, version: str) -> dict[str, Any
     return {"id": make_uuid(hash_canonical_json(columns)), **columns}
 
 
-def choose_side(game: ForeignGame, preferred: Sequence[str]) -> chess.Color:
+def choose_side(game: ForeignGame, preferred_players: Sequence[str]) -> chess.Color:
     """Return the side whose result a game counts for: the first preferred player in it, else a model before an engine,
     else White."""
-    for name in preferred:
+    for name in preferred_players:
         for color in (chess.WHITE, chess.BLACK):
             if game.side(color).name == name:
                 return color

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SITES = "all"
 BATCH_GAMES = 8
 MIN_GAMES = 4  # a model that cannot read these games in MAX_WORK is not measured
-BUNDLED = "bundled"
+BUNDLED_GAMES = "bundled"
 
 
 class SampleGames:
@@ -72,7 +72,7 @@ def measure_imported_saes(
     points = tuple(dict.fromkeys(point for point, _ in saes.values()))
     places = np.arange(len(read_sample_games()))
     origin = SaeOrigin(
-        checkpoint, row, points, games, places, games, places, BUNDLED, SITES, "post-ply", 0, None, None, False
+        checkpoint, row, points, games, places, games, places, BUNDLED_GAMES, SITES, "post-ply", 0, None, None, False
     )  # fmt: skip
     tokens = len(origin.encode_items(model.encoding, games, places).tokens.ids)
     parameters = sum(one.numel() for one in model.network.parameters())

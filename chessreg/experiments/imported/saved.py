@@ -175,7 +175,7 @@ def resolve_source(spec: ImportedVectorSpec, file: VectorFile) -> str:
     return spec.source
 
 
-def read_all_files(references: Sequence[str], inputs: Inputs, read: Callable[..., F]) -> list[F]:
+def read_all_files(references: Sequence[str], inputs: Inputs, read_file: Callable[..., F]) -> list[F]:
     """Return the content of every file.
 
     A file in the store has no name, so messages call it by its number and the start of its digest.
@@ -184,7 +184,9 @@ def read_all_files(references: Sequence[str], inputs: Inputs, read: Callable[...
     for number, reference in enumerate(references, 1):
         path = inputs.store.artifact(inputs.artifact("files", reference).digest).file
         files.append(
-            read(path, f"file {number} ({reference[7:19]}…)" if len(references) > 1 else f"file {reference[7:19]}…")
+            read_file(
+                path, f"file {number} ({reference[7:19]}…)" if len(references) > 1 else f"file {reference[7:19]}…"
+            )
         )
     return files
 
@@ -284,14 +286,14 @@ def build_imported_detail(
     spec: ImportSpec, origin: FileOrigin, layer: int, pattern: str = RESID_POST
 ) -> dict[str, Any]:
     """Return the columns of every imported direction; `logged` is the record in the file."""
-    centred = has_centred_residual(spec, origin)
+    is_centred = has_centred_residual(spec, origin)
     return {
         "hook_point": format_hook_point(layer, pattern),
         "layer": layer,
         "model": resolve_model(spec, origin) or UNKNOWN_MODEL,
         "checkpoint": spec.checkpoint or UNKNOWN_MODEL,
-        "centred": centred,
-        "residual": "centred" if centred else "raw",
+        "centred": is_centred,
+        "residual": "centred" if is_centred else "raw",
         "skip_sites": origin.first_position,
         "positions_per_game": origin.positions_per_game,
         "logged": origin.metadata,

@@ -19,7 +19,7 @@ from chessreg.runs.spec import Moves, Ref, Spec
 
 
 class ImportedGamesSpec(FileSpec):
-    bundled = "sample-results.csv"
+    bundled_file = "sample-results.csv"
     format: str = Field("", description="chess_gpt_eval or pgn. Left out: detected from the file's content")
     players: tuple[str, ...] = Field(
         (), description="players whose results are counted, preferred player first. Left out: a model before an engine"
@@ -51,7 +51,7 @@ class ImportedGamesSpec(FileSpec):
         """
         if not isinstance(values, dict):
             return values
-        values = replace_sample(values, cls.bundled)
+        values = replace_sample(values, cls.bundled_file)
         path = expand_path(str(values.get("file", "")))
         if os.path.isfile(path):  # also False for a name that no file can have
             values = {**values, "format": values.get("format") or find_format(path).name}

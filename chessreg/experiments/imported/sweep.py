@@ -37,7 +37,7 @@ METRICS = ("wins", "draws", "losses")
 
 
 class ImportedSweepSpec(FileSpec):
-    bundled = "sample-sweep.csv"
+    bundled_file = "sample-sweep.csv"
     format: Literal["sweep"] = Field("sweep", description="sweep")
     players: tuple[str, ...] = Field((), description="model that played, by name. Left out: --checkpoint")
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(

@@ -275,9 +275,10 @@ def emit_tests(
         )
         for resample, value in enumerate(test.null.tolist()):
             task.emit("metric_point", unit, name=f"{point} {cosine}", step=resample, value=value)
-    (raw, plain, _), (centred, centred_columns, _) = tests_by_name["raw"], tests_by_name["centred"]
-    columns = {"excess": raw.class_similarities - raw.population.mean, **plain, "centred": centred.class_similarities,
-               "centred_excess": centred.class_similarities - centred.population.mean,
+    (raw, plain, _), (centred_test, centred_columns, _) = tests_by_name["raw"], tests_by_name["centred"]
+    columns = {"excess": raw.class_similarities - raw.population.mean, **plain,
+               "centred": centred_test.class_similarities,
+               "centred_excess": centred_test.class_similarities - centred_test.population.mean,
                **{f"centred_{name}": values for name, values in centred_columns.items()}}  # fmt: skip
     for number in range(len(classes)):
         class_values = {name: float(values[number]) for name, values in columns.items() if np.isfinite(values[number])}
@@ -305,10 +306,10 @@ def build_order_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     views = []
     orders = list(zip(extra["games"], extra["plies"], strict=True))
     for number, (game, ply) in enumerate(orders, 1):
-        packed = games.moves([game])[0][: 2 * ply]
+        packed_moves = games.moves([game])[0][: 2 * ply]
         board = chess.Board()
-        for move in unpack_moves(packed):
+        for move in unpack_moves(packed_moves):
             board.push(move)
         title = f"position {row['unit']}: move order {number} of {len(orders)}, game {game}"
-        views.append(BoardFrame.from_board(board, title, caption=(number_sans(convert_packed_to_sans(packed)),)))
+        views.append(BoardFrame.from_board(board, title, caption=(number_sans(convert_packed_to_sans(packed_moves)),)))
     return views

@@ -166,20 +166,20 @@ def _read_prefixes(spec: MarkovSpec, encoding: Encoding, block_size: int, games:
         (encoded_games.sites.ply >= spec.first_ply) & (encoded_games.sites.ply <= spec.last_ply)
     )
     game, ply, phase = encoded_games.game, encoded_games.sites.ply, encoded_games.sites.phase.astype(np.int64)
-    packed = [moves[: 2 * spec.last_ply] for moves in games.moves(places)]
-    boards, offsets = compute_boards_after(packed)
+    packed_games = [moves[: 2 * spec.last_ply] for moves in games.moves(places)]
+    boards, offsets = compute_boards_after(packed_games)
     at = offsets[game] + ply
     placement = hash_positions(boards[at], np.zeros(len(at), np.int64))
     key = placement + HASH_SALTS[0] * phase.astype(np.uint64)
     if spec.equal == "position":
         key = (
             key
-            + HASH_SALTS[1] * compute_rights_after(packed, boards, offsets)[at].astype(np.uint64)
+            + HASH_SALTS[1] * compute_rights_after(packed_games, boards, offsets)[at].astype(np.uint64)
             + HASH_SALTS[2] * (ply % 2).astype(np.uint64)
         )
-    codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)
-    before = np.cumsum([0, *(len(moves) // 2 for moves in packed)])
-    hashes = hash_move_lists(packed[g][: 2 * p] for g, p in zip(game.tolist(), ply.tolist(), strict=True))
+    codes = np.frombuffer(b"".join(packed_games), "<u2").astype(np.int64)
+    before = np.cumsum([0, *(len(moves) // 2 for moves in packed_games)])
+    hashes = hash_move_lists(packed_games[g][: 2 * p] for g, p in zip(game.tolist(), ply.tolist(), strict=True))
     return Prefixes(places[game], ply, phase, codes[before[game] + ply - 1], hashes, placement, key)
 
 
@@ -328,7 +328,7 @@ def build_boards(games: Games, prefixes: Prefixes, rows: np.ndarray) -> np.ndarr
     for start in range(0, len(places), GAMES_AT_ONCE):
         chunk_rows = np.flatnonzero((place_indices >= start) & (place_indices < start + GAMES_AT_ONCE))
         longest_prefix = int(prefixes.ply[rows[chunk_rows]].max())
-        packed = [moves[: 2 * longest_prefix] for moves in games.moves(places[start : start + GAMES_AT_ONCE])]
-        every, offsets = compute_boards_after(packed)
+        packed_games = [moves[: 2 * longest_prefix] for moves in games.moves(places[start : start + GAMES_AT_ONCE])]
+        every, offsets = compute_boards_after(packed_games)
         boards[chunk_rows] = every[offsets[place_indices[chunk_rows] - start] + prefixes.ply[rows[chunk_rows]]]
     return boards

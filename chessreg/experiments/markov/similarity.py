@@ -85,14 +85,14 @@ def normalize_states(
     `other_states` float [n, d] are the partners of `states`, row by row (NaN: no partner). They get the same treatment,
     with the mean of `states`. Returns one tensor for `states` and one for each of `other_states`.
     """
-    normalized = [np.array(one, np.float32) for one in (states, *other_states)]
+    unit_states = [np.array(one, np.float32) for one in (states, *other_states)]
     if centre:
         for rows in layout.phases:
             mean = states[rows].mean(axis=0, dtype=np.float64).astype(np.float32)
-            for one in normalized:
+            for one in unit_states:
                 one[rows] -= mean
     units = []
-    for one in normalized:
+    for one in unit_states:
         norms = np.sqrt(np.einsum("nd,nd->n", one, one, dtype=np.float64))
         units.append(torch.from_numpy(one / np.where(norms > 0, norms, 1)[:, None].astype(np.float32)))
     return units

@@ -439,7 +439,7 @@ def play_match(task: Task[PlaySpec, PlayOptions]) -> None:
         for game in arena.play(task.units):
             for counted_game in early_stopping.take(game):
                 emit_played_game(task, counted_game, training, early_stopping)
-            if early_stopping.decided:
+            if early_stopping.decision:
                 break
 
 
@@ -454,7 +454,7 @@ class Cores:
     def __init__(
         self, options: PlayOptions, device: str, is_timed: bool, engines: bool, used_threads: set[int]
     ) -> None:
-        self.options, self.is_timed, self.engines, self.used, self.reserved_cores = (
+        self.options, self.is_timed, self.engines, self.used_threads, self.reserved_cores = (
             options,
             is_timed,
             engines,
@@ -472,7 +472,7 @@ class Cores:
 
         free_threads = max(1, count_usable_cores() - self.engines)
         threads = self.options.threads or (1 if engines_slow or self.is_timed else free_threads)
-        self.used.add(threads)
+        self.used_threads.add(threads)
         prepare_device("cpu", threads)
 
 
@@ -574,8 +574,8 @@ class TrainingGames:
             assert isinstance(games, Games)
             game_hashes.append(games.hashes[places])
             for start in range(0, len(places), 100_000):
-                packed = games.moves(places[start : start + 100_000])
-                openings.append(hash_move_lists(moves[: BYTES_PER_PLY * OPENING_PLIES] for moves in packed))
+                packed_games = games.moves(places[start : start + 100_000])
+                openings.append(hash_move_lists(moves[: BYTES_PER_PLY * OPENING_PLIES] for moves in packed_games))
         return cls(np.concatenate(openings), np.concatenate(game_hashes))
 
     def count_equal_games(self, moves: bytes) -> tuple[int, int]:

@@ -95,7 +95,7 @@ class Arena:
             int, Future[Any]
         ] = {}  # row → the move or the evaluated lines that an engine computes
         self.drafts: dict[int, Draft] = {}  # row → the model's move in progress
-        self.finished: deque[PlayedGame] = deque()
+        self.finished_games: deque[PlayedGame] = deque()
         self.pending_evaluations: list[tuple[PlayedGame, Future[Evaluation]]] = []
 
     def _open_session(self, rows: int) -> DecodingSession:
@@ -161,7 +161,7 @@ class Arena:
 
     def _tick(self) -> None:
         """Call `tick` with the games in play, in evaluation and finished."""
-        self.tick([*filter(None, self.games), *(game for game, _ in self.pending_evaluations), *self.finished])
+        self.tick([*filter(None, self.games), *(game for game, _ in self.pending_evaluations), *self.finished_games])
 
     def _replace_ended_games(self) -> None:
         """Remove ended games, add new ones, and query the engines whose turn it is."""
@@ -174,7 +174,7 @@ class Arena:
                 key = (*self.noise, game.unit, game.ply)
                 other = {} if self.get_opponent is None else {"spec": self.get_opponent(game.unit)}
                 self.pending_answers[row] = self.pool.submit(game.unit, game.board, key=key, **other)
-            elif game.unaided != game.ply and is_consulted(self.roles.assist, game.board):
+            elif game.unaided_ply != game.ply and is_consulted(self.roles.assist, game.board):
                 self.pending_answers[row] = self.pool.lines(game.board, ASSIST_LIMIT, ASSIST_LINES)
 
     def _get_game(self, row: int) -> PlayedGame:
@@ -218,12 +218,12 @@ class Arena:
                 self.games[row] = self._start_next_game()
 
     def _start_next_game(self) -> PlayedGame | None:
-        """Return the next waiting game. A game that its opening already ended goes to `finished`."""
+        """Return the next waiting game. A game that its opening already ended goes to `finished_games`."""
         for unit in self.remaining_units:
             game = PlayedGame(unit, self.get_opening(unit), self.rules)
             if game.end is None:
                 return game
-            self.finished.append(game)
+            self.finished_games.append(game)
         return None
 
     def _free_ended_rows(self) -> None:
@@ -240,7 +240,7 @@ class Arena:
             elif last_choice is not None and self.roles.judge_draws is not None:
                 self.pending_evaluations.append((game, self.pool.analyse(last_choice, self.roles.judge_draws)))
             else:
-                self.finished.append(game)
+                self.finished_games.append(game)
 
     def _compact(self) -> None:
         """Remove empty rows for which no game waits, unless the session can skip them."""
@@ -274,19 +274,19 @@ class Arena:
                 [future for _, future in self.pending_evaluations], timeout=TICK_SECONDS, return_when="FIRST_COMPLETED"
             )
             self._tick()
-        left = []
+        waiting_evaluations = []
         for game, future in self.pending_evaluations:
             if future.done():
                 name = "adjudication_cp" if game.is_adjudicated else "draw_cp"
                 setattr(game, name, future.result().score_cp)
-                self.finished.append(game)
+                self.finished_games.append(game)
             else:
-                left.append((game, future))
-        self.pending_evaluations = left
+                waiting_evaluations.append((game, future))
+        self.pending_evaluations = waiting_evaluations
 
     def _drain(self) -> Iterator[PlayedGame]:
         """Yield the finished games, with their duration in seconds."""
-        while self.finished:
-            game = self.finished.popleft()
+        while self.finished_games:
+            game = self.finished_games.popleft()
             game.seconds = time.monotonic() - game.start_time
             yield game

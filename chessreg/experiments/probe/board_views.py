@@ -99,17 +99,17 @@ def build_probe_frame(
 ) -> BoardFrame:
     """Return one position: probability float [squares, classes] of the probe, classes int8 [squares] of the true board,
     or None if unknown."""
-    read = probability.argmax(-1)
+    read_classes = probability.argmax(-1)
     if truth is None or len(truth) == 1:
-        name, confidence = label.classes[read[0]], probability[0, read[0]]
+        name, confidence = label.classes[read_classes[0]], probability[0, read_classes[0]]
         true_value_text = "" if truth is None else f", true value {label.classes[truth[0]]}"
         return BoardFrame(f"{title} {label.name} {name} ({confidence:.0%}){true_value_text}", squares)
-    wrong: dict[int, Mark] = {int(s): "wrong" for s in np.flatnonzero(read != truth)}
+    wrong: dict[int, Mark] = {int(s): "wrong" for s in np.flatnonzero(read_classes != truth)}
     return BoardFrame(
         title=f"{title} {64 - len(wrong)} of 64 squares",
         squares=squares,
         marks=wrong,
-        read={s: ProbeReading(label.classes[read[s]], float(probability[s, read[s]])) for s in wrong},
+        read={s: ProbeReading(label.classes[read_classes[s]], float(probability[s, read_classes[s]])) for s in wrong},
         heat={s: float(probability[s, truth[s]]) for s in range(64)},
         heat_label="probability of the true class",
         heat_range=(1.0, 0.0),

@@ -100,13 +100,13 @@ class ProbeData:
     usable: np.ndarray | None = None
     skill: SkillClasses | None = None  # of the games in `places`
     places: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    aligned: np.ndarray | None = None
+    aligned_plies: np.ndarray | None = None
     phase: np.ndarray | None = None
 
     @property
     def ply(self) -> np.ndarray:
         """int [rows]: plies before the board that each row is labelled with."""
-        return self.cache.array.ply if self.aligned is None else self.aligned
+        return self.cache.array.ply if self.aligned_plies is None else self.aligned_plies
 
     @classmethod
     def load(
@@ -237,8 +237,8 @@ class ProbeData:
         memory."""
         if 4 * len(layers) * len(self.item) * self.cache.array.d_model > HELD_BYTES:
             return partial(self.activations, layers)
-        held = np.stack([self.cache.values(layer) for layer in layers])
-        return lambda rows: held[:, rows]
+        values = np.stack([self.cache.values(layer) for layer in layers])
+        return lambda rows: values[:, rows]
 
     def permute_labels(self, rows: np.ndarray, draw: int) -> None:
         """Permute the labels among the usable rows where `rows` bool [rows] is True, in place, for a control.
@@ -328,13 +328,13 @@ def build_empty_selection_error(
 def make_allocator(folder: Path, memory_mib: int) -> Allocate:
     """Return a function that allocates arrays in memory up to the limit in total, then in scratch files of the
     folder."""
-    left = memory_mib * MIB
+    free_bytes = memory_mib * MIB
 
     def allocate(shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
-        nonlocal left
+        nonlocal free_bytes
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        if size <= left:
-            left -= size
+        if size <= free_bytes:
+            free_bytes -= size
             return np.empty(shape, dtype)
         return allocate_scratch_array(folder, shape, dtype)
 

@@ -123,12 +123,12 @@ def score_probe(
     """
     for logits in iterate_game_logits(reader, data, rows, layer, device, centre):
         classes = logits.logits.shape[-1]
-        read = logits.logits.argmax(-1)
+        read_classes = logits.logits.argmax(-1)
         truth = data.labels[logits.rows].astype(np.int64)
-        right = read == truth
+        right = read_classes == truth
         if rankings is not None:
             rankings.add(logits.logits, truth)
-        read_counts = np.bincount(read.ravel(), minlength=classes)
+        read_counts = np.bincount(read_classes.ravel(), minlength=classes)
         truth_counts = np.bincount(truth.ravel(), minlength=classes)
         correct_counts = np.bincount(truth[right], minlength=classes)
         yield GameScore(
@@ -142,7 +142,7 @@ def score_probe(
             rows=logits.rows,
             truth=truth,
             mean_class=int(logits.logits[:, 0].mean(0, dtype=np.float64).argmax()),
-            vote_class=int(np.bincount(read[:, 0], minlength=classes).argmax()),
+            vote_class=int(np.bincount(read_classes[:, 0], minlength=classes).argmax()),
         )
 
 
@@ -213,19 +213,19 @@ def build_rating_rows(
     adds the absolute errors of its guesses. `split` is a column.
     """
     for logits in iterate_game_logits(reader, data, rows, layer, device, centre=False):
-        read = logits.logits[:, 0, 0].astype(np.float64) * standard.std + standard.mean
+        elo_read = logits.logits[:, 0, 0].astype(np.float64) * standard.std + standard.mean
         elo = float(data.labels[logits.rows[0], 0])
         guesses = baselines.get_guesses(logits.game) if baselines else {}
         yield (
             logits.game,
-            float(read.mean()),
+            float(elo_read.mean()),
             RatingRow(
                 split=split,
                 layer=layer,
                 hook_point=data.cache.hook_point(layer),
-                positions=len(read),
+                positions=len(elo_read),
                 elo=elo,
-                absolute_error=float(np.abs(read - elo).sum()),
+                absolute_error=float(np.abs(elo_read - elo).sum()),
                 **{f"{name}_error": abs(value - elo) for name, value in guesses.items()},
             ),
         )

@@ -76,9 +76,9 @@ class ProbeTraining:
         """
         spec, data, start = self.spec, self.data, self.layers.index(layer)
         steps, done_steps = spec.epochs * count_epoch_steps(spec, data, self.rows), 0
-        read = data.reader([layer]) if spec.batch_games is not None else None
+        read_residuals = data.reader([layer]) if spec.batch_games is not None else None
         for epoch in range(spec.epochs):
-            for places, residual in iterate_probe_batches(spec, data, self.rows, [layer], epoch, read):
+            for places, residual in iterate_probe_batches(spec, data, self.rows, [layer], epoch, read_residuals):
                 yield torch.from_numpy(residual[0]).to(self.device), self.targets(places).to(self.device)
                 done_steps += 1
                 if done_steps % 20 == 0:
@@ -179,16 +179,16 @@ def iterate_probe_batches(
     rows: np.ndarray,
     layers: list[int],
     epoch: int,
-    read: Callable[[np.ndarray], np.ndarray] | None,
+    read_residuals: Callable[[np.ndarray], np.ndarray] | None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the data of each step of an epoch: row numbers int64 [n] and residuals float32 [layer, n, d_model].
 
-    `read` returns the residuals of whole games. It is `None` if steps use single positions.
+    `read_residuals` returns the residuals of whole games. It is `None` if steps use single positions.
     """
-    if read is not None:
+    if read_residuals is not None:
         assert spec.batch_games
         for places in data.iterate_whole_games(rows, spec.batch_games, spec.seed, epoch):
-            yield places, read(places)
+            yield places, read_residuals(places)
         return
     points = [data.cache.hook_point(layer) for layer in layers]
     for batch in data.cache.array.iter_batches(points, spec.batch_positions, spec.seed, epoch, keep=rows):

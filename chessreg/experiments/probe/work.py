@@ -58,16 +58,16 @@ class SingleTensorAdamW:
     """`torch.optim.AdamW` for one tensor, with identical bits.
 
     It calls the same function without the class, whose first use imports torch's compiler (2 seconds of CPU time, more
-    than a small run needs). `fused`: as `AdamW(fused=True)`, in one pass over the tensors, four times faster and with
-    other last bits.
+    than a small run needs). `is_fused`: as `AdamW(fused=True)`, in one pass over the tensors, four times faster and
+    with other last bits.
     """
 
     def __init__(
-        self, weight: torch.Tensor, beta1: float, beta2: float, weight_decay: float, fused: bool = False
+        self, weight: torch.Tensor, beta1: float, beta2: float, weight_decay: float, is_fused: bool = False
     ) -> None:
-        self.weight, self.betas, self.weight_decay, self.fused = weight, (beta1, beta2), weight_decay, fused
+        self.weight, self.betas, self.weight_decay, self.is_fused = weight, (beta1, beta2), weight_decay, is_fused
         self.mean, self.square = torch.zeros_like(weight), torch.zeros_like(weight)
-        self.steps = torch.tensor(0.0, device=weight.device if fused else "cpu")
+        self.steps = torch.tensor(0.0, device=weight.device if is_fused else "cpu")
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the tensors that a step changes, by name. Copying values into them restores a state."""
@@ -83,7 +83,7 @@ class SingleTensorAdamW:
             [self.square],
             [],
             [self.steps],
-            fused=self.fused,
+            fused=self.is_fused,
             amsgrad=False,
             beta1=self.betas[0],
             beta2=self.betas[1],
@@ -170,17 +170,17 @@ def fit_probes(training: ProbeTraining) -> np.ndarray:
     if has_whole_games:
         weight = weight.unflatten(2, (squares, outputs)).mT.flatten(2).contiguous()
     gradient = compute_gradient_in_one_pass if has_whole_games else compute_gradient_by_autograd
-    optimizer = SingleTensorAdamW(weight, spec.beta1, spec.beta2, spec.weight_decay, fused=has_whole_games)
+    optimizer = SingleTensorAdamW(weight, spec.beta1, spec.beta2, spec.weight_decay, is_fused=has_whole_games)
     scale = torch.tensor(measure_layer_scales(data, layers, spec.normalize_activations), device=device).clamp_min(1e-6)[
         :, None, None
     ]
     steps = spec.epochs * count_epoch_steps(spec, data, training.rows)
-    read = data.reader(layers) if has_whole_games else None
+    read_residuals = data.reader(layers) if has_whole_games else None
     first_epoch, first_batch = (0, 0) if state is None else state.restore(optimizer.state())
     step = int(optimizer.steps)
     with flush_denormals() if has_whole_games else nullcontext():
         for epoch in range(first_epoch, spec.epochs):
-            batches = enumerate(iterate_probe_batches(spec, data, training.rows, layers, epoch, read), 1)
+            batches = enumerate(iterate_probe_batches(spec, data, training.rows, layers, epoch, read_residuals), 1)
             for batch, (places, residual) in islice(batches, first_batch if epoch == first_epoch else 0, None):
                 target = training.targets(places).to(device)
                 slope = gradient(torch.from_numpy(residual).to(device) / scale, weight, target, outputs)
@@ -206,9 +206,9 @@ def fit_probes(training: ProbeTraining) -> np.ndarray:
 
 
 SCHEDULES: dict[str, Callable[[float], float]] = {  # share of the steps done → share of the learning rate
-    "linear": lambda done: 1 - 0.9 * done,
-    "constant": lambda done: 1.0,
-    "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
+    "linear": lambda progress: 1 - 0.9 * progress,
+    "constant": lambda progress: 1.0,
+    "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
 }
 
 

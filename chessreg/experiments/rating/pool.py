@@ -248,15 +248,15 @@ def label_players(session: Session, players: list[RatedPlayer]) -> None:
         ids = [shorten_id(id) for id in (key.checkpoint_id, key.intervention_id) if id]
         return f"{name_with_version(key)} {' '.join(ids)}".rstrip()
 
-    unlabelled = players
+    unlabelled_players = players
     for name_function in (name_player, name_with_version, name_with_ids):
         by_text: dict[str, list[RatedPlayer]] = defaultdict(list)
-        for player in unlabelled:
+        for player in unlabelled_players:
             by_text[name_function(player.key)[:255]].append(player)
-        for text, same in by_text.items():
-            for player in same:
+        for text, namesakes in by_text.items():
+            for player in namesakes:
                 player.label = text
-        unlabelled = [player for same in by_text.values() if len(same) > 1 for player in same]
+        unlabelled_players = [player for namesakes in by_text.values() if len(namesakes) > 1 for player in namesakes]
 
 
 def collect_anchors(spec: RatingSpec, players: list[RatedPlayer]) -> tuple[dict[int, float], dict[int, str]]:

@@ -274,9 +274,9 @@ def compute_sae_statistics(one: SaeMeasurement, seed: int) -> dict[str, tuple[fl
     sums = dict(zip(SUM_NAMES, (weights @ one.sums).T, strict=True))
     metrics = compute_sae_metrics(sums, weights @ one.x_sum, weights @ one.error_sum, one.has_cross_entropy)
     intervals = {}
-    for name, (value, *resampled) in metrics.items():
+    for name, (value, *interval) in metrics.items():
         if np.isfinite(value):
-            finite_values = [other for other in resampled if np.isfinite(other)]
+            finite_values = [other for other in interval if np.isfinite(other)]
             low, high = np.quantile(finite_values, [0.025, 0.975]) if finite_values else (value, value)
             intervals[name] = float(value), float(low), float(high)
     intervals["silent_fraction"] = (float((one.firing_counts == 0).mean()),) * 3

@@ -36,13 +36,13 @@ class SaeTrainer:
         self.spec, self.point, self.expansion, self.path, self.device = spec, point, expansion, path, device
         self.d_model, self.features = d_model, expansion * d_model
         self.stage = self.step = 0
-        self.measured: list[float] = []  # L0 of the finished short trainings
+        self.measured_l0: list[float] = []  # L0 of the finished short trainings
         self.scale, self.mean = 1.0, torch.zeros(d_model, device=device)
         self.one = torch.ones((), device=device)
         self.seconds = 0.0
         self.clock = time.process_time if device == "cpu" else time.perf_counter
         self.ranks: Ranks | None = None
-        self.compiled = False  # whether steps use torch.compile
+        self.is_compiled = False  # whether steps use torch.compile
         self.begin_stage()
         self.has_state = path.exists()
         if self.has_state:
@@ -96,7 +96,7 @@ class SaeTrainer:
         if stage < len(self.spec.l0_search):
             return self.spec.l0_search[stage]
         if self.spec.l0 is not None:
-            return interpolate_coefficient(self.spec.l0, self.spec.l0_search, self.measured)
+            return interpolate_coefficient(self.spec.l0, self.spec.l0_search, self.measured_l0)
         assert self.spec.l1_coefficient is not None
         return self.spec.l1_coefficient
 
@@ -150,7 +150,7 @@ class SaeTrainer:
             rate,
             precision=self.spec.precision,
             ranks=self.ranks,
-            compiled=self.compiled,
+            is_compiled=self.is_compiled,
         )
         self.step += 1
         self.tokens += len(rows)
@@ -201,7 +201,7 @@ class SaeTrainer:
         self.stage += 1
         if not self.is_complete:
             steps, l0 = self.late.tolist()
-            self.measured.append(l0 / max(steps, 1))
+            self.measured_l0.append(l0 / max(steps, 1))
             self.begin_stage()
 
     # -- saved state ------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class SaeTrainer:
         self.check_loss(float(self.point_sums[1]))
         state = {
             "place": [self.stage, self.step, self.tokens],
-            "measured": self.measured,
+            "measured": self.measured_l0,
             "scale": self.scale,
             "mean": self.mean,
             "seconds": self.seconds,
@@ -238,7 +238,7 @@ class SaeTrainer:
             self.sae = GatedSae(**parameters, scale=self.scale)
             self.adam = Adam(self.sae.parameters(), self.spec.beta1, self.spec.beta2)
             self.adam.restore(state["adam"])
-            self.measured, self.mean = list(state["measured"]), state["mean"]
+            self.measured_l0, self.mean = list(state["measured"]), state["mean"]
             self.fired_at, self.curve = state["fired_at"], list(state["curve"])
             for sums, saved_sums in ((self.point_sums, state["since"]), (self.late, state["late"])):
                 sums.copy_(torch.tensor(saved_sums, dtype=torch.float64))

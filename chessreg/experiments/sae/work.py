@@ -97,7 +97,7 @@ class SaeFollower:
     folder: Path
     units: tuple[int, ...]
     batch_games: int
-    compiled: bool
+    is_compiled: bool
     cache_rows: CacheRows | None
 
     def __call__(self, rank: int, device: str) -> Callable[[Ranks], None]:
@@ -119,7 +119,7 @@ class SaeFollower:
             if unit in self.units
         }
         for trainer in trainers.values():
-            trainer.compiled = self.compiled
+            trainer.is_compiled = self.is_compiled
         return SaeTraining(self.spec, rows, trainers)
 
 
@@ -239,7 +239,7 @@ class SaeWork:
         points: dict[tuple[str, int], float] = {
             (name, int(point["step"])): value for point in trainer.curve for name, value in point.items()
         }
-        points |= {("search_l0", place): value for place, value in enumerate(trainer.measured)}
+        points |= {("search_l0", place): value for place, value in enumerate(trainer.measured_l0)}
         points |= {("search_l1_coefficient", place): value for place, value in enumerate(self.spec.l0_search)}
         points |= {
             ("firing_frequency", place): float(count)

@@ -72,9 +72,9 @@ class TrainingData:
                 if self.inputs.items(reference, self.field)[0].content == "games":
                     raise BadInputError("a dataset of games has no best moves", "give a dataset of positions")
                 for table in self.iterate_new_positions(reference, ["fen", "best"], is_repeated):
-                    labelled = table.filter(table["best"].is_valid())
+                    labelled_rows = table.filter(table["best"].is_valid())
                     for name in ("fen", "best"):
-                        texts = [text.encode() for text in labelled[name].to_pylist()]
+                        texts = [text.encode() for text in labelled_rows[name].to_pylist()]
                         ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
                         writer.append(f"{name}_offsets", writer.rows[name] + ends)
                         writer.append(name, np.frombuffer(b"".join(texts), np.uint8))
@@ -120,12 +120,12 @@ class RepeatedPositions:
     """The positions of a run's datasets that repeat an earlier one, read once from the first to the last."""
 
     def __init__(self, is_repeated: np.ndarray) -> None:
-        self._repetitions, self._read = is_repeated, 0
+        self._repetitions, self._rows_read = is_repeated, 0
 
     def take(self, count: int) -> np.ndarray:
         """Return the answers for the next `count` positions, bool [count]."""
-        self._read += count
-        return self._repetitions[self._read - count : self._read]
+        self._rows_read += count
+        return self._repetitions[self._rows_read - count : self._rows_read]
 
 
 def identify_encoding(encoding: Encoding) -> str:

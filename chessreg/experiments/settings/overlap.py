@@ -60,10 +60,10 @@ class EvaluatedGames:
         if items.content == "positions":
             hashes += [positions.hashes for _, positions in labels.iterate_positions(items, places)]
             return cls(join_hashes([]), join_hashes([]), join_hashes(hashes))
-        packed = items.moves(places)
+        packed_games = items.moves(places)
         for start in range(0, len(places), GAMES_AT_ONCE):
             chunk = places[start : start + GAMES_AT_ONCE]
-            boards, offsets = compute_boards_after(packed[start : start + GAMES_AT_ONCE])
+            boards, offsets = compute_boards_after(packed_games[start : start + GAMES_AT_ONCE])
             if item is None or ply is None:
                 hashes.append(hash_positions(boards, number_plies(offsets)))
                 continue
@@ -71,7 +71,7 @@ class EvaluatedGames:
             indices = order[np.minimum(np.searchsorted(chunk, item, sorter=order), len(chunk) - 1)]
             chunk_rows = np.flatnonzero(chunk[indices] == item)
             hashes.append(hash_positions(boards[offsets[indices[chunk_rows]] + ply[chunk_rows]], ply[chunk_rows]))
-        return cls(hash_move_lists(packed), hash_openings(packed), join_hashes(hashes))
+        return cls(hash_move_lists(packed_games), hash_openings(packed_games), join_hashes(hashes))
 
     @classmethod
     def from_rows(cls, items: Games | Positions, places: np.ndarray, positions: np.ndarray) -> EvaluatedGames:
@@ -164,7 +164,7 @@ def refuse_game_overlap(training_items: TrainingItems, hashes: np.ndarray, allow
     is_seen = np.zeros(len(hash_set), bool)
     for games, places in training_items:
         is_seen[find_hits(hash_set, games.hashes[places])] = True
-    shared_count = int(np.isin(hashes, hash_set.sorted[is_seen]).sum())
+    shared_count = int(np.isin(hashes, hash_set.sorted_hashes[is_seen]).sum())
     if shared_count:
         length_note = (
             "" if shared_count == len(hashes) else "short games are often equal: leave them out with --min-plies 20; "
@@ -231,14 +231,14 @@ def _count_overlap(
         seen_masks[0][find_hits(sets[0], items.hashes[places])] = True
         for start in range(0, len(places), GAMES_AT_ONCE):
             chunk = places[start : start + GAMES_AT_ONCE]
-            packed = items.moves(chunk)
-            seen_masks[1][find_hits(sets[1], hash_openings(packed))] = True
-            boards, offsets = compute_boards_after(packed)
+            packed_games = items.moves(chunk)
+            seen_masks[1][find_hits(sets[1], hash_openings(packed_games))] = True
+            boards, offsets = compute_boards_after(packed_games)
             seen_masks[2][find_hits(sets[2], hash_positions(boards, number_plies(offsets)))] = True
             done_items += len(chunk)
             if on_progress:
                 on_progress(done_items / total, "overlap with the training games")
-    shared_hashes = [s.sorted[mask] for s, mask in zip(sets, seen_masks, strict=True)]
+    shared_hashes = [s.sorted_hashes[mask] for s, mask in zip(sets, seen_masks, strict=True)]
     return TrainingOverlap(
         games=int(np.isin(evaluated_games.games, shared_hashes[0]).sum()),
         openings=int(np.isin(evaluated_games.openings, shared_hashes[1]).sum()),
@@ -256,9 +256,9 @@ def find_hits(hash_set: HashSet, hashes: np.ndarray) -> np.ndarray:
     return places[places >= 0]
 
 
-def hash_openings(packed: Sequence[bytes]) -> np.ndarray:
+def hash_openings(packed_games: Sequence[bytes]) -> np.ndarray:
     """Return the hash of the first 20 plies of each game that has 20 plies, uint64."""
-    return hash_move_lists(moves[: 2 * OPENING_PLIES] for moves in packed if len(moves) >= 2 * OPENING_PLIES)
+    return hash_move_lists(moves[: 2 * OPENING_PLIES] for moves in packed_games if len(moves) >= 2 * OPENING_PLIES)
 
 
 def number_plies(offsets: np.ndarray) -> np.ndarray:

@@ -172,13 +172,15 @@ def compute_state_metrics(values: MoveValues, value: float) -> ReturnMetrics:
 def compute_move_metrics(log_probs: np.ndarray, returns: np.ndarray) -> ReturnMetrics:
     """Return the metrics of a model of moves, from unnormalized log-probabilities float64 [moves] in the order of
     actions."""
-    normalized = log_probs - np.logaddexp.reduce(log_probs)
+    normalized_log_probs = log_probs - np.logaddexp.reduce(log_probs)
     return ReturnMetrics(
-        top=bool(returns[normalized.argmax()] == returns.max()),
-        log_loss=-float(normalized[returns.argmax()]) / math.log(2),
-        entropy=-float((np.exp(normalized) * normalized).sum()) / math.log(2),
-        tau=compute_kendall_tau(normalized, returns),
-        tau_argsort=compute_kendall_tau(np.argsort(np.exp(normalized)), np.argsort(returns.astype(np.float32))),
+        top=bool(returns[normalized_log_probs.argmax()] == returns.max()),
+        log_loss=-float(normalized_log_probs[returns.argmax()]) / math.log(2),
+        entropy=-float((np.exp(normalized_log_probs) * normalized_log_probs).sum()) / math.log(2),
+        tau=compute_kendall_tau(normalized_log_probs, returns),
+        tau_argsort=compute_kendall_tau(
+            np.argsort(np.exp(normalized_log_probs)), np.argsort(returns.astype(np.float32))
+        ),
     )
 
 

@@ -78,8 +78,10 @@ def permute_classes(classes: np.ndarray, stratum: np.ndarray, seed: int) -> np.n
 
     Every count stays the same, and the relation to skill is lost.
     """
-    permuted = classes.copy()
+    permuted_classes = classes.copy()
     for name in sorted(set(map(str, stratum))):
         stratum_rows = np.flatnonzero(stratum == name)
-        permuted[stratum_rows] = classes[generator(seed, Stream.SHUFFLED_CLASSES, name).permutation(stratum_rows)]
-    return permuted
+        permuted_classes[stratum_rows] = classes[
+            generator(seed, Stream.SHUFFLED_CLASSES, name).permutation(stratum_rows)
+        ]
+    return permuted_classes

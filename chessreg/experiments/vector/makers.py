@@ -123,8 +123,8 @@ def iterate_contrasts(
     folder = task.folder / "sums"
     every = sums.sum_resumable(
         model, encoded_games, layers, task.options.batch_games, folder,
-        on_progress=lambda done: task.progress(
-            0.99 * done / encoded_games.games, f"{done:,} of {encoded_games.games:,} games"
+        on_progress=lambda done_share: task.progress(
+            0.99 * done_share / encoded_games.games, f"{done_share:,} of {encoded_games.games:,} games"
         ),
     )  # fmt: skip
     for number, layer in enumerate(layers):
@@ -242,12 +242,12 @@ def make_shuffled(task: Task[ShuffledVector, VectorOptions], layers: list[int]) 
     spec = task.spec
     real = find_labelled_contrast(spec, task.inputs)
     games = gather_games(real, task.inputs)
-    permuted = permute_classes(games.classes, games.stratum, spec.seed)
+    permuted_classes = permute_classes(games.classes, games.stratum, spec.seed)
     origin = build_contrast_origin(real, "shuffled", games)
     if isinstance(real, Cascade):
-        shuffled_directions = iterate_cascade(task, real, games, permuted, layers)
+        shuffled_directions = iterate_cascade(task, real, games, permuted_classes, layers)
     else:
-        shuffled_directions = iterate_contrasts(task, real, games, permuted, layers)
+        shuffled_directions = iterate_contrasts(task, real, games, permuted_classes, layers)
     return origin, match_norms(task, shuffled_directions)
 
 
@@ -382,10 +382,10 @@ def make_readout(task: Task[SkillDirection | BoardDirection, VectorOptions], lay
         "direction_norm": spec.direction_norm,
     }
     if isinstance(spec, BoardDirection):
-        detail["board"] = read = spec.board
+        detail["board"] = reading = spec.board
     else:
         detail |= {"side": spec.side} if spec.side != "both" else {}
-        read = first_row.label
+        reading = first_row.label
     if first_row.checkpoint_id is None:
         detail["model"] = first_row.detail.get("model")  # as the imported file states it
 
@@ -396,7 +396,7 @@ def make_readout(task: Task[SkillDirection | BoardDirection, VectorOptions], lay
             vector = scale_to_norm(direction.vector, 1.0) if spec.direction_norm == "unit" else direction.vector
             yield layer, replace(direction, vector=vector, detail=extra)
 
-    return copy_origin(first_row, f"probe:{read}", detail), read_directions()
+    return copy_origin(first_row, f"probe:{reading}", detail), read_directions()
 
 
 def check_board_probe(spec: BoardDirection, inputs: Inputs) -> None:

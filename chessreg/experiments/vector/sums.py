@@ -79,7 +79,7 @@ def sum_model_activations(
     layers: Sequence[int],
     batch_games: int,
     edits: Sequence[ResidualEdit] = (),
-    on_progress: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int], None] = lambda number: None,
 ) -> np.ndarray:
     """Return sums float32 [layers, games, d_model] over the sites of each game, all layers in one forward pass.
 

@@ -50,7 +50,7 @@ class Termination(StrEnum):
     UNKNOWN = "unknown"
 
 
-ADJUDICATED = frozenset({Termination.MOVE_LIMIT, Termination.CONTEXT_FULL})
+ADJUDICATED_ENDS = frozenset({Termination.MOVE_LIMIT, Termination.CONTEXT_FULL})
 """Terminations with the result `*`, which the evaluation decides."""
 
 

@@ -81,10 +81,10 @@ def get_square_bit(squares: np.ndarray) -> np.ndarray:
     return np.uint64(1) << squares.astype(np.uint64)
 
 
-def find_first_on_ray(square: np.ndarray, direction: np.ndarray, occupied: np.ndarray) -> np.ndarray:
+def find_first_on_ray(square: np.ndarray, direction: np.ndarray, occupied_bits: np.ndarray) -> np.ndarray:
     """Return the nearest occupied square from `square` along `direction` (0..8), int64 [n]; -1 if there is no such
     square."""
-    hit = build_tables().ray[square.astype(np.int64) * 9 + direction] & occupied
+    hit = build_tables().ray[square.astype(np.int64) * 9 + direction] & occupied_bits
     first_pieces = np.full(len(hit), -1, np.int64)
     is_nearest_low = (direction < 4) & (hit != 0)
     down = (direction >= 4) & (hit != 0)
@@ -112,7 +112,7 @@ def find_attacked_squares(boards: np.ndarray, by_white: np.ndarray) -> np.ndarra
     Equal to `chess.Board.is_attacked_by`.
     """
     table = build_tables()
-    occupied = pack_bits(boards != 0)
+    occupied_bits = pack_bits(boards != 0)
     attacks = np.zeros(len(boards), np.uint64)
     own_boards = np.where(by_white[:, None], boards, -boards)
     row, square = np.nonzero(own_boards > 0)
@@ -124,7 +124,7 @@ def find_attacked_squares(boards: np.ndarray, by_white: np.ndarray) -> np.ndarra
     for direction in range(8):
         aligned_attackers = np.flatnonzero(np.isin(piece, (BISHOP if _DIAGONAL[direction] else ROOK, QUEEN)))
         at, origin = row[aligned_attackers], square[aligned_attackers].astype(np.int64)
-        stop = find_first_on_ray(origin, np.full(len(at), direction), occupied[at])
+        stop = find_first_on_ray(origin, np.full(len(at), direction), occupied_bits[at])
         free = table.ray[origin * 9 + direction]
         hit = np.flatnonzero(stop >= 0)
         free[hit] = table.squares_between[origin[hit] * 64 + stop[hit]] | get_square_bit(stop[hit])
@@ -135,17 +135,17 @@ def find_attacked_squares(boards: np.ndarray, by_white: np.ndarray) -> np.ndarra
 def find_pinned_pieces(boards: np.ndarray, white: np.ndarray) -> np.ndarray:
     """Return bit boards uint64 [n] of a side's pieces that are pinned to their king. Equal to
     `chess.Board.is_pinned`."""
-    occupied = pack_bits(boards != 0)
+    occupied_bits = pack_bits(boards != 0)
     pinned_bits = np.zeros(len(boards), np.uint64)
     own_boards = np.where(white[:, None], boards, -boards)
     row, king = np.nonzero(own_boards == KING)
     for direction in range(8):
-        shield = find_first_on_ray(king.astype(np.int64), np.full(len(row), direction), occupied[row])
+        shield = find_first_on_ray(king.astype(np.int64), np.full(len(row), direction), occupied_bits[row])
         at = np.flatnonzero(shield >= 0)
         at = at[own_boards[row[at], shield[at]] > 0]
-        pinner = find_first_on_ray(shield[at], np.full(len(at), direction), occupied[row[at]])
-        blocked = at[pinner >= 0]
-        piece = own_boards[row[blocked], pinner[pinner >= 0]]
+        pinner = find_first_on_ray(shield[at], np.full(len(at), direction), occupied_bits[row[at]])
+        pinned_plies = at[pinner >= 0]
+        piece = own_boards[row[pinned_plies], pinner[pinner >= 0]]
         pins = (piece == -QUEEN) | (piece == -(BISHOP if _DIAGONAL[direction] else ROOK))
-        pinned_bits[row[blocked[pins]]] |= get_square_bit(shield[blocked[pins]])
+        pinned_bits[row[pinned_plies[pins]]] |= get_square_bit(shield[pinned_plies[pins]])
     return pinned_bits

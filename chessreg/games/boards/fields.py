@@ -38,12 +38,12 @@ class FenFields:
     offsets: np.ndarray
 
 
-def compute_fen_fields(packed: Sequence[bytes]) -> FenFields:
+def compute_fen_fields(packed_games: Sequence[bytes]) -> FenFields:
     """Return every position of games given as packed moves (`moves.py`)."""
-    boards, offsets = compute_boards_after(packed)
+    boards, offsets = compute_boards_after(packed_games)
     lengths = np.diff(offsets)
     ply = np.arange(len(boards)) - np.repeat(offsets[:-1], lengths)
-    codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)
+    codes = np.frombuffer(b"".join(packed_games), "<u2").astype(np.int64)
     after = np.flatnonzero(ply > 0)  # the position after each ply
     origin, target = codes & 63, codes >> 6 & 63
     pawn = np.abs(boards[after - 1, origin]) == _PAWN
@@ -74,24 +74,24 @@ def _count_plies_since(event: np.ndarray, ply: np.ndarray) -> np.ndarray:
 
 
 def _en_passant(
-    boards: np.ndarray, pushed: np.ndarray, origin: np.ndarray, target: np.ndarray, after: np.ndarray
+    boards: np.ndarray, pushed_plies: np.ndarray, origin: np.ndarray, target: np.ndarray, after: np.ndarray
 ) -> np.ndarray:
     """Return the target squares of legal en-passant captures, int8 [n]; -1 if none.
 
-    `pushed` are the positions after a pawn moved two squares. If an enemy pawn is next to it, python-chess decides
-    whether the capture is legal (a few in a hundred).
+    `pushed_plies` are the positions after a pawn moved two squares. If an enemy pawn is next to it, python-chess
+    decides whether the capture is legal (a few in a hundred).
     """
     squares = np.full(len(boards), -1, np.int8)
-    indices = np.searchsorted(after, pushed)
+    indices = np.searchsorted(after, pushed_plies)
     target_square, passed_square = target[indices], (origin[indices] + target[indices]) // 2
-    pawn = boards[pushed, target_square]
-    left = (target_square % 8 > 0) & (boards[pushed, np.maximum(target_square - 1, 0)] == -pawn)
-    right = (target_square % 8 < 7) & (boards[pushed, np.minimum(target_square + 1, 63)] == -pawn)
-    for place in np.flatnonzero(left | right).tolist():
-        board = make_board(boards[pushed[place]], bool(pawn[place] < 0))
+    pawn = boards[pushed_plies, target_square]
+    has_left_pawn = (target_square % 8 > 0) & (boards[pushed_plies, np.maximum(target_square - 1, 0)] == -pawn)
+    right = (target_square % 8 < 7) & (boards[pushed_plies, np.minimum(target_square + 1, 63)] == -pawn)
+    for place in np.flatnonzero(has_left_pawn | right).tolist():
+        board = make_board(boards[pushed_plies[place]], bool(pawn[place] < 0))
         board.ep_square = int(passed_square[place])
         if board.has_legal_en_passant():
-            squares[pushed[place]] = passed_square[place]
+            squares[pushed_plies[place]] = passed_square[place]
     return squares
 
 

@@ -31,52 +31,52 @@ def pack_moves(moves: Iterable[chess.Move]) -> bytes:
     return np.array(codes, "<u2").tobytes()
 
 
-def unpack_moves(packed: bytes) -> list[chess.Move]:
+def unpack_moves(packed_moves: bytes) -> list[chess.Move]:
     """Return packed bytes as moves."""
-    return [chess.Move(c & 63, c >> 6 & 63, c >> 12 or None) for c in np.frombuffer(packed, "<u2").tolist()]
+    return [chess.Move(c & 63, c >> 6 & 63, c >> 12 or None) for c in np.frombuffer(packed_moves, "<u2").tolist()]
 
 
-def replay_boards(packed: bytes) -> Iterator[chess.Board]:
+def replay_boards(packed_moves: bytes) -> Iterator[chess.Board]:
     """Yield the board after 0, 1, … plies. It is one board object, changed in place."""
     board = chess.Board()
     yield board
-    for move in unpack_moves(packed):
+    for move in unpack_moves(packed_moves):
         board.push(move)
         yield board
 
 
-def convert_packed_to_sans(packed: bytes) -> list[str]:
+def convert_packed_to_sans(packed_moves: bytes) -> list[str]:
     """Return the moves in canonical SAN. Slow (python-chess); a dataset's text column already contains them."""
     board = chess.Board()
     sans: list[str] = []
-    for move in unpack_moves(packed):
+    for move in unpack_moves(packed_moves):
         sans.append(board.san_and_push(move))
     return sans
 
 
-def hash_moves(packed: bytes) -> int:
+def hash_moves(packed_moves: bytes) -> int:
     """Return 64 bits that identify a list of moves: its blake2b-64 digest, little endian."""
-    return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(packed_moves, digest_size=8).digest(), "little")
 
 
-def hash_move_lists(packed: Iterable[bytes]) -> np.ndarray:
+def hash_move_lists(packed_games: Iterable[bytes]) -> np.ndarray:
     """Return `hash_moves` of each list of moves, uint64 [n]."""
     blake2b = hashlib.blake2b
-    return np.frombuffer(b"".join(blake2b(p, digest_size=8).digest() for p in packed), "<u8")
+    return np.frombuffer(b"".join(blake2b(p, digest_size=8).digest() for p in packed_games), "<u8")
 
 
-def compute_boards_after(packed: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+def compute_boards_after(packed_games: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Return (boards int8 [positions, 64], offsets int64 [games + 1]) of games given as packed legal moves.
 
     Row `offsets[g] + p` is game g after p plies. Squares are a1, b1 … h8, P=1 N=2 B=3 R=4 Q=5 K=6, negative for Black.
     All games advance together, ply by ply: 4 million positions per second.
     """
-    plies = np.array([len(moves) // 2 for moves in packed], np.int64)
+    plies = np.array([len(moves) // 2 for moves in packed_games], np.int64)
     starts = np.cumsum([0, *plies])
     offsets = starts + np.arange(len(plies) + 1)
     boards = np.empty((int(offsets[-1]), 64), np.int8)
     boards[offsets[:-1]] = _INITIAL
-    codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)
+    codes = np.frombuffer(b"".join(packed_games), "<u2").astype(np.int64)
     order = np.argsort(
         -plies, kind="stable"
     )  # the longest first, so that the unfinished games are always the first ones
@@ -90,10 +90,12 @@ def compute_boards_after(packed: Sequence[bytes]) -> tuple[np.ndarray, np.ndarra
         origin, target, promotion = code & 63, code >> 6 & 63, code >> 12
         piece = boards_after[rows, origin]
         kind = np.abs(piece)
-        passing = np.flatnonzero(
+        en_passant_plies = np.flatnonzero(
             (kind == chess.PAWN) & ((origin ^ target) & 7 != 0) & (boards_after[rows, target] == 0)
         )
-        boards_after[passing, origin[passing] & 56 | target[passing] & 7] = 0  # the pawn captured en passant
+        boards_after[en_passant_plies, origin[en_passant_plies] & 56 | target[en_passant_plies] & 7] = (
+            0  # the pawn captured en passant
+        )
         boards_after[rows, origin] = 0
         boards_after[rows, target] = np.where(promotion > 0, np.sign(piece) * promotion.astype(np.int8), piece)
         castling = np.flatnonzero((kind == chess.KING) & (np.abs(target - origin) == 2))
@@ -110,13 +112,13 @@ _CASTLING = np.zeros(64, np.uint8)  # the rights (K=1 Q=2 k=4 q=8) that end when
 _CASTLING[[chess.H1, chess.A1, chess.E1, chess.H8, chess.A8, chess.E8]] = 1, 2, 3, 4, 8, 12
 
 
-def compute_rights_after(packed: Sequence[bytes], boards: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+def compute_rights_after(packed_games: Sequence[bytes], boards: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """Return castling and en-passant rights of `compute_boards_after(packed)`, uint8 [positions].
 
     Castling rights are K=1 Q=2 k=4 q=8. A pawn that an adjacent enemy pawn could capture en passant, pinned or not,
     adds 16 times its file (a=1).
     """
-    codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)
+    codes = np.frombuffer(b"".join(packed_games), "<u2").astype(np.int64)
     at = np.setdiff1d(np.arange(offsets[-1]), offsets[:-1], assume_unique=True)  # every position after a move
     origin, target = codes & 63, codes >> 6 & 63
     lost_rights = np.zeros(int(offsets[-1]), np.uint8)
@@ -158,21 +160,21 @@ class HashSet:
     """A set of 64-bit hashes with fast membership tests for many hashes, most of which are not in the set."""
 
     def __init__(self, hashes: np.ndarray) -> None:
-        self.sorted = np.unique(hashes.astype(np.uint64, copy=False))
-        self._mask = np.uint64((1 << max(16, min(26, (16 * len(self.sorted)).bit_length()))) - 1)
+        self.sorted_hashes = np.unique(hashes.astype(np.uint64, copy=False))
+        self._mask = np.uint64((1 << max(16, min(26, (16 * len(self.sorted_hashes)).bit_length()))) - 1)
         self._is_filled = np.zeros(int(self._mask) + 1, bool)
-        self._is_filled[self.sorted & self._mask] = True
+        self._is_filled[self.sorted_hashes & self._mask] = True
 
     def __len__(self) -> int:
-        return len(self.sorted)
+        return len(self.sorted_hashes)
 
     def places(self, hashes: np.ndarray) -> np.ndarray:
-        """Return the index of each hash in `sorted`, int64 [n]; -1 if it is absent."""
+        """Return the index of each hash in `sorted_hashes`, int64 [n]; -1 if it is absent."""
         rows = np.full(len(hashes), -1, np.int64)
         maybe = np.flatnonzero(self._is_filled[hashes & self._mask])
-        place = np.searchsorted(self.sorted, hashes[maybe])
-        place[place == len(self.sorted)] = 0
-        hit = self.sorted[place] == hashes[maybe] if len(self.sorted) else np.zeros(0, bool)
+        place = np.searchsorted(self.sorted_hashes, hashes[maybe])
+        place[place == len(self.sorted_hashes)] = 0
+        hit = self.sorted_hashes[place] == hashes[maybe] if len(self.sorted_hashes) else np.zeros(0, bool)
         rows[maybe[hit]] = place[hit]
         return rows
 

@@ -127,7 +127,7 @@ def _split_tokens(text: str) -> list[str]:
 
 
 @functools.lru_cache(maxsize=8)
-def _read_book(path: Path, _modified: int, _size: int) -> Book:
+def _read_book(path: Path, _modified_ns: int, _size: int) -> Book:
     """Return the book in a file; modification time and size are part of the cache key. Raises BadInputError."""
     data = path.read_bytes()
     name, content = _unpack_book(path, data)

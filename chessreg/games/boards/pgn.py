@@ -15,7 +15,7 @@ from typing import IO
 import chess
 
 from chessreg.errors import BadInputError, report_write_errors
-from chessreg.games.boards.adjudication import ADJUDICATED, Termination
+from chessreg.games.boards.adjudication import ADJUDICATED_ENDS, Termination
 
 RESULTS = ("1-0", "0-1", "1/2-1/2", "*")
 
@@ -98,17 +98,17 @@ def format_game(record: GameRecord) -> str:
     comments = {ply: f"illegal: {', '.join(tries)}" for ply, tries in record.tries.items() if tries}
     for ply, text in record.comments.items():
         comments[ply] = f"{text}; {comments[ply]}" if ply in comments else text
-    ending = []
+    end_comments = []
     if last_comment := comments.pop(len(sans), None):
-        ending.append(f"{'White' if board.turn else 'Black'} to move; {last_comment}")
+        end_comments.append(f"{'White' if board.turn else 'Black'} to move; {last_comment}")
     if record.termination is Termination.FORFEIT_ILLEGAL:
-        ending.append(f"{'White' if board.turn else 'Black'} found no legal move and forfeits")
+        end_comments.append(f"{'White' if board.turn else 'Black'} found no legal move and forfeits")
     if record.termination is Termination.RESIGNATION:
-        ending.append(f"{'White' if board.turn else 'Black'} resigns")
+        end_comments.append(f"{'White' if board.turn else 'Black'} resigns")
     if record.adjudication_cp is not None:
-        reason = f" at {record.termination}" if record.termination in ADJUDICATED else ""
-        ending.append(f"adjudication{reason}: {record.adjudication_cp:+d} centipawns for White")
-    return format_pgn(record.tags(), sans, record.result, comments, "; ".join(ending), first_ply)
+        reason = f" at {record.termination}" if record.termination in ADJUDICATED_ENDS else ""
+        end_comments.append(f"adjudication{reason}: {record.adjudication_cp:+d} centipawns for White")
+    return format_pgn(record.tags(), sans, record.result, comments, "; ".join(end_comments), first_ply)
 
 
 def format_pgn(
@@ -116,13 +116,13 @@ def format_pgn(
     sans: Sequence[str],
     result: str,
     comments: Mapping[int, str] | None = None,
-    ending: str = "",
+    end_comment: str = "",
     first_ply: int = 0,
 ) -> str:
     """Return tags and SAN moves as PGN text.
 
-    `comments` maps the index of a move to the comment after it; `ending` is a comment before the result; `first_ply` is
-    0-based.
+    `comments` maps the index of a move to the comment after it. `end_comment` is a comment before the result.
+    `first_ply` is 0-based.
     """
     lines = [f'[{name} "{_format_tag_value(value)}"]' for name, value in tags.items()]
     tokens: list[str] = []
@@ -137,8 +137,8 @@ def format_pgn(
         renumber = bool(comments and index in comments)
         if comments and index in comments:
             tokens.append(_format_comment(comments[index]))
-    if ending:
-        tokens.append(_format_comment(ending))
+    if end_comment:
+        tokens.append(_format_comment(end_comment))
     tokens.append(result)
     return "\n".join(lines) + "\n\n" + " ".join(tokens) + "\n"
 
@@ -157,8 +157,8 @@ def save_pgn(games: Iterable[GameRecord | str], path: Path) -> int:
                 if path.suffix == ".zst":
                     import zstandard
 
-                    packed = zstandard.ZstdCompressor(level=19).stream_writer(file, closefd=False)
-                    file = stack.enter_context(packed)
+                    compressor = zstandard.ZstdCompressor(level=19).stream_writer(file, closefd=False)
+                    file = stack.enter_context(compressor)
                 count = write_pgn(games, lambda text: file.write(text.encode()))
             temporary.replace(path)
     except BaseException:

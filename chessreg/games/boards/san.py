@@ -111,7 +111,7 @@ class _MoveSlice:
     ) -> None:
         self.boards = boards.reshape(-1)
         self.before = before
-        self.occupied = np.packbits(boards != 0, axis=1, bitorder="little").view("<u8").reshape(-1)
+        self.occupied_bits = np.packbits(boards != 0, axis=1, bitorder="little").view("<u8").reshape(-1)
         self.origin, self.target, self.promotion = origin, target, promotion
         self.code = self.boards[before * 64 + origin]
         self.white = self.code <= 6
@@ -153,12 +153,11 @@ def _is_slider(code: np.ndarray, white: np.ndarray, direction: np.ndarray) -> np
     return (kind == QUEEN) | (kind == np.where(_DIAGONAL_NUMBERS[direction], BISHOP, ROOK))
 
 
-def _opens_line(m: _MoveSlice, at: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """Return whether the vacated square `left` opens a line from the enemy king to a slider of the mover, for plies
-    `at`."""
+def _opens_line(m: _MoveSlice, at: np.ndarray, vacated_square: np.ndarray) -> np.ndarray:
+    """Return whether a vacated square opens a line from the enemy king to a slider of the mover, for plies `at`."""
     king = m.enemy_king[at]
-    direction = build_tables().direction[king * 64 + left].astype(np.int64)
-    blocker = find_first_on_ray(king, direction, m.occupied[m.before[at] + 1])
+    direction = build_tables().direction[king * 64 + vacated_square].astype(np.int64)
+    blocker = find_first_on_ray(king, direction, m.occupied_bits[m.before[at] + 1])
     piece = m.boards[(m.before[at] + 1) * 64 + np.maximum(blocker, 0)]
     return (blocker >= 0) & _is_slider(piece, m.white[at], direction)
 
@@ -173,11 +172,13 @@ def _gives_check(m: _MoveSlice) -> np.ndarray:
     )  # the castled rook is on the square that the king crossed
     kind = np.where(m.castling, ROOK, kind)
     check = t.attacks[kind, place] >> m.enemy_king.astype(np.uint64) & np.uint64(1) != 0
-    check &= t.squares_between[place * 64 + m.enemy_king] & m.occupied[m.before + 1] == 0
+    check &= t.squares_between[place * 64 + m.enemy_king] & m.occupied_bits[m.before + 1] == 0
     in_line = np.flatnonzero(t.direction[m.enemy_king * 64 + m.origin] < 8)
     check[in_line] |= _opens_line(m, in_line, m.origin[in_line])
-    passing = np.flatnonzero(m.en_passant)
-    check[passing] |= _opens_line(m, passing, (m.origin[passing] & 56) | (m.target[passing] & 7))
+    en_passant_plies = np.flatnonzero(m.en_passant)
+    check[en_passant_plies] |= _opens_line(
+        m, en_passant_plies, (m.origin[en_passant_plies] & 56) | (m.target[en_passant_plies] & 7)
+    )
     return check
 
 
@@ -186,10 +187,10 @@ def _is_pinned(m: _MoveSlice, at: np.ndarray, square: np.ndarray) -> np.ndarray:
     t = build_tables()
     king = m.own_king[at]
     direction = t.direction[king * 64 + square].astype(np.int64)
-    occupied = m.occupied[m.before[at]]
-    shields = (direction < 8) & (t.squares_between[king * 64 + square] & occupied == 0)
+    occupied_bits = m.occupied_bits[m.before[at]]
+    shields = (direction < 8) & (t.squares_between[king * 64 + square] & occupied_bits == 0)
     shields &= t.direction[king * 64 + m.target[at]] != direction
-    blocker = find_first_on_ray(king, direction, occupied & ~get_square_bit(square))
+    blocker = find_first_on_ray(king, direction, occupied_bits & ~get_square_bit(square))
     piece = m.boards[m.before[at] * 64 + np.maximum(blocker, 0)]
     return shields & (blocker >= 0) & _is_slider(piece, ~m.white[at], direction)
 
@@ -202,17 +203,17 @@ def _find_rivals(m: _MoveSlice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     t = build_tables()
     ambiguous = np.flatnonzero((m.kind > WHITE_PAWN) & (m.kind < KING))
     rows = m.boards.reshape(-1, 64)[m.before[ambiguous]] == m.code[ambiguous, None]
-    same = np.packbits(rows, axis=1, bitorder="little").view("<u8").reshape(-1)
-    same &= ~get_square_bit(m.origin[ambiguous]) & t.attacks[m.kind[ambiguous], m.target[ambiguous]]
-    some = same != 0
-    at, left = ambiguous[some], same[some]
+    rivals = np.packbits(rows, axis=1, bitorder="little").view("<u8").reshape(-1)
+    rivals &= ~get_square_bit(m.origin[ambiguous]) & t.attacks[m.kind[ambiguous], m.target[ambiguous]]
+    has_rivals = rivals != 0
+    at, remaining_rivals = ambiguous[has_rivals], rivals[has_rivals]
     has_rival, shares_file, on_rank = (np.zeros(len(at), bool) for _ in range(3))
-    while left.any():
-        open_ = np.flatnonzero(left)
-        square = find_lowest_bit(left[open_])
-        left[open_] &= left[open_] - np.uint64(1)
+    while remaining_rivals.any():
+        open_ = np.flatnonzero(remaining_rivals)
+        square = find_lowest_bit(remaining_rivals[open_])
+        remaining_rivals[open_] &= remaining_rivals[open_] - np.uint64(1)
         open_moves = at[open_]
-        reaches = t.squares_between[square * 64 + m.target[open_moves]] & m.occupied[m.before[open_moves]] == 0
+        reaches = t.squares_between[square * 64 + m.target[open_moves]] & m.occupied_bits[m.before[open_moves]] == 0
         reaches &= ~_is_pinned(m, open_moves, square)
         has_rival[open_] |= reaches
         shares_file[open_] |= reaches & ((square ^ m.origin[open_moves]) & 7 == 0)

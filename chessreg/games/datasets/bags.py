@@ -41,7 +41,7 @@ BATCH_RECORDS = 5_000  # keeps their bytes and offsets in the CPU cache
 MAX_RECORD_BYTES = 4096
 """A longer record cannot be a position."""
 MAX_SHARDS = 99_999
-_SHARDED = re.compile(r"(.*)@(\d+)(.*)", re.DOTALL)
+_SHARDED_NAME = re.compile(r"(.*)@(\d+)(.*)", re.DOTALL)
 
 
 class BagError(BadInputError):
@@ -59,7 +59,7 @@ def list_bag_shards(path: InputFile) -> list[InputFile]:
 
     Raises NotFoundError for the first missing file, BadInputError if N is 0 or above MAX_SHARDS.
     """
-    match = _SHARDED.fullmatch(path.name)
+    match = _SHARDED_NAME.fullmatch(path.name)
     if match is None or not is_bag(path) or path.exists():
         return [path]
     before, count, after = match[1], int(match[2]), match[3]

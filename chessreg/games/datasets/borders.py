@@ -46,8 +46,8 @@ _BRACKET_OR_COMMENT = re.compile(rb"^[ \t]*\[[ \t]*[A-Za-z0-9]|\{|;[^\n]*|^%[^\n
 _COMMENTS = re.compile(r"\{[^}]*\}|;[^\n]*|^%[^\n]*", re.MULTILINE)
 _MOVE_LIKE = re.compile(r"[a-h][1-8]|[O0]-[O0]")
 _MOVE_NUMBER = re.compile(r"(?<!\S)(\d{1,4})\s*\.")
-_UNDEFINED = {byte: chr(byte) for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
-_CP1252 = {byte: _UNDEFINED.get(byte) or bytes([byte]).decode("cp1252") for byte in range(0x80, 0xA0)}
+_UNDEFINED_BYTES = {byte: chr(byte) for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
+_CP1252 = {byte: _UNDEFINED_BYTES.get(byte) or bytes([byte]).decode("cp1252") for byte in range(0x80, 0xA0)}
 _DEEPEST_INDENT = 32  # columns; a line with more indentation is left to the exact scan
 _FIRST_TAG = np.frombuffer(b"[Event ", np.uint8)
 
@@ -59,7 +59,7 @@ class RawGame(NamedTuple):
     tags: str
     moves: str
     line: int
-    cut: bool = False
+    is_cut: bool = False
 
 
 def decode_text(block: bytes) -> str:
@@ -133,9 +133,9 @@ def _find_starts_by_numpy(block: bytes | bytearray) -> np.ndarray | None:
     return line_starts
 
 
-def _find_last_before(places: np.ndarray, marked: np.ndarray) -> np.ndarray:
+def _find_last_before(places: np.ndarray, is_marked: np.ndarray) -> np.ndarray:
     """Return the last marked position before each place, int64, -1 if none."""
-    positions = np.concatenate([[-1], np.flatnonzero(marked)])
+    positions = np.concatenate([[-1], np.flatnonzero(is_marked)])
     return positions[np.searchsorted(positions, places) - 1]
 
 

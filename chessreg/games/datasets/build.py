@@ -77,16 +77,16 @@ def build_dataset(
 
 def check_game_file(path: InputFile, salvage: bool = False, reader_name: str = "auto") -> None:
     """Raise the errors of `build_dataset` for a file without a legal game. Reads only up to the first legal game."""
-    source, tally, read = open_game_source(path), Tally(), 0
+    source, tally, games_read = open_game_source(path), Tally(), 0
     reader, stream = BlockReader(get_reader(reader_name), 0, None, EVERY_GAME), _Stream(source)
     for block in map(reader.read, stream.blocks()):
         tally.add(block.tally)
-        read += block.games_read
+        games_read += block.games_read
         if tally.games:
             return
     if stream.error and not salvage:
         raise _make_broken_error(source, stream.error)
-    raise _make_no_game_error(source, read, tally, {})
+    raise _make_no_game_error(source, games_read, tally, {})
 
 
 @contextmanager
@@ -125,8 +125,8 @@ def _build_from_sources(
 
     total = sum(source.bytes_total for source in sources)
     tally, error, row = Tally(), None, 0
-    excluded = HashSet(np.concatenate(list(exclude.values()))) if exclude else None
-    reader = BlockReader(player, min_plies, excluded, game_filter)
+    excluded_games = HashSet(np.concatenate(list(exclude.values()))) if exclude else None
+    reader = BlockReader(player, min_plies, excluded_games, game_filter)
     scratch, hashes = temporary / "scratch.arrow", temporary / "hashes"
     with (
         pa.ipc.new_file(

@@ -380,11 +380,11 @@ def verify_games(folder: Path, *, sample: int = 200, seed: int = 0) -> Verificat
     plies = hashes = copies = 0
     for group in range(games._file.metadata.num_row_groups):
         table = games._read(["plies", "moves", "move_hash", "duplicate"], group)
-        packed = table["moves"].to_pylist()
+        packed_games = table["moves"].to_pylist()
         plies += sum(table["plies"].to_pylist())
         copies += sum(table["duplicate"].to_pylist())
-        hashes += int((moves.hash_move_lists(packed) == table["move_hash"].to_numpy()).sum())
-        if [len(code) // 2 for code in packed] != table["plies"].to_pylist():
+        hashes += int((moves.hash_move_lists(packed_games) == table["move_hash"].to_numpy()).sum())
+        if [len(code) // 2 for code in packed_games] != table["plies"].to_pylist():
             problems.append(f"the column plies does not fit the moves in row group {group}")
     for name, stored_digest, expected_digest in (
         ("games", len(games), report.games),
@@ -402,14 +402,14 @@ def verify_games(folder: Path, *, sample: int = 200, seed: int = 0) -> Verificat
     rng = generator(seed, Stream.VERIFY, report.identity)
     sample_rows = np.sort(rng.choice(len(games), min(sample, len(games)), replace=False))
     table = games.take(sample_rows, ["row", "moves", "text"])
-    for row, packed, text in zip(*(table[c].to_pylist() for c in ("row", "moves", "text")), strict=True):
-        problem = _find_replay_problem(packed, text)
+    for row, packed_moves, text in zip(*(table[c].to_pylist() for c in ("row", "moves", "text")), strict=True):
+        problem = _find_replay_problem(packed_moves, text)
         if problem:
             problems.append(f"game {row} {problem}")
     return Verification(len(games), len(sample_rows), problems)
 
 
-def _find_replay_problem(packed: bytes, text: str) -> str | None:
+def _find_replay_problem(packed_moves: bytes, text: str) -> str | None:
     """Return the error that python-chess reports for a game, or None."""
     import chess
 
@@ -417,7 +417,7 @@ def _find_replay_problem(packed: bytes, text: str) -> str | None:
 
     board = chess.Board()
     sans: list[str] = []
-    for move in moves.unpack_moves(packed):
+    for move in moves.unpack_moves(packed_moves):
         if not board.is_legal(move):
             return f"holds the illegal move {move} at ply {len(sans)}"
         sans.append(board.san_and_push(move))

@@ -34,7 +34,7 @@ class GamePositions:
 
     def __init__(
         self,
-        packed: Sequence[bytes],
+        packed_games: Sequence[bytes],
         game: np.ndarray,
         ply: np.ndarray,
         number: np.ndarray,
@@ -45,7 +45,7 @@ class GamePositions:
         `number` int [games] has the games' rows in the dataset; `texts` returns their texts if a label needs them.
         """
         self.texts, self.ply, self.item = texts, ply.astype(np.int64), number[game]
-        self._boards, offsets = compute_boards_after(packed)
+        self._boards, offsets = compute_boards_after(packed_games)
         self.at = offsets[game] + self.ply
 
     def __len__(self) -> int:

@@ -114,8 +114,8 @@ def clean_by_word(moves: str) -> list[Movetext]:
         text = _SPACED_RESULT.sub(lambda match: "-".join(filter(None, match.groups())) or "1/2-1/2", text)
     text = _MARKS.sub(" ", text)
     words = _split_movetext(text)
-    ended = next((place for place, word in enumerate(words) if word in _RESULT_SPELLINGS), len(words))
-    if ended < len(words) - 1 or _BLANK_LINE.search(text.strip()):
+    result_place = next((place for place, word in enumerate(words) if word in _RESULT_SPELLINGS), len(words))
+    if result_place < len(words) - 1 or _BLANK_LINE.search(text.strip()):
         games = [_make_movetext(_split_movetext(piece)) for piece in _split_games(text)]
     else:
         games = [_make_movetext(words)]
@@ -154,7 +154,7 @@ def _split_games(text: str) -> list[str]:
     a result, the game continues. Words after a result are dropped if the first is not a move and no move number is
     among them.
     """
-    numbered = _NUMBER.search(text) is not None
+    has_numbers = _NUMBER.search(text) is not None
     pieces: list[str] = []
     start = search_start = 0
     moves_seen = False
@@ -167,7 +167,7 @@ def _split_games(text: str) -> list[str]:
             continue
         number, word = _NEXT_WORD.match(text, border.end()).groups()  # type: ignore[union-attr]  # it matches ""
         word_is_read = word is None or word in _RESULT_SPELLINGS or bool(normalize_san(word)) or is_glyph(word)
-        if _FIRST_FOLLOWS.match(text, border.end()) or (not numbered and word and normalize_san(word)):
+        if _FIRST_FOLLOWS.match(text, border.end()) or (not has_numbers and word and normalize_san(word)):
             pieces.append(text[start : border.end()])
             start, moves_seen = border.end(), False
         elif border[0].strip() and number is None and not word_is_read:

@@ -57,11 +57,11 @@ def _parse_games(movetexts: Sequence[str]) -> tuple[san.ReplayedGames, dict[int,
         places = offsets + np.arange(len(offsets))
         empty = np.setdiff1d(np.arange(len(movetexts)), text_games)
         boards = np.insert(boards, (places[:-1] - np.searchsorted(empty, np.arange(len(movetexts))))[empty], _START, 0)
-    replayed = san.ReplayedGames(
+    replayed_games = san.ReplayedGames(
         boards, column("from_squares", np.uint8), column("to_squares", np.uint8), column("promotions", np.int8),
         offsets, is_mate,
     )  # fmt: skip
-    return replayed, {int(game): int(lengths[game]) for game in np.flatnonzero(~is_valid)}
+    return replayed_games, {int(game): int(lengths[game]) for game in np.flatnonzero(~is_valid)}
 
 
 def _replay_refused(movetexts: Sequence[str], first_replay: PlayedGames) -> PlayedGames:
@@ -85,19 +85,19 @@ class RustReader:
     name = "rust"
 
     def play(self, movetexts: Sequence[str]) -> PlayedGames:
-        replayed, errors = _parse_games(movetexts)
-        characters, ends = san.write_game_texts(replayed)
+        replayed_games, errors = _parse_games(movetexts)
+        characters, ends = san.write_game_texts(replayed_games)
         flat = characters.tobytes().decode("ascii")
         edges = ends.tolist()
         texts = [flat[start:end] for start, end in itertools.pairwise(edges)]
-        promotion = np.maximum(replayed.promotion, 0).astype(np.uint16)
-        codes = replayed.origin.astype(np.uint16) | replayed.target.astype(np.uint16) << 6 | promotion << 12
-        result = PlayedGames(codes.astype("<u2"), replayed.offsets, texts, errors)
+        promotion = np.maximum(replayed_games.promotion, 0).astype(np.uint16)
+        codes = replayed_games.origin.astype(np.uint16) | replayed_games.target.astype(np.uint16) << 6 | promotion << 12
+        result = PlayedGames(codes.astype("<u2"), replayed_games.offsets, texts, errors)
         return _replay_refused(movetexts, result) if errors else result
 
     def boards(self, movetexts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
-        replayed, errors = _parse_games(movetexts)
-        return _VALUES[replayed.boards], replayed.offsets + np.arange(len(replayed.offsets)), errors
+        replayed_games, errors = _parse_games(movetexts)
+        return _VALUES[replayed_games.boards], replayed_games.offsets + np.arange(len(replayed_games.offsets)), errors
 
     def targets(self, movetexts: Sequence[str]) -> np.ndarray:
         return np.concatenate(
@@ -159,10 +159,10 @@ def _find_legal_moves(fens: Sequence[str]) -> LegalMoves:
     chunks = rust.parse_games(strings, num_threads=1, chunk_multiplier=1, store_legal_moves=True).chunks
     is_valid = np.concatenate([chunk.valid for chunk in chunks])
     counts = np.zeros(len(fens), np.int64)
-    read = np.concatenate([np.diff(chunk.legal_move_offsets.astype(np.int64)) for chunk in chunks])
-    if len(is_valid) != len(fens) or len(read) != is_valid.sum():
+    move_counts = np.concatenate([np.diff(chunk.legal_move_offsets.astype(np.int64)) for chunk in chunks])
+    if len(is_valid) != len(fens) or len(move_counts) != is_valid.sum():
         raise RuntimeError(f"the rust reader was given {len(fens)} positions and returned another number")
-    counts[is_valid] = read
+    counts[is_valid] = move_counts
     parts = [
         chunk.legal_move_from_squares.astype(np.int64)
         | chunk.legal_move_to_squares.astype(np.int64) << 6

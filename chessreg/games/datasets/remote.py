@@ -240,9 +240,9 @@ class _RangeReader(io.RawIOBase):
         if stop <= self._offset:
             return 0
         buffer[: stop - self._offset] = self._read_range(self._offset, stop)
-        read, self._offset = stop - self._offset, stop
+        bytes_read, self._offset = stop - self._offset, stop
         self._range_bytes = min(4 * self._range_bytes, _RANGE_BYTES)
-        return read
+        return bytes_read
 
 
 def is_address(text: str) -> bool:

@@ -119,10 +119,10 @@ class _Game:
     tags: dict[str, str]
     raw: str
     moves: Movetext
-    cut: bool = False
+    is_cut: bool = False
 
 
-EXCLUDED = "moves of a dataset that is left out"
+EXCLUDED_REASON = "moves of a dataset that is left out"
 NO_MOVES = "no moves"
 CUSTOM_START = "custom start"
 
@@ -133,42 +133,44 @@ def read_block(
     reader: GameReader,
     min_plies: int = 0,
     split: Split = borders.iterate_games,
-    excluded: moves.HashSet | None = None,
+    excluded_games: moves.HashSet | None = None,
     game_filter: GameFilter = EVERY_GAME,
 ) -> BlockRows:
     """Read a block that begins on line `first_line` of its source and ends between two games; `split` finds its games.
 
-    Games that `game_filter` rejects, and games whose move hashes are in `excluded`, are skipped and counted.
+    Games that `game_filter` rejects, and games whose move hashes are in `excluded_games`, are skipped and counted.
     """
     tally = Tally()
     games, games_read = _collect_games(split(block, first_line), tally, game_filter)
     collected_count = len(games)
-    games, replayed, texts = _play_games(games, reader, tally)
+    games, replayed_games, texts = _play_games(games, reader, tally)
     games_read += len(games) - collected_count
     rejects: list[Reject] = []
     kept_rows: list[int] = []
     for number, game in enumerate(games):
-        fault = replayed[number][1] or game.moves.problem
+        fault = replayed_games[number][1] or game.moves.problem
         if fault:
             rejects.append(Reject(game.row, game.line, *fault))
             tally.reject(fault[1])
-        elif not replayed[number][0]:
+        elif not replayed_games[number][0]:
             tally.skip(NO_MOVES)
-        elif len(replayed[number][0]) < 2 * min_plies:
+        elif len(replayed_games[number][0]) < 2 * min_plies:
             tally.skip(f"fewer than {min_plies} plies")
         elif reason := game_filter.find_rejection(game.tags):  # a second game in one movetext, without tags
             tally.skip(reason)
         else:
             kept_rows.append(number)
-    if excluded is not None:
-        is_excluded = excluded.contains(moves.hash_move_lists([replayed[number][0] for number in kept_rows])).tolist()
+    if excluded_games is not None:
+        is_excluded = excluded_games.contains(
+            moves.hash_move_lists([replayed_games[number][0] for number in kept_rows])
+        ).tolist()
         for _ in range(sum(is_excluded)):
-            tally.skip(EXCLUDED)
+            tally.skip(EXCLUDED_REASON)
         kept_rows = [number for number, leave in zip(kept_rows, is_excluded, strict=True) if not leave]
-    tally.cut += sum(games[number].cut for number in kept_rows)
-    packed = [replayed[number][0] for number in kept_rows]
-    hashes = moves.hash_move_lists(packed)
-    batch = _make_batch([games[n] for n in kept_rows], packed, hashes, [texts[n] for n in kept_rows], tally)
+    tally.cut += sum(games[number].is_cut for number in kept_rows)
+    packed_games = [replayed_games[number][0] for number in kept_rows]
+    hashes = moves.hash_move_lists(packed_games)
+    batch = _make_batch([games[n] for n in kept_rows], packed_games, hashes, [texts[n] for n in kept_rows], tally)
     return BlockRows(batch, hashes, games_read, rejects, tally)
 
 
@@ -179,7 +181,7 @@ def _collect_games(raws: Iterable[RawGame], tally: Tally, game_filter: GameFilte
     for raw in raws:
         if len(raw.tags) + len(raw.moves) >= borders.MAX_GAME_BYTES:
             problem = 0, f"a game of more than {borders.MAX_GAME_BYTES >> 20} MiB of text"
-            games.append(_Game(row, raw.line, {}, "", movetext.Movetext("", [], None, problem), raw.cut))
+            games.append(_Game(row, raw.line, {}, "", movetext.Movetext("", [], None, problem), raw.is_cut))
             row += 1
             continue
         tags = borders.parse_tags(raw.tags)
@@ -188,7 +190,7 @@ def _collect_games(raws: Iterable[RawGame], tally: Tally, game_filter: GameFilte
             has_no_moves = not cleaned_text.text and not cleaned_text.problem
             if has_no_moves and not raw.tags.strip() and cleaned_text.result is None:
                 continue  # remarks before the first game
-            empty = "cut before its second word" if raw.cut else NO_MOVES
+            empty = "cut before its second word" if raw.is_cut else NO_MOVES
             reason = (
                 explain_nonstandard(own_tags)
                 or (empty if has_no_moves else None)
@@ -197,7 +199,7 @@ def _collect_games(raws: Iterable[RawGame], tally: Tally, game_filter: GameFilte
             if reason:
                 tally.skip(reason)
             else:
-                games.append(_Game(row, raw.line, own_tags, raw.moves, cleaned_text, raw.cut))
+                games.append(_Game(row, raw.line, own_tags, raw.moves, cleaned_text, raw.is_cut))
             row += 1
     return games, row
 
@@ -236,7 +238,7 @@ def _play_games(games: list[_Game], reader: GameReader, tally: Tally) -> tuple[l
     If the canonical text of an unchanged movetext differs from it, the movetext is cleaned word by word, which may find
     several games in it, and played again. So no move is lost or misread silently.
     """
-    replayed, texts = _play_texts(reader, games)
+    replayed_games, texts = _play_texts(reader, games)
     refused_numbers = [
         number
         for number, game in enumerate(games)
@@ -255,21 +257,21 @@ def _play_games(games: list[_Game], reader: GameReader, tally: Tally) -> tuple[l
                 part.row += extra_games
                 new = number in word_games
                 outcomes.append(
-                    (part, next(more) if new else replayed[number], next(more_texts) if new else texts[number])
+                    (part, next(more) if new else replayed_games[number], next(more_texts) if new else texts[number])
                 )
             extra_games += len(word_games.get(number, [game])) - 1
-        games, replayed, texts = (list(items) for items in zip(*outcomes, strict=True))
+        games, replayed_games, texts = (list(items) for items in zip(*outcomes, strict=True))
     for number, game in enumerate(games):
         sans = game.moves.sans
-        packed, error = replayed[number]
+        packed_moves, error = replayed_games[number]
         if error is not None:
             word = sans[error[0]] if sans is not None else ""
-            replayed[number] = packed, (error[0], f"illegal move: {word[:20]}")
+            replayed_games[number] = packed_moves, (error[0], f"illegal move: {word[:20]}")
         elif sans is not None and not game.moves.problem:
-            if 2 * len(sans) != len(packed):
-                raise RuntimeError(f"the {reader.name} reader played {len(packed) // 2} of {len(sans)} moves")
+            if 2 * len(sans) != len(packed_moves):
+                raise RuntimeError(f"the {reader.name} reader played {len(packed_moves) // 2} of {len(sans)} moves")
             tally.noncanonical += number_sans(sans) != texts[number]
-    return games, replayed, texts
+    return games, replayed_games, texts
 
 
 def _clean_by_word(game: _Game) -> list[_Game]:
@@ -278,7 +280,7 @@ def _clean_by_word(game: _Game) -> list[_Game]:
     game.moves = first_game
     return [
         game,
-        *(_Game(game.row + n, game.line, {}, game.raw, other, game.cut) for n, other in enumerate(further_games, 1)),
+        *(_Game(game.row + n, game.line, {}, game.raw, other, game.is_cut) for n, other in enumerate(further_games, 1)),
     ]
 
 
@@ -293,13 +295,13 @@ def _play_texts(reader: GameReader, games: list[_Game]) -> tuple[list[_Outcome],
 
 
 def _make_batch(
-    games: Sequence[_Game], packed: list[bytes], hashes: np.ndarray, texts: list[str], tally: Tally
+    games: Sequence[_Game], packed_games: list[bytes], hashes: np.ndarray, texts: list[str], tally: Tally
 ) -> pa.RecordBatch:
     """Return the rows of these games as a record batch, and count them in `tally`."""
     import pyarrow as pa
 
     tags = [game.tags for game in games]
-    plies = np.fromiter(map(len, packed), np.int64, len(packed)) // 2
+    plies = np.fromiter(map(len, packed_games), np.int64, len(packed_games)) // 2
     elos = {side: [parse_elo(pairs.get(f"{side}Elo")) for pairs in tags] for side in ("White", "Black")}
     dates = [_read_tag(pairs.get("Date")) or _read_tag(pairs.get("UTCDate")) for pairs in tags]
     known_dates = [date for date in dates if date]
@@ -310,7 +312,7 @@ def _make_batch(
         "row": np.array([game.row for game in games], np.int64),
         "move_hash": hashes,
         "plies": plies.astype(np.int16),
-        "moves": packed,
+        "moves": packed_games,
         "text": texts,
         "result": [_choose_result(game, tally) for game in games],
         "white_elo": elos["White"],

@@ -260,9 +260,9 @@ def classify_skill(
     classes = _keep_bins(rule, bins, edges, stratum)
     leave_out(is_rated & (bins >= 0) & (classes < 0), "of bins not kept")
     if rule.strata == "balanced":
-        balanced = _balance_strata(classes, stratum, places, rule.seed)
-        leave_out((classes >= 0) & (balanced < 0), "to balance the strata")
-        classes = balanced
+        balanced_classes = _balance_strata(classes, stratum, places, rule.seed)
+        leave_out((classes >= 0) & (balanced_classes < 0), "to balance the strata")
+        classes = balanced_classes
     number = len(rule.keep) or max((len(e) - 1 for e in edges.values()), default=0)
     counts = [int((classes == k).sum()) for k in range(number)]
     if len(counts) < 2 or not all(counts):
@@ -350,12 +350,12 @@ def _keep_bins(rule: SkillRule, bins: np.ndarray, edges: dict[str, list[float]],
 def _balance_strata(classes: np.ndarray, stratum: np.ndarray, places: np.ndarray, seed: int) -> np.ndarray:
     """Return `classes` int [n] with equal numbers of games per class in every stratum; the others become -1. A draw by
     `seed` and the game's row `places` selects them."""
-    balanced = np.full(len(classes), -1, np.int64)
+    balanced_classes = np.full(len(classes), -1, np.int64)
     kinds = np.unique(classes[classes >= 0])
     for name in set(stratum[classes >= 0]):
         groups = [np.flatnonzero((stratum == name) & (classes == k)) for k in kinds]
         smallest = min(map(len, groups))
         for k, group in zip(kinds, groups, strict=True):
             number = np.array([uniform(seed, Stream.SKILL_BALANCE, int(places[i])) for i in group])
-            balanced[group[np.argsort(number, kind="stable")[:smallest]]] = k
-    return balanced
+            balanced_classes[group[np.argsort(number, kind="stable")[:smallest]]] = k
+    return balanced_classes

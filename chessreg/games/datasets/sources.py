@@ -71,13 +71,13 @@ class GameSource:
             raise BadInputError(f"{path} cannot be read: {error.strerror}") from error
         if not text:
             return
-        self.packing = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
+        self.compression = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
         suffix = path.suffix.lower().lstrip(".")
-        if suffix in _MAGIC.values() and suffix != self.packing:
+        if suffix in _MAGIC.values() and suffix != self.compression:
             raise BadInputError(f"{path} is not a {suffix} file, despite its name")
-        if not self.packing:
+        if not self.compression:
             _refuse_archive(path, head)
-        if self.packing == "zip":
+        if self.compression == "zip":
             self._member = _find_only_member(path)
 
     @property
@@ -110,18 +110,18 @@ class GameSource:
         """
         buffer = bytearray()
         full_bytes = BLOCK_BYTES
-        passing = False  # skipping the rest of a game that is too long
+        is_skipping = False  # skipping the rest of a game that is too long
         try:
             for chunk in self._text():
                 buffer += chunk
-                if passing:
-                    passing, lines = _drop_long_game(buffer)
+                if is_skipping:
+                    is_skipping, lines = _drop_long_game(buffer)
                     yield lines
                 while len(buffer) >= full_bytes:
                     cut_place = _find_cut(buffer)
                     if not cut_place and len(buffer) >= _MAX_UNCUT_BYTES:
-                        passing = _is_one_game(buffer)
-                        cut_place = len(buffer) if passing else buffer.rfind(b"\n") + 1
+                        is_skipping = _is_one_game(buffer)
+                        cut_place = len(buffer) if is_skipping else buffer.rfind(b"\n") + 1
                     if not cut_place:
                         full_bytes = (
                             len(buffer) + BLOCK_BYTES // 4
@@ -191,8 +191,8 @@ class GameSource:
     def _iterate_decoded(self) -> Iterator[bytes]:
         """Yield the unpacked bytes of the file. Raises BrokenStreamError, and BadInputError for an archive inside."""
         has_begun = False
-        for chunk in self._iterate_zip_content() if self.packing == "zip" else self._iterate_decompressed():
-            if not has_begun and self.packing:
+        for chunk in self._iterate_zip_content() if self.compression == "zip" else self._iterate_decompressed():
+            if not has_begun and self.compression:
                 _refuse_archive(self.path, chunk)
                 has_begun = True
             yield chunk
@@ -200,11 +200,11 @@ class GameSource:
     def _iterate_decompressed(self) -> Iterator[bytes]:
         """Yield the decompressed bytes of a file that is not a zip. Raises BrokenStreamError."""
         with self.path.open("rb") as file:
-            if not self.packing:
+            if not self.compression:
                 while data := self._read(file, 1 << 20):
                     yield data
                 return
-            make, errors = _make_decoder(self.packing)
+            make, errors = _make_decoder(self.compression)
             decoder: _Decoder | None = None
             # Small reads, because zstd may unpack four bytes to 128 KiB.
             while data := self._read(file, 1 << 12):
@@ -216,14 +216,14 @@ class GameSource:
                     try:
                         text = decoder.decompress(data)
                     except errors as error:
-                        raise BrokenStreamError(f"its {self.packing} data is damaged: {error}") from error
+                        raise BrokenStreamError(f"its {self.compression} data is damaged: {error}") from error
                     if text:
                         yield text
                     data = decoder.unused_data if decoder.eof else b""
                     if decoder.eof:
                         decoder = None
             if decoder is not None:
-                raise BrokenStreamError(f"its {self.packing} data is cut off")
+                raise BrokenStreamError(f"its {self.compression} data is cut off")
 
 
 def _normalize_line_ends(data: bytes) -> bytes:
@@ -265,15 +265,15 @@ def _find_only_member(path: InputFile) -> zipfile.ZipInfo:
     return members[0]
 
 
-def _make_decoder(packing: str) -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:
+def _make_decoder(compression: str) -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:
     """Return (function that makes a decompressor, the errors that it raises)."""
-    if packing == "zst":
+    if compression == "zst":
         import zstandard
 
         # One frame at a time: a decompressor across frames does not report whether the last one ended.
         decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
         return decompressor.decompressobj, (zstandard.ZstdError,)
-    if packing == "gz":
+    if compression == "gz":
         return lambda: zlib.decompressobj(31), (zlib.error,)
     return bz2.BZ2Decompressor, (OSError, ValueError)
 

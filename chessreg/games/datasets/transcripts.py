@@ -97,8 +97,8 @@ class TranscriptSource(GameSource):
         if self.length is None:
             return ["transcripts, one a row", *self.bins]
         if self.has_several_games:
-            kept = "the last game of a row is cut: its whole moves are kept, with the result *"
-            return [f"rows of {self.length:,} characters, several games each; {kept}"]
+            note = "the last game of a row is cut: its whole moves are kept, with the result *"
+            return [f"rows of {self.length:,} characters, several games each; {note}"]
         return [f"transcripts cut to {self.length:,} characters: the whole moves of each are kept", *self.bins]
 
     def blocks(self) -> Iterator[bytes]:
@@ -255,8 +255,8 @@ class ParquetGames(GameSource):
             if self.moves.lower() == TRANSCRIPT_COLUMN:
                 yield from split_row(moves, tags, line)
             else:
-                ended = moves.rpartition(" ")[2].strip() in movetext.RESULTS
-                yield RawGame(tags, moves if ended else f"{moves} {find_result(tags)}", line)
+                has_result = moves.rpartition(" ")[2].strip() in movetext.RESULTS
+                yield RawGame(tags, moves if has_result else f"{moves} {find_result(tags)}", line)
 
 
 def _format_value(value: Any) -> str:

@@ -174,8 +174,8 @@ def resample_counts(pool: Pool, resamples: int, key: Sequence[int | str]) -> Pai
     for place, kind in enumerate(kinds):
         np.add.at(table[place], list(kind), 1)
     number = int(weights.sum())
-    resampled = generator(Stream.RATING_BOOTSTRAP, *key).multinomial(number, weights / number, size=resamples)
-    results = np.concatenate([weights[None] @ table, resampled @ table])
+    resampled_counts = generator(Stream.RATING_BOOTSTRAP, *key).multinomial(number, weights / number, size=resamples)
+    results = np.concatenate([weights[None] @ table, resampled_counts @ table])
     return PairCounts(len(pool.players), pairs, results.reshape(resamples + 1, len(pairs), 3), pool.anchors)
 
 
@@ -459,16 +459,16 @@ def _find_runaways(counts: PairCounts) -> np.ndarray:
     """
     runaways = np.zeros((counts.samples, counts.players))
     while True:
-        left = np.isfinite(runaways)
-        has_both = left[:, counts.pairs[:, 0]] & left[:, counts.pairs[:, 1]]
+        is_finite = np.isfinite(runaways)
+        has_both = is_finite[:, counts.pairs[:, 0]] & is_finite[:, counts.pairs[:, 1]]
         results = counts.results * has_both[..., None]
-        before = int(left.sum())
+        before = int(is_finite.sum())
         for player in list_unanchored(counts):
             is_first, other = counts.pairs[:, 0] == player, counts.pairs[:, 1] == player
             wins = results[:, is_first, WIN].sum(axis=1) + results[:, other, LOSS].sum(axis=1)
             losses = results[:, is_first, LOSS].sum(axis=1) + results[:, other, WIN].sum(axis=1)
             draws = results[:, is_first | other, DRAW].sum(axis=1)
-            held = ~left[:, player] | (draws > 0) | ((wins > 0) == (losses > 0))
-            runaways[:, player] = np.where(held, runaways[:, player], np.where(wins > 0, np.inf, -np.inf))
+            is_kept = ~is_finite[:, player] | (draws > 0) | ((wins > 0) == (losses > 0))
+            runaways[:, player] = np.where(is_kept, runaways[:, player], np.where(wins > 0, np.inf, -np.inf))
         if int(np.isfinite(runaways).sum()) == before:
             return runaways

@@ -291,7 +291,7 @@ def identify_engine(path: Path | None = None) -> EngineIdentity:
 
 
 @functools.lru_cache(maxsize=8)
-def _read_identity(path: Path, _modified: int, _size: int) -> EngineIdentity:
+def _read_identity(path: Path, _modified_ns: int, _size: int) -> EngineIdentity:
     """Start the engine and return its identity; modification time and size are part of the cache key."""
     process = UciProcess(path, ENGINE_OPTIONS)
     process.close()

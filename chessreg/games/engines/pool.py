@@ -72,11 +72,11 @@ class _Task:
     future: Future[SearchResult]
 
 
-def count_free_cores(reserved: int = 0) -> int:
-    """Return the cores that this process may use, less `reserved` ones (for example for a model's threads);
+def count_free_cores(reserved_cores: int = 0) -> int:
+    """Return the cores that this process may use, less `reserved_cores` ones (for example for a model's threads);
     at least 1."""
     get_affinity = getattr(os, "sched_getaffinity", None)  # absent on macOS
-    return max(1, (len(get_affinity(0)) if get_affinity else os.cpu_count() or 1) - reserved)
+    return max(1, (len(get_affinity(0)) if get_affinity else os.cpu_count() or 1) - reserved_cores)
 
 
 def format_position_command(board: chess.Board) -> str:
@@ -188,12 +188,12 @@ class EnginePool:
         return _chain_future(search, finish, future)
 
     def analyse(
-        self, board: chess.Board, limit: Limit = DEFAULT_ANALYSIS, only: chess.Move | None = None
+        self, board: chess.Board, limit: Limit = DEFAULT_ANALYSIS, searched_move: chess.Move | None = None
     ) -> Future[Evaluation]:
         """Request a full-strength evaluation of `board`, or of one move on it. Any pool can analyse if Stockfish is
         installed."""
         turn, snapshot = board.turn, board.copy(stack=False)
-        go = limit.go if only is None else f"{limit.go} searchmoves {only.uci()}"
+        go = limit.go if searched_move is None else f"{limit.go} searchmoves {searched_move.uci()}"
         if self._path is None:
             self._path = find_stockfish()
 

@@ -91,13 +91,13 @@ def compute_log_likelihood_ratio(counts: Sequence[int], values: Sequence[float],
     >>> round(compute_log_likelihood_ratio([5, 10, 20, 30, 15], COLOR_PAIR_VALUES, -0.05, 0.05), 3)
     9.945
     """
-    smoothed = [max(float(count), UNSEEN_COUNT) for count in counts]
-    total = sum(smoothed)
-    shares = [count / total for count in smoothed]
+    smoothed_counts = [max(float(count), UNSEEN_COUNT) for count in counts]
+    total = sum(smoothed_counts)
+    shares = [count / total for count in smoothed_counts]
     # The most likely distribution with mean s is shares / (1 + t (values - s)); the shares themselves drop out.
     likelihoods = [(mean, _solve_multiplier(shares, values, mean)) for mean in (low, high)]
     logs = [[math.log1p(t * (value - mean)) for value in values] for mean, t in likelihoods]
-    return math.fsum(n * (one - other) for n, one, other in zip(smoothed, *logs, strict=True))
+    return math.fsum(n * (one - other) for n, one, other in zip(smoothed_counts, *logs, strict=True))
 
 
 def _solve_multiplier(shares: Sequence[float], values: Sequence[float], mean: float) -> float:

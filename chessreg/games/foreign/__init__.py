@@ -82,15 +82,15 @@ def read_games(path: Path, name: str) -> ForeignFile:
         raise BadInputError(
             f"a {name} file holds {file_format.holds}, not games", f"chessreg import results {shlex.quote(str(path))}"
         )
-    read = _read_cached(file_format.games, read_source_text(path))
-    if not read.rows:
+    games = _read_cached(file_format.games, read_source_text(path))
+    if not games.rows:
         raise BadInputError(f"{path.name} holds no games")
-    if not read.games:
-        reasons = list(dict.fromkeys(reject.text for reject in read.rejected_rows))
+    if not games.games:
+        reasons = list(dict.fromkeys(reject.text for reject in games.rejected_rows))
         more = f"; {len(reasons) - 1} other reason{'s' * (len(reasons) > 2)}" if len(reasons) > 1 else ""
-        problem = f"{path.name} has {read.rows:,} games, of which none can be imported: {reasons[0]}{more}"
+        problem = f"{path.name} has {games.rows:,} games, of which none can be imported: {reasons[0]}{more}"
         raise BadInputError(problem, "give a file of games from the standard start, with moves or a result")
-    return read
+    return games
 
 
 @functools.lru_cache(maxsize=2)  # a run reads its file before it starts, in its estimate, work and report

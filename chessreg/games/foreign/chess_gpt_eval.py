@@ -193,22 +193,22 @@ def read_eval_ending(game: ForeignGame, board: chess.Board, row: dict[str, str])
         is_resignation = parse_flag(row[f"{side}_resignation"])
         if not (is_forfeit or is_resignation):
             continue
-        ending = "forfeited" if is_forfeit else "resigned"
+        end_word = "forfeited" if is_forfeit else "resigned"
         if find_game_end(board) is not None:
             game.record_oddity(
                 "given up after the end",
-                f"{COLOR_NAMES[color]} is recorded with {ending}, but the board shows {find_termination(board, '*')}",
+                f"{COLOR_NAMES[color]} is recorded with {end_word}, but the board shows {find_termination(board, '*')}",
             )
             continue
         game.termination = str(Termination.FORFEIT_ILLEGAL if is_forfeit else Termination.RESIGNATION)
         game.loser_by_forfeit = color
         if game.result != loss_result:
             game.record_oddity(
-                "result differs from ending", f"{COLOR_NAMES[color]} {ending}, but the result is {game.result}"
+                "result differs from ending", f"{COLOR_NAMES[color]} {end_word}, but the result is {game.result}"
             )
         if board.turn != color:
             game.record_oddity(
-                "given up out of turn", f"{COLOR_NAMES[color]} {ending} while {COLOR_NAMES[not color]} was to move"
+                "given up out of turn", f"{COLOR_NAMES[color]} {end_word} while {COLOR_NAMES[not color]} was to move"
             )
     if game.result == "*" and game.termination == Termination.UNKNOWN:
         if len(game.moves) >= 2 * MOVE_LIMIT:

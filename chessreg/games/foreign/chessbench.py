@@ -95,8 +95,8 @@ def fetch_bench_file(
     if file is not None and (Path(file).is_absolute() or ".." in Path(file).parts):
         raise BadInputError(f"{file!r} is not a file of ChessBench", "such as data/test/state_value_data.bag")
     url = format_chessbench_url(source, file, endpoint)
-    missing = "to list the files: chessreg fetch"
-    answer = download.open_url(url, {"Accept-Encoding": "identity"}, missing, method="HEAD")
+    hint = "to list the files: chessreg fetch"
+    answer = download.open_url(url, {"Accept-Encoding": "identity"}, hint, method="HEAD")
     assert answer is not None  # only a range can start behind the end
     with answer:
         tag, hashes = answer.headers.get("ETag"), answer.headers.get_all("x-goog-hash") or []
@@ -104,7 +104,7 @@ def fetch_bench_file(
     sha256 = source.sha256 if file in (None, source.file) else None
     target = folder / source.repository / (file or source.file)
     download.download_file(
-        url, target, sha256 or md5, title=source.name, on_progress=on_progress, missing=missing,
+        url, target, sha256 or md5, title=source.name, on_progress=on_progress, missing_hint=hint,
         algorithm="sha256" if sha256 else "md5", tag=tag or "",
     )  # fmt: skip
     return Fetched(target, url, None, download.compute_digest(target), (sha256 or md5) is not None)

@@ -45,7 +45,7 @@ def download_file(
     *,
     title: str,
     on_progress: Progress | None = None,
-    missing: str = "",
+    missing_hint: str = "",
     algorithm: str = "sha256",
     tag: str | None = None,
     token: str | None = None,
@@ -57,8 +57,8 @@ def download_file(
     digest is deleted. A download that received nothing leaves no new folders.
 
     With `expected_sha256` None, any complete file is accepted, because no digest is published. `title` names the
-    download in messages; `missing` is the hint if the server does not have the file. `tag` identifies this version of
-    the file: a part of another version is discarded. `token` is sent to the server of `url`, not to one that it
+    download in messages; `missing_hint` is the hint if the server does not have the file. `tag` identifies this version
+    of the file: a part of another version is discarded. `token` is sent to the server of `url`, not to one that it
     redirects to. A file of more than `size` bytes is not read further.
 
     Raises NotFoundError if the server does not have the file, BadInputError for a wrong digest or a folder that cannot
@@ -77,7 +77,7 @@ def download_file(
         part.parent.mkdir(parents=True, exist_ok=True)
         if tag is not None:
             _discard_stale_part(part, tag)
-        _append_missing(url, part, on_progress, missing, token, size)
+        _append_missing(url, part, on_progress, missing_hint, token, size)
         digest = compute_digest(part, algorithm)
         if expected_sha256 is not None and digest != expected_sha256:
             part.unlink()
@@ -110,9 +110,9 @@ def _discard_stale_part(part: Path, tag: str) -> None:
         tag_file.write_text(tag, encoding="utf-8")
 
 
-def read_url(url: str, missing: str = "") -> str:
+def read_url(url: str, missing_hint: str = "") -> str:
     """Return the text of a small file. Raises the errors of `download_file`."""
-    answer = open_url(url, {}, missing)
+    answer = open_url(url, {}, missing_hint)
     if answer is None:
         return ""
     try:
@@ -123,11 +123,11 @@ def read_url(url: str, missing: str = "") -> str:
 
 
 def _append_missing(
-    url: str, part: Path, on_progress: Progress | None, missing: str, token: str | None, size: int | None
+    url: str, part: Path, on_progress: Progress | None, missing_hint: str, token: str | None, size: int | None
 ) -> None:
     """Append the missing bytes to `part`. A part with more than `size` bytes is deleted."""
     have = part.stat().st_size if part.exists() else 0
-    answer = open_url(url, {"Range": f"bytes={have}-"} if have else {}, missing, token=token)
+    answer = open_url(url, {"Range": f"bytes={have}-"} if have else {}, missing_hint, token=token)
     if answer is None:  # nothing follows: the part is complete, or too long, which the checksum reveals
         return
     with answer:
@@ -160,14 +160,14 @@ def _append_missing(
 def open_url(
     url: str,
     headers: dict[str, str],
-    missing: str = "",
+    missing_hint: str = "",
     *,
     method: str = "GET",
     token: str | None = None,
 ) -> HTTPResponse | None:
     """Return an open response, or None if the requested range starts behind the end of the file (416).
 
-    `token` is sent to the first host only, not after a redirect. Raises NotFoundError with the hint `missing`,
+    `token` is sent to the first host only, not after a redirect. Raises NotFoundError with the hint `missing_hint`,
     BadInputError if access is denied, and ChessregError for other failures.
     """
     try:
@@ -180,7 +180,7 @@ def open_url(
         if error.code == 416:
             return None
         if error.code in (404, 410):
-            raise NotFoundError(f"{url} does not exist", missing) from error
+            raise NotFoundError(f"{url} does not exist", missing_hint) from error
         if error.code in (401, 403):
             raise BadInputError(
                 f"{url} answered {error.code} {error.reason}", "use a token that can read it"

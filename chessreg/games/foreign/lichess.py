@@ -45,7 +45,7 @@ def fetch_month(month: str, folder: Path, base_url: str = BASE_URL, on_progress:
         _find_checksum(name, base_url),
         title=month,
         on_progress=on_progress,
-        missing="the newest month appears a few days after its end",
+        missing_hint="the newest month appears a few days after its end",
     )
 
 

@@ -124,11 +124,13 @@ class GPT2Attention(nn.Module):
         batch, length, d = x.shape
         parts = self.c_attn(x).view(batch, length, 3, self.n_head, d // self.n_head)
         q, k, v = parts.permute(2, 0, 3, 1, 4)
-        read = (k, v) if cache is None else cache.update(k, v, self.layer)
-        if isinstance(read, RowKeys):
-            output = attend_by_rows(q, read)
+        keys_and_values = (k, v) if cache is None else cache.update(k, v, self.layer)
+        if isinstance(keys_and_values, RowKeys):
+            output = attend_by_rows(q, keys_and_values)
         else:
-            output = self.kernel(q, read[0], read[1], mask, self.dropout if self.training else 0.0)
+            output = self.kernel(
+                q, keys_and_values[0], keys_and_values[1], mask, self.dropout if self.training else 0.0
+            )
         return output.transpose(1, 2).reshape(batch, length, d)
 
     def project(self, x: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -64,8 +64,12 @@ class LlamaAttention(nn.Module):
         q, k = rotate_features(q, turns), rotate_features(k, turns)
         if self.n_shared < self.n_head:  # several queries share one
             k, v = (part.repeat_interleave(self.n_head // self.n_shared, 1) for part in (k, v))
-        read = (k, v) if cache is None else cache.update(k, v, self.layer)
-        output = attend_by_rows(q, read) if isinstance(read, RowKeys) else attend_fused(q, read[0], read[1], mask, 0.0)
+        keys_and_values = (k, v) if cache is None else cache.update(k, v, self.layer)
+        output = (
+            attend_by_rows(q, keys_and_values)
+            if isinstance(keys_and_values, RowKeys)
+            else attend_fused(q, keys_and_values[0], keys_and_values[1], mask, 0.0)
+        )
         head_values: Tensor = self.o_proj(output.transpose(1, 2).reshape(batch, length, -1))
         return head_values
 

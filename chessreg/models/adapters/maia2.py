@@ -237,8 +237,8 @@ class Maia2(PositionModel):
 
     def count_parameters(self) -> tuple[int, int]:
         total = sum(p.numel() for p in self.parameters())
-        excluded = (self.positions, self.ratings, self.policy, self.side_info, self.value_in, self.value_out)
-        return total, total - sum(p.numel() for module in excluded for p in module.parameters())
+        excluded_modules = (self.positions, self.ratings, self.policy, self.side_info, self.value_in, self.value_out)
+        return total, total - sum(p.numel() for module in excluded_modules for p in module.parameters())
 
     def initialise(self) -> None:
         """Draw initial weights as Maia-2 does: PyTorch's defaults, which the constructor draws."""

@@ -192,12 +192,12 @@ def compute_accepted_masses(
 
     A move is written as in `sampling.sample_trees`: until it is complete, or has `max_tokens`. If a stop id ends a
     move, so does a boundary id, and a sequence of exactly `max_tokens` needs no end. Prefixes are expanded by depth
-    while their probability is at least MIN_PREFIX_PROBABILITY; `unexplored` is exact, so the true value is in
+    while their probability is at least MIN_PREFIX_PROBABILITY; `unexplored_masses` is exact, so the true value is in
     [probability, probability + unexplored].
     """
     limit = encoding.max_move_tokens if max_tokens is None else max_tokens
     stops = [*sorted(encoding.stop_ids), *sorted(encoding.boundary_ids)] if encoding.stop_ids else []
-    accepted, unexplored = np.zeros((len(tries), sets)), np.zeros((len(tries), sets))
+    accepted_masses, unexplored_masses = np.zeros((len(tries), sets)), np.zeros((len(tries), sets))
     open_: list[list[tuple[Prefix, float, Trie]]] = [[((), 1.0, trie)] for trie in tries]
     bits = [[number for number in range(sets) if set_bits >> number & 1] for set_bits in range(1 << sets)]
     while any(open_):
@@ -207,18 +207,19 @@ def compute_accepted_masses(
                 continue
             lines = np.exp(trees.lines(place, [prefix for prefix, _, _ in row]).astype(np.float64))
             lines *= np.array([probability for _, probability, _ in row])[:, None]
-            ended = lines[:, stops].sum(1).tolist()
+            stop_masses = lines[:, stops].sum(1).tolist()
             frontier: list[tuple[Prefix, float, Trie]] = []
-            for (prefix, _, node), after, end in zip(row, lines.tolist(), ended, strict=True):
-                accepted[place, bits[node.ending_sets]] += end
+            for (prefix, _, node), after, end in zip(row, lines.tolist(), stop_masses, strict=True):
+                accepted_masses[place, bits[node.ending_sets]] += end
                 for token, child in node.children.items():
                     if len(prefix) + 1 == limit or (child.ending_sets and not stops):  # the text ends here
-                        accepted[place, bits[child.ending_sets]] += after[token]
+                        accepted_masses[place, bits[child.ending_sets]] += after[token]
                     elif after[token] < MIN_PREFIX_PROBABILITY:
-                        unexplored[place, bits[child.prefix_sets]] += after[token]
+                        unexplored_masses[place, bits[child.prefix_sets]] += after[token]
                     else:
                         frontier.append(((*prefix, token), after[token], child))
             open_[place] = frontier
     return [
-        [Mass(float(f), float(m)) for f, m in zip(*row, strict=True)] for row in zip(accepted, unexplored, strict=True)
+        [Mass(float(f), float(m)) for f, m in zip(*row, strict=True)]
+        for row in zip(accepted_masses, unexplored_masses, strict=True)
     ]

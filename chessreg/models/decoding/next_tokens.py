@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from chessreg.errors import BadInputError, DivergedError
-from chessreg.models.decoding.passes import Ragged
+from chessreg.models.decoding.passes import RaggedTokens
 from chessreg.models.decoding.session import PREFILL_TOKENS, ContextFullError, group_by_length, open_decoding_session
 from chessreg.models.decoding.tree import TREE_TOKENS
 from chessreg.models.edits import ResidualEdit
@@ -124,7 +124,7 @@ class NextTokens:
         )
         after = first_layer, self.residual(first_layer)[torch.from_numpy(sites).to(self.model.device)]
         masks = [None] * len(edits)
-        new = Ragged(rows.tolist(), counts, lengths, ids, self.token[sites], visible_masks, masks, owners, after)
+        new = RaggedTokens(rows.tolist(), counts, lengths, ids, self.token[sites], visible_masks, masks, owners, after)
         return self._head(session.forward(new, edits=edits), "the edited model's logits are NaN", "a smaller scale")
 
     @torch.inference_mode()
@@ -144,7 +144,7 @@ class NextTokens:
 
         ids = np.concatenate([np.array(session.tokens[row], np.int64) for row in rows])
         positions = np.concatenate([np.arange(count) for count in counts])
-        new = Ragged(rows, counts, np.zeros_like(counts), ids, positions, None, [])
+        new = RaggedTokens(rows, counts, np.zeros_like(counts), ids, positions, None, [])
         hidden = session.forward(new, keep, (), points)
         self.logprobs[site_tensor] = self._head(hidden[at], "the model's logits are NaN: its activations overflow")
 
@@ -175,13 +175,13 @@ def split_passes(rows: np.ndarray) -> list[slice]:
 
 
 def iterate_next_token_logprobs(
-    model: LanguageModel, sequences: Sequence[np.ndarray], batch: int = 32, masked: Collection[int] = ()
+    model: LanguageModel, sequences: Sequence[np.ndarray], batch: int = 32, masked_ids: Collection[int] = ()
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (number, log-probabilities float32 [length, vocabulary] after each token) of every sequence, shortest
     first.
 
-    Tokens in `masked` have probability 0. Raises BadInputError for a model that predicts actions, DivergedError for NaN
-    or infinite logits.
+    Tokens in `masked_ids` have probability 0. Raises BadInputError for a model that predicts actions, DivergedError for
+    NaN or infinite logits.
     """
     if model.head != "next-token" or model.attention != "causal":
         raise BadInputError(f"a {model.adapter} model predicts no next token", "use a model of games")
@@ -197,7 +197,7 @@ def iterate_next_token_logprobs(
             logits = model.logits(tokens).float()
             if not bool(logits.isfinite().all()):
                 raise DivergedError("the model's logits are NaN or infinite")
-            logits[..., sorted(masked)] = -torch.inf
+            logits[..., sorted(masked_ids)] = -torch.inf
             logprobs = logits.log_softmax(-1).cpu().numpy()
         for row, number in enumerate(numbers):
             yield number, logprobs[row, : len(sequences[number])]

@@ -27,7 +27,7 @@ Keep = Callable[[str, Tensor], None]
 
 
 @dataclass(frozen=True)
-class Ragged:
+class RaggedTokens:
     """New tokens of some rows of a session, T in total, concatenated by row; a row may have none.
 
     Row i has counts[i] tokens, written from cache column first[i] on. visible[i] bool [counts[i], keys] are the columns
@@ -68,7 +68,7 @@ def run_packed_pass(
     model: LanguageModel,
     cache: SlotCache,
     edits: Sequence[ResidualEdit],
-    new: Ragged,
+    new: RaggedTokens,
     watched_points: set[str],
     keep: Keep,
 ) -> Tensor:
@@ -96,7 +96,7 @@ def run_rectangular_pass(
     model: LanguageModel,
     cache: SlotCache,
     edits: Sequence[ResidualEdit],
-    new: Ragged,
+    new: RaggedTokens,
     watched_points: set[str],
     keep: Keep,
 ) -> Tensor:
@@ -135,7 +135,7 @@ def run_rectangular_pass(
 
 
 def _make_attention_mask(
-    model: LanguageModel, new: Ragged, columns: np.ndarray, column_tensor: Tensor
+    model: LanguageModel, new: RaggedTokens, columns: np.ndarray, column_tensor: Tensor
 ) -> Tensor | None:
     """Return the attention mask of a rectangle, [rows, 1, width, columns]; None: plain causal attention."""
     if new.is_fresh:

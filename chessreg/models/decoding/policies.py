@@ -183,10 +183,12 @@ class RetryPolicy:
         limit = self.move_tokens or encoding.max_move_tokens
         choices: dict[int, MoveChoice] = {}
         new: list[list[int]] = [[] for _ in range(len(session))]
-        unprompted = [i for i, draft in enumerate(drafts) if draft.turn.prompt is None]
-        while unprompted:
+        unprompted_drafts = [i for i, draft in enumerate(drafts) if draft.turn.prompt is None]
+        while unprompted_drafts:
             failed_drafts = []
-            for i, token in zip(unprompted, self._draw(session, [drafts[i] for i in unprompted]), strict=True):
+            for i, token in zip(
+                unprompted_drafts, self._draw(session, [drafts[i] for i in unprompted_drafts]), strict=True
+            ):
                 draft = drafts[i]
                 draft.token_ids.append(token)
                 is_full = len(session.tokens[draft.row]) >= session.model.block_size
@@ -201,7 +203,7 @@ class RetryPolicy:
                 else:
                     session.rewind(draft.row, draft.start, draft.logprobs)
                     failed_drafts.append(i)
-            unprompted = failed_drafts
+            unprompted_drafts = failed_drafts
         session.extend(new)
         for i, draft in enumerate(drafts):
             if draft.turn.prompt is not None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from chessreg.models.edits import apply_edits
 
 if TYPE_CHECKING:
-    from chessreg.models.decoding.passes import Keep, Ragged
+    from chessreg.models.decoding.passes import Keep, RaggedTokens
     from chessreg.models.language_model import LanguageModel
 
 BATCH_SEQUENCES = 64  # limits memory, not results
@@ -48,7 +48,12 @@ class TokenCache:
 
 
 def run_recomputed_pass(
-    model: LanguageModel, cache: TokenCache, edits: Sequence[Any], new: Ragged, watched_points: set[str], keep: Keep
+    model: LanguageModel,
+    cache: TokenCache,
+    edits: Sequence[Any],
+    new: RaggedTokens,
+    watched_points: set[str],
+    keep: Keep,
 ) -> Tensor:
     """Return final hidden states [T, d_model], like `passes.run_packed_pass`."""
     rows, columns = np.array(new.rows)[new.place], new.first[new.place] + new.offset
@@ -77,7 +82,7 @@ def run_recomputed_pass(
         column = np.concatenate([np.arange(lengths[i] - len(read_columns[i]), lengths[i]) for i in group])
         indices = tuple(torch.from_numpy(index).to(model.device) for index in (group_places, column))
 
-        def put(point: str, residual: Tensor, at: Tensor = at, indices: Any = indices) -> None:
+        def put_residual(point: str, residual: Tensor, at: Tensor = at, indices: Any = indices) -> None:
             residuals[point][at] = residual[indices]
 
         batch = np.zeros((2, len(group), max(lengths[i] for i in group)), np.int64)
@@ -85,7 +90,7 @@ def run_recomputed_pass(
             batch[:, place, : lengths[i]] = sequences[i]
         visible_columns = rows if new.owners is None else new.owners
         owners = torch.tensor([int(visible_columns[read_columns[i][0]]) for i in group], device=model.device)
-        hidden[at] = _run_batch(model, batch, owners, edits, watched_points, put)[indices]
+        hidden[at] = _run_batch(model, batch, owners, edits, watched_points, put_residual)[indices]
     for point, residual in residuals.items():
         keep(point, residual)
     return hidden
@@ -111,16 +116,16 @@ def _run_batch(
     owners: Tensor,
     edits: Sequence[Any],
     watched_points: set[str],
-    put: Callable[[str, Tensor], None],
+    put_residual: Callable[[str, Tensor], None],
 ) -> Tensor:
     """Return final hidden states [batch, length, d_model] of a batch int64 [2, batch, length]; `owners` are session
     rows."""
     tokens, bits = torch.from_numpy(batch)
-    masked = [
+    masked_edits = [
         (edit.take(owners) if edit.per_row else edit, (bits >> number & 1).bool()) for number, edit in enumerate(edits)
     ]
     with ExitStack() as stack:
-        stack.enter_context(apply_edits(model.network, masked))
+        stack.enter_context(apply_edits(model.network, masked_edits))
         if watched_points:
-            stack.enter_context(model.watch_hook_points(watched_points, put))
+            stack.enter_context(model.watch_hook_points(watched_points, put_residual))
         return model.network.hidden(tokens.to(model.device))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError, ChessregError, DivergedError
 from chessreg.models.adapters.base import VALUE_HEADS
-from chessreg.models.decoding.passes import Keep, Ragged, run_packed_pass, run_rectangular_pass
+from chessreg.models.decoding.passes import Keep, RaggedTokens, run_packed_pass, run_rectangular_pass
 from chessreg.models.decoding.recompute import TokenCache, run_recomputed_pass
 from chessreg.models.devices import avoid_cudnn_attention
 from chessreg.models.edits import ResidualEdit, get_token_mask
@@ -225,7 +225,7 @@ class DecodingSession:
         A pass has at most `limit` tokens, or one row. `history` states whether the rows have earlier tokens.
         """
         if self._should_pack(rows, counts, history):
-            return group_by_length(range(len(rows)), counts, limit, packed=True)
+            return group_by_length(range(len(rows)), counts, limit, is_packed=True)
         order = sorted(range(len(rows)), key=counts.__getitem__)
         return [sorted(group) for group in group_by_length(order, [counts[i] for i in order], limit)]
 
@@ -246,7 +246,7 @@ class DecodingSession:
         def keep(point: str, residual: Tensor) -> None:
             self._residuals[self._watched_points[point], rows] = residual[last_columns]
 
-        hidden = self.forward(Ragged(group, counts, first_columns, ids, positions, None, masks), keep)
+        hidden = self.forward(RaggedTokens(group, counts, first_columns, ids, positions, None, masks), keep)
         self.logprobs[rows] = self.predict([group[i] for i in computed_rows], hidden[last_columns])
         reusable = int(self.prefix_stable)
         for i in computed_rows.tolist():
@@ -282,7 +282,7 @@ class DecodingSession:
 
     def forward(
         self,
-        new: Ragged,
+        new: RaggedTokens,
         keep: Keep = lambda point, residual: None,
         edits: Sequence[ResidualEdit] | None = None,
         watched_points: Iterable[str] | None = None,
@@ -312,8 +312,8 @@ class DecodingSession:
             return False
         lengths = [len(self.tokens[row]) for row in rows]
         unpacked_cost = sum(lengths) + CALL_COST_KEYS * len(lengths) + TOKEN_COST_KEYS * sum(counts)
-        read = len(self) if 2 * len(rows) > len(self) else 3 * len(rows)
-        return unpacked_cost < max(lengths) * read + TOKEN_COST_KEYS * max(counts) * len(rows)
+        rows_read = len(self) if 2 * len(rows) > len(self) else 3 * len(rows)
+        return unpacked_cost < max(lengths) * rows_read + TOKEN_COST_KEYS * max(counts) * len(rows)
 
 
 class ValueSession(DecodingSession):
@@ -351,10 +351,10 @@ class ValueSession(DecodingSession):
         return values
 
 
-def group_by_length(rows: Sequence[int], counts: Sequence[int], limit: int, packed: bool = False) -> list[list[int]]:
+def group_by_length(rows: Sequence[int], counts: Sequence[int], limit: int, is_packed: bool = False) -> list[list[int]]:
     """Split rows, ordered by ascending counts, into passes of at most `limit` positions and little padding.
 
-    `packed` passes have no padding, so the order does not matter.
+    `is_packed` passes have no padding, so the order does not matter.
     """
     groups: list[list[int]] = []
     used_tokens = 0
@@ -364,7 +364,7 @@ def group_by_length(rows: Sequence[int], counts: Sequence[int], limit: int, pack
         )  # the longest row so far determines the width of its group
         if groups and (
             used_tokens + count <= limit
-            if packed
+            if is_packed
             else padded_cost <= min(limit, MAX_PADDING_FACTOR * (used_tokens + count))
         ):
             groups[-1].append(row)

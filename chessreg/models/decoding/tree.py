@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from chessreg.models.decoding.passes import Ragged
+from chessreg.models.decoding.passes import RaggedTokens
 from chessreg.models.decoding.session import ContextFullError, DecodingSession
 from chessreg.models.edits import get_token_mask
 
@@ -190,5 +190,7 @@ class TokenTree:
         edit_masks = np.concatenate(
             [np.array(batch.edit_masks, bool).reshape(len(batch.tokens), -1) for batch in batches]
         )
-        hidden = session.forward(Ragged(rows, counts, first_tokens, ids, positions, visible_masks, list(edit_masks.T)))
+        hidden = session.forward(
+            RaggedTokens(rows, counts, first_tokens, ids, positions, visible_masks, list(edit_masks.T))
+        )
         return np.split(session.head(hidden).cpu().numpy(), np.cumsum(counts)[:-1])

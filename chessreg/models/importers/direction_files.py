@@ -178,5 +178,5 @@ def read_float_tensors(path: Path, name: str) -> dict[str, np.ndarray]:
 
 def make_origin(facts: DirectionFacts, file: str) -> FileOrigin:
     """Return the facts of a header as the origin of an import."""
-    same = {one.name for one in fields(FileOrigin)} & {one.name for one in fields(DirectionFacts)}
-    return FileOrigin(**{name: getattr(facts, name) for name in same}, file=file)
+    shared_names = {one.name for one in fields(FileOrigin)} & {one.name for one in fields(DirectionFacts)}
+    return FileOrigin(**{name: getattr(facts, name) for name in shared_names}, file=file)

@@ -136,17 +136,17 @@ def read_karvonen_probe(path: Path, name: str | None = None) -> ProbeFile:
     """Return a saved probe. `name` is the file's original name if `path` is a copy. Raises BadInputError."""
     name = path.name if name is None else name
     content = read_torch_file(path)
-    logged = content if isinstance(content, dict) else {}
+    log_values = content if isinstance(content, dict) else {}
     tensor = content.get("linear_probe") if isinstance(content, dict) else content
     if tensor is None or not hasattr(tensor, "dim"):
-        hint = f"chessreg import vector {name}" if is_vector(logged) else "a probe file has `linear_probe`"
+        hint = f"chessreg import vector {name}" if is_vector(log_values) else "a probe file has `linear_probe`"
         raise BadInputError(f"{name} holds no linear probe, but {describe_contents(content)}", hint)
     if tensor.dim() not in (4, 5) or tensor.shape[0] != 1 or tuple(tensor.shape[2:4]) not in ((8, 8), (1, 1)):
         raise BadInputError(
             f"{name}: its probe has shape {list(tensor.shape)}", "known are [1, d_model, 8 or 1, 8 or 1, classes]"
         )
     check_floats(tensor, name)
-    origin = read_origin(logged, name)
+    origin = read_origin(log_values, name)
     if origin.label is None:
         guessed_shape = SHAPES.get(tuple(tensor.shape[2:]))
         origin = FileOrigin(**{**vars(origin), "label": guessed_shape})
@@ -224,12 +224,12 @@ def is_vector(content: Any) -> bool:
     return isinstance(content, dict) and (SIDES[0] in content or (SIDES[1] in content and SIDES[2] in content))
 
 
-def check_logged(logged: dict[str, Any], name: str) -> None:
+def check_logged(log_values: dict[str, Any], name: str) -> None:
     """Raise BadInputError for impossible logged values: a negative or fractional count, or an overlong text."""
-    description = logged.get("metadata") or {}
+    description = log_values.get("metadata") or {}
     if not isinstance(description, dict):
         raise BadInputError(f"{name}: its metadata is {describe_contents(description)}, not a dict")
-    for record in (logged, description):
+    for record in (log_values, description):
         for key in COUNTS:
             value = to_plain_values(record.get(key))
             is_count = isinstance(value, int | float) and value == int(value) and 0 <= value < MAX_COUNT
@@ -241,29 +241,31 @@ def check_logged(logged: dict[str, Any], name: str) -> None:
                 raise BadInputError(f"{name}: its {key} is {str(value)[:60]!r}, not a name")
 
 
-def read_origin(logged: dict[str, Any], name: str) -> FileOrigin:
+def read_origin(log_values: dict[str, Any], name: str) -> FileOrigin:
     """Return the origin of a file's tensors, from its logged values, else from its name. Raises BadInputError."""
-    check_logged(logged, name)
-    config = logged.get("config_name") or logged.get("linear_probe_name")
+    check_logged(log_values, name)
+    config = log_values.get("config_name") or log_values.get("linear_probe_name")
     if not config:
         config = next((key for key in LABELS if key in name), None)
-    layer = logged.get("layer")
+    layer = log_values.get("layer")
     if layer is None and (match := re.search(r"layer[_=](\d+)", name)):
         layer = int(match[1])
-    model = logged.get("model_name")
+    model = log_values.get("model_name")
     if not model and (match := re.search(rf"{TRANSFORMER_LENS}\w+?layers\w*?ckpt(_no_optimizer)?", name)):
         model = match[0]
-    n_layers = logged.get("n_layers")
+    n_layers = log_values.get("n_layers")
     if n_layers is None and (match := re.search(r"_?(\d+)layers", str(model or name))):
         n_layers = int(match[1])
-    first_position = logged.get("pos_start")
+    first_position = log_values.get("pos_start")
     if first_position is None and (match := re.search(r"pos_start_(\d+)", name)):
         first_position = int(match[1])
-    indexing = logged.get("indexing_function_name")
+    indexing = log_values.get("indexing_function_name")
     positions = translate_positions(str(indexing)) if indexing else None
-    if positions is None and logged:  # defaults of the author's first files
+    if positions is None and log_values:  # defaults of the author's first files
         positions = "even-spaces" if "black_player" in name else "dots"
-    plain_values = {key: to_plain_values(value) for key, value in logged.items() if key not in (*SIDES, "linear_probe")}
+    plain_values = {
+        key: to_plain_values(value) for key, value in log_values.items() if key not in (*SIDES, "linear_probe")
+    }
     return FileOrigin(
         layer=None if layer is None else int(layer),
         label=translate_label(str(config)) if config else None,

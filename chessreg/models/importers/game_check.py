@@ -109,7 +109,7 @@ def check_on_games(model: LanguageModel) -> GameCheck:
 def choose_game_count(model: LanguageModel) -> int:
     """Return how many of the sample games a model of this size reads."""
     tokens = 2 * sum(
-        len(read) for read, _ in iterate_predictions(model.encoding, model.block_size, GAMES)
+        len(sequence) for sequence, _ in iterate_predictions(model.encoding, model.block_size, GAMES)
     )  # once for the loss, once for the moves
     parameters = sum(parameter.numel() for parameter in model.network.parameters())
     return max(MIN_GAMES, min(GAMES, GAMES * MAX_WORK // max(parameters * tokens, 1)))
@@ -145,8 +145,8 @@ def read_sample_games() -> tuple[tuple[chess.Move, ...], ...]:
     """Return the moves of the first 20 sample games, at most 40 plies of each."""
     import zstandard
 
-    packed = files("chessreg") / "data" / SAMPLE_GAMES
-    with packed.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as text_stream:
+    packed_file = files("chessreg") / "data" / SAMPLE_GAMES
+    with packed_file.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as text_stream:
         text = io.TextIOWrapper(text_stream, encoding="utf-8")
         games = [chess.pgn.read_game(text) for _ in range(GAMES)]
     return tuple(tuple(itertools.islice(game.mainline_moves(), PLIES)) for game in games if game is not None)
@@ -213,11 +213,11 @@ def compute_loss(
     for _, group in itertools.groupby(sorted_rows, lambda row: causal or len(row[0])):
         while batch := list(itertools.islice(group, BATCH_ROWS)):
             tokens = torch.zeros(len(batch), len(batch[-1][0]), dtype=torch.int64)
-            for row, (read, _) in enumerate(batch):
-                tokens[row, : len(read)] = torch.tensor(read)
+            for row, (sequence, _) in enumerate(batch):
+                tokens[row, : len(sequence)] = torch.tensor(sequence)
             logits = model.logits(tokens)
-            for row, (read, targets) in enumerate(batch):
-                end = min(len(read), logits.shape[1])  # an action head has logits only after the last token
+            for row, (sequence, targets) in enumerate(batch):
+                end = min(len(sequence), logits.shape[1])  # an action head has logits only after the last token
                 logprobs = torch.log_softmax(logits[row, end - len(targets) : end].float(), -1)
                 total -= float(logprobs.gather(1, torch.tensor(targets, device=logprobs.device)[:, None]).sum())
                 counts.update(targets)

@@ -60,8 +60,8 @@ class HuggingFaceFolder:
             raise BadInputError(f"{source.path.name} is not a Hugging Face folder: it has no config.json")
         info = read_info(source.path) if (source.path / INFO).is_file() else None  # saved by chessreg
         config = read_model_config(source.path)
-        read = READERS.get(config["model_type"], read_own) if has_adapter(info) else read_foreign
-        model, reference = read(source.path, config)
+        read_folder = READERS.get(config["model_type"], read_own) if has_adapter(info) else read_foreign
+        model, reference = read_folder(source.path, config)
         return Imported(
             model=model,
             reference=reference,

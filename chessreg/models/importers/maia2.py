@@ -222,14 +222,14 @@ def compute_maia2_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: Maia
         return x @ weights[f"{name}.weight"].mT + weights.get(f"{name}.bias", 0.0)
 
     def layer_norm(x: Tensor, name: str) -> Tensor:
-        centred = x - x.mean(-1, keepdim=True)
-        scaled = centred / (centred.square().mean(-1, keepdim=True) + NORM_EPSILON).sqrt()
-        return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+        centred_x = x - x.mean(-1, keepdim=True)
+        scaled_x = centred_x / (centred_x.square().mean(-1, keepdim=True) + NORM_EPSILON).sqrt()
+        return scaled_x * weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
     def convolve(x: Tensor, name: str, norm: str) -> Tensor:
         scale, shift, mean, variance = (weights[f"{norm}.{part}"][:, None, None] for part in NORM_PARTS)
-        mapped = F.conv2d(x, weights[f"{name}.weight"], padding=1)
-        return (mapped - mean) / (variance + NORM_EPSILON).sqrt() * scale + shift
+        convolved_x = F.conv2d(x, weights[f"{name}.weight"], padding=1)
+        return (convolved_x - mean) / (variance + NORM_EPSILON).sqrt() * scale + shift
 
     maps = torch.stack([draw_planes(row) for row in tokens.tolist()]).double()
     maps = convolve(maps, "chess_cnn.conv1", "chess_cnn.bn1").relu()

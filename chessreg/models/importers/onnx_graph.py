@@ -35,7 +35,7 @@ SCOPES = "pkg.torch.onnx.name_scopes"
 TEST_TOKENS = 8
 GRAPH_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE_ERRORS, MemoryError)
 AGAIN = "export it again, without quantization or optimization: optimum-cli export onnx --model MODEL FOLDER"
-QUANTIZED = re.compile(r"Quant|MatMulInteger|ConvInteger|QLinear|NBits|QAttention|QGemm")
+QUANTIZED_OPERATOR = re.compile(r"Quant|MatMulInteger|ConvInteger|QLinear|NBits|QAttention|QGemm")
 """Operators of graphs whose weights are integers."""
 OPERATORS = frozenset({
     "Abs", "Add", "And", "Attention", "Cast", "CastLike", "Clip", "Concat", "Constant", "ConstantOfShape", "Cos",
@@ -144,7 +144,7 @@ class OnnxGraph:
         from onnx import TensorProto
 
         for node in self.proto.graph.node:
-            if QUANTIZED.search(node.op_type):
+            if QUANTIZED_OPERATOR.search(node.op_type):
                 raise BadInputError(f"{self.name} is quantized ({node.op_type[:60]}), which cannot be imported", AGAIN)
         for node in self.proto.graph.node:
             if node.domain not in ("", "ai.onnx") or node.op_type not in OPERATORS:

@@ -17,7 +17,7 @@ DATABASE = "manifest.ocdbt"
 ARRAY_FILES = (".zarray", "zarr.json")
 DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}
 PARAMETERS = "params"
-AVERAGED = "params_ema"  # the exponential moving average of the parameters, next to them
+AVERAGED_PARAMETERS = "params_ema"  # the exponential moving average of the parameters, next to them
 
 
 def find_parameters_folder(path: Path) -> Path | None:

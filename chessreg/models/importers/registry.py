@@ -143,9 +143,13 @@ def convert_checkpoint(
         resolved_encoding.save(folder)
 
     def loss(model: Network) -> float | None:
-        reordered = reorder_tokens(model, fit_rows(resolved_encoding, rows, model, path, is_named=encoding is not None))
+        reordered_model = reorder_tokens(
+            model, fit_rows(resolved_encoding, rows, model, path, is_named=encoding is not None)
+        )
         return measure_loss_on_games(
-            LanguageModel(reordered, CheckpointInfo.from_network(reordered, resolved_encoding.name), folder=folder)
+            LanguageModel(
+                reordered_model, CheckpointInfo.from_network(reordered_model, resolved_encoding.name), folder=folder
+            )
         )
 
     try:
@@ -293,26 +297,28 @@ def fit_rows(
     only if no other encoding would fit. A language model may have rows without a token; a prompt and its answer must
     fit its context. Raises BadInputError for a model that cannot read this encoding.
     """
-    prompt, held, name = isinstance(encoding, PromptEncoding), model.vocab_size, path.name
+    prompt, size, name = isinstance(encoding, PromptEncoding), model.vocab_size, path.name
     if rows is not None:
-        if max(rows.rows) >= held:
+        if max(rows.rows) >= size:
             raise BadInputError(
-                f"{name} has a vocabulary of {held}, but {rows.file} names row {max(rows.rows)}",
+                f"{name} has a vocabulary of {size}, but {rows.file} names row {max(rows.rows)}",
                 f"--vocabulary FILE, if {rows.file} belongs to another model",
             )
-        if rows.file == META and len(rows.rows) + len(rows.dropped_tokens) > held:  # nanoGPT takes the size from it
+        if rows.file == META and len(rows.rows) + len(rows.dropped_tokens) > size:  # nanoGPT takes the size from it
             raise BadInputError(
-                f"{name} has a vocabulary of {held}, but {META} has {len(rows.rows) + len(rows.dropped_tokens)} tokens",
+                f"{name} has a vocabulary of {size}, but {META} has {len(rows.rows) + len(rows.dropped_tokens)} tokens",
                 f"--vocabulary FILE, if {META} belongs to another model",
             )
-        return dataclasses.replace(rows, unused_rows=max(held - len(rows.rows) - len(rows.dropped_tokens), 0))
-    if held < encoding.size or (held > encoding.size and not prompt):
+        return dataclasses.replace(rows, unused_rows=max(size - len(rows.rows) - len(rows.dropped_tokens), 0))
+    if size < encoding.size or (size > encoding.size and not prompt):
         tokens = [one for one in map(encoding_named, list_encodings()) if one.answer_size == one.size]
-        padded = [one for one in tokens if held in list_padded_sizes(one.size)]
-        if held > encoding.size and (padded == [encoding] or (is_named and encoding in padded)):
-            return TokenRows(tuple(range(encoding.size)), unused_rows=held - encoding.size)
+        padded_tokens = [one for one in tokens if size in list_padded_sizes(one.size)]
+        if size > encoding.size and (padded_tokens == [encoding] or (is_named and encoding in padded_tokens)):
+            return TokenRows(tuple(range(encoding.size)), unused_rows=size - encoding.size)
         other_names = [one for one in list_encodings() if one != MAIA2]  # which belongs to its own format
-        fitting_names = [one for one in other_names if encoding_named(one).size == held] or [one.name for one in padded]
+        fitting_names = [one for one in other_names if encoding_named(one).size == size] or [
+            one.name for one in padded_tokens
+        ]
         hint = "give the tokenizer.json that the model was trained with"
         if not prompt:
             neighbor_files = [] if path.is_dir() else list_vocabulary_files(path.parent)
@@ -323,7 +329,7 @@ def fit_rows(
             )
             hint = " or ".join([*(f"--encoding {one}" for one in fitting_names), f"--vocabulary {file}"])
         raise BadInputError(
-            f"{name} has a vocabulary of {held}, but encoding {encoding.name} has {encoding.size}", hint
+            f"{name} has a vocabulary of {size}, but encoding {encoding.name} has {encoding.size}", hint
         )
     if (
         prompt

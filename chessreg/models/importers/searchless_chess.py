@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.models.importers.orbax import AVERAGED, PARAMETERS, find_parameters_folder, has_arrays
+from chessreg.models.importers.orbax import AVERAGED_PARAMETERS, PARAMETERS, find_parameters_folder, has_arrays
 from chessreg.models.importers.registry import Imported, register_format
 from chessreg.models.importers.source import CheckpointSource
 
@@ -78,7 +78,7 @@ def describe_folder(path: Path) -> tuple[dict[str, Any], list[str]]:
     origin: dict[str, Any] = {"parameters": folder.name}
     if folder.parent.name.isdigit():
         origin["step"] = int(folder.parent.name)
-    averaged_folder = folder.with_name(AVERAGED)
+    averaged_folder = folder.with_name(AVERAGED_PARAMETERS)
     if folder.name != PARAMETERS or not has_arrays(averaged_folder):
         return origin, []
     return origin, [f"read from {PARAMETERS}, as their engines do; {averaged_folder} has the averaged parameters"]
@@ -183,9 +183,9 @@ def compute_haiku_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: Sear
     weights = {name: tensor.double() for name, tensor in raw.items()}
 
     def norm(x: Tensor, name: str) -> Tensor:
-        centred = x - x.mean(-1, keepdim=True)
-        scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
-        return scaled * weights[f"{name}/scale"] + weights[f"{name}/offset"]
+        centred_x = x - x.mean(-1, keepdim=True)
+        scaled_x = centred_x / (centred_x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        return scaled_x * weights[f"{name}/scale"] + weights[f"{name}/offset"]
 
     zero = torch.zeros_like(tokens[:, :1])
     padded_tokens = torch.cat([zero, tokens, *([zero] if config.head == "action-value" else [])], 1)
@@ -212,8 +212,8 @@ def compute_haiku_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: Sear
         residual = residual + torch.cat(head_outputs, -1) @ weights[f"{name}/linear_3/w"]
         x = norm(residual, get_haiku_name("layer_norm", 2 * layer + 1))
         gate, up, down = (weights[f"{get_haiku_name('linear', 3 * layer + part)}/w"] for part in range(3))
-        gated = x @ gate
-        residual = residual + (gated * gated.sigmoid() * (x @ up)) @ down
+        gate_values = x @ gate
+        residual = residual + (gate_values * gate_values.sigmoid() * (x @ up)) @ down
     if config.final_norm:
         residual = norm(residual, get_haiku_name("layer_norm", 2 * config.n_layer))
     last_name = get_haiku_name("linear", 3 * config.n_layer)

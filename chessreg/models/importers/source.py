@@ -175,8 +175,8 @@ def refuse_unsupported_model(content: Any, file: str) -> None:
     if not isinstance(content, dict):
         return
     weights = {".".join(part for part in str(name).split(".") if part not in WRAPPERS) for name in content}
-    for model, (needed, reason) in UNSUPPORTED_MODELS.items():
-        if weights.issuperset(needed):
+    for model, (needed_names, reason) in UNSUPPORTED_MODELS.items():
+        if weights.issuperset(needed_names):
             raise BadInputError(f"{file} is {model}, which cannot be imported", reason)
 
 
@@ -238,10 +238,10 @@ def normalize_names(weights: Mapping[Any, Any], file: str) -> dict[str, Tensor]:
     >>> sorted(normalize_names(weights, "a.pt"))
     ['lm_head.weight', 'transformer.wte.weight']
     """
-    stripped = remove_wrappers(weights, file)
+    unwrapped_weights = remove_wrappers(weights, file)
     prefixes = {
         name.removesuffix(end).removesuffix("transformer.")
-        for name in stripped
+        for name in unwrapped_weights
         for end in EMBEDDINGS
         if f".{name}".endswith(f".{end}")
     }
@@ -250,18 +250,18 @@ def normalize_names(weights: Mapping[Any, Any], file: str) -> dict[str, Tensor]:
             f"{file} holds {len(prefixes)} models: {', '.join(sorted(prefixes))}", "save one model to the file"
         )
     prefix = min(prefixes, default="")
-    return {name.removeprefix(prefix): tensor for name, tensor in stripped.items()}
+    return {name.removeprefix(prefix): tensor for name, tensor in unwrapped_weights.items()}
 
 
 def remove_wrappers(weights: Mapping[Any, Any], file: str) -> dict[str, Tensor]:
     """Return a state dict without wrappers' name parts. Raises BadInputError for two weights with one name."""
-    stripped: dict[str, Tensor] = {}
+    unwrapped_weights: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         plain = ".".join(part for part in str(name).split(".") if part not in WRAPPERS)
-        if plain in stripped:
+        if plain in unwrapped_weights:
             raise BadInputError(f"{file} holds the weight {plain} twice, once as {name}", "save one model to the file")
-        stripped[plain] = tensor
-    return stripped
+        unwrapped_weights[plain] = tensor
+    return unwrapped_weights
 
 
 class _Dtype:
@@ -465,12 +465,12 @@ def to_plain_values(value: Any) -> Any:
 
     Raises ValueError for more than 100,000 values: a small pickle can refer to the same list any number of times.
     """
-    left = MAX_PLAIN_VALUES
+    remaining_values = MAX_PLAIN_VALUES
 
     def convert(value: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0:
+        nonlocal remaining_values
+        remaining_values -= 1
+        if remaining_values < 0:
             raise ValueError(f"its settings are more than {MAX_PLAIN_VALUES:,} values")
         if isinstance(value, dict):
             return {str(k): convert(v) for k, v in value.items()}

@@ -82,16 +82,16 @@ def normalize_weights(source: CheckpointSource) -> dict[str, Tensor]:
     import torch
 
     weights = {name: tensor for name, tensor in (source.weights or {}).items() if not name.endswith(BUFFERS)}
-    prefixed = {n if n == HEAD or n.startswith(PREFIX) else PREFIX + n: tensor for n, tensor in weights.items()}
-    if len(prefixed) < len(weights):
+    prefixed_weights = {n if n == HEAD or n.startswith(PREFIX) else PREFIX + n: tensor for n, tensor in weights.items()}
+    if len(prefixed_weights) < len(weights):
         raise BadInputError(f"{source.path.name} holds weights with and without the prefix {PREFIX}")
-    if not all(isinstance(t, torch.Tensor) and t.is_floating_point() for t in prefixed.values()):
+    if not all(isinstance(t, torch.Tensor) and t.is_floating_point() for t in prefixed_weights.values()):
         raise BadInputError(f"{source.path.name}: its state dict holds more than tensors of floats")
-    if POSITIONS not in prefixed:
+    if POSITIONS not in prefixed_weights:
         raise BadInputError(f"{source.path.name}: its state dict has no {POSITIONS}")
-    if HEAD in prefixed and torch.equal(prefixed[HEAD], prefixed[EMBEDDING]):
-        del prefixed[HEAD]
-    return {name: tensor.detach() for name, tensor in prefixed.items()}
+    if HEAD in prefixed_weights and torch.equal(prefixed_weights[HEAD], prefixed_weights[EMBEDDING]):
+        del prefixed_weights[HEAD]
+    return {name: tensor.detach() for name, tensor in prefixed_weights.items()}
 
 
 def transpose_matrices(weights: dict[str, Tensor], name: str) -> tuple[dict[str, Tensor], bool]:
@@ -102,8 +102,8 @@ def transpose_matrices(weights: dict[str, Tensor], name: str) -> tuple[dict[str,
     if shape not in ((width, 3 * width), (3 * width, width)):
         raise BadInputError(f"{name}: {ATTENTION} has shape {shape}, the token embedding {width} columns")
     conv1d = shape == (width, 3 * width)
-    transposed = {n: t.t() if conv1d and ".h." in n and t.dim() == 2 else t for n, t in weights.items()}
-    return transposed, conv1d
+    transposed_weights = {n: t.t() if conv1d and ".h." in n and t.dim() == 2 else t for n, t in weights.items()}
+    return transposed_weights, conv1d
 
 
 def infer_shape(raw: dict[str, Tensor], settings: dict[str, Any], conv1d: bool) -> GPT2Config:

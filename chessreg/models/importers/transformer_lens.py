@@ -116,8 +116,8 @@ def check_shapes(name: str, raw: Mapping[str, Tensor], layers: int) -> None:
     vocabulary, mlp = len(raw["embed.W_E"]), raw["blocks.0.mlp.W_in"].shape[1]
     if head * d_head != d_model:
         raise BadInputError(f"{name}: {head} heads of {d_head} do not make up a d_model of {d_model}")
-    read, write = (head, d_model, d_head), (head, d_head, d_model)
-    shapes = dict(zip(ATTENTION, [read] * 3 + [write] + [(head, d_head)] * 3 + [(d_model,)], strict=False))
+    read_shape, write = (head, d_model, d_head), (head, d_head, d_model)
+    shapes = dict(zip(ATTENTION, [read_shape] * 3 + [write] + [(head, d_head)] * 3 + [(d_model,)], strict=False))
     shapes |= {"mlp.W_in": (d_model, mlp), "mlp.b_in": (mlp,), "mlp.W_out": (mlp, d_model), "mlp.b_out": (d_model,)}
     expected_shapes: dict[str, tuple[int, ...]] = {
         f"blocks.{layer}.{part}": shape for layer in range(layers) for part, shape in shapes.items()

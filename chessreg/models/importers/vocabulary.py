@@ -114,10 +114,10 @@ class Vocabulary:
     def _has_space(self) -> bool:
         return " " in self.texts.values()
 
-    def find_id(self, text: str, read: Encoding) -> int | None:
+    def find_id(self, text: str, encoding: Encoding) -> int | None:
         """Return the id of a token of the encoding, under any of its names; None if the vocabulary lacks it."""
         aliases = SPECIALS.get(text, ())
-        if isinstance(read, UciSquare) and text in "qrbn" and text.upper() not in read.vocabulary:
+        if isinstance(encoding, UciSquare) and text in "qrbn" and text.upper() not in encoding.vocabulary:
             aliases = (text.upper(),)
         return next((self.ids[name] for name in (text, *aliases) if name in self.ids), None)
 
@@ -133,35 +133,35 @@ class Vocabulary:
             texts[next(text for text in (plain, token_text, f"{token_text}-{number}") if text not in texts)] = None
         return list(texts)
 
-    def list_missing_tokens(self, read: Encoding) -> list[str]:
+    def list_missing_tokens(self, encoding: Encoding) -> list[str]:
         """Return the tokens of the encoding that the vocabulary lacks."""
-        return [text for text in read.vocabulary if self.find_id(text, read) is None]
+        return [text for text in encoding.vocabulary if self.find_id(text, encoding) is None]
 
-    def describe_difference(self, read: Encoding) -> str | None:
+    def describe_difference(self, encoding: Encoding) -> str | None:
         """Return why this is not the encoding's vocabulary, None if it is.
 
         The reason is a missing or repeated token, or a token that joins several of the encoding's and could occur in a
         game.
         """
-        if missing_tokens := self.list_missing_tokens(read):
+        if missing_tokens := self.list_missing_tokens(encoding):
             more = f" and {len(missing_tokens) - 1} more" if len(missing_tokens) > 1 else ""
             return f"it has no token {missing_tokens[0]!r}{more}"
-        rows = self._find_rows(read)
+        rows = self._find_rows(encoding)
         counts = Counter(map(self._normalize_spaces, self.texts.values()))
         if repeated_text := next(
             (self.texts[row] for row in rows if counts[self._normalize_spaces(self.texts[row])] > 1), None
         ):
             return f"it has the token {repeated_text!r} twice"
         tokens_pattern = re.compile(
-            f"(?:{'|'.join(map(re.escape, sorted(read.vocabulary, key=len, reverse=True)))}){{2,}}"
+            f"(?:{'|'.join(map(re.escape, sorted(encoding.vocabulary, key=len, reverse=True)))}){{2,}}"
         )
         for text in map(self._normalize_spaces, self._list_other_texts(rows)):
             possible = self.merged is None or text in self.merged
             if possible and text not in RESULTS and tokens_pattern.fullmatch(text):
                 return f"its token {text[:40]!r} joins several tokens of a game"
-        read_rows = dict(zip(read.vocabulary, rows, strict=True))
-        texts = [text for text in read.vocabulary if not is_special_token(text)]
-        return self.describe_changed_text(texts, read_rows, read.vocabulary[read.prompt([])[0]])
+        read_rows = dict(zip(encoding.vocabulary, rows, strict=True))
+        texts = [text for text in encoding.vocabulary if not is_special_token(text)]
+        return self.describe_changed_text(texts, read_rows, encoding.vocabulary[encoding.prompt([])[0]])
 
     def describe_changed_text(self, texts: Iterable[str], rows: Mapping[str, int], begin: str) -> str | None:
         """Return how the file's tokenizer changes a game, None if it does not.
@@ -188,15 +188,15 @@ class Vocabulary:
                 return f"its tokenizer begins a text with {first_text[:40]!r}, not with {begin!r}"
         return None
 
-    def map_token_rows(self, read: Encoding) -> TokenRows:
+    def map_token_rows(self, encoding: Encoding) -> TokenRows:
         """Return the rows of the tokens of an encoding for which `describe_difference` returns None."""
-        rows, case = self._find_rows(read), None
-        if isinstance(read, UciSquare):
-            case = "upper" if self.texts[rows[read.vocabulary.index("q")]].isupper() else "lower"
+        rows, case = self._find_rows(encoding), None
+        if isinstance(encoding, UciSquare):
+            case = "upper" if self.texts[rows[encoding.vocabulary.index("q")]].isupper() else "lower"
         return TokenRows(rows, self.file, tuple(self._list_other_texts(rows)), promotion_case=case)
 
-    def _find_rows(self, read: Encoding) -> tuple[int, ...]:
-        return tuple(self.find_id(text, read) or 0 for text in read.vocabulary)
+    def _find_rows(self, encoding: Encoding) -> tuple[int, ...]:
+        return tuple(self.find_id(text, encoding) or 0 for text in encoding.vocabulary)
 
     def _list_other_texts(self, rows: Sequence[int]) -> list[str]:
         """Return the texts of the other ids."""

@@ -53,7 +53,7 @@ def edited_model(centred: bool = False, **settings) -> PieceRemovals:
     made.spec = EditSpec(**RANDOM | settings)
     made.model, made.encoding = LanguageModel(hf), PGN
     made.rule = SCALE_RULES[made.spec.scale_rule]
-    made.shuffled, made.black = {}, {}
+    made.shuffled_probes, made.black = {}, {}
     noise = np.random.default_rng(3)
     made.probes = {
         layer: FittedProbe(noise.normal(0.1, 1, (32, 64, 13)).astype(np.float32), "", layer, "piece", centred)

@@ -353,7 +353,7 @@ def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session,
     inputs = world_session.inputs
     found = heat.load_readings(inputs, rows["clean", -1].run_id, unit)
     assert (found.layer, found.condition) == (0, "edit")
-    assert found.edited[found.square, found.label] == pytest.approx(-3.0, abs=1e-3)
+    assert found.edited_logits[found.square, found.label] == pytest.approx(-3.0, abs=1e-3)
     games, places = select_games(spec, inputs)
     [state] = build_states(spec, get_encoding("pgn-char-32"), games, places, [unit])
     ids = list(state.prompt)
@@ -379,7 +379,7 @@ def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session,
     save_frame(frames[1], tmp_path / "board.png")
     assert (tmp_path / "board.png").read_bytes().startswith(b"\x89PNG")
     random = heat.load_readings(inputs, rows["clean", -1].run_id, unit, "random-0")
-    assert not np.allclose(random.edited, found.edited, atol=0.01)
+    assert not np.allclose(random.edited_logits, found.edited_logits, atol=0.01)
     with pytest.raises(NotFoundError, match="no condition"):
         heat.load_readings(inputs, rows["clean", -1].run_id, unit, "edit-7")
 
@@ -513,7 +513,7 @@ def test_damage_is_what_one_state_computed_by_itself_gives(edited, world_session
         assert row["shared_kl"] == pytest.approx((p * np.log(p / q)).sum(), abs=1e-4)
         read = heat.load_readings(inputs, run_id, unit, condition, layer=last)
         others = [square for square in range(64) if square != removed.square]
-        changed = (read.clean.argmax(1) != read.edited.argmax(1))[others]
+        changed = (read.clean.argmax(1) != read.edited_logits.argmax(1))[others]
         assert row["squares_changed"] == pytest.approx(changed.mean())
         assert row["read_empty"] == pytest.approx(read.values("edited", 6, "probability")[removed.square], abs=1e-5)
     assert rows["edit", -1].detail["shared_moved"] > 0.001
