@@ -38,7 +38,7 @@ FORMATS = [
 
 PRINTED_SHORT = (None, "table", "records")  # formats in which --max-rows limits the rows
 MOST_ROWS_BEHIND = 40  # rows that --rows prints unless --max-rows is given
-WIDE_LINE = 120  # longest line, in characters, that is printed to a file or a pipe without a hint
+WIDE_LINE = 160  # longest line, in characters, that is printed to a file or a pipe without a hint
 
 SCOPE = ("checkpoint", "run", "tag", "machine", "since", "where", "partial")  # the options of a Scope
 

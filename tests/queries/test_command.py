@@ -109,7 +109,7 @@ def test_many_rows_behind_a_row_are_a_screenful_with_their_total(type_, make):
 def test_long_lines_name_records_unless_a_terminal_gets_them(type_, filled):
     _, out, err = type_("elo by intervention", "--wide")
     longest = max(map(len, out.splitlines()))
-    assert longest > 120
+    assert longest > 160
     assert err.splitlines()[0] == f"lines have up to {longest} characters: --records prints each row as a block"
     assert "characters" not in type_("elo by intervention", "--records")[2]
     assert "characters" not in type_("elo by intervention", "--show", "checkpoint,score")[2]
