@@ -154,7 +154,6 @@ def add(
     home: Home,
     files: tuple[Path | str, ...],
     name: str | None,
-    note: str | None,
     sample: bool,
     salvage: bool,
     min_plies: int,
@@ -189,6 +188,7 @@ def add(
     from chessreg.games.datasets.game_filter import GameFilter
     from chessreg.games.datasets.remote import list_input_files
 
+    note = settings.pop("note")
     metadata = {name: settings.pop(name) for name in ("rating_scale", "licence")}
     game_filter = GameFilter(**settings)
     if sample == bool(files):
