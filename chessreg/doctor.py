@@ -222,7 +222,8 @@ def find_differing_mirrors(database: Database) -> Iterator[Problem]:
 
 
 def find_differing_numbers(database: Database) -> Iterator[Problem]:
-    """Yield files with numbers of complete runs that differ from those of the registry's results."""
+    """Yield a problem for each file of stored query numbers that differ from the results in the registry. The fix
+    removes the file."""
     from chessreg.queries import numbers
 
     for path in numbers.find_differing_number_files(database):

@@ -168,7 +168,8 @@ def is_secret_name(name: str) -> bool:
 
 
 class MaskedLines:
-    """A text stream that passes on whole lines, masked; `close_line` passes on the unfinished last line."""
+    """A text stream that writes whole lines to `raw`, with secrets masked. `close_line` writes the unfinished last
+    line."""
 
     def __init__(self, raw: TextIO) -> None:
         self.raw, self._line = raw, ""

@@ -145,7 +145,8 @@ def format_training(session: Session, row: dict[str, Any], steps: list[dict[str,
 
 
 def format_results(session: Session, row: dict[str, Any]) -> str:
-    """Return the check at import and the rows of `RESULTS` of this checkpoint, each under its question."""
+    """Return as Markdown the loss and legality measured at import, and the table of each query in `RESULTS` for the
+    checkpoint `row`, under the question that it answers."""
     parts = []
     if row["import_loss"] is not None:
         parts.append(

@@ -118,9 +118,8 @@ def make_server(reg: Registry) -> MCPServer:
         limit: Limit = 50,
         offset: Offset = 0,
     ) -> dict[str, Any]:
-        """Return the games, trials or scores behind row `row` (counted from 1) of the query `name`; `board` is an
-        argument for `board`.
-        """
+        """Return the games, trials or scores behind row `row` (counted from 1) of the query `name`. The tool `board`
+        accepts the column `board` of these rows."""
         row_table = reg.rows(find_query(reg, name).title, row, **make_query_arguments(where, checkpoint, run))
         return describe_table(row_table, limit, offset)
 

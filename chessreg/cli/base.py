@@ -343,7 +343,7 @@ def print_output(
 
 
 class LazyCommand(NamedTuple):
-    """A command that is imported when it is called: its location, and its line in the help."""
+    """A command whose module is imported when the command is called. `help` is its line in the help of its group."""
 
     target: str  # "module:attribute"
     help: str

@@ -259,7 +259,8 @@ def _check_writable(name: str, folder: Path, file: Path | None = None) -> Check:
 
 
 def _is_open_to_all(name: str, path: Path) -> Iterator[Check]:
-    """Check whether every user of this machine can read the file, as files of older versions under a usual umask."""
+    """Yield a check with the fix if every user of this machine can read the file, as older versions created files under
+    a usual umask."""
     from store.files import is_shared
 
     if path.stat().st_mode & stat.S_IROTH and all(above.stat().st_mode & stat.S_IXOTH for above in path.parents):

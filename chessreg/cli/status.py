@@ -122,7 +122,7 @@ def machines(home: Home, sort: str | None) -> None:
 
 
 def format_load(load: dict[str, Any] | None) -> str:
-    """Return the load that attempts there reported: busy cores, then each GPU and its memory."""
+    """Return the load of a machine as its attempts reported it: busy cores, then each GPU with its memory."""
     if not load:
         return ""
     parts = [f"{load['cpu']:.1f} of {load['cores']} cores"]

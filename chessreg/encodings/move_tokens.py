@@ -265,7 +265,8 @@ class MoveTokens:
     # -- texts ------------------------------------------------------------------------------------------------------
 
     def encode(self, text: str) -> np.ndarray:
-        """Return the first token and the moves, int32 [n]. Moves are words; a move may be cut after any token."""
+        """Return the first token and the tokens of the moves, int32 [n]. `text` has moves separated by spaces. It may
+        end in the middle of a move."""
         words = text.split()
         ids = [] if words and words[0] == self.special["bos"] else [self._bos]
         for word in words:
@@ -426,9 +427,10 @@ class MoveTokens:
         return None
 
     def is_complete(self, ids: Ids, board: chess.Board) -> bool:
-        """Return whether the ids are a whole move, or cannot become one.
+        """Return whether the ids are a whole move, or cannot become one with further tokens.
 
-        The tokens of a move to the last rank may also begin a promotion: they are whole unless a pawn moves.
+        If a longer move on this board begins with the same tokens, such as a pawn's promotion, the ids are not
+        complete.
         """
         key = tuple(int(number) for number in ids)
         if key and key not in self._prefixes:

@@ -73,7 +73,8 @@ def verify_cache(database: Database, store: Store, reference: str) -> dict[str, 
 
 
 def join_groups(rows: list[Row]) -> list[Row]:
-    """Return the groups of a run to read, ordered by unit. If the groups are inconsistent, return all of them."""
+    """Return the groups of a run that cover its units without overlap, ordered by unit. If no chain of groups does so,
+    return all of them."""
     spans = [GroupUnits(row["start"], row["stop"], place) for place, row in enumerate(rows)]
     group_chain = chain_groups(spans, min(span.start for span in spans), max(span.stop for span in spans))
     return rows if group_chain is None else [rows[span.place] for span in group_chain]

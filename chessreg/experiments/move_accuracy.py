@@ -328,7 +328,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class StateVerdict:
-    """A model of values on a position whose win probability alone is known: as `MoveRow`."""
+    """The result for a position with a known win probability of its own, but of no move. The fields are columns of
+    `MoveRow`."""
 
     legal_moves: int
     chosen: str

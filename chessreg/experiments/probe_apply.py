@@ -165,7 +165,8 @@ def load_fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
 
 
 def is_centring_needed(probe: FittedProbe, cache: CachedActivations) -> bool:
-    """Return whether the cache's residuals must be centred for this probe, as for Karvonen's.
+    """Return whether the mean over d_model must be subtracted from the cache's residuals: the probe was fitted on
+    centred residuals, as Karvonen's were, and the cache holds raw ones.
 
     Raises BadInputError for a probe of raw residuals on a cache of centred ones, which have lost their mean.
     """

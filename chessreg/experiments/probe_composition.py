@@ -203,10 +203,12 @@ def build_composition_rows(
 
 @dataclass(frozen=True)
 class Composition:
-    """Cosines of one layer, float64 [64, 12] in the order of PIECE_LETTERS, and the closest joint class of each sum,
-    int64 [64, 12] (class of label piece).
+    """The directions of color plus type, compared with those of a joint probe at one layer.
 
-    For the empty square both are [64]. Without probes of color and type they do not exist.
+    `cosine` float64 [64, 12], in the order of PIECE_LETTERS, is the cosine of each sum with the joint direction of its
+    piece; `controls` has the cosines of other sums. `nearest` int64 [64, 12] is the class of label `piece` that is
+    closest to each sum. `empty` and `nearest_to_empty` are the same for the empty square, [64]; without probes of color
+    and type they are None and empty.
     """
 
     cosine: np.ndarray

@@ -550,7 +550,8 @@ def build_labelled_corpus(spec: SearchlessSpec, data: TrainingData) -> PositionC
 
 
 def get_source_games(spec: AnyTraining, field: str) -> str | None:
-    """Return the reference of the games that the positions of `datasets` or `heldout` are of, or None."""
+    """Return the dataset of games from which the positions of the setting `field` (`datasets` or `heldout`) come, or
+    None."""
     name = get_source_field(field)
     return getattr(spec, name) if isinstance(spec, MovesOfPositions) else None
 

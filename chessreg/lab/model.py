@@ -247,7 +247,8 @@ class Lab:
         return self._answer(scene, edits, describe_edit(question, scene))
 
     def _build_spec(self, question: LabPosition, reference: str) -> EditSettings:
-        """Return the spec of the edit, with its models and probes as input references."""
+        """Return the edit's spec with input references: `reference` for the checkpoint, and those of the probes that
+        `question` names."""
         spec = question.spec()
         values: dict[str, Any] = {"checkpoint": reference}
         for name, field in type(spec).model_fields.items():

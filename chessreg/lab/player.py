@@ -266,6 +266,8 @@ class LabPlayer:
         search_moves: Collection[chess.Move],
         notes: tuple[str, ...],
     ) -> PlayerMove:
+        """Return the move of a turn: drawn by `policy`, or from `search_moves` if these are given. If the policy finds
+        no legal move, draw one from `distribution` and add a note. `temperatures` has one number per try."""
         player_move = PlayerMove(None, distribution.shares(), min(distribution.legal_mass, 1.0), notes)
         greedy = make_policy("legal", temperatures[:1]).temperatures[0]
         if search_moves:

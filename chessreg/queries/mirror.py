@@ -114,8 +114,8 @@ def write_long_runs(
     stop: threading.Event,
     runs: Collection[str] | None = None,
 ) -> None:
-    """Write the missing files of complete runs with at least LONG_ROWS rows in one of these tables, in constant memory:
-    of `runs`, or of all.
+    """Write the missing files of complete runs with at least LONG_ROWS rows in one of these tables, in constant memory.
+    `runs` limits them to these runs.
 
     Raises OSError and duckdb.Error if that fails, StoppedError soon after `stop` is set.
     """

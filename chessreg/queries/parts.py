@@ -154,8 +154,8 @@ def list_query_parts(question: CatalogueQuestion, until: float) -> PartListing:
 
 @dataclass(frozen=True)
 class RunStates:
-    """What identifies the results of runs: the state of each complete run, by id as 32 hex digits, the units of all
-    runs, and the registry's id."""
+    """The identity of the results of runs: the state of each complete run by id (32 hex digits), the number of units of
+    each run, and the registry's id."""
 
     registry: str
     states: Mapping[str, list[str]]

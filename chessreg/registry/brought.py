@@ -52,7 +52,7 @@ def find_missing_tables(session: Session) -> list[Table]:
 
 
 def create_missing_tables(session: Session) -> None:
-    """Create the missing tables of packages inside a writing transaction.
+    """Create the missing tables of entities from installed packages, inside a writing transaction.
 
     Raises RegistryError if the database user may not create tables.
     """

@@ -299,8 +299,8 @@ class RunAttempt:
         return self.ingester.outage if self.ingester is not None else None
 
     def start_ingest(self) -> None:
-        """Start ingesting written fragments in the background. Raises its errors, except that the registry is
-        unavailable."""
+        """Start ingesting written fragments in the background. Raises the error of the previous ingest, unless the
+        registry was unavailable."""
         if self.ingester is not None:
             self.ingester.request_ingest()
             self.ingester.raise_error()

@@ -333,11 +333,12 @@ ESCAPE_PATTERN = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1
 
 
 class LogChunk(NamedTuple):
-    """Text added to a log: complete lines, and the incomplete last line."""
+    """Text added to a log: its complete lines and its incomplete last line (`begun`). `anew`: the log was replaced or
+    truncated, so earlier lines are void."""
 
     lines: list[str]
     begun: str
-    anew: bool  # the file was replaced or truncated, so earlier lines are void
+    anew: bool
 
 
 class LogTail:

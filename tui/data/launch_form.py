@@ -71,7 +71,8 @@ class Field(SettingField):
 
     @property
     def key(self) -> str:
-        """The path, unique in the form: no kind has one name in two parts, but `name` is also the launch's."""
+        """The path of the field, unique in the form. A kind has no name in two parts, but `name` is also a field of the
+        launch."""
         return f"launch.{self.path}" if self.part == "launch" else self.path
 
 

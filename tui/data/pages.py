@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 
 
 class Pages(Protocol):
-    """A list of `count` rows in pages of PAGE_ROWS. `page` may be called from several threads."""
+    """A list of `count` rows in pages of PAGE_ROWS. `read_page` may be called from several threads."""
 
     @property
     def count(self) -> int: ...

@@ -59,7 +59,8 @@ def parse_scope(scope_text: str) -> dict[str, Any]:
 
 
 def make_scope_of_text(scope_text: str, is_partial: bool = False) -> Scope:
-    """Return the scope of a text. Raises BadInputError."""
+    """Return the scope that the text of the scope bar describes. `is_partial` includes incomplete runs. Raises
+    BadInputError."""
     from chessreg.queries.scope import Scope
 
     return Scope.from_options(parse_scope(scope_text) | ({"partial": True} if is_partial else {}))

@@ -690,7 +690,7 @@ class BoardScreen(DrawingScreen):
             self.run_exclusive(self.show_row, "row")
 
     async def show_row(self) -> None:
-        """Show the row at `heading_for`."""
+        """Read the row number `heading_for` and show it. If it does not exist, stay at the current row."""
         place = self.heading_for
         rows = await self.ask("reading rows", lambda session: self.pages.read_page(place // PAGE_ROWS))
         if rows and place % PAGE_ROWS < len(rows):

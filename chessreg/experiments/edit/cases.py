@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GamePrefix:
-    """A state with a later board of its game and the tokens that lead to it. Both are empty for a single position."""
+    """A state, a later board of its game, and the tokens that lead from the state to that board. A state that is a
+    single position has neither: `later` is None and `later_prompt` is empty."""
 
     state: State
     later: chess.Board | None = None

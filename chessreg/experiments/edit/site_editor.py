@@ -367,7 +367,7 @@ class SiteEditor(CaseEdits):
         self, tokens: NextTokens, cases: Sequence[Case], sites: np.ndarray, later: np.ndarray, condition: EditCondition
     ) -> Outcome:
         """Return the outcome of a condition that edits several tokens of each prefix, with the arguments of
-        `compute_outcomes`. Equation 1 gives the length at each token."""
+        `compute_outcomes`. The length of the edit at each token follows equation 1 of Davis 2026."""
         layers, scales = self.find_edited_layers(condition), self.compute_scales(condition, cases)
         vectors = {layer: self.compute_vectors(tokens, cases, sites, later, condition, layer, {}) for layer in layers}
         edits = [self.edit(layer, vectors[layer], scales) for layer in layers]

@@ -57,8 +57,8 @@ class ImportedAggregates(ImportedFile):
     """Scores and completion rates by intervention, published without their games.
 
     The grid searches of Karvonen's skill interventions. One unit is one row: a mean over several opponents, without
-    draws. Model, intervention and opening become entities of the registry, so the rows appear in `interventions of
-    others` and next to runs of this registry. A mean over opponents gives no Elo rating.
+    draws. Model, intervention and opening become entities of the registry. `chessreg query "imported interventions"`
+    lists the rows. A mean over opponents gives no Elo rating.
     """
 
     name = "imported-aggregates"

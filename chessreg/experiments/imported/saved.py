@@ -285,7 +285,7 @@ def resolve_checkpoint(
 def build_imported_detail(
     spec: ImportSpec, origin: FileOrigin, layer: int, pattern: str = RESID_POST
 ) -> dict[str, Any]:
-    """Return the columns of every imported direction; `logged` is the record in the file."""
+    """Return the columns of an imported direction. The column `logged` holds the file's own record of its settings."""
     is_centred = has_centred_residual(spec, origin)
     return {
         "hook_point": format_hook_point(layer, pattern),

@@ -40,8 +40,8 @@ COSINES = ("raw", "centred")
 
 
 class MarkovClass(BaseModel):
-    """Columns of a class: of the row `class` its move orders, of the row of a hook point the cosines of its states
-    there."""
+    """Columns of a class. The row `class` has its move orders, and the row of a hook point has the cosines of its
+    states there."""
 
     phase: str | None = Field(None, description="the phase of the last token")
     games: list[int] | None = Field(None, description="rows of the members' games in the dataset")

@@ -586,6 +586,6 @@ class TrainingGames:
 
 
 def _count_hashes(hashes: np.ndarray, count: int) -> int:
-    """Return the number of entries of sorted `hashes` that equal `count`."""
+    """Return the number of entries of the sorted `hashes` that equal the hash `count`."""
     low, high = (np.searchsorted(hashes, np.uint64(count), side) for side in ("left", "right"))
     return int(high - low)

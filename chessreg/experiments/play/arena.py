@@ -257,8 +257,8 @@ class Arena:
         self.drafts = {place[row]: replace(draft, row=place[row]) for row, draft in self.drafts.items()}
 
     def _encode_context(self, game: PlayedGame) -> list[int] | None:
-        """Return the tokens of the model's context up to its next move; None if they do not fit and the game has
-        ended."""
+        """Return the tokens of the model's context up to its next move. If they do not fit, end the game and return
+        None."""
         tokens = list(self.encoding.prompt(game.sans if self.history else game.board))
         if len(tokens) <= self.room or (self.history and self.rules.context_full == "crop"):
             return tokens

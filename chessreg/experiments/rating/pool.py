@@ -260,8 +260,8 @@ def label_players(session: Session, players: list[RatedPlayer]) -> None:
 
 
 def collect_anchors(spec: RatingSpec, players: list[RatedPlayer]) -> tuple[dict[int, float], dict[int, str]]:
-    """Return the ratings that are known, and their origins. Raises NotFoundError for a named player that does not
-    exist."""
+    """Return player number → known Elo rating, and player number → origin of that rating. Raises NotFoundError for a
+    named player that does not exist."""
     anchors: dict[int, float] = {}
     sources: dict[int, str] = {}
     for number, player in enumerate(players):
@@ -303,6 +303,6 @@ def check_anchors(spec: RatingSpec, players: list[RatedPlayer], anchors: dict[in
 
 
 def abbreviate_list(texts: Iterable[str]) -> str:
-    """Return the first eight texts, joined by commas."""
+    """Return the first eight texts, joined by commas, and `…` if there are more."""
     text_list = list(texts)
     return ", ".join(text_list[:8]) + (", …" if len(text_list) > 8 else "")

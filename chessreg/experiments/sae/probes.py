@@ -116,7 +116,7 @@ class Features:
         """Return the mean features of the positions with each class minus those of the positions without it.
 
         float32 [layer, width, squares, classes], over the rows where `rows` bool is True; 0 for a class with fewer than
-        `min_sites` positions with or without it. `data` is a `view`.
+        `min_sites` positions with or without it. `data` is a result of `view`.
         """
         row_numbers = np.flatnonzero(rows)
         squares, classes = data.labels.shape[1], data.classes
@@ -143,10 +143,11 @@ class Features:
         return np.stack(directions)
 
     def build_tensors(self, layer: int, weight: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the stored tensors of a probe whose weight on features is float32 [width, squares, classes].
+        """Return the tensors to store, by name, of a probe with the weight `weight` on features, float32 [width,
+        squares, classes].
 
-        `weight` float32 [d_model, squares, classes] is its weight on the residual stream. With an autoencoder,
-        `latent_weight` is the weight on latents and `decoder_bias` the decoder's bias.
+        The tensor `weight` float32 [d_model, squares, classes] is the weight on the residual stream. With an
+        autoencoder, `latent_weight` is the weight on latents and `decoder_bias` the decoder's bias.
         """
         tensors = {"weight": weight}
         if layer in self.saes:

@@ -89,7 +89,8 @@ class SaeTraining:
 
 @dataclass(frozen=True)
 class SaeFollower:
-    """Builds the training of another process. `cache_rows`: the rows of a cache. None: the model reads games."""
+    """Builds in another process its part of the training. `cache_rows` are the rows of a cache. If it is None, the
+    model computes the activations from games."""
 
     spec: SaeSpec
     origin: SaeOrigin

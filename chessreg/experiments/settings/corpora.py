@@ -58,7 +58,7 @@ class TrainingData:
         return open_corpus(self.inputs.store, full_description, columns, write, self.run_id, lambda: self.report(wait))
 
     def open_labelled_positions(self) -> tuple[MappedTexts, MappedTexts]:
-        """Return the FENs and best moves (UCI) of the positions that `load_labelled_positions` returns.
+        """Return the FENs and best moves (UCI) of the distinct positions that have a best move, mapped from files.
 
         Raises BadInputError for games, and if no position has a best move.
         """

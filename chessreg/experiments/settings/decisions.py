@@ -111,6 +111,8 @@ class Decisions:
 
     @property
     def _require_game_rows(self) -> np.ndarray:
+        """Return the row in `games` of each decision's game, int64 [n]. Raises BadInputError if the games are
+        unknown."""
         if self.game is None:
             raise BadInputError(
                 "a model of games reads the game before a position, and these games are unknown",

@@ -208,7 +208,8 @@ def load_training_items(inputs: Inputs, reference: str) -> tuple[TrainingItems |
 
 
 def explain_unknown_parent(inputs: Inputs, checkpoint: tables.Checkpoint) -> str | None:
-    """Return why some training games of a tuned model are unknown: its base model's are; None if all are known."""
+    """Return why the training games of a tuned model are not all known. This is so if its base model was imported
+    without them. Return None if they are known."""
     with inputs.database.read() as session:
         while checkpoint.parent_id is not None and "tuned_from" in (checkpoint.detail.get("source") or {}):
             checkpoint = session.get_one(tables.Checkpoint, checkpoint.parent_id)

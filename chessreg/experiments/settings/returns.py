@@ -46,8 +46,8 @@ class ScoredDecisions(Decisions):
 
 @dataclass(frozen=True)
 class ScoredStates(Decisions):
-    """Positions whose own win probability is known, and of no move (ChessBench's state values): `returns` float64 [n],
-    for the side to move."""
+    """Positions with a known win probability of their own, but of no move (ChessBench's state values). `returns`
+    float64 [n] is for the side to move."""
 
     returns: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
@@ -110,11 +110,11 @@ def load_scored_decisions(inputs: Inputs, reference: str, field: str) -> ScoredD
 class ReturnMetrics:
     """The metrics of one position.
 
-    `top` is True if the model's first move is one of the best. `log_loss` and `entropy` are in bits. `tau` is
-    Kendall's τ-b between the orders of the moves. `tau_argsort` is the value that DeepMind's code reports instead: that
-    of the two permutations that sort the moves. `l2` is the mean squared error of win probabilities. `consistency` is
-    the squared difference between a state's value and that of its best move. A position whose own value alone is known
-    has `log_loss`, `entropy` and `l2`.
+    `top` is True if the model's first move is one of the best. `log_loss` and `entropy` are in bits. `tau` is Kendall's
+    τ-b between the orders of the moves. `tau_argsort` is the value that DeepMind's code reports instead: that of the
+    two permutations that sort the moves. `l2` is the mean squared error of win probabilities. `consistency` is the
+    squared difference between a state's value and that of its best move. If only the position's own value is known, all
+    but `log_loss`, `entropy` and `l2` are None.
     """
 
     log_loss: float

@@ -371,8 +371,8 @@ def make_random(task: Task[RandomVector, VectorOptions], layers: list[int]) -> D
 @MAKERS.named("probe")
 @MAKERS.named("board")
 def make_readout(task: Task[SkillDirection | BoardDirection, VectorOptions], layers: list[int]) -> DirectionSource:
-    """Take the difference of a skill probe's class weights, or the direction of a changed board; of unit norm unless
-    the spec says `none`."""
+    """Return per layer the difference of a skill probe's class weights, or the direction of a changed board. It has
+    unit norm if `direction_norm` is `unit`."""
     spec = task.spec
     first_row = read_probe_rows(task.inputs, spec.probe)[layers[0]]
     detail = {

@@ -279,7 +279,8 @@ def _make_decoder(compression: str) -> tuple[Callable[[], _Decoder], tuple[type[
 
 
 def _find_cut(buffer: bytearray) -> int:
-    """Return where to cut a full buffer; 0 to read on."""
+    """Return the index between two games at which to cut a full buffer, in bytes; 0 if no border is found, so that the
+    caller reads on."""
     cut_place = borders.find_last_start(buffer)
     if not cut_place:  # games without tags: after a blank line that follows a result
         for result in (b"1-0\n\n", b"0-1\n\n", b"1/2\n\n", b"*\n\n"):

@@ -202,6 +202,7 @@ class ForeignGame:
         return (plies + (1 if color else 0)) // 2 + lost_turn
 
     def tries(self, color: chess.Color) -> list[int] | None:
+        """Return the number of tries at each turn of one side, or None if the file does not record them."""
         return self.white_tries if color else self.black_tries
 
     def first_try_legal(self, color: chess.Color) -> int | None:

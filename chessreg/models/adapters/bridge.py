@@ -29,7 +29,8 @@ RUN_TIME = ("transformers_version", "_name_or_path", "_attn_implementation_autos
 
 
 class BridgedModel(Network):
-    """A Hugging Face model with TransformerLens' hook points; `blocks` are those of the residual stream."""
+    """A Hugging Face model with TransformerLens's hook points, loaded through TransformerBridge. `blocks` are the
+    blocks whose outputs are the residual stream."""
 
     architecture = "bridge"
     points = PATTERNS

@@ -160,8 +160,8 @@ class SearchlessChess(PositionModel):
         return self.read(tokens)[:, 1 : 1 + TOKENS]
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Return the final hidden states [batch, 78 or 79, d_model] of the preceding token, the 77, and the action if
-        it reads one.
+        """Return the final hidden states [batch, 78 or 79, d_model] of the start token, the 77 characters of the FEN,
+        and the action if `tokens` have one.
 
         Raises BadInputError for tokens of another length.
         """

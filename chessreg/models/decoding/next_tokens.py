@@ -204,5 +204,6 @@ def iterate_next_token_logprobs(
 
 
 def get_masked_ids(encoding: Encoding) -> frozenset[int]:
-    """Return the ids that no game contains: LCB's piece letters, which its evaluation masks."""
+    """Return the ids that no game contains and that the evaluation masks, such as the piece letters of Toshniwal's LCB
+    models. Empty for other encodings."""
     return getattr(encoding, "masked_ids", frozenset())

@@ -55,7 +55,8 @@ def run_recomputed_pass(
     watched_points: set[str],
     keep: Keep,
 ) -> Tensor:
-    """Return final hidden states [T, d_model], like `passes.run_packed_pass`."""
+    """Return the final hidden states [T, d_model] of the T new tokens, like `passes.run_packed_pass`. All earlier
+    tokens of the rows are computed again, because the model keeps no keys and values."""
     rows, columns = np.array(new.rows)[new.place], new.first[new.place] + new.offset
     bits = np.zeros(len(new.ids), np.int64)
     for number, mask in enumerate(new.masks):

@@ -87,7 +87,7 @@ class TokenTree:
         return logprobs
 
     def has(self, place: int, prefix: Prefix) -> bool:
-        """Return whether a prefix is computed."""
+        """Return whether `prefix` is computed in tree number `place`."""
         return prefix in self._trees[place].index
 
     def grow(self, wanted_prefixes: Sequence[Iterable[Prefix]]) -> None:

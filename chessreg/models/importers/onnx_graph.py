@@ -366,9 +366,9 @@ def open_graph(path: Path) -> OnnxGraph:
 
 
 def find_graph_file(folder: Path) -> Path | None:
-    """Return the ONNX file of a folder that has no weights of transformers, None without one.
+    """Return the ONNX file of a folder, or None if it has none or has weights of transformers.
 
-    Raises BadInputError for several of unknown names.
+    Raises BadInputError for several files, none of which has a usual name.
     """
     if any(folder.glob("model*.safetensors*")) or any(folder.glob("pytorch_model*.bin*")):
         return None

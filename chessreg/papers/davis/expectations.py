@@ -118,7 +118,8 @@ SAE_STEPS = ("sae-blocks-*", "sae-ends")
 
 
 def judge_probe_minus(other: str, scale: str, minimum: float) -> Judge:
-    """Return a judge of the difference between type Probe and type `other` at the code's α or the chosen one."""
+    """Return a judge of the difference of type Probe minus type `other`, which must be at least `minimum`. `scale`
+    selects the code's α or the chosen one."""
     return make_column_judge(
         make_scale_condition(scale, type="Probe", minus=other), format_scale, "difference", minimum=minimum
     )

@@ -21,7 +21,8 @@ def get_model_name(row: Row) -> str:
 
 
 def make_difference_condition(prefix: str, amount: str = "") -> Callable[[Row, CompleteSteps], bool]:
-    """Return a judge of pairs that differ in this alone, after the same number of moves or another equal `amount`."""
+    """Return a condition on a row of a comparison: its two models differ in the setting `prefix`, and otherwise only in
+    the text `amount`. An empty `amount` means an equal number of moves."""
     return lambda row, steps: str(row["differs"]).startswith(prefix) and str(row["differs"]).partition(",")[2] == amount
 
 
@@ -50,7 +51,8 @@ def format_row_shape(row: Row) -> str:
 def judge_fall_with_rating(rows: Sequence[Row], steps: CompleteSteps) -> list[Finding]:
     """Judge each model's share of right first moves at its easiest puzzles minus that at its hardest.
 
-    The two sets of puzzles are disjoint, so the interval joins both by the root of their squares (Newcombe 1998).
+    The two sets of puzzles are disjoint. The interval of the difference joins their intervals by the root of the sum of
+    squares (Newcombe 1998).
     """
     findings = []
     for run in dict.fromkeys(row["run"] for row in rows):

@@ -430,7 +430,7 @@ def find_entry(name: str, kind_files: tuple[Path, ...] = (), complete_kinds: Col
     """Return the query with this title or alias (in any case) or file name (`./markov.sql`), or the query of the plot
     with this name, or else the best match for the words of `name` (chessreg.queries.catalogue.search).
 
-    `beside`: files of kinds whose queries are included. `complete_kinds`: kinds with complete runs in the registry;
+    `kind_files`: files of kinds whose queries are included. `complete_kinds`: kinds with complete runs in the registry;
     their queries are preferred on a near tie, and only they are suggested. Raises NotFoundError with similar names, or
     with the command that accepts SQL if `name` is SQL.
 
@@ -483,7 +483,7 @@ def find_plot(name: str, kind_files: tuple[Path, ...] = ()) -> tuple[Entry, Plot
     """Return a plot and its query. `name` is the title or an alias of a plot, the name of a query (its first plot), or
     words, for which the best match is returned.
 
-    `beside`: files of kinds whose plots are included. Raises NotFoundError with similar names.
+    `kind_files`: files of kinds whose plots are included. Raises NotFoundError with similar names.
     """
     catalogue = list_entries(kind_files)
     plots_by_name = {
@@ -520,4 +520,5 @@ def _ask_about(titles: Sequence[str]) -> str:
 
 @lru_cache(maxsize=1000)
 def _name_key(name: str) -> str:
+    """Return a name in lower case with single spaces, for comparisons of names."""
     return re.sub(r"[\s_-]+", " ", name.strip().lower())

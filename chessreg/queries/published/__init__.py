@@ -224,7 +224,7 @@ def _expand_curves(series: dict[str, Any]) -> None:
 
 
 def get_shared_keys(curve: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that all numbers of a row share."""
+    """Return the keys of a curve that all of its numbers share: all keys except `values`."""
     return {key: value for key, value in curve.items() if key != "values"}
 
 
@@ -303,7 +303,8 @@ def compare_with_published(database: Database, result: QueryResult, table_names:
 
 
 def drop_unmatched(result: QueryResult) -> QueryResult:
-    """Return the comparison without published numbers that have no counterpart, unless none has one."""
+    """Return the comparison without the published numbers that have no counterpart, and note their number. If no number
+    has a counterpart, return `result` unchanged."""
     kept_places = [place for place, row in enumerate(result.rows) if row["ours"] is not None]
     number = len(result) - len(kept_places)
     if not kept_places or not number:
@@ -417,7 +418,8 @@ def build_comparison_lines(value: PublishedValue, rows: list[dict[str, Any]]) ->
 
 
 def choose_comparison_word(value: PublishedValue, ours: float | None, differs: str) -> str:
-    """Return the comparison of two comparable numbers as text."""
+    """Return the word for a published value next to our comparable number: `comparable` for a result, and for a setting
+    `same` or `differs`. `differs` is the reason for a difference, or empty."""
     assert value.value is not None
     assert ours is not None
     if not value.setting:

@@ -58,7 +58,7 @@ def read_runs(database: Database, ids: set[UUID]) -> dict[UUID, RecordedRun]:
 
 
 def read_world(database: Database, engine: QueryEngine) -> World:
-    """Return the inputs of a registry's runs. A reference is read once."""
+    """Return the inputs of a registry's runs. Runs are read on first use and kept."""
     from chessreg.registry.identity import make_uuid
 
     runs: dict[UUID, RecordedRun] = {}

@@ -83,7 +83,8 @@ class SlurmExecutor:
         return handles
 
     def poll(self, handles: Collection[str]) -> dict[str, SubmissionStatus]:
-        """Return handle → status, at most `every` seconds old. Empty if Slurm does not respond."""
+        """Return handle → status. Statuses are at most as old as the profile's polling interval. Empty if Slurm does
+        not respond."""
         now = time.monotonic()
         new = not self._silent and any(handle not in self._seen and handle not in self._ended for handle in handles)
         if new or now - self._polled >= self._every:
