@@ -136,10 +136,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def reraise_lack_of_memory(error: Exception, content_bytes: float = math.inf) -> None:
-    """Raise `error` again if it is a lack of memory. For readers that report other errors as damage of a file.
+    """Raise `error` again if it is a lack of memory. Readers call it before they report other errors as a damaged file.
 
-    NumPy also raises MemoryError for a damaged shape. An array of more than `content_bytes`, the size of the file's
-    unpacked content, is therefore damage.
+    NumPy also raises MemoryError for the shape of an array in a damaged file. An array of more than `content_bytes`,
+    the size of the file's unpacked content, is therefore not a lack of memory.
     """
     shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
     is_damaged_shape = shape is not None and dtype is not None and math.prod(shape) * dtype.itemsize > content_bytes

@@ -238,7 +238,7 @@ STDOUT = Path("-")  # value of a FilePath with `allow_dash`
 
 
 class NameText(click.ParamType):
-    """A name for a new entity. A name that is not allowed is refused before anything is done."""
+    """A name for a new entity. An invalid name is refused before the command changes anything."""
 
     name = "text"
 
@@ -251,7 +251,7 @@ class NameText(click.ParamType):
 
 
 class NoteText(click.ParamType):
-    """A note for a new entity. An empty note is refused before anything is done."""
+    """The text of a note for a new entity. An empty note is refused before the command changes anything."""
 
     name = "text"
 
@@ -312,7 +312,8 @@ def add_sort_option(function: Function) -> Function:
 
 
 def add_last_option(default: int = 0) -> Callable[[Function], Function]:
-    """Return a decorator that adds `--last N` to a list; the function's parameter is `last`, 0 for all rows."""
+    """Return a decorator that adds `--last N` to a list command. The command's parameter is `last`; 0 means all
+    rows."""
     option: Callable[[Function], Function] = click.option(
         "--last",
         type=click.IntRange(min=0),

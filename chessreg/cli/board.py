@@ -139,7 +139,8 @@ def evaluate_boards(views: list[BoardFrame], limit: str) -> list[BoardFrame]:
 
 
 def choose_frames(views: list[BoardFrame], ply: int | None, reference: str) -> list[BoardFrame]:
-    """Return the chosen frames. Raises BadInputError for a ply without a board."""
+    """Return the frames to print: those at `ply`, or if it is None all of them, but of more than MAX_BOARDS only the
+    last. Raises BadInputError for a ply without a board."""
     from chessreg.games.boards.boardframe import find_ply
 
     if ply is None:

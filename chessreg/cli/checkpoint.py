@@ -23,7 +23,8 @@ VERIFIED = ("max_logit_difference", "import_loss", "import_entropy", "import_leg
 
 
 def print_checkpoint(home: Home, checkpoint: RegisteredCheckpoint, note: str | None = None) -> None:
-    """Print the checkpoint that was registered, now or earlier. `note` is the one that was added to it."""
+    """Print a checkpoint that this command or an earlier one registered. `note` is the text of a note that was added to
+    it, or None."""
     with home.session().database.read() as session:
         row, names_text = (
             read_checkpoint(session, checkpoint.id.hex),
@@ -31,7 +32,7 @@ def print_checkpoint(home: Home, checkpoint: RegisteredCheckpoint, note: str | N
         )
     if not checkpoint.created:
         change = "only the note was added" if note else "nothing was added"
-        click.echo(f"these weights are checkpoint {names_text} already; {change}", err=True)
+        click.echo(f"these weights are already checkpoint {names_text}; {change}", err=True)
     if home.json:
         print_output(home, {**row, "created": checkpoint.created})
     else:

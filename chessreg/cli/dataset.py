@@ -85,7 +85,8 @@ def make_filter_options(function: Any) -> Any:
 
 
 def print_dataset(home: Home, dataset: AddedDataset, note: str | None = None) -> None:
-    """Print the dataset that was added, now or earlier. `note` is the one that was added to it."""
+    """Print a dataset that this command or an earlier one added. `note` is the text of a note that was added to it, or
+    None."""
     from chessreg.entities.dataset import format_dataset_counts, get_dataset_content
 
     with home.session().database.read() as session:
@@ -93,7 +94,7 @@ def print_dataset(home: Home, dataset: AddedDataset, note: str | None = None) ->
         names_text = names.describe_names(session, "dataset", dataset.id)
     if not dataset.created:
         change = "only the note was added" if note else "nothing was added"
-        click.echo(f"these bytes are dataset {names_text} already; {change}", err=True)
+        click.echo(f"these bytes are already dataset {names_text}; {change}", err=True)
     content = get_dataset_content(row)
     print_output(home, {**row, "content": content, "created": dataset.created}, get_headings(DATASET))
     if not home.json:

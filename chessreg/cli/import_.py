@@ -350,7 +350,7 @@ def sae(
     report = session.run(spec, options, name=name)
     save_note(home, "run", report.run_id, note)
     if report.attempt_id is None:
-        print_known_import(f"these folders are imported-sae {report.run_id.hex[-6:]} already", name, note)
+        print_known_import(f"these folders are already imported-sae {report.run_id.hex[-6:]}", name, note)
     with session.database.read() as sql:
         print_rows(home, load_entity("sae"), load_entity("sae").rows(sql, report.run_id.hex), name_empty=False)
 
@@ -385,7 +385,7 @@ def import_directions(
         runs.append(report.run_id.hex)
         save_note(home, "run", report.run_id, note)
         if report.attempt_id is None:
-            print_known_import(f"these files are {kind.name} {report.run_id.hex[-6:]} already", direction_name, note)
+            print_known_import(f"these files are already {kind.name} {report.run_id.hex[-6:]}", direction_name, note)
     return runs
 
 
@@ -398,7 +398,7 @@ def describe_origin(home: Home, paths: tuple[Path, ...]) -> str:
 
 
 def print_known_import(what: str, name: str | None, note: str | None = None) -> None:
-    """Print that an import existed already, and its additional name and note."""
+    """Print that the import `what` existed already, and which name and note were added to it."""
     added = [*([f"the name {name}"] if name else []), *(["the note"] if note else [])]
     change = f"only {' and '.join(added)} {'were' if len(added) > 1 else 'was'} added" if added else "nothing was added"
     click.echo(f"{what}; {change}", err=True)
@@ -624,7 +624,7 @@ def results(home: Home, file: Path, name: str | None, note: str | None, format_:
     report = load_import_report(session.inputs, run_report.run_id)
     run_name = get_run_name(home, run_report.run_id)
     if not created:
-        print_known_import(f"these bytes are run {run_name or run_report.run_id.hex[-6:]} already", name, note)
+        print_known_import(f"these bytes are already run {run_name or run_report.run_id.hex[-6:]}", name, note)
     if home.json:
         print_output(
             home,

@@ -329,8 +329,9 @@ def print_result(result: QueryResult, format_: str | None, question: Asked) -> N
 
 
 def list_print_notes(rows: int, first: int | None, text: str, width: int | None, format_: str | None) -> list[str]:
-    """Return the notes on a printed table of `rows` rows: how to print the rows after the `first` ones and, if its
-    lines are long and may be wrapped, how to print records. `width` is that of the terminal, or None."""
+    """Return the notes on a printed table of `rows` rows. If only the `first` rows are printed, a note names the option
+    that prints all. If `text` is not printed on a terminal (`width` is None) and has long lines, a note suggests
+    records."""
     notes = []
     if first is not None and rows > first:
         notes.append(f"the first {format_count(first, 'row')} of {rows:,}: --max-rows 0 prints all")

@@ -157,7 +157,7 @@ def print_metrics(labels: list[str], metrics: list[Metric]) -> None:
 
 
 def print_side_by_side(home: Home, references: tuple[str, ...], what: str) -> None:
-    """Return the curves or the machines of runs, side by side."""
+    """Print the machines of runs (`what` is `machines`) or their curves, side by side."""
     from chessreg.queries import compare
 
     with open_with_waiting_results(home).read() as session:

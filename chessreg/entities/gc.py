@@ -49,13 +49,13 @@ class UnusedBytes:
 
 
 def find_unused(database: Database, store: Store, *, now: float | None = None) -> list[UnusedBytes]:
-    """Return the unused bytes of a store.
+    """Return the unused bytes of a store, those in `tmp/` last.
 
-    These are artifacts and arrays that no fragment and no registered entity needs, or only archived entities need,
-    scratch of complete runs, fragments of complete runs that were ingested FRAGMENT_DAYS ago, training data that no
-    unfinished run reads, and rehearsals that were not continued for REHEARSAL_DAYS. Bytes written within the last hour
-    are skipped, because they may be about to be registered.
-    Files in `tmp/` of ended processes come last, at any age. `now` is a Unix time in seconds.
+    Unused are artifacts and arrays that no fragment and no registered entity needs, or that only archived entities
+    need; scratch of complete runs; fragments of complete runs that were ingested more than FRAGMENT_DAYS ago; training
+    data that no unfinished run reads; and rehearsals that were not continued for REHEARSAL_DAYS. Bytes written within
+    the last hour are skipped, because they may be about to be registered. Files in `tmp/` of ended processes are unused
+    at any age. `now` is a Unix time in seconds.
     """
     now = time.time() if now is None else now
     waiting_keys = read_fragment_keys(

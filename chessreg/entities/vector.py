@@ -40,7 +40,7 @@ MAX_MEASURED_PARAMETERS = 200_000_000  # a larger model takes long to load
 
 
 STEERING_SHARES = (0.1, 0.3)
-"""Lengths of an added vector, as shares of the residual's, that leave most moves of a model legal.
+"""The range of lengths of an added vector that leaves most moves of a model legal, as shares of the residual's length.
 
 docs/own-model.md has the measurements.
 """
@@ -55,7 +55,7 @@ class RelativeNorm(NamedTuple):
 
     @property
     def scales_to_try(self) -> tuple[float, float]:
-        """The lowest and highest `--intervention.scale` to start with, with two digits.
+        """The lowest and highest `--intervention.scale` to start with, rounded to two digits.
 
         They make the vector `STEERING_SHARES` times as long as the residual.
         """
@@ -63,7 +63,7 @@ class RelativeNorm(NamedTuple):
         return low, high
 
     def compute_percent(self, scale: float) -> float:
-        """Return the length of the scaled vector in percent of the residual's, with two digits."""
+        """Return the length of the scaled vector in percent of the residual's, rounded to two digits."""
         return float(f"{100 * abs(scale) * self.norm / self.residual:.2g}")
 
 

@@ -381,7 +381,7 @@ def measure_beyond_controls(database: Database, comparison: RunComparison) -> li
 
 
 def read_run_names(database: Database, subjects: Sequence[Subject]) -> dict[UUID, str]:
-    """Return the name of each subject's run, as in the tables."""
+    """Return run id → name of each subject's run, as tables print it."""
     ids = ", ".join(f"UUID '{subject.run_id}'" for subject in subjects)
     sql = f"SELECT run_id, run FROM runs WHERE run_id IN ({ids})"
     rows = open_shared_engine(database).answer({"runs": sql})["runs"].to_pylist()
@@ -389,7 +389,8 @@ def read_run_names(database: Database, subjects: Sequence[Subject]) -> dict[UUID
 
 
 def is_row_of_run(row: Mapping[str, Any], run: str | None, *, alone: bool = False) -> bool:
-    """Return whether a table's row shows results of a run, with `alone` of no other run."""
+    """Return whether a row of a table shows results of `run`. With `alone`, the row must not show results of other
+    runs."""
     runs = str(row.get("runs", row.get("run")))
     return run is not None and (runs == run if alone else run in runs.split(", "))
 
@@ -397,8 +398,8 @@ def is_row_of_run(row: Mapping[str, Any], run: str | None, *, alone: bool = Fals
 def list_table_notes(
     comparison: RunComparison, noted: Mapping[str, QueryResult], run_names: Mapping[UUID, str]
 ) -> list[str]:
-    """Return the texts of the column `warning` in the rows of the subjects, each once, after the labels of its subjects
-    unless all have it. Texts about the rows of the table alone are left out."""
+    """Return each text of the column `warning` in the rows of the subjects once. A text that does not apply to all
+    subjects begins with the labels of its subjects. Texts that refer to rows of the table are left out."""
     labels: dict[str, list[str]] = {}
     for subject, kind in zip(comparison.subjects, comparison.kinds, strict=True):
         rows = noted[NOTED_QUERIES[kind]].rows if kind in NOTED_QUERIES else []
@@ -418,8 +419,8 @@ def list_table_notes(
 def list_subject_rows(
     database: Database, table: QueryResult, subject: Subject, run_names: Mapping[UUID, str]
 ) -> list[dict[str, Any]]:
-    """Return the rows of a table that show the subject's run alone. If the table pools it with other runs, they are the
-    rows of the subject and the runs of its controls."""
+    """Return the rows of a table that show the subject's run alone. If the table pools the run with other runs, query
+    it again for this run and the runs of its controls."""
     run = run_names.get(subject.run_id)
     rows = [row for row in table.rows if is_row_of_run(row, run, alone=True)]
     if rows or not any(is_row_of_run(row, run) for row in table.rows):
@@ -434,9 +435,10 @@ def list_subject_rows(
 
 
 def estimate_beyond_control(rows: list[dict[str, Any]], column: str, unit: float) -> Estimate:
-    """Return the difference of a subject's only edit from its controls, as a share of 1. Unknown for several edits.
+    """Return the difference of a subject's edit from its controls, as a share of 1. Unknown if the subject has several
+    edits.
 
-    `column` of the subject's `rows` has the difference, and `unit` is its value for a share of 1, such as 100 for
+    `rows` are the subject's. `column` has the difference, in a unit of which `unit` make a share of 1, such as 100 for
     percent.
     """
     value_rows = [row for row in rows if row[column] is not None]

@@ -251,7 +251,8 @@ def pool_rows(plot: Plot, rows: Sequence[Row]) -> list[Row]:
 
 
 def group_spread(plot: Plot, rows: Sequence[Row]) -> list[list[Row]]:
-    """Return the rows of one series by x, those without a value of the plot's `spread` one by one."""
+    """Return the rows of one series in groups of equal x. A row without a value of the plot's `spread` is a group with
+    no other row."""
     groups: dict[Any, list[Row]] = {}
     for place, row in enumerate(rows):
         groups.setdefault((row[plot.x], None if row[plot.spread] is not None else place), []).append(row)

@@ -220,14 +220,14 @@ def format_caption(constants: dict[str, str]) -> str:
 
 
 def format_table(result: QueryResult, width: int | None = None, wide: bool = False, first: int | None = None) -> str:
-    """Return a table with one line per row for a terminal of `width` columns, or of any width, of the `first` rows or
-    of all.
+    """Return a table with one line per row: of the first `first` rows (None: all), for a terminal of `width` columns
+    (None: any width).
 
     If the default columns do not fit, counts are left out from the right, then answers from the right, but not the
-    first and not the differences from controls; then long texts are shortened in the middle, and further differences
-    are left out. Rows behind a row lose columns from the right. A last line names the columns that are not shown. With
-    `wide`, with chosen columns and for queries without default columns, rows are not shortened. If they do not fit,
-    each is a block with one line per column.
+    first answer and not the differences from controls. Then long texts are shortened in the middle, and further
+    differences are left out. Rows behind a row lose columns from the right. A last line names the columns that are not
+    shown. With `wide`, with chosen columns and for queries without default columns, rows are not shortened. If they do
+    not fit, each is a block with one line per column.
     """
     names, constants = choose_columns(result, wide)
     rows = result.rows[:first]

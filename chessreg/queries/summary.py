@@ -111,8 +111,8 @@ def group_clusters(clusters: pa.Table) -> dict[int, Clusters]:
 def rests_on_few_clusters(statistic: DeclaredStatistic, clusters: Clusters) -> bool:
     """Return whether the interval of a statistic rests on 2 to FEW_CLUSTERS - 1 clusters and is therefore too narrow.
 
-    Not so for shares of clusters with a single trial, such as the score of games: theirs are Wilson's intervals if the
-    resamples reach 0 or 1.
+    The intervals of shares are exempt if each cluster has a single trial, as in scores of games: they are Wilson's if
+    the resamples reach 0 or 1.
     """
     counts = clusters.select_counts(*statistic.arguments)
     if not 1 < counts.number < FEW_CLUSTERS:

@@ -208,7 +208,8 @@ def do_shard(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) 
 
 
 def select_shard_units(units: int, every: int, shard: int, shards: int) -> range:
-    """Return the units of a shard: an equal part of `units`, or for shard = shards the reduce, up to `every`."""
+    """Return the units of shard number `shard` of `shards`, counted from 0: an equal part of the first `units` units.
+    Number `shards` is the reduce, which has the remaining units up to `every`."""
     if shard == shards:
         return range(units, every)
     return range(units * shard // shards, units * (shard + 1) // shards)

@@ -238,7 +238,7 @@ def test_the_reference_models(here: Any) -> None:
     made = here.json("import", "checkpoint", "--reference")
     assert (made["name"], made["tokenizer"], made["block_size"]) == ("reference", "pgn-char-32", 1023)
     assert here.json("import", "checkpoint", "--reference=pgn", "--name", "again")["id"] == made["id"]
-    assert "these weights are checkpoint again (also reference) already; nothing was added" in here.err
+    assert "these weights are already checkpoint again (also reference); nothing was added" in here.err
     for name in ("again", "reference"):  # either spelling continues
         assert here.json("checkpoint", "show", name)["id"] == made["id"]
     assert here.json("import", "checkpoint", "--reference")["name"] == "again"

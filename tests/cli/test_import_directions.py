@@ -69,7 +69,8 @@ def test_the_same_files_under_a_second_name_have_both_names(here: Any, tmp_path:
     file = probe_file(tmp_path, 1)
     assert here("import", "probe", file, "--name", "first") == 0
     assert here("import", "probe", file, "--name", "second") == 0
-    assert "already; only the name second was added" in here.err
+    assert "these files are already imported-probe" in here.err
+    assert "; only the name second was added" in here.err
     ids = {here.json("probe", "show", name, "--layer", "1")["run_id"] for name in ("first", "second")}
     assert len(ids) == 1
 

@@ -17,7 +17,7 @@ def test_an_import_prints_its_report_and_the_same_bytes_are_recognised(here, tmp
     copy = tmp_path / "renamed.txt"
     copy.write_bytes(GAMES.read_bytes())
     again = here.json("import", "results", copy)
-    assert "these bytes are run others already; nothing was added" in here.err
+    assert "these bytes are already run others; nothing was added" in here.err
     assert (again["created"], again["run_id"], again["oddities"]) == (False, report["run_id"], report["oddities"])
     assert here.state() == before
     assert here("import", "results", GAMES) == 0

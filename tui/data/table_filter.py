@@ -53,7 +53,8 @@ class Term:
 
     @property
     def truth(self) -> bool | None:
-        """The value as yes or no, where it is one; a number alone is looked for as a number."""
+        """The value as yes or no; None if it is neither. A 0 or 1 without a field is None, because it is a number to
+        search for."""
         return (
             None
             if self.sign not in ":=" or (not self.field and self.value in "01")

@@ -67,7 +67,7 @@ class EditedModel(Generic[S]):
         return sorted({layer for setting in self.settings for layer in setting.layers})
 
     def load_probes(self, reference: str | None) -> dict[int, FittedProbe]:
-        """Return the probes of a run by the layer that they edit; nothing without a reference."""
+        """Return the probes of a run by the layer that they edit; empty without a reference."""
         if reference is None:
             return {}
         return {

@@ -159,7 +159,8 @@ def get_author_temperature(attempt: int) -> float:
 @POLICIES.named("retry")
 @dataclass(frozen=True)
 class RetryPolicy:
-    """The paper's rule: sample, parse, retry, forfeit."""
+    """Karvonen's rule: sample a text and parse it as a move; after an illegal text try again, at most `argument` tries;
+    then forfeit."""
 
     argument: str
     temperatures: tuple[float, ...]

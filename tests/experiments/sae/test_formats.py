@@ -56,7 +56,8 @@ def test_an_imported_sae_is_listed_loaded_and_exported_bit_for_bit(
     assert command(world, "import", "sae", THEIRS, "--checkpoint", "reference", "--json") == 0
     out, err = capsys.readouterr()
     row = json.loads(out)[0]
-    assert "already; nothing was added" in err
+    assert "these folders are already imported-sae" in err
+    assert "; nothing was added" in err
     assert (row["hook_point"], row["architecture"], row["features"]) == (POINT, "topk", 10)
     assert row["l0"] == pytest.approx(4, abs=0.01)  # latents that are active, of the four largest
     assert command(world, "sae", "verify", imported) == 0
