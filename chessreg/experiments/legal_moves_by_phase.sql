@@ -11,7 +11,8 @@
 --   encoding: the model's encoding of chess
 --   dataset: the games, and their part
 --   games_of: the first in file order, or the shortest (Davis's code)
---   phase: what the model read last; for UCI squares an origin, a destination, a promotion, or the beginning
+--   phase: kind of the last token that the model read; for UCI squares an origin, a destination, a promotion, or the
+--       beginning
 --   positions [tokens]: predicted tokens
 --   n_games [games]: games of these tokens
 --   strict [%]: most probable tokens that continue a legal move after the tokens read; games are resampled

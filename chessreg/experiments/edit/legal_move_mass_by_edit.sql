@@ -10,7 +10,7 @@
 -- default: checkpoint, type, layers, scale; target, original, minus_random; cases
 -- columns:
 --   checkpoint: the model
---   protocol: which preset the settings match: paper, published code or corrected; own: none of these
+--   protocol: the preset that the settings match: paper, published code or corrected; own: none of these
 --   type: None (the clean model), Random, Patch (the residual of a later board), Probe, SAE-Probe, CD-Probe (difference
 --       of means of latents), DM-Probe (of residuals); Shuffled (another piece's direction), Wrong layer, Length 0.
 --       For several edits by probes of one sort, those of --other-probes have their number: SAE-Probe 2

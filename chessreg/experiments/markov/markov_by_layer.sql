@@ -28,11 +28,11 @@
 --   t_members: T against random pairs of these move orders, for any reference population
 --   d_members: d against the same pairs
 --   apart: mean cosine of move orders to one position whose last moves differ
---   same_last: mean cosine with another board after as many plies and the same last move
+--   same_last: mean cosine with another board after the same number of plies and the same last move
 --   beyond_last: within minus same_last, the part of T that a shared last move does not explain; positions are
 --       resampled
 --   log10_p_last: log10 of p of the paired t test of beyond_last > 0, with positions as independent
---   nearest: mean cosine with a board that differs in one piece, after as many plies
+--   nearest: mean cosine with a board that differs in one piece, after the same number of plies
 --   beyond_nearest: within minus nearest; positions are resampled
 --   reference_population: population of the random pairs: members (the move orders), same-plies or prefixes
 --       (random prefixes of games, of equal or of any ply)

@@ -31,9 +31,9 @@
 --   legality_floor [%]: required legality: 98 % of first tries (the paper's condition), or 2 points less than the model
 --       without intervention where that is lower; of policy legal, the mean exact probability of a legal move
 --   legality [%]: legality of the chosen edit, on the choosing openings
---   selected_on: the openings on which the edits were compared: those of even number
+--   selected_on: the openings on which the edits were compared: those with even numbers
 --   chosen_score: points per game on these openings (biased by the choice)
---   reported_on: the other openings, of odd number
+--   reported_on: the other openings, with odd numbers
 --   score: points per game on them, with its interval; openings are resampled, or games from the standard position
 --   delta_score: score minus that of the model without intervention, on the same openings
 --   n [games]: games on the openings reported on

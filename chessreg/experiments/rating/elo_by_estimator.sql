@@ -17,8 +17,8 @@
 --   draw_weight: points of a draw
 --   against: the opponent of a performance
 --   rating [Elo]: as estimated
---   rating_low [Elo]: its interval's lower end; the only thing known of a player that won every game
---   rating_high [Elo]: the upper end; the only thing known of one that lost every game
+--   rating_low [Elo]: its interval's lower end; the only known bound of a player that won every game
+--   rating_high [Elo]: the upper end; the only known bound of a player that lost every game
 --   counted [games]: games that determine the rating: those against opponents of known rating; for bradley-terry and
 --       davidson all; empty: a known rating
 --   games [games]: all games of the player; for a performance those against that opponent

@@ -12,8 +12,8 @@
 --   estimator: method of rating
 --   player: a model with its intervention, an engine with its limit, or a name
 --   rating [Elo]: estimated, or known beforehand (an anchor)
---   rating_low [Elo]: its interval's lower end; the only thing known of a player that won every game
---   rating_high [Elo]: the upper end; the only thing known of one that lost every game
+--   rating_low [Elo]: its interval's lower end; the only known bound of a player that won every game
+--   rating_high [Elo]: the upper end; the only known bound of a player that lost every game
 --   anchor: source of a known rating; empty: an estimated rating
 --   games [games]: all games of the player
 --   w [games]: won games

@@ -85,7 +85,10 @@ def select_items(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
 
 
 def note_game_shortage(spec: GameSelection, inputs: Inputs, available_games: int) -> None:
-    """Add a remark if `games` asks for more. A selection alone is not of this run's settings, such as a cache's."""
+    """Add a remark if the setting `games` exceeds `available_games`.
+
+    A plain `GameSelection` is skipped, because it holds the settings of another run, such as a cache.
+    """
     if type(spec) is not GameSelection:
         inputs.note_shortage(spec, "games", available_games)
 

@@ -10,26 +10,26 @@
 -- default: checkpoint, intervention, opponent, policy; elo, score, delta_score, minus_random; n
 -- columns:
 --   checkpoint: the model that played
---   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
+--   intervention: source, layers (0-based), scale and positions of the edit; none: the unedited model
 --   vector: the run of the vectors that the edit adds or replaces, and the seed of random ones
---   color: the model's; `wins by level` and `chessreg compare` pool both colors of a run
+--   color: the model's color; `wins by level` and `chessreg compare` pool both colors of a run
 --   engine: the opponent's program
---   engine_version: and its version
---   opponent: the opponent as it was asked for
+--   engine_version: the version of the opponent's program
+--   opponent: the opponent as requested
 --   level [hidden]: the engine's skill level
---   limit [hidden]: what bounds one move of the engine
+--   limit [hidden]: limit of the engine for one move
 --   opening: standard, random:PLIES or book:DIGEST
 --   policy: how the model's move is chosen
---   move_limit [moves]: after so many moves of the model the game is stopped and adjudicated
---   rules: what else is not as `run play` has it by default: temperatures, a full context, adjudication
+--   move_limit [moves]: moves of the model after which a game is stopped and adjudicated
+--   rules: further settings that differ from the defaults of `run play`: temperatures, a full context, adjudication
 --   evaluator: the engine that evaluated positions, for adjudication, draws or assisted moves; several: the row mixes
 --       them; empty: none, or not recorded
 --   scoring: paper (draws a half; beyond the move limit more than 100 centipawns decide) or author-2024
 --   n [games]: games played
---   planned [games]: games that the runs were to play
---   stopped: how a match ended that could stop early (--stop): which mean difference of its pairs the test accepts, and
---       after how many pairs; undecided is one that played all its games. The scores of matches that stopped are biased
---       away from what the test left open
+--   planned [games]: games planned in these runs
+--   stopped: outcome of a match that could stop early (--stop): the mean difference of its pairs that the test accepts, and
+--       the number of pairs; undecided: all games were played. The scores of matches that stopped early are biased away
+--       from the range that the test left open
 --   unique_games [games]: different move lists among them
 --   w [games]: won
 --   d [games]: drawn
@@ -39,13 +39,13 @@
 --   forfeits [games]: lost by illegal tries
 --   ends: why the games ended, and the share of them
 --   score: points per scored game, with its interval; openings are resampled, or games from the standard position
---   score_played: points per scored game that no side forfeited; 0.9 of few games says less than 0.5 of many
+--   score_played: points per scored game that no side forfeited; 0.9 of few games is weaker evidence than 0.5 of many
 --   elo [Elo]: against that engine; at a score of 0 or 1 only a bound is known
 --   delta_score: score minus that of the model without intervention, on the same openings; from the standard position,
 --       games of the same number are paired
 --   delta_elo [Elo]: the same in Elo; at a score of 0 or 1 only a bound is known, which may have the other sign if there
 --       are few games
---   minus_random: score minus that of random directions in the place of this one, at the same layers and scale, on the
+--   minus_random: score minus that of random directions in place of this one, at the same layers and scale, on the
 --       same openings; openings and directions are resampled. Directions made from this vector count: --source random
 --       --of VECTOR, or --intervention.control random
 --   random_draws [directions]: such directions that played
@@ -54,7 +54,7 @@
 --   first_try_legal [%]: turns of the model whose first try was a legal move; empty for the policies legal and trie,
 --       which choose among the legal moves
 --   runs: the runs that played
---   machines: where they ran
+--   machines: the machines that ran them
 --   warning [hidden]: that games without a result are scored by Stockfish's evaluation; that several engines evaluated
 --       positions, of these games or of those that they are compared with; of an edit what it cannot show:
 --       that the model without it scores below 0.2 or above 0.8 here, or has not played or is filtered out; that every

@@ -10,22 +10,22 @@
 -- default: checkpoint, intervention, opponent, policy, termination; share, plies; n
 -- columns:
 --   checkpoint: the model that played
---   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
---   color: the model's
---   opponent: the opponent as it was asked for
---   engine_version: its program's version
+--   intervention: source, layers (0-based), scale and positions of the edit; none: the unedited model
+--   color: the model's color
+--   opponent: the opponent as requested
+--   engine_version: the version of the opponent's program
 --   opening: standard, random:PLIES or book:DIGEST
 --   policy: how the model's move is chosen
---   move_limit [moves]: after so many moves of the model the game is stopped and adjudicated
---   rules: what else is not as `run play` has it by default: temperatures, a full context, adjudication
+--   move_limit [moves]: moves of the model after which a game is stopped and adjudicated
+--   rules: further settings that differ from the defaults of `run play`: temperatures, a full context, adjudication
 --   evaluator: the engine that evaluated positions, for adjudication, draws or assisted moves; several: the row mixes
 --       them; empty: none, or not recorded
 --   termination: why the games stopped
---   n [games]: games that stopped so
+--   n [games]: games with this termination
 --   share [%]: of the games of this arm, with its interval; openings are resampled, or games from the standard position
 --   games [games]: games of this arm
---   planned [games]: games that the runs were to play
---   w [games]: of those that stopped so, won (scoring as asked); unfinished games by the engine's evaluation
+--   planned [games]: games planned in these runs
+--   w [games]: games won among them, under the scoring policy; unfinished games by the engine's evaluation
 --   d [games]: drawn
 --   l [games]: lost
 --   plies [plies]: mean length

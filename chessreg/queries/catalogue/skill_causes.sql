@@ -10,19 +10,19 @@
 -- default: checkpoint, cause, measured, layer; share, minus_baseline, score; n
 -- columns:
 --   checkpoint: the model
---   cause: what may be why an edit of skill shows nothing: 1 source (what probes and vectors read is where the games come
---       from), 2 level (the model plays on one level, below that of the labels), 3 opponent (it leaves no room for an
---       effect)
+--   cause: possible cause if an edit of skill has no effect: 1 source (probes and vectors read the source of the games),
+--       2 level (the model plays at one level, below that of the labels), 3 opponent (it leaves no room for an effect)
 --   measured: meaning of share or score
 --   of: the probes (label, classes within each source and time control, balanced over them or pooled), the games that
 --       were read, or the match
---   labels [Elo]: what the classes are: the edges nearest to the middle, from the lowest to the highest of any stratum
+--   labels [Elo]: bounds of the classes: the edges nearest to the middle, from the lowest to the highest of any stratum
 --   share [%]: 1 skill read right off test games, 2 games read as the lowest class; games are resampled
 --   baseline [%]: 1 right by source and time control alone, 2 test games read as the lowest class
---   minus_baseline [%]: 1 share minus baseline, same games: the cause stands where it reaches 0, or what shuffled labels
---       have
+--   minus_baseline [%]: 1 share minus baseline, same games; the cause stands if it reaches 0, or the value of shuffled
+--       labels
 --   score: 3 points per game of the unedited model; openings are resampled, or games from the standard position
---   says: 2 and 3: whether the cause stands by this alone: over 90 % read as the lowest class; score below 0.2 or above 0.8
+--   says: 2 and 3: whether the cause stands by this row alone: over 90 % read as the lowest class; score below 0.2 or
+--       above 0.8
 --   layer: of probes: the one that validation chooses; of several runs the lowest of theirs
 --   n [games]: games
 --   adjudicated [games]: 3: stopped and decided by the engine's evaluation

@@ -11,14 +11,14 @@
 --   run: the training run, or the imported log
 --   origin: ours, or imported
 --   metric: loss (of training), evaluated_loss (on training data, at an evaluation), heldout_loss, heldout_accuracy and
---       what else was measured
---   variant: of the model, where the log tells one (causal)
---   evaluation: the first, second, … value that is told of these steps
+--       further measurements
+--   variant: the variant of the model, if the log names one (causal)
+--   evaluation: 1, 2, …: the number of the value, if the log has several for the same step
 --   step [steps]: updates; of several points the last
---   value: as it was told, an accuracy as a share; of several points their mean
---   points: how many it stands for: a curve is drawn as at most 100
---   lowest: among them
---   highest: among them
+--   value: the logged value, an accuracy as a share; the mean of several points
+--   points: number of logged points behind it; a curve has at most 100 values
+--   lowest: the lowest of these points
+--   highest: the highest of these points
 --   checkpoint: the model that was trained
 --   checkpoint_id [hidden]: its id
 -- plot: loss curves

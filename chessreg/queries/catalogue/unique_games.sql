@@ -9,19 +9,19 @@
 -- default: checkpoint, intervention, opponent, opening; unique_by_10, unique_at_all; unique_games, n
 -- columns:
 --   checkpoint: the model that played
---   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
---   color: the model's
---   opponent: the opponent as it was asked for
+--   intervention: source, layers (0-based), scale and positions of the edit; none: the unedited model
+--   color: the model's color
+--   opponent: the opponent as requested
 --   opening: standard, random:PLIES or book:DIGEST
 --   policy: how the model's move is chosen
---   rules: what else is not as `run play` has it by default: temperatures, a full context, adjudication
+--   rules: further settings that differ from the defaults of `run play`: temperatures, a full context, adjudication
 --   n [games]: games played
---   planned [games]: games that the runs were to play
+--   planned [games]: games planned in these runs
 --   unique_games [games]: different move lists among them
 --   compared [games]: games that could be compared with the training games of the model
---   unique_by_10 [%]: of those, games whose first 20 plies begin no training game
---   unique_at_all [%]: of those, games that are no training game
---   training_games [games]: training games that are one of these games
+--   unique_by_10 [%]: share of the compared games whose first 20 plies begin no training game
+--   unique_at_all [%]: share of the compared games that are not training games
+--   training_games [games]: training games with the moves of one of these games
 --   first_try_legal [%]: turns of the model whose first try was a legal move; games are resampled; empty for the policies
 --       legal and trie, which choose among the legal moves
 --   runs: the runs that played

@@ -10,21 +10,21 @@
 -- default: checkpoint, intervention, opponent, color; win, draw, score; n
 -- columns:
 --   checkpoint: the model that played
---   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
+--   intervention: source, layers (0-based), scale and positions of the edit; none: the unedited model
 --   origin: ours, or imported
 --   assist: when Stockfish played the model's move; results with help are not the model's own
---   opponent: the opponent as it was asked for
+--   opponent: the opponent as requested
 --   level [hidden]: the engine's skill level
---   limit [hidden]: what bounds one move of the engine
+--   limit [hidden]: limit of the engine for one move
 --   engine_version: the engine's version
---   color: the model's; both: half of the games with each, or as many as an import does not tell apart
+--   color: the model's color; both: half of the games with each, or an import that does not separate the colors
 --   opening: standard, random:PLIES or book:DIGEST
 --   policy: how the model's move is chosen
---   rules: what else is not as `run play` has it by default
+--   rules: further settings that differ from the defaults of `run play`
 --   evaluator: the engine that evaluated positions, for adjudication, draws or assisted moves; several: the row mixes
 --       them; empty: none, or not recorded
 --   n [games]: games played
---   planned [games]: games that the runs were to play
+--   planned [games]: games planned in these runs
 --   w [games]: won
 --   d [games]: drawn
 --   l [games]: lost
@@ -34,7 +34,7 @@
 --   draw [%]: likewise
 --   loss [%]: likewise
 --   score: points per scored game
---   assisted [plies]: that Stockfish played for the model, of all its games
+--   assisted [plies]: plies that Stockfish played for the model, in all its games
 --   runs: the runs that played
 --   warning [hidden]: that games without a result are scored by Stockfish's evaluation; that several engines evaluated
 --       positions
