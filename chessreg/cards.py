@@ -132,7 +132,7 @@ def format_card_of_run(session: Session, noun: str, reference: str, address: Hub
 
 
 def format_run_usage(noun: str, rows: Sequence[dict[str, Any]], address: HubAddress) -> list[str]:
-    """Return the commands and the code that load what a run made."""
+    """Return the commands and the code that load the results of a run."""
     pattern = {"probe": "*.probe.safetensors", "vector": "*.vector.safetensors", "sae": "blocks.*/"}[noun]
     commands = [f"chessreg fetch {address}", f"chessreg import {noun} {pattern} --checkpoint MODEL --name mine"]
     if noun != "sae":

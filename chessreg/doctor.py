@@ -1,8 +1,8 @@
 """Problems of attempts, jobs and results, and their automatic fixes.
 
 A fix never removes a result. It corrects the recorded state of attempts, jobs and units, imports waiting results,
-removes what crashed writers left in `tmp/`, and fetches or forgets the locations of bytes. Altered bytes, and groups of
-arrays that overlap, go into the bin; their units then count as incomplete.
+removes the files of crashed writers from `tmp/`, and fetches or forgets the locations of bytes. Altered bytes, and
+groups of arrays that overlap, go into the bin; their units then count as incomplete.
 """
 
 from __future__ import annotations
@@ -400,7 +400,7 @@ def find_damaged_groups(database: Database, store: Store, digests: bool) -> Iter
 
 
 def fetch_or_make_again(database: Database, store: Store, of: groups.TornRun, item: transfer.TransferItem) -> str:
-    """Move the damaged group of `item` into the bin and pull an intact copy. Returns what was done, in words.
+    """Move the damaged group of `item` into the bin and pull an intact copy. Return a description of the fix.
 
     If no copy can be pulled, mark the group's units of the run `of` as incomplete.
     """

@@ -1,11 +1,11 @@
 """The public interface for experiment kinds: `from chessreg.kinds import Kind, Spec`.
 
 - **A kind.** Subclass `Kind`, or `Probe` for a probe that is fitted on cached activations. `Spec` holds the settings
-  that decide the result, `ExecutionOptions` those that do not. A setting annotated with `Ref` (or `CheckpointRef`,
+  that determine the result, `ExecutionOptions` all others. A setting annotated with `Ref` (or `CheckpointRef`,
   `DatasetRef`) names an input.
 - **Games.** `GameSelection` is a spec with `--dataset` and `--games`. `games, rows = select_games(spec, inputs)`
-  returns the dataset and the rows of the selected games; `games.moves(rows)` returns their packed moves, `unpack_moves`
-  those of one game.
+  returns the dataset and the rows of the selected games; `games.moves(rows)` returns their packed moves, and
+  `unpack_moves` converts the moves of one game.
 - **Models and activations.** `task.model`, `task.cache`, `task.labels`, `task.probe` and `task.vector` load inputs by
   their reference.
 - **Edits.** `ResidualEdit` changes the residual stream of `task.model(…)`; `make_class_directions` returns a probe's

@@ -18,7 +18,7 @@ MASK = "***"
 
 # -- by shape ---------------------------------------------------------------------------------------------------------
 
-SHAPES = (  # what such a value always has, and the pattern of the whole; a first group stays
+SHAPES = (  # texts of which a value contains one, and the pattern of the value; its first group is kept
     (("AKIA", "ASIA", "ABIA", "ACCA"), r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b"),  # AWS
     (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"gh[pousr]_[A-Za-z0-9]{36,255}"),
     (("github_pat_",), r"github_pat_[A-Za-z0-9_]{22,255}"),
@@ -69,7 +69,7 @@ PRIVATE_KEY = re.compile(
 )
 # To the last @: a password may hold one. Lengths are bounded, so that a long word takes no longer than its length.
 CREDENTIALS = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,30}://[^\s/:@]{0,200}):\S{0,2000}@")
-USER_ALONE = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,30}://)[^\s/:@]{20,400}@")  # a token in the place of a name
+USER_ALONE = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,30}://)[^\s/:@]{20,400}@")  # a token in place of a name
 
 # -- by name ----------------------------------------------------------------------------------------------------------
 

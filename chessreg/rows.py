@@ -126,7 +126,8 @@ def make_sort_key(value: Any) -> tuple[bool, Any]:
 
 
 class HiddenColumns(NamedTuple):
-    """The headings of columns that a table leaves out: those that do not fit, and those without a value in any row."""
+    """The headings of columns that a table leaves out: columns that do not fit, and columns without a value in any
+    row."""
 
     unfitting: list[str]
     empty: list[str]

@@ -270,7 +270,7 @@ class Session:
         """Return the activations of a cache run.
 
         `.batches(layer=5)` iterates over them, and `.read(layer=5)` returns them with each row's game, token and ply.
-        They are the outputs of the blocks, or those of another hook point of each layer, such as
+        They are the outputs of the blocks, or with `hook_point` the activations at this point of each layer, such as
         `blocks.*.hook_resid_pre`.
         """
         from chessreg.models.hook_points import RESID_POST
@@ -284,8 +284,8 @@ def open_session(
 ) -> Session:
     """Open a registry (a path, a folder or a URL) and its store; by default ./.chessreg/, made on first use.
 
-    Without `create` nothing is made: NotFoundError when there is no registry, StoreError when a store is asked for that
-    is not there. One that this user may not write is opened for reading.
+    With `create` False nothing is made. Raises NotFoundError if the registry does not exist, and StoreError if the
+    requested store does not exist. A registry or store that this user may not write is opened for reading.
     """
     from store import Store
 

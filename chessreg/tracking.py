@@ -357,10 +357,10 @@ def write_trackio(records: Sequence[RunRecord], where: str, project: str, sessio
 
 @TRACKERS.named("ro-crate")
 def write_crate(records: Sequence[RunRecord], where: str, project: str, session: Session) -> WrittenRuns:
-    """Write the runs as a new RO-Crate in the folder `where`, named `project`, and return what was written.
+    """Write the runs as a new RO-Crate in the folder `where`, named `project`, and return the numbers of written runs.
 
-    It has the result tables of the runs as Parquet and a JSON document for each run. Each run is an action of the
-    Process Run Crate profile. Raises BadInputError if the folder is not empty.
+    The crate has the result tables of the runs as Parquet and a JSON document for each run. Each run is an action of
+    the Process Run Crate profile. Raises BadInputError if the folder is not empty.
     """
     from rocrate.model import ContextEntity
     from rocrate.rocrate import ROCrate

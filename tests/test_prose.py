@@ -1,7 +1,7 @@
 """Texts are plain English: idioms that read like a literal translation stay below two per 1,000 words.
 
-Counted are Markdown files, docstrings and comments of each package, and all help, errors and labels together. The list
-grows: add phrases over which a reader stumbles.
+Counted are Markdown files, docstrings and comments of each package, the comments of queries, and all help, errors and
+labels together. The list grows: add phrases over which a reader stumbles.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ IDIOMS = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+
+
+QUERY_CODE = re.compile(r"--\s+(aliases|beside|\w+ = )")
 
 
 @cache
@@ -114,6 +117,20 @@ def test_docstrings_and_comments_are_plain(package: str) -> None:
         text for path in sources(package) for text in (*docstrings(parsed(path)), *comments(path.read_text("utf-8")))
     ]
     require_few(*count(iter(texts)))
+
+
+def test_docstrings_and_comments_of_top_modules_are_plain() -> None:
+    paths = sorted((ROOT / "chessreg").glob("*.py"))
+    require_few(
+        *count(text for path in paths for text in (*docstrings(parsed(path)), *comments(path.read_text("utf-8"))))
+    )
+
+
+def test_comments_of_queries_are_plain() -> None:
+    """The comments explain a query's columns to users. Lines that name columns, aliases or statistics are code."""
+    lines = [line for path in (ROOT / "chessreg").rglob("*.sql") for line in path.read_text("utf-8").splitlines()]
+    texts = (line.lstrip("- ") for line in lines if line.startswith("--") and not QUERY_CODE.match(line))
+    require_few(*count(texts))
 
 
 def test_help_errors_and_labels_are_plain() -> None:

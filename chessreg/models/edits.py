@@ -44,7 +44,7 @@ def register_token_mask(mask: TokenMask) -> None:
 
 
 def get_token_mask(name: str) -> TokenMask:
-    """Return the token mask with this name; `white_segments` is `white-segments`. Raises NotFoundError."""
+    """Return the token mask with this name, in which `_` may replace `-` (`white_segments`). Raises NotFoundError."""
     return TOKEN_MASKS[name.replace("_", "-")]
 
 

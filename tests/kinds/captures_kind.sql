@@ -8,7 +8,7 @@
 --   plies: of each game at most
 --   games [games]: random games
 --   share: captures among the plies that follow one
---   p: how often as many follow by chance, the plies of each game shuffled
+--   p: how often shuffled plies of the same games have at least this share
 --   n [plies]: plies that follow a capture
 --   captures [plies]: of all games
 --   run_id [hidden]: its id

@@ -36,7 +36,7 @@ def get_chosen_edit(steps: CompleteSteps) -> dict[str, Any]:
     if not rows:
         if steps.is_rehearsal:
             return {"layers": (compute_code_layer(steps.request.layers),), "scale": CODE_SCALE}
-        raise BadInputError("the sweep of edits has no case of the half that chooses", "use a larger --size")
+        raise BadInputError("the sweep of edits has no case on the validation half of the games", "use a larger --size")
     return {"layers": tuple(rows[0]["layers"]), "scale": float(rows[0]["scale"])}
 
 
