@@ -180,7 +180,7 @@ SWITCHES = {
 
 def add_note_option(function: Any) -> Any:
     """Add `--note` to a command that adds or imports something; `save_note` keeps its text."""
-    help = "Note to keep with it, such as how it was made; show and lineage print it. Left out: no note."
+    help = "Note to store with it, for example how it was made. `show` and `lineage` print it. Left out: no note."
     return click.option("--note", type=NoteText(), help=help)(function)
 
 

@@ -108,7 +108,8 @@ def test_the_score_of_each_intervention_is_a_row_and_random_directions_share_one
     [marks] = [line for line in axis.lines if line.get_marker() == "|" and len(line.get_xdata()) == 12]
     assert set(marks.get_ydata().tolist()) == {points.get_ydata()[2]}
     assert figure.get_suptitle() == (
-        "Score by intervention\n(whiskers are 95 % intervals;\nof means over seeds, the lowest and the highest seed;\n"
+        "Score by intervention\n(whiskers are 95 % intervals;\n"
+        "for means over seeds, from the lowest to the highest seed;\n"
         "small marks are single seeds)"
     )
 

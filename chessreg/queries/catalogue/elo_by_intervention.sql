@@ -55,12 +55,11 @@
 --       which choose among the legal moves
 --   runs: the runs that played
 --   machines: the machines that ran them
---   warning [hidden]: that games without a result are scored by Stockfish's evaluation; that several engines evaluated
---       positions, of these games or of those that they are compared with; of an edit what it cannot show:
---       that the model without it scores below 0.2 or above 0.8 here, or has not played or is filtered out; that every
---       game was lost or won;
---       that controls have not played, or fewer than 5 directions of one, so that its interval is too narrow; that the
---       same direction has not played with the opposite sign
+--   warning [hidden]: notes on the row: games without a result are scored by Stockfish's evaluation; several engines evaluated
+--       positions of these games, or of the games that they are compared with; for an edit: the model without it scores
+--       below 0.2 or above 0.8 here, has not played, or is filtered out; every game was lost or won; controls have not
+--       played, or fewer than 5 directions of one have, so that its interval is too narrow; the same direction has not
+--       played with the opposite sign
 --   edit [hidden]: intervention, with the name of its vector if the model has several such interventions; for plots
 --   seed [hidden]: seed of a random direction, or of the shuffled labels
 --   checkpoint_id [hidden]: its id
