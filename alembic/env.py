@@ -52,8 +52,10 @@ def run(connection: Connection) -> None:
             if not sqlite:
                 connection.execute(text(UPGRADE_LOCK_SQL))
             context.run_migrations()
-            if sqlite and (broken := connection.execute(text("PRAGMA foreign_key_check")).fetchall()):
-                raise RuntimeError(f"rows of {broken[0][0]} would refer to rows of {broken[0][2]} that are not there")
+            if sqlite and (violations := connection.execute(text("PRAGMA foreign_key_check")).fetchall()):
+                raise RuntimeError(
+                    f"rows of {violations[0][0]} would refer to rows of {violations[0][2]} that are not there"
+                )
     finally:
         if sqlite:
             raw.execute("PRAGMA foreign_keys=ON")
@@ -62,6 +64,6 @@ def run(connection: Connection) -> None:
 place, engine = context.config.attributes["place"], context.config.attributes.get("engine")
 with allow_connections(place, create=True):
     engine = engine or create_writer_engine(place)
-    with engine.connect() as opened:
-        run(opened)
+    with engine.connect() as connection:
+        run(connection)
     engine.dispose()

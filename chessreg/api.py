@@ -377,7 +377,7 @@ class Registry(Session):
             encoding=encoding,
             trained_on=trained_on,
             vocabulary=None if vocabulary is None else Path(vocabulary),
-            unrecorded=UnrecordedSettings(heads, attention, predicts, rating, opponent_rating),
+            unrecorded_settings=UnrecordedSettings(heads, attention, predicts, rating, opponent_rating),
         ).id.hex
 
     def import_sae(

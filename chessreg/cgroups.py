@@ -19,21 +19,21 @@ class MemoryFiles:
     limit: str
     usage: str
     events: str
-    cached: str
+    cache_counter: str
 
 
 VERSION_1 = MemoryFiles("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control", "total_inactive_file")
 VERSION_2 = MemoryFiles("memory.max", "memory.current", "memory.events", "inactive_file")
 
 
-def find_memory_groups(tree: Path = CGROUP_TREE, own: Path = OWN_CGROUPS) -> Iterator[tuple[Path, MemoryFiles]]:
+def find_memory_groups(tree: Path = CGROUP_TREE, own_file: Path = OWN_CGROUPS) -> Iterator[tuple[Path, MemoryFiles]]:
     """Yield the folder of each memory cgroup of this process, innermost first, and its file names.
 
     Folders that this process cannot see, as in a container, are yielded too. None where cgroups do not exist.
     """
     lines: list[str] = []
     with suppress(OSError):
-        lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = own_file.read_text(encoding="utf-8", errors="replace").splitlines()
     for line in lines:
         _, controllers, path = line.split(":", 2)
         group = PurePosixPath(path)
@@ -44,21 +44,21 @@ def find_memory_groups(tree: Path = CGROUP_TREE, own: Path = OWN_CGROUPS) -> Ite
                 yield tree / "memory" / above.relative_to("/"), VERSION_1
 
 
-def measure_cgroup_memory(tree: Path = CGROUP_TREE, own: Path = OWN_CGROUPS) -> float:
+def measure_cgroup_memory(tree: Path = CGROUP_TREE, own_file: Path = OWN_CGROUPS) -> float:
     """Return the bytes that this process may still use in all its memory cgroups, infinity without a limit."""
     free_bytes = math.inf
-    for folder, files in find_memory_groups(tree, own):
+    for folder, files in find_memory_groups(tree, own_file):
         with suppress(OSError, ValueError):  # the limit may be "max"
             limit = int((folder / files.limit).read_text(encoding="utf-8"))
             used_bytes = int((folder / files.usage).read_text(encoding="utf-8"))
-            cached_bytes = read_counter(folder / "memory.stat", files.cached)
+            cached_bytes = read_counter(folder / "memory.stat", files.cache_counter)
             free_bytes = min(free_bytes, max(limit - used_bytes + cached_bytes, 0))
     return free_bytes
 
 
-def count_oom_kills(tree: Path = CGROUP_TREE, own: Path = OWN_CGROUPS) -> int:
+def count_oom_kills(tree: Path = CGROUP_TREE, own_file: Path = OWN_CGROUPS) -> int:
     """Return how many processes of this process's memory cgroup the kernel has killed for lack of memory."""
-    for folder, files in find_memory_groups(tree, own):
+    for folder, files in find_memory_groups(tree, own_file):
         with suppress(OSError, ValueError):
             return read_counter(folder / files.events, "oom_kill")
     return 0

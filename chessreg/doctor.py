@@ -114,7 +114,7 @@ def find_orphans(database: Database) -> Iterator[Problem]:
                 f"attempt {attempt.id.hex[-6:]} of run {attempt.run_id.hex[-6:]} runs, but its process "
                 f"{attempt.pid} is gone",
                 "chessreg doctor --fix",
-                lambda lost=lost_ids: watch.mark_lost(database, lost, Cause.KILLED, watch.GONE_MESSAGE),  # type: ignore[misc]
+                lambda attempt_ids=lost_ids: watch.mark_lost(database, attempt_ids, Cause.KILLED, watch.GONE_MESSAGE),  # type: ignore[misc]
             )
 
 
@@ -127,7 +127,9 @@ def find_overdue_attempts(database: Database, store: Store) -> Iterator[Problem]
             "promises",
             f"attempt {attempt.id.hex[-6:]} of run {attempt.run_id.hex[-6:]} did not check in as promised",
             "chessreg doctor --fix",
-            lambda lost=lost_ids: watch.mark_lost(database, lost, Cause.LOST, "it did not check in as promised"),  # type: ignore[misc]
+            lambda attempt_ids=lost_ids: watch.mark_lost(
+                database, attempt_ids, Cause.LOST, "it did not check in as promised"
+            ),  # type: ignore[misc]
         )
 
 
@@ -257,10 +259,10 @@ def find_unfinished_artifacts(database: Database, store: Store) -> Iterator[Prob
             with database.write() as session:
                 session.get_one(tables.Artifact, digest).state = tables.ArtifactState.COMPLETE
 
-        what = "its bytes are in the store" if is_present else "its bytes are not in the store"
+        state = "its bytes are in the store" if is_present else "its bytes are not in the store"
         yield Problem(
             "artifacts",
-            f"artifact {digest[:12]} was begun and never completed; {what}",
+            f"artifact {digest[:12]} was begun and never completed; {state}",
             "chessreg doctor --fix" if is_present else "rerun the command that made it",
             complete_artifact if is_present else None,
         )
@@ -409,7 +411,7 @@ def fetch_or_make_again(database: Database, store: Store, of: groups.TornRun, it
     try:
         transfer.pull_items(database, store, [item])
     except (ChessregError, StoreError):
-        return groups.repair_groups(database, store, of, damaged=[f"arrays/{item.array}"])
+        return groups.repair_groups(database, store, of, damaged_paths=[f"arrays/{item.array}"])
     return "fetched again"
 
 

@@ -98,7 +98,7 @@ def describe_error(error: BaseException) -> tuple[str, str, int]:
     )
 
 
-class Raised(NamedTuple):
+class ErrorOrigin(NamedTuple):
     """The place at which a custom kind of experiment raised an error."""
 
     name: str  # of the kind
@@ -106,7 +106,7 @@ class Raised(NamedTuple):
     line: int
 
 
-def find_custom_kind(error: BaseException) -> Raised | None:
+def find_custom_kind(error: BaseException) -> ErrorOrigin | None:
     """Return the place at which a custom kind raised this error; None for any other error."""
     file, name, line = "", "", 0
     kind: Any
@@ -118,7 +118,7 @@ def find_custom_kind(error: BaseException) -> Raised | None:
             file, name = frame.f_code.co_filename, kind.name
         if file and frame.f_code.co_filename == file:
             line = number
-    return Raised(name, file, line) if file else None
+    return ErrorOrigin(name, file, line) if file else None
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -84,17 +84,17 @@ TYPE = (
     r":[ \t]{0,9}(?:str|bytes|string|Any|SecretStr|Optional\[\w{1,20}\]|(?:str|bytes) ?\| ?None)[ \t]{0,9}="  # Python's
 )
 SIGN = rf"[\"'\]]{{0,2}}[ \t]{{0,9}}(?:{TYPE}|:=|=>|={{1,3}}|!=|:)[ \t]{{0,9}}"
-QUOTED = r"[a-zA-Z@]{0,2}(?:\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?|`[^`]*`?)"
+QUOTED_TEXT = r"[a-zA-Z@]{0,2}(?:\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?|`[^`]*`?)"
 PREFIX = r"[\w.-]{0,60}?"
 OF_LINE = (  # each with a `head`, which stays, a `name` or `token`, and a `value`
     re.compile(  # YAML and INI: to the end of the line
         rf"^(?P<head>[-+ \t]{{0,80}}(?P<name>{PREFIX}{NAME})(?:[ \t]{{1,9}}=|[ \t]{{0,9}}:)[ \t]{{1,9}})"
         r"(?P<value>[^\s\"'`({\[|>=].*)$"
     ),
-    re.compile(rf"(?P<head>(?:(?P<name>{NAME})|(?P<token>{TOKEN})){SIGN})(?P<value>{QUOTED}|[^\s\"'`,;&|()\[\]{{}}<>]+)"
+    re.compile(rf"(?P<head>(?:(?P<name>{NAME})|(?P<token>{TOKEN})){SIGN})(?P<value>{QUOTED_TEXT}|[^\s\"'`,;&|()\[\]{{}}<>]+)"
                r"(?P<code>[(\[])?"),
     re.compile(rf"(?P<head>(?=[A-Z0-9_]+=)(?P<name>{NAME})=)(?P<value>[^\s\"'`&][^\s&]*)"),  # of an environment
-    re.compile(rf"(?P<head>(?P<name>{NAME})[ \t]{{1,9}})(?P<value>{QUOTED})"),
+    re.compile(rf"(?P<head>(?P<name>{NAME})[ \t]{{1,9}})(?P<value>{QUOTED_TEXT})"),
     re.compile(rf"(?P<head><(?P<name>{PREFIX}{NAME})>)(?P<value>[^<]+)(?=</)"),
     re.compile(r"^(?P<head>(?:.*\blogin[ \t]+\S+[ \t]+)?[-+ \t]{0,9}password[ \t]+)(?P<value>\S+)[ \t]*$"),  # .netrc
 )  # fmt: skip
@@ -234,9 +234,9 @@ def _mask_value(match: re.Match[str]) -> str:
     return groups["head"] + (f"{quote}{MASK}{quote}" if quote else MASK) + (groups.get("code") or "")
 
 
-def _is_secret_token(name: str, value: str, quoted: bool) -> bool:
+def _is_secret_token(name: str, value: str, is_quoted: bool) -> bool:
     """Return whether the value of something called a token is a secret, not a token of a vocabulary."""
     if SPECIAL.fullmatch(value):
         return False
-    is_long = len(value) >= (8 if quoted else 16)
+    is_long = len(value) >= (8 if is_quoted else 16)
     return name.isupper() or (is_long and any(c.isdigit() for c in value) and not any(c.isspace() for c in value))

@@ -82,9 +82,9 @@ def format_licence(licence: str | None) -> list[str]:
     """Return the lines of a card's YAML that name a licence, in the words that the hub accepts."""
     if not licence:
         return []
-    normalized = licence.lower()
-    if normalized in HUB_LICENCES:
-        return [f"license: {normalized}"]
+    lowercase_licence = licence.lower()
+    if lowercase_licence in HUB_LICENCES:
+        return [f"license: {lowercase_licence}"]
     return [f"license: {OTHER_LICENCE}", f"license_name: {json.dumps(licence)}"]
 
 

@@ -82,11 +82,11 @@ def format_count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def check_name(what: str, name: str) -> str:
-    """Return the name. Raises BadInputError, which names `what`, for a text that cannot be a name."""
+def check_name(noun: str, name: str) -> str:
+    """Return the name. Raises BadInputError, which names `noun`, for a text that cannot be a name."""
     if not NAME.fullmatch(name):
         raise BadInputError(
-            f"{clip_text(name)!a} cannot be the name of {what}",
+            f"{clip_text(name)!a} cannot be the name of {noun}",
             "use up to 100 letters, digits and ._+-, a letter or digit first",
         )
     return name

@@ -57,11 +57,11 @@ def make_broken_module_error(module: str, error: BaseException) -> ChessregError
     spec = importlib.util.find_spec(module)
     file = (spec and spec.origin) or module
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    why = describe_import_error(error)
+    reason = describe_import_error(error)
     if isinstance(error, SyntaxError) and error.filename == file:
-        lines, why = [error.lineno], f"{type(error).__name__}: {error.msg}"
+        lines, reason = [error.lineno], f"{type(error).__name__}: {error.msg}"
     place = f"{file} line {lines[-1]}" if lines else file
-    return ChessregError(f"{place} cannot be loaded: {why}", "fix or remove the file")
+    return ChessregError(f"{place} cannot be loaded: {reason}", "fix or remove the file")
 
 
 def install_command(package: str) -> str:
@@ -73,11 +73,11 @@ def install_command(package: str) -> str:
         requirements = [line.partition(";")[0].strip() for line in requires("chessreg") or ()]
     except PackageNotFoundError:  # chessreg runs from its source
         requirements = []
-    matching = [line for line in requirements if re.match(rf"{re.escape(package)}(?![\w.-])", line)]
+    matching_lines = [line for line in requirements if re.match(rf"{re.escape(package)}(?![\w.-])", line)]
     installer = [sys.executable, "-m", "pip", "install"]
     if importlib.util.find_spec("pip") is None:
         installer = ["uv", "pip", "install", "--python", sys.executable]
-    return shlex.join([*installer, *(matching[:1] or [package])])
+    return shlex.join([*installer, *(matching_lines[:1] or [package])])
 
 
 def format_system_install_command(package: str) -> str:

@@ -201,7 +201,7 @@ def write_probe_files(session: Session, reference: str, folder: Path, address: H
             raise BadInputError(
                 f"probe {reference} reads the latents of an SAE, not the residual stream", "push the SAE"
             )
-        facts = build_facts(session, "probe", row, centred=probe.centred)
+        facts = build_facts(session, "probe", row, is_centred=probe.centred)
         write_direction_file(
             folder / f"layer-{layer}.probe.safetensors", {"weight": np.ascontiguousarray(probe.weight)}, facts
         )
@@ -220,17 +220,17 @@ def write_vector_files(session: Session, reference: str, folder: Path, address: 
         direction = load_vector_row(inputs, run, row)
         sides = zip(SIDES, (direction.vector, direction.high, direction.low), strict=True)
         tensors = {name: np.ascontiguousarray(one, np.float32) for name, one in sides if one is not None}
-        facts = build_facts(session, "vector", row, centred=row.detail.get("residual") == "centred")
+        facts = build_facts(session, "vector", row, is_centred=row.detail.get("residual") == "centred")
         write_direction_file(folder / f"layer-{row.layer}.vector.safetensors", tensors, facts)
     return format_card_of_run(session, "vector", run, address)
 
 
 def build_facts(
-    session: Session, content: Any, row: tables.ProbeRecord | tables.VectorRecord, *, centred: bool
+    session: Session, content: Any, row: tables.ProbeRecord | tables.VectorRecord, *, is_centred: bool
 ) -> DirectionFacts:
     """Return the facts about one layer that the header of its file states.
 
-    `content` is `probe` or `vector`, `row` the layer's row, and `centred` whether the residual stream was centred.
+    `content` is `probe` or `vector`, `row` the layer's row, and `is_centred` whether the residual stream was centred.
     """
     detail = row.detail
     model, layers = detail.get("model"), None
@@ -245,7 +245,7 @@ def build_facts(
         hook_point=to_hook_pattern(row.hook_point),
         label=label,
         positions=row.positions,
-        residual="centred" if centred else "raw",
+        residual="centred" if is_centred else "raw",
         model=model,
         n_layers=layers,
         first_position=detail.get("skip_sites"),

@@ -129,15 +129,19 @@ class HiddenColumns(NamedTuple):
     """The headings of columns that a table leaves out: columns that do not fit, and columns without a value in any
     row."""
 
-    unfitting: list[str]
+    omitted_names: list[str]
     empty: list[str]
 
     def describe(self, width: int, hint: str) -> list[str]:
         """Return the lines, of at most `width` characters, that name the columns. `hint` describes how to show them."""
-        names = (self.unfitting, "not shown"), (self.empty, "without a value")
-        lines = [text_table.name_hidden_columns(some, width, hint, why) for some, why in names if some]
-        joined = "; ".join(lines)
-        return lines if len(joined) > width else [joined] if joined else []
+        names = (self.omitted_names, "not shown"), (self.empty, "without a value")
+        lines = [
+            text_table.name_hidden_columns(hidden_names, width, hint, reason)
+            for hidden_names, reason in names
+            if hidden_names
+        ]
+        text = "; ".join(lines)
+        return lines if len(text) > width else [text] if text else []
 
 
 def format_rows(
@@ -207,8 +211,8 @@ class Rows(list[dict[str, Any]]):
     def __repr__(self) -> str:
         if not self:
             return "no rows"
-        lines, omitted = format_rows(self[:MOST_SHOWN], self.headings, SHOWN_WIDTH)
-        return "\n".join([*lines, *omitted.describe(SHOWN_WIDTH, "to_pandas()"), *_format_more_rows(len(self))])
+        lines, hidden_columns = format_rows(self[:MOST_SHOWN], self.headings, SHOWN_WIDTH)
+        return "\n".join([*lines, *hidden_columns.describe(SHOWN_WIDTH, "to_pandas()"), *_format_more_rows(len(self))])
 
     def _repr_html_(self) -> str:
         shown_rows = self[:MOST_SHOWN]

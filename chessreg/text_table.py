@@ -96,7 +96,7 @@ def wrap_text(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
-def name_hidden_columns(names: Sequence[str], width: int, hint: str, why: str = "not shown") -> str:
+def name_hidden_columns(names: Sequence[str], width: int, hint: str, reason: str = "not shown") -> str:
     """Return one line of at most `width` characters that names columns which are left out; empty for none.
 
     >>> name_hidden_columns(["seed", "run", "overlap"], 37, "--wide")
@@ -104,7 +104,7 @@ def name_hidden_columns(names: Sequence[str], width: int, hint: str, why: str = 
     """
     for count in range(len(names), 0, -1):
         more = f", {len(names) - count:,} more" if count < len(names) else ""
-        line = f"{why}: {', '.join(names[:count])}{more} ({hint})"
+        line = f"{reason}: {', '.join(names[:count])}{more} ({hint})"
         if len(line) <= width:
             return line
-    return f"{len(names):,} columns {why} ({hint})" if names else ""
+    return f"{len(names):,} columns {reason} ({hint})" if names else ""

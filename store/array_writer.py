@@ -32,18 +32,18 @@ class FileCloser:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="activations")
-        self._waiting: deque[Future[None]] = deque()
+        self._futures: deque[Future[None]] = deque()
 
     def close(self, file: BinaryIO) -> None:
         """Close `file` in the thread. Raises the OSError of an earlier file, if one failed."""
-        self._waiting.append(self._pool.submit(_close_file, file))
-        if len(self._waiting) > _MAX_OPEN_FILES:
-            self._waiting.popleft().result()
+        self._futures.append(self._pool.submit(_close_file, file))
+        if len(self._futures) > _MAX_OPEN_FILES:
+            self._futures.popleft().result()
 
     def finish(self) -> None:
         """Wait until all files are closed."""
-        while self._waiting:
-            self._waiting.popleft().result()
+        while self._futures:
+            self._futures.popleft().result()
 
     def stop(self) -> None:
         """End the thread."""
@@ -66,7 +66,7 @@ class ArrayColumn:
         self.name, self.kind, self.chunk_rows = name, kind, chunk_rows
         self.tail = () if width is None else (width,)
         self.digests: list[str] = []
-        self._folder, self._closer, self._filled = folder, closer, 0
+        self._folder, self._closer, self._rows_filled = folder, closer, 0
         self._file: BinaryIO | None = None
         (folder / name).mkdir(parents=True)
 
@@ -76,10 +76,10 @@ class ArrayColumn:
         while written_rows < len(values):
             if self._file is None:
                 self._file = self._open_chunk()
-            take = min(self.chunk_rows - self._filled, len(values) - written_rows)
+            take = min(self.chunk_rows - self._rows_filled, len(values) - written_rows)
             self._put(self._file, values[written_rows : written_rows + take])
             written_rows += take
-            if self._filled == self.chunk_rows:
+            if self._rows_filled == self.chunk_rows:
                 self._end(self._file)
 
     def finish(self) -> None:
@@ -87,7 +87,7 @@ class ArrayColumn:
         size."""
         if self._file is not None:
             if self.digests:
-                padding = (self.chunk_rows - self._filled, *self.tail)
+                padding = (self.chunk_rows - self._rows_filled, *self.tail)
                 self._put(self._file, np.full(padding, self.kind.fill, self.kind.storage))
             self._end(self._file)
 
@@ -119,12 +119,12 @@ class ArrayColumn:
         bare = np.ascontiguousarray(values).data.cast("B")  # as zarr writes it: row-major, little-endian
         file.write(bare)
         self._hash.update(bare)
-        self._filled += len(values)
+        self._rows_filled += len(values)
 
     def _end(self, file: BinaryIO) -> None:
-        if self._filled < self.chunk_rows:
+        if self._rows_filled < self.chunk_rows:
             file.truncate()  # release unused space
-        self._file, self._filled = None, 0
+        self._file, self._rows_filled = None, 0
         self.digests.append(self._hash.hexdigest())
         self._closer.close(file)
 

@@ -93,7 +93,7 @@ class ArtifactStore:
     artifacts: Path
     tmp: Path
     read_only: bool
-    lent: dict[str, StoredArtifact]
+    lent_artifacts: dict[str, StoredArtifact]
     """Copies of the user's files that are not published, by digest."""
 
     def require_writable(self) -> None:
@@ -198,16 +198,16 @@ class ArtifactStore:
                 shutil.copyfile(source, folder / format_safe_path(name))
             files = _list_entries(folder)
             digest = _digest_entries(files)
-            if digest in self.lent or self._find_undamaged(digest) is not None:
+            if digest in self.lent_artifacts or self._find_undamaged(digest) is not None:
                 discard_path(folder)
             else:
-                self.lent[digest] = StoredArtifact(digest, kind, sum(size for _, size, _ in files), folder)
+                self.lent_artifacts[digest] = StoredArtifact(digest, kind, sum(size for _, size, _ in files), folder)
         return digest
 
     def path(self, digest: str) -> Path:
         """Return the folder of an artifact. Raises NotInStoreError."""
-        if digest in self.lent:
-            return self.lent[digest].path
+        if digest in self.lent_artifacts:
+            return self.lent_artifacts[digest].path
         target = self._make_target_path(digest)
         if not (target / MANIFEST).is_file():
             raise NotInStoreError(f"artifact {digest[:12]} is not in the store {self.root}")
@@ -215,12 +215,12 @@ class ArtifactStore:
 
     def exists(self, digest: str) -> bool:
         """Return whether the artifact is in the store. Its bytes are not read."""
-        return digest in self.lent or (self._make_target_path(digest) / MANIFEST).is_file()
+        return digest in self.lent_artifacts or (self._make_target_path(digest) / MANIFEST).is_file()
 
     def artifact(self, digest: str) -> StoredArtifact:
         """Return the artifact with this digest. Raises NotInStoreError, CorruptError."""
-        if digest in self.lent:
-            return self.lent[digest]
+        if digest in self.lent_artifacts:
+            return self.lent_artifacts[digest]
         record = _read_manifest(self.path(digest))
         return StoredArtifact(digest, record["kind"], record["bytes"], self._make_target_path(digest))
 
@@ -228,8 +228,8 @@ class ArtifactStore:
         """Compare every byte of an artifact with its digests. Raises NotInStoreError, and CorruptError naming a
         differing file."""
         folder = self.path(digest)
-        if digest in self.lent:
-            return self.lent[digest]
+        if digest in self.lent_artifacts:
+            return self.lent_artifacts[digest]
         record = _read_manifest(folder)
         with convert_os_errors(f"read artifact {digest[:12]}"):
             expected_files = {name: (size, sha) for name, size, sha in record["files"]}
@@ -279,12 +279,12 @@ class ArtifactStore:
 
     def keep(self, digest: str) -> None:
         """Publish a lent file. Other digests are ignored."""
-        if (lent_artifact := self.lent.pop(digest, None)) is not None:
+        if (lent_artifact := self.lent_artifacts.pop(digest, None)) is not None:
             self.publish(lent_artifact.path, digest)
 
     def release(self) -> None:
         """Remove the lent files that were not kept."""
-        discard_lent(self.lent)
+        discard_lent(self.lent_artifacts)
 
 
 def discard_lent(lent_artifacts: dict[str, StoredArtifact]) -> None:

@@ -60,9 +60,9 @@ class CorpusWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.ExitStack() as closing:
+        with contextlib.ExitStack() as stack:
             for name, file in self._files.items():
-                closing.callback(file.close)
+                stack.callback(file.close)
                 if error is None:
                     file.seek(0)
                     self._write_header(name)

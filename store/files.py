@@ -28,8 +28,8 @@ _SAYS_FULL = re.compile(
     "disk is full|" + "|".join(rf"{re.escape(os.strerror(n))}|\(os error {n}\)" for n in sorted(_FULL)), re.IGNORECASE
 )
 _SAYS_SHORT = re.compile(r"^\d+ requested and \d+ written$|iostream error|unexpected pos \d+ vs \d+")
-_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_SHARED = stat.S_ISGID | stat.S_IWGRP
+_DENIED_ERRNOS = {errno.EACCES, errno.EPERM, errno.EROFS}
+_SHARED_MODE = stat.S_ISGID | stat.S_IWGRP
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 
 
@@ -120,7 +120,7 @@ def describe_os_error(error: BaseException) -> str:
 
 def is_denied(error: BaseException | None) -> bool:
     """Return whether the operating system denied access, by mode, owner or mount."""
-    return isinstance(error, OSError) and error.errno in _DENIED
+    return isinstance(error, OSError) and error.errno in _DENIED_ERRNOS
 
 
 def keep_private(shared_by: Path | None = None) -> None:
@@ -139,7 +139,7 @@ def is_shared(folder: Path) -> bool:
     """
     for place in (folder, *folder.parents):
         with contextlib.suppress(OSError):
-            return place.stat().st_mode & _SHARED == _SHARED
+            return place.stat().st_mode & _SHARED_MODE == _SHARED_MODE
     return False
 
 
@@ -164,10 +164,10 @@ def make_file(path: Path) -> None:
             os.close(handle)
 
 
-def check_safe_name(what: str, name: str) -> str:
+def check_safe_name(noun: str, name: str) -> str:
     """Return `name` if it can be part of a file name on any system. Raises StoreError otherwise."""
     if not _NAME.match(name) or len(name) > 120:
-        raise StoreError(f"{what} {name!r} cannot be part of a file name", "use letters, digits, - and _")
+        raise StoreError(f"{noun} {name!r} cannot be part of a file name", "use letters, digits, - and _")
     return name
 
 
@@ -394,18 +394,18 @@ class WriterLock:
     On file systems without locks nothing is locked; the rename at publication still lets only the first writer win.
     """
 
-    def __init__(self, tmp: Path, name: str, what: str = "") -> None:
-        """Take the lock `name`. `what` describes the locked object in messages."""
+    def __init__(self, tmp: Path, name: str, description: str = "") -> None:
+        """Take the lock `name`. `description` stands for the locked object in messages."""
         self._path = tmp / f"{name}.lock"
         self._handle = -1
-        with convert_os_errors(f"lock {what or name}"):
-            while not self._acquire(what or name):
+        with convert_os_errors(f"lock {description or name}"):
+            while not self._acquire(description or name):
                 pass
 
-    def _acquire(self, what: str) -> bool:
+    def _acquire(self, description: str) -> bool:
         """Lock the file. Return False if it was removed meanwhile, so the caller must try again.
 
-        Raises LockHeldError that names `what` and the process that holds the lock. Without file locks, return True.
+        Raises LockHeldError with `description` and the process that holds the lock. Without file locks, return True.
         """
         import fcntl
 
@@ -417,7 +417,7 @@ class WriterLock:
             holder = _read_holder(self._path)
             holder_text = f"process {holder.pid} on {holder.host}" if holder else "another process"
             raise LockHeldError(
-                f"{what} is being written by {holder_text}", "wait for it, or stop that process"
+                f"{description} is being written by {holder_text}", "wait for it, or stop that process"
             ) from None
         except OSError:  # the file system has no locks
             os.close(handle)

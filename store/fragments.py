@@ -80,17 +80,17 @@ class Fragment:
             with open(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a pipe would block
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FRAGMENT_BYTES:
-                    what = (
+                    problem = (
                         "it is not a file" if status.st_size <= MAX_FRAGMENT_BYTES else f"it has {status.st_size} bytes"
                     )
-                    raise CorruptError(f"fragment {self.name} is damaged: {what}")
+                    raise CorruptError(f"fragment {self.name} is damaged: {problem}")
                 return file.read(status.st_size)
         except FileNotFoundError:
             raise NotInStoreError(f"fragment {self.name} is not at {self.path.parent}") from None
         except OSError as error:
             raise StoreError(f"cannot read fragment {self.name}: {error.strerror}") from error
 
-    def _unpack_content(self, packed: bytes) -> tuple[dict[str, Any], Rows]:
+    def _unpack_content(self, packed_content: bytes) -> tuple[dict[str, Any], Rows]:
         """Return the header and the rows of a fragment file.
 
         Raises CorruptError if it is damaged, and StoreError if it has another format.
@@ -98,9 +98,9 @@ class Fragment:
         import zstandard
 
         try:
-            if zstandard.frame_content_size(packed) > MAX_FRAGMENT_BYTES:
+            if zstandard.frame_content_size(packed_content) > MAX_FRAGMENT_BYTES:
                 raise ValueError(f"it unpacks to more than {MAX_FRAGMENT_BYTES >> 20} MiB")
-            text = zstandard.ZstdDecompressor().decompress(packed, allow_extra_data=False)
+            text = zstandard.ZstdDecompressor().decompress(packed_content, allow_extra_data=False)
             if estimate_memory(text) > MAX_MEMORY_BYTES:
                 raise ValueError(f"its rows take more than {MAX_MEMORY_BYTES >> 30} GiB of memory")
             body, _, footer_line = text[:-1].rpartition(b"\n")
@@ -205,8 +205,8 @@ def encode_row(table: str, row: Mapping[str, Any]) -> bytes:
         field = _find_offender(row)
         unit = f" of unit {row['unit']}" if "unit" in row else ""
         name = f"{table} row{unit}, field {field}" if field else f"{table} row{unit}"
-        why = "NaN or infinite" if str(error).startswith("Out of range float") else error
-        raise StoreError(f"{name}: {why}", "rows hold finite numbers, text, bytes, lists and dicts") from None
+        reason = "NaN or infinite" if str(error).startswith("Out of range float") else error
+        raise StoreError(f"{name}: {reason}", "rows hold finite numbers, text, bytes, lists and dicts") from None
     return b'{"t":' + json.dumps(table).encode() + b',"row":' + text + b"}"
 
 

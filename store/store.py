@@ -47,8 +47,8 @@ class Store(ArtifactStore):
         self.corpora = self.root / "corpora"
         self.rehearsals = self.root / "rehearsals"  # made by the first rehearsal
         self.tmp = self.root / "tmp"
-        self.lent = {}
-        weakref.finalize(self, discard_lent, self.lent)
+        self.lent_artifacts = {}
+        weakref.finalize(self, discard_lent, self.lent_artifacts)
         self._check()
 
     @classmethod

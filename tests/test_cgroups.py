@@ -31,7 +31,7 @@ def test_a_process_may_use_what_the_smallest_of_its_groups_leaves(
         folder.mkdir(exist_ok=True)
         (folder / files.limit).write_text(f"{limit}\n")
         (folder / files.usage).write_text(f"{used}\n")
-        (folder / "memory.stat").write_text(f"anon 5\n{files.cached} {cached}\n")
+        (folder / "memory.stat").write_text(f"anon 5\n{files.cache_counter} {cached}\n")
         (folder / files.events).write_text(f"low 0\noom_kill {kills}\n")
     own = tmp_path / "own"
     own.write_text(lines)

@@ -50,9 +50,9 @@ def print_table(rows: list[dict[str, Any]], columns: Columns = None, *, name_emp
     from chessreg.rows import format_rows
 
     width = get_screen_width()
-    table, omitted = format_rows(rows, _make_headings(columns, rows[0]), width)
+    table, hidden_columns = format_rows(rows, _make_headings(columns, rows[0]), width)
     sys.stdout.write("\n".join(table) + "\n")
-    for line in (omitted if name_empty else omitted._replace(empty=[])).describe(width or 120, "--json"):
+    for line in (hidden_columns if name_empty else hidden_columns._replace(empty=[])).describe(width or 120, "--json"):
         sys.stdout.flush()
         print(line, file=sys.stderr)
 
@@ -268,7 +268,7 @@ class Numbers(click.ParamType):
     is refused, because an unset shell variable gives it."""
 
     def __init__(self, item: type, is_required: bool = False, empty_words: Sequence[str] = ("none",)) -> None:
-        self.item, self.needed, self.empty_words = item, is_required, empty_words
+        self.item, self.is_required, self.empty_words = item, is_required, empty_words
         self.name = f"{item.__name__},…"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
@@ -278,14 +278,14 @@ class Numbers(click.ParamType):
             return value
         from chessreg.runs.spec import parse_list
 
-        if str(value).strip().lower() in self.empty_words and not self.needed:
+        if str(value).strip().lower() in self.empty_words and not self.is_required:
             return ()
         try:
             values = parse_list(str(value), self.item)
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if not values:
-            self.fail("it is required" if self.needed else "it is empty: leave it out, or write none", param, ctx)
+            self.fail("it is required" if self.is_required else "it is empty: leave it out, or write none", param, ctx)
         return values
 
 
@@ -361,8 +361,8 @@ class LazyCommand(NamedTuple):
     def load(self) -> click.Command:
         """Import the module of the command, and return the command."""
         module, _, attribute = self.target.partition(":")
-        declared = getattr(importlib.import_module(module), attribute)
-        command: click.Command = declared(self.of) if self.of else declared
+        base_command = getattr(importlib.import_module(module), attribute)
+        command: click.Command = base_command(self.of) if self.of else base_command
         return command
 
 

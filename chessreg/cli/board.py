@@ -281,9 +281,9 @@ def format_heat(readings: ProbeReadings, label: int, measure: Measure) -> str:
     from chessreg.experiments.edit.heat import MODEL_SIDES
 
     lines = []
-    for which in MODEL_SIDES:
-        values = readings.values(which, label, measure)
-        lines.append(f"{which} model, layer {readings.layer}, {measure}")
+    for side_name in MODEL_SIDES:
+        values = readings.values(side_name, label, measure)
+        lines.append(f"{side_name} model, layer {readings.layer}, {measure}")
         for rank in range(7, -1, -1):
             lines.append(f"{rank + 1} " + " ".join(f"{values[rank * 8 + file]:z7.2f}" for file in range(8)))
         lines.append("  " + " ".join(f"{name:>7}" for name in FILES))

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 checkpoint = group_of("checkpoint")
 SEED = click.IntRange(-(2**63), 2**63 - 1)  # as torch takes it
-LISTED = get_headings(load_entity("checkpoint"))
-VERIFIED = ("max_logit_difference", "import_loss", "import_entropy", "import_legal", "vocabulary")
+LIST_HEADINGS = get_headings(load_entity("checkpoint"))
+CHECK_COLUMNS = ("max_logit_difference", "import_loss", "import_entropy", "import_legal", "vocabulary")
 
 
 def print_checkpoint(home: Home, checkpoint: RegisteredCheckpoint, note: str | None = None) -> None:
@@ -30,15 +30,15 @@ def print_checkpoint(home: Home, checkpoint: RegisteredCheckpoint, note: str | N
             read_checkpoint(session, checkpoint.id.hex),
             names.describe_names(session, "checkpoint", checkpoint.id),
         )
-    if not checkpoint.created:
+    if not checkpoint.is_new:
         change = "only the note was added" if note else "nothing was added"
         click.echo(f"these weights are already checkpoint {names_text}; {change}", err=True)
     if home.json:
-        print_output(home, {**row, "created": checkpoint.created})
+        print_output(home, {**row, "created": checkpoint.is_new})
     else:
         output = load_entity("checkpoint").make_output(row)
         assert isinstance(output.fields, dict)
-        headings = LISTED | {name: output.fields[name] for name in VERIFIED}
+        headings = LIST_HEADINGS | {name: output.fields[name] for name in CHECK_COLUMNS}
         print_output(home, {**row, **output.read_as}, headings)
     for warning in list_import_warnings(row):
         click.echo(warning, err=True)

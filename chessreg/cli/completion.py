@@ -26,7 +26,7 @@ BUSY_S = 0.1
 MOST_NAMES = 1000
 KIND_NAME = re.compile(r'^    name = "([a-z0-9-]+)"$', re.MULTILINE)
 
-NAMED = ("run", "dataset", "checkpoint")  # nouns whose entities have names
+NAMED_NOUNS = ("run", "dataset", "checkpoint")  # nouns whose entities have names
 MADE_BY_RUNS = {  # noun → its table, whose entities go by the name of their run
     "checkpoint": "checkpoint",
     "cache": "activation_cache",
@@ -35,7 +35,7 @@ MADE_BY_RUNS = {  # noun → its table, whose entities go by the name of their r
     "sae": "sae",
 }
 KINDS = ("play", "engine-match")  # options that take a run of this kind
-NOUNS = frozenset((*NAMED, *MADE_BY_RUNS, *KINDS))
+NOUNS = frozenset((*NAMED_NOUNS, *MADE_BY_RUNS, *KINDS))
 OPTIONS = {  # that are not called after the noun that they take
     "--against": "run",
     "--heldout": "dataset",
@@ -149,7 +149,7 @@ def as_noun(word: str) -> str:
 
 def make_name_statements(noun: str) -> Iterator[str]:
     """Return SELECT statements for the names of a noun's entities."""
-    if noun in NAMED:
+    if noun in NAMED_NOUNS:
         yield NAMES.format(noun=noun)
     if noun in MADE_BY_RUNS:
         yield OF_RUNS.format(column="run_id", source=MADE_BY_RUNS[noun])

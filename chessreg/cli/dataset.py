@@ -92,15 +92,15 @@ def print_dataset(home: Home, dataset: AddedDataset, note: str | None = None) ->
     with home.session().database.read() as session:
         row = read_entity_row(session, "dataset", DATASET.table, dataset.id.hex)
         names_text = names.describe_names(session, "dataset", dataset.id)
-    if not dataset.created:
+    if not dataset.is_new:
         change = "only the note was added" if note else "nothing was added"
         click.echo(f"these bytes are already dataset {names_text}; {change}", err=True)
     content = get_dataset_content(row)
-    print_output(home, {**row, "content": content, "created": dataset.created}, get_headings(DATASET))
+    print_output(home, {**row, "content": content, "created": dataset.is_new}, get_headings(DATASET))
     if not home.json:
         for line in format_dataset_counts(row):
             click.echo(line)
-    if dataset.created and row["rejected"] and not home.json:
+    if dataset.is_new and row["rejected"] and not home.json:
         click.echo(
             f"{row['rejected']:,} {content} were rejected: chessreg dataset show {dataset.id.hex[-6:]} --rejects",
             err=True,

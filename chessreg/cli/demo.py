@@ -207,9 +207,9 @@ def demo(home: Home, size: str) -> None:
     if activate := format_activation_command():
         click.secho(f"$ {activate}", fg="cyan", file=wrap_drawing_stream(sys.stderr), nl=False)
         click.echo("  # makes the command chessreg available in this shell", err=True)
-    for line, why in AFTERWARDS:
+    for line, reason in AFTERWARDS:
         click.secho(f"$ chessreg {line}", fg="cyan", file=wrap_drawing_stream(sys.stderr), nl=False)
-        click.echo(f"  # {why}", err=True)
+        click.echo(f"  # {reason}", err=True)
 
 
 def format_activation_command() -> str:

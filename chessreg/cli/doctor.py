@@ -24,7 +24,7 @@ from store.errors import StoreError
 from store.files import describe_os_error
 
 FREE_BYTES = 2 * 2**30  # the demo's caches fit into this
-REQUIRED = (
+REQUIRED_PACKAGES = (
     *("adbc_driver_postgresql", "adbc_driver_sqlite", "alembic", "chess", "click", "duckdb", "huggingface_hub"),
     *(
         "matplotlib",
@@ -128,11 +128,11 @@ def run_checks(look: Callable[[Home], Iterator[Check]], home: Home) -> Iterator[
 def check_python(home: Home) -> Iterator[Check]:
     """Yield the Python version and whether the required packages are installed."""
     yield Check("python", "ok", platform.python_version())
-    missing_packages = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
+    missing_packages = [name for name in REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
     if missing_packages:
         yield Check("packages", "missing", ", ".join(missing_packages), install_command("chessreg"))
     else:
-        yield Check("packages", "ok", f"{len(REQUIRED)} present")
+        yield Check("packages", "ok", f"{len(REQUIRED_PACKAGES)} present")
 
 
 def check_programs(home: Home) -> Iterator[Check]:
@@ -147,11 +147,11 @@ def check_programs(home: Home) -> Iterator[Check]:
     yield _check_program("tmux", "optional", "keeps a terminal's work when it closes")
 
 
-def _check_program(name: str, absent: Literal["missing", "optional"], why: str) -> Check:
+def _check_program(name: str, absent: Literal["missing", "optional"], purpose: str) -> Check:
     path = shutil.which(name)
     if path:
         return Check(name, "ok", path)
-    return Check(name, absent, f"not installed: {why}", format_system_install_command(name) or f"install {name}")
+    return Check(name, absent, f"not installed: {purpose}", format_system_install_command(name) or f"install {name}")
 
 
 def check_registry(home: Home) -> Iterator[Check]:
@@ -231,9 +231,9 @@ def check_store(home: Home) -> Iterator[Check]:
             yield from _is_open_to_all("store", root)
         except StoreError as error:
             yield Check("store", "broken", error.message, error.hint)
-    existing = next(folder for folder in (root, *root.parents) if folder.exists())
-    free = shutil.disk_usage(existing).free
-    detail = f"{free / 2**30:.1f} GiB free on {existing}"
+    existing_folder = next(folder for folder in (root, *root.parents) if folder.exists())
+    free = shutil.disk_usage(existing_folder).free
+    detail = f"{free / 2**30:.1f} GiB free on {existing_folder}"
     if free < FREE_BYTES:
         yield Check("disk", "broken", detail, "free some space, or give --store a folder on another disk")
     else:
@@ -242,16 +242,16 @@ def check_store(home: Home) -> Iterator[Check]:
 
 def _check_writable(name: str, folder: Path, file: Path | None = None) -> Check:
     """Check whether the folder, or the nearest existing one above it, and the file are writable."""
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    existing_folder = next(place for place in (folder, *folder.parents) if place.exists())
     try:
-        with tempfile.TemporaryFile(dir=existing):
+        with tempfile.TemporaryFile(dir=existing_folder):
             pass
     except OSError as error:
         return Check(
             name,
             "broken",
-            f"{existing} cannot be written: {describe_os_error(error)}",
-            f"chmod u+w {shlex.quote(str(existing))}",
+            f"{existing_folder} cannot be written: {describe_os_error(error)}",
+            f"chmod u+w {shlex.quote(str(existing_folder))}",
         )
     if file is not None and not os.access(file, os.W_OK):
         return Check(name, "broken", f"{file} is read-only", f"chmod u+w {shlex.quote(str(file))}")

@@ -40,13 +40,13 @@ def elo(home: Home, counts: tuple[int, ...], sprt: str | None, alpha: float, bet
 
     match = MatchCounts(counts[::-1] if len(counts) == 3 else counts)
     score, difference = match.score(), match.elo()
-    normalized, superiority = match.compute_normalized_elo(), match.superiority()
+    normalized_elo, superiority = match.compute_normalized_elo(), match.superiority()
     exact: dict[str, Any] = describe_counts(counts)
     row: dict[str, Any] = {**exact, "score": score.format_value(), "Elo": write_elo(difference)}
     exact |= {"score": score._asdict(), "elo": difference._asdict()}
-    exact |= {"normalized_elo": normalized, "likelihood_of_superiority": superiority}
-    if normalized is not None and superiority is not None:
-        row |= {"normalized Elo": f"{normalized:+z.1f}", "likelihood of superiority": f"{superiority:.3f}"}
+    exact |= {"normalized_elo": normalized_elo, "likelihood_of_superiority": superiority}
+    if normalized_elo is not None and superiority is not None:
+        row |= {"normalized Elo": f"{normalized_elo:+z.1f}", "likelihood of superiority": f"{superiority:.3f}"}
     if sprt is not None:
         low, high = parse_bounds(sprt)
         test = make_elo_test(low, high, alpha, beta)

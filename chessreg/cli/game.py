@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from chessreg.games.boards.pgn import GameRecord
     from chessreg.registry.database import Database
 
-LISTED = {
+LIST_HEADINGS = {
     "run_id": "run", "name": "name", "unit": "game", "player": "model", "color": "color", "opponent": "opponent",
     "opening": "opening", "result": "result", "termination": "termination", "plies": "plies", "turns": "turns",
     "first_try_legal": "legal at once",
@@ -69,7 +69,7 @@ def list_(home: Home, run: str | None, last: int, sort: str | None) -> None:
     if not home.json:
         rows = [{**row, "first_try_legal": None if row["policy"] in MASKED_POLICIES else row["first_try_legal"]}
                 for row in rows]  # fmt: skip
-    print_output(home, sort_listed_rows(rows, sort, LISTED), LISTED)
+    print_output(home, sort_listed_rows(rows, sort, LIST_HEADINGS), LIST_HEADINGS)
 
 
 @game.command()
@@ -209,8 +209,8 @@ def choose_games(database: Database, source: str, row: int | None) -> list[tuple
         try:
             with database.read() as session:
                 run_id = names.resolve_id(session, "run", source)
-        except NotFoundError as missing:
-            no_run = missing
+        except NotFoundError as not_found:
+            no_run = not_found
         else:
             return list_game_keys(database, run_id)
     from chessreg.queries.ask import query_rows_behind, run_query

@@ -161,7 +161,7 @@ def checkpoint(
         raise click.UsageError(f"--{next(iter(settings)).replace('_', '-')} applies to prompts: give --encoding prompt")
     if source is None:
         session = home.open_for_adding()
-        registered = import_reference(session.database, session.store, name, reference or "pgn")
+        registered_checkpoint = import_reference(session.database, session.store, name, reference or "pgn")
     else:
         from chessreg.models import importers
 
@@ -174,13 +174,13 @@ def checkpoint(
             needs=trained_on,
             check=lambda: importers.check_import(source, prompt_encoding, vocabulary, unrecorded_settings),
         )
-        registered = import_checkpoint(
+        registered_checkpoint = import_checkpoint(
             session.database, session.store, source, name=name, encoding=prompt_encoding, trained_on=trained_on or None,
-            fetched=read_fetch_record(home.store_path / "downloads", source), vocabulary=vocabulary,
-            unrecorded=unrecorded_settings,
+            fetch_record=read_fetch_record(home.store_path / "downloads", source), vocabulary=vocabulary,
+            unrecorded_settings=unrecorded_settings,
         )  # fmt: skip
-    save_note(home, "checkpoint", registered.id, note)
-    print_checkpoint(home, registered, note)
+    save_note(home, "checkpoint", registered_checkpoint.id, note)
+    print_checkpoint(home, registered_checkpoint, note)
 
 
 def add_direction_options(function: Any) -> Any:
@@ -397,11 +397,11 @@ def describe_origin(home: Home, paths: tuple[Path, ...]) -> str:
     return ", ".join(dict.fromkeys(f"{one['repository']}@{one['commit']}" for one in records if one))
 
 
-def print_known_import(what: str, name: str | None, note: str | None = None) -> None:
-    """Print that the import `what` existed already, and which name and note were added to it."""
+def print_known_import(statement: str, name: str | None, note: str | None = None) -> None:
+    """Print `statement`, that an import existed already, and which name and note were added to it."""
     added = [*([f"the name {name}"] if name else []), *(["the note"] if note else [])]
     change = f"only {' and '.join(added)} {'were' if len(added) > 1 else 'was'} added" if added else "nothing was added"
-    click.echo(f"{what}; {change}", err=True)
+    click.echo(f"{statement}; {change}", err=True)
 
 
 @click.command()
@@ -464,16 +464,16 @@ def fetch(
             )
         fetch_from_hub(home, source, file, revision, endpoint)
         return
-    source_file, arrived = get_fetch_source(source), None
+    source_file, downloaded_file = get_fetch_source(source), None
 
     def download_file() -> None:
-        nonlocal arrived
+        nonlocal downloaded_file
         downloads = home.store_path / "downloads"
         with show_progress_line(source_file.name, quiet=home.json) as on_progress:
-            arrived = adding.download_source(
+            downloaded_file = adding.download_source(
                 source_file, downloads, file=file, revision=revision, endpoint=endpoint, on_progress=on_progress
             )
-        adding.check_downloaded_file(source_file, arrived.path)
+        adding.check_downloaded_file(source_file, downloaded_file.path)
 
     session = home.open_for_adding(check=download_file)
     with show_progress_line(source_file.name, quiet=home.json) as on_progress:
@@ -486,7 +486,7 @@ def fetch(
             endpoint=endpoint,
             name=name,
             keep=keep,
-            arrived=arrived,
+            downloaded_file=downloaded_file,
             on_progress=on_progress,
         )
     if isinstance(fetched_source, AddedDataset):
@@ -620,15 +620,15 @@ def results(home: Home, file: Path, name: str | None, note: str | None, format_:
         click.get_current_context().exit(130)
     save_note(home, "run", run_report.run_id, note)
     name_externals(session.database, run_report.run_id)
-    created = run_report.attempt_id is not None
+    is_new = run_report.attempt_id is not None
     report = load_import_report(session.inputs, run_report.run_id)
     run_name = get_run_name(home, run_report.run_id)
-    if not created:
+    if not is_new:
         print_known_import(f"these bytes are already run {run_name or run_report.run_id.hex[-6:]}", name, note)
     if home.json:
         print_output(
             home,
-            {"run_id": run_report.run_id.hex, "name": run_name, "kind": run_report.kind, "created": created, **report},
+            {"run_id": run_report.run_id.hex, "name": run_name, "kind": run_report.kind, "created": is_new, **report},
         )
         return
     print_import_report({"run": run_name, **report})

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from chessreg.registry.tables import Job
 
 
-LISTED = {"id": "job", "title": "what", "name": "name", "status": "state", "done": "done", "units": "units",
+LIST_HEADINGS = {"id": "job", "title": "what", "name": "name", "status": "state", "done": "done", "units": "units",
           "pace": "pace", "executor": "on", "machine": "machine", "tries": "tries", "why": ""}  # fmt: skip
 POLL_SECONDS = 0.5
 
@@ -43,8 +43,8 @@ def jobs(home: Home, references: tuple[str, ...], everything: bool, sort: str | 
     \b
     Example: chessreg jobs
     """
-    rows = sort_listed_rows(list_job_rows(home, references, everything), sort, LISTED)
-    print_output(home, rows if home.json else [make_readable_row(row) for row in rows], LISTED)
+    rows = sort_listed_rows(list_job_rows(home, references, everything), sort, LIST_HEADINGS)
+    print_output(home, rows if home.json else [make_readable_row(row) for row in rows], LIST_HEADINGS)
     warn_without_supervisor(home, rows)
 
 
@@ -211,13 +211,13 @@ def change_jobs(home: Home, references: tuple[str, ...], do: Any) -> list[str]:
     return ids
 
 
-def print_changed_jobs(home: Home, ids: list[str], what: str, nothing: str) -> None:
-    """Print the jobs with these ids, each after the word `what`; without ids, print `nothing`."""
+def print_changed_jobs(home: Home, ids: list[str], verb: str, nothing: str) -> None:
+    """Print the jobs with these ids, each after the word `verb`; without ids, print `nothing`."""
     rows = list_job_rows(home, ids) if ids else []
     if home.json:
         print_output(home, rows)
     for row in rows:
-        click.echo(f"{what}: {row['title']} ({row['id'].hex[-6:]})", err=True)
+        click.echo(f"{verb}: {row['title']} ({row['id'].hex[-6:]})", err=True)
     if not ids:
         click.echo(nothing, err=True)
 
@@ -255,7 +255,7 @@ def wait_until_over(home: Home, references: tuple[str, ...] | list[str], timeout
     if as_json:
         print_output(True, rows)
     else:
-        print_output(False, [make_readable_row(row) for row in rows], LISTED)
+        print_output(False, [make_readable_row(row) for row in rows], LIST_HEADINGS)
     if any(row["state"] != "complete" for row in rows):
         sys.exit(1)
 

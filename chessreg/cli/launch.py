@@ -23,9 +23,9 @@ LAUNCH_OPTIONS = (
     "share_gpu",
     "gpu_memory",
 )  # how it is launched, as options and in job files
-LISTED = {"kind": "kind", "run": "run", "name": "name", "status": "", "units": "units", "missing": "missing",
+LIST_HEADINGS = {"kind": "kind", "run": "run", "name": "name", "status": "", "units": "units", "missing": "missing",
           "shards": "shards", "waits": "waits for"}  # fmt: skip
-PLANNED = {**LISTED, "time": "time"}  # of a dry run
+DRY_RUN_HEADINGS = {**LIST_HEADINGS, "time": "time"}  # of a dry run
 
 
 def make_executor_options() -> list[click.Option]:
@@ -180,7 +180,7 @@ def make_sweep_orders(kind: Kind, params: dict[str, Any]) -> list[Order]:
     return make_cell_orders(kind, base, preset, table, params["name"], params, str(path))
 
 
-def read_grid(kind: Kind, given: Sequence[str]) -> dict[str, list[Any]]:
+def read_grid(kind: Kind, assignments: Sequence[str]) -> dict[str, list[Any]]:
     """Return the values of `--grid SETTING=A|B`, by path.
 
     Raises BadInputError for an unknown setting, an invalid value, and a setting given twice.
@@ -189,12 +189,12 @@ def read_grid(kind: Kind, given: Sequence[str]) -> dict[str, list[Any]]:
 
     settings = {setting.path: setting for setting in (*describe_settings(kind.spec), *describe_settings(kind.options))}
     grid: dict[str, list[Any]] = {}
-    for text in given:
+    for text in assignments:
         name, equals, values = text.partition("=")
         path = name.strip().removeprefix("--").replace("-", "_")
         if not equals or not all(value.strip() for value in values.split("|")) or path not in settings:
-            missing = f"{kind.name} has no setting {name!r}" if path not in settings else "it has no values"
-            raise BadInputError(f"--grid {text}: {missing}", '--grid "seed=0|1|2"')
+            problem = f"{kind.name} has no setting {name!r}" if path not in settings else "it has no values"
+            raise BadInputError(f"--grid {text}: {problem}", '--grid "seed=0|1|2"')
         try:
             grid[path] = [settings[path].parse_text(value) for value in values.split("|")]
         except ValueError as error:
@@ -347,7 +347,7 @@ def launch_in_process(home: Home, orders: list[Order], *, dry_run: bool, wait: b
         for row in planned_rows if dry_run else ():
             explanation = "" if row["missing"] == 0 else "not known"
             row["time"] = explanation if row["seconds"] is None else f"about {format_duration(row['seconds'])}"
-        print_output(False, planned_rows, PLANNED if dry_run else LISTED)
+        print_output(False, planned_rows, DRY_RUN_HEADINGS if dry_run else LIST_HEADINGS)
         if bases := list(dict.fromkeys(filter(None, (row.get("basis") for row in rows)))):
             busy_note = describe_busy_cores() if any(order.on == "local" for order in orders) else ""
             click.echo(f"time from {'; '.join(filter(None, [*bases, busy_note]))}", err=True)

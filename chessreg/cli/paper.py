@@ -355,10 +355,10 @@ def launch_steps(work: Work, on: str, quiet: bool) -> None:
     from chessreg.cli.base import show_progress_line
     from chessreg.papers.launching import PaperLauncher
 
-    def print_queued(queued: int) -> None:
+    def print_queued(number: int) -> None:
         if not quiet:
             click.echo(
-                f"{format_count(queued, 'run')} queued on {on}; {len(work.references)} of {len(work.steps)} steps are "
+                f"{format_count(number, 'run')} queued on {on}; {len(work.references)} of {len(work.steps)} steps are "
                 "complete",
                 err=True,
             )
@@ -383,8 +383,8 @@ def print_rehearsal(work: Work, fresh: bool, as_json: bool) -> None:
         nonlocal number
         number += 1
         if not as_json:
-            why = f": {step.why}" if step.why else ""
-            click.echo(f"[{number}/{total}] {step.name} ({step.kind}): {step.state}{why}", err=True)
+            reason = f": {step.why}" if step.why else ""
+            click.echo(f"[{number}/{total}] {step.name} ({step.kind}): {step.state}{reason}", err=True)
 
     try:
         steps = rehearse_paper(work, print_step, fresh=fresh)

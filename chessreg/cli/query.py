@@ -44,7 +44,7 @@ SCOPE = ("checkpoint", "run", "tag", "machine", "since", "where", "partial")  # 
 
 
 @dataclass(frozen=True)
-class Asked:
+class QueryOptions:
     """The options of `chessreg query`."""
 
     name: str | None
@@ -167,7 +167,7 @@ def query(home: Home, **options: Any) -> None:
     """
     scope = {name: options.pop(name) for name in SCOPE}
     options["output"] = None if options["output"] == STDOUT else options["output"]
-    question = Asked(**options, scope=scope)
+    question = QueryOptions(**options, scope=scope)
     as_json = question.as_json or home.json
     if question.list_:
         show_list(home, as_json)
@@ -215,7 +215,7 @@ def query(home: Home, **options: Any) -> None:
         open_shared_engine(home.database()).keep()
 
 
-def print_parts(database: Database, sql: str, question: Asked) -> None:
+def print_parts(database: Database, sql: str, question: QueryOptions) -> None:
     """Print rows on stdout while they are read."""
     from chessreg.queries import render
     from chessreg.queries.ask import stream_sql
@@ -263,7 +263,7 @@ def open_registry_for_query(home: Home) -> Database:
     return home.database()
 
 
-def answer_query(home: Home, question: Asked) -> QueryResult:
+def answer_query(home: Home, question: QueryOptions) -> QueryResult:
     """Return the table of a named query, or the rows behind one of its rows."""
     from chessreg.queries.ask import query_rows_behind, run_query
     from chessreg.queries.row_columns import describe_row_columns
@@ -291,7 +291,7 @@ def answer_query(home: Home, question: Asked) -> QueryResult:
     return result
 
 
-def print_result(result: QueryResult, format_: str | None, question: Asked) -> None:
+def print_result(result: QueryResult, format_: str | None, question: QueryOptions) -> None:
     """Print the data on stdout, or write it to a file; print notes, and the provenance if asked for, on stderr."""
     from chessreg.queries import render
 
@@ -452,11 +452,11 @@ def show_reads(home: Home, sql: str, as_json: bool) -> None:
     """Print the number of rows that a SQL statement reads from each table, without running it."""
     from chessreg.queries.ask import count_rows_read, format_row_count
 
-    reads = count_rows_read(open_registry_for_query(home), sql)
+    row_counts = count_rows_read(open_registry_for_query(home), sql)
     if as_json:
-        print_output(True, [{"table": table, "rows": rows, "more": more} for table, (rows, more) in reads.items()])
+        print_output(True, [{"table": table, "rows": rows, "more": more} for table, (rows, more) in row_counts.items()])
         return
-    for table, number in reads.items():
+    for table, number in row_counts.items():
         click.echo(f"{table}: {format_row_count(*number)} rows")
 
 

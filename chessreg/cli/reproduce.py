@@ -73,8 +73,8 @@ def draw_tree(branch: Branch, onto: Tree | None = None) -> Tree:
     state = "" if facts["state"] == "complete" else f" [{COLORS.get(facts['state'], 'cyan')}]{facts['state']}[/]"
     note = " [dim]… as above[/dim]" if branch.again else ""
     name = f"[bold]{escape(facts['name'])}[/bold] " if facts["name"] else ""
-    described = " · ".join(filter(None, (facts.get("settings"), facts.get("host"))))
-    description = f"  [dim]{escape(described)}[/dim]" if described and not branch.again else ""
+    details = " · ".join(filter(None, (facts.get("settings"), facts.get("host"))))
+    description = f"  [dim]{escape(details)}[/dim]" if details and not branch.again else ""
     artifact = "artifact " if branch.node.noun == "file" else ""  # its digest is not the sha256sum of the file
     text = f"{field}{escape(facts['kind'])} {name}{artifact}{branch.node.id[-6:]}{state}{note}{description}"
     at = Tree(text) if onto is None else onto.add(text)
@@ -158,8 +158,8 @@ def print_script(home: Home, row: dict[str, Any], steps: list[dict[str, Any]]) -
             click.echo(make_visible(f"# commit unknown: not installed from a git checkout{digest}"))
             click.echo("# chessreg --version prints the digest of the chessreg that is installed")
     for engine in row["engines"]:
-        described = describe_engine(engine["name"], engine["version"], engine["binary_sha256"])
-        click.echo(make_visible(f"# {' and '.join(engine['roles'])}: {described}"))
+        engine_text = describe_engine(engine["name"], engine["version"], engine["binary_sha256"])
+        click.echo(make_visible(f"# {' and '.join(engine['roles'])}: {engine_text}"))
     versions = last_try.get("environment") or {}
     versions_listed = [
         f"{name} {versions[name]}" for name in ("torch", "transformers", "chess", "numpy") if name in versions

@@ -140,21 +140,25 @@ class KindCommand(click.Command):
             callback=show_help_all,
             help="Show every setting and execution option.",
         )
-        self.own = [*own_options, help_all]
+        self.own_options = [*own_options, help_all]
         text = inspect.getdoc(type(kind)) or ""
         if kind.example:
             text += f"\n\n\b\nExample: chessreg {self.verb} {name}\n  {kind.example.replace(' --', chr(10) + '  --')}"
         super().__init__(
-            name, params=[*settings, *execution, *self.own], callback=self.execute, help=text, short_help=kind.summary
+            name,
+            params=[*settings, *execution, *self.own_options],
+            callback=self.execute,
+            help=text,
+            short_help=kind.summary,
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        self.typed = list(args)
+        self.typed_words = list(args)
         return super().parse_args(ctx, args)
 
     def find_typed_tag(self, ctx: click.Context) -> str | None:
         """Return the tag's value in the command, its spec file or its preset: help shows that variant."""
-        params, _, _ = self.make_parser(ctx).parse_args(self.typed)
+        params, _, _ = self.make_parser(ctx).parse_args(self.typed_words)
         tag = find_variant_tag(self.kind.spec)
         from_file = read_toml(Path(params["spec"])) if "spec" in params else {}
         preset = self.kind.preset(params["preset"]) if "preset" in params else {}
@@ -182,7 +186,7 @@ class KindCommand(click.Command):
         if is_complete:
             write_options(ctx, formatter, "Execution options (not part of the run's identity)", self.execution)
         help_option = self.get_help_option(ctx)
-        write_options(ctx, formatter, "Options", [*self.own, *([help_option] if help_option else [])])
+        write_options(ctx, formatter, "Options", [*self.own_options, *([help_option] if help_option else [])])
         hidden_count = sum(map(len, list(sections.values())[2:]))
         if not is_complete and hidden_count:
             variant_flag = f" {format_flag([tag])} {value}" if value in variants else ""
@@ -480,7 +484,7 @@ def list_query_titles(kind: Kind) -> list[str]:
     return [entry.title for entry in entries if kind.name in entry.kinds]
 
 
-REMOVED = object()
+REMOVED_SETTING = object()
 """The value of an optional number given as `none`, which removes a preset's number."""
 
 
@@ -492,7 +496,9 @@ class OrNone(click.ParamType):
         self.name = self.item.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return REMOVED if str(value).strip().lower() in self.empty_words else self.item.convert(value, param, ctx)
+        return (
+            REMOVED_SETTING if str(value).strip().lower() in self.empty_words else self.item.convert(value, param, ctx)
+        )
 
 
 def build_options(model: Any) -> list[click.Option]:
@@ -534,7 +540,9 @@ def name_parameter(path: str) -> str:
 def collect_given_values(model: Any, params: dict[str, Any]) -> dict[str, Any]:
     """Return the values given on the command line, nested as the model is."""
     values = ((setting.path, params.get(name_parameter(setting.path))) for setting in describe_settings(model))
-    return nest_settings({path: None if value is REMOVED else value for path, value in values if value is not None})
+    return nest_settings(
+        {path: None if value is REMOVED_SETTING else value for path, value in values if value is not None}
+    )
 
 
 @click.command()

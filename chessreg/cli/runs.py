@@ -156,14 +156,14 @@ def print_metrics(labels: list[str], metrics: list[Metric]) -> None:
         print_record(make_metric_row(labels, metric.name, metric.values, metric.differences))
 
 
-def print_side_by_side(home: Home, references: tuple[str, ...], what: str) -> None:
-    """Print the machines of runs (`what` is `machines`) or their curves, side by side."""
+def print_side_by_side(home: Home, references: tuple[str, ...], table_name: str) -> None:
+    """Print the machines of runs (`table_name` is `machines`) or their curves, side by side."""
     from chessreg.queries import compare
 
     with open_with_waiting_results(home).read() as session:
         subjects = compare.find_subjects(session, list(references))
         labels = [subject.label for subject in subjects]
-        if what == "machines":
+        if table_name == "machines":
             rows = compare.read_machines(session, subjects)
             columns = ["label", "hosts", "cpu", "cores", "gpus", "torch", "python", "seconds", "units", "units_an_hour"]
             print_output(

@@ -23,10 +23,10 @@ from chessreg.entities.display import format_measured_value, format_signed_chang
 from chessreg.rows import sort_listed_rows
 from chessreg.terminal import make_visible, wrap_drawing_stream
 
-GOING = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units", "pace": "pace",
-         "executor": "on", "machine": "machine", "why": ""}  # fmt: skip
-ENDED = {"ended_at": "ended", "title": "what", "name": "name", "cause": "how", "answer": "result", "done": "done",
-         "units": "units", "took": "took", "machine": "machine", "message": ""}  # fmt: skip
+ACTIVE_HEADINGS = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units",
+        "pace": "pace", "executor": "on", "machine": "machine", "why": ""}  # fmt: skip
+ENDED_HEADINGS = {"ended_at": "ended", "title": "what", "name": "name", "cause": "how", "answer": "result",
+        "done": "done", "units": "units", "took": "took", "machine": "machine", "message": ""}  # fmt: skip
 
 
 @click.command()
@@ -55,7 +55,7 @@ def status(home: Home, since: str) -> None:
         print_output(home, {"going": active_jobs, "machines": machines, "since": start_time, "ended": ended_jobs})
         return
     if active_jobs:
-        print_output(home, [make_readable_row(row) for row in active_jobs], GOING)
+        print_output(home, [make_readable_row(row) for row in active_jobs], ACTIVE_HEADINGS)
         for row in machines:
             if row["load"]:
                 click.echo(f"{row['host']}: {format_load(row['load'])}")
@@ -63,7 +63,7 @@ def status(home: Home, since: str) -> None:
     else:
         click.echo("nothing runs\n", err=True)
     if ended_jobs:
-        print_output(home, [make_ended_row(row) for row in ended_jobs], ENDED)
+        print_output(home, [make_ended_row(row) for row in ended_jobs], ENDED_HEADINGS)
     else:
         click.echo(f"nothing has ended since {start_time:%Y-%m-%d %H:%M} UTC", err=True)
 

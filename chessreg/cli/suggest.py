@@ -12,7 +12,7 @@ import click
 from chessreg.errors import ChessregError
 
 # Options of other tools and everyday words → the options that they may mean, the likeliest first.
-MEANT: Mapping[str, tuple[str, ...]] = MappingProxyType(
+OPTIONS_BY_WORD: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "--model": ("--checkpoint",),
         "--ckpt": ("--checkpoint",),
@@ -210,7 +210,7 @@ def suggest_options(command: click.Command, word: str) -> list[str]:
     """
     options = {name for parameter in command.params if isinstance(parameter, click.Option)
                for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("--")}  # fmt: skip
-    if meant_options := [option for option in MEANT.get(word, ()) if option in options]:
+    if meant_options := [option for option in OPTIONS_BY_WORD.get(word, ()) if option in options]:
         return meant_options[:MAX_SUGGESTIONS]
     parts = word.lstrip("-").split("-")
     matching_options = [option for option in sorted(options) if parts == re.split(r"[-.]", option[2:])[-len(parts) :]]

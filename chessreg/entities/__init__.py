@@ -33,9 +33,9 @@ def list_entity_modules() -> dict[str, str]:
     for info in pkgutil.iter_modules(__path__):
         for folder in __path__:
             path = Path(folder) / f"{info.name}.py"
-            declared = ENTITY_CLASS.search(path.read_text(encoding="utf-8")) if path.is_file() else None
-            if declared:
-                module_of[info.name] = declared[1]
+            match = ENTITY_CLASS.search(path.read_text(encoding="utf-8")) if path.is_file() else None
+            if match:
+                module_of[info.name] = match[1]
     return module_of
 
 
@@ -52,14 +52,14 @@ def load_entities() -> dict[str, Entity]:
     classes = [_load_module_entity(name) for name in list_entity_modules()] + [
         _load_plugin_entity(point) for point in plugins.list_entry_points(GROUP)
     ]
-    declared: dict[str, Entity] = {}
+    entities: dict[str, Entity] = {}
     for cls in classes:
         entity: Entity = cls()
-        if entity.noun in declared:
-            modules = f"{type(declared[entity.noun]).__module__} and {cls.__module__}"
+        if entity.noun in entities:
+            modules = f"{type(entities[entity.noun]).__module__} and {cls.__module__}"
             raise ChessregError(f"two entities have the noun {entity.noun}: {modules}", "uninstall one of the packages")
-        declared[entity.noun] = entity
-    return dict(sorted(declared.items(), key=lambda item: (item[1].place, item[0])))
+        entities[entity.noun] = entity
+    return dict(sorted(entities.items(), key=lambda item: (item[1].place, item[0])))
 
 
 def load_entity(noun: str) -> Entity:
@@ -76,12 +76,12 @@ def _load_plugin_entity(point: EntryPoint) -> type[Entity]:
     """Return the subclass of Entity behind an entry point. Raises ChessregError if it is not one."""
     from chessreg.entities.base import Entity
 
-    declared: type[Entity] = plugins.load_entry_point(point, "noun")
-    if not (inspect.isclass(declared) and issubclass(declared, Entity)):
+    entity_class: type[Entity] = plugins.load_entry_point(point, "noun")
+    if not (inspect.isclass(entity_class) and issubclass(entity_class, Entity)):
         raise ChessregError(
             f"{point.value} of {plugins.describe_package(point)} is not a subclass of {Entity.__module__}.Entity"
         )
-    return declared
+    return entity_class
 
 
 def _load_module_entity(module: str) -> type[Entity]:
@@ -89,16 +89,16 @@ def _load_module_entity(module: str) -> type[Entity]:
     from chessreg.entities.base import Entity
 
     entity_module = plugins.load_custom_module(f"{__name__}.{module}")
-    declared = [
+    entity_classes = [
         value
         for value in vars(entity_module).values()
         if inspect.isclass(value) and issubclass(value, Entity) and value.__module__ == entity_module.__name__
     ]
-    if len(declared) != 1:
+    if len(entity_classes) != 1:
         raise ChessregError(
-            f"{entity_module.__file__} declares {len(declared)} subclasses of Entity", "declare exactly one"
+            f"{entity_module.__file__} declares {len(entity_classes)} subclasses of Entity", "declare exactly one"
         )
-    return declared[0]
+    return entity_classes[0]
 
 
 def check_entity_module(name: str) -> None:

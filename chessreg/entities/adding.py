@@ -54,7 +54,7 @@ class AddedDataset:
 
     id: UUID
     artifact: str
-    created: bool
+    is_new: bool
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,12 @@ def add_dataset(
             else build.identify_dataset(digests, filters)
         )
         dataset_id = make_uuid(identity)
-        existing = find_dataset(database, store, dataset_id)
+        existing_row = find_dataset(database, store, dataset_id)
         register.require_unused_name(database, NOUN, name, dataset_id)
-        if existing is not None:
+        if existing_row is not None:
             with database.write() as session:
-                register.assign_name(session, NOUN, existing.id, name)
-            return existing
+                register.assign_name(session, NOUN, existing_row.id, name)
+            return existing_row
 
     def report_reading(done_bytes: int, total: int, games: int) -> None:
         on_progress(done_bytes / max(total, 1), f"{games:,} {'positions' if has_positions_only else 'games'}")
@@ -389,7 +389,7 @@ def make_download_callback(on_progress: OnProgress) -> Callable[[int, int | None
     """Return a download callback (bytes done, bytes in total or None) that reports a fraction and a text to
     `on_progress`.
     """
-    return lambda done, total: on_progress(done / total if total else 0.0, f"{done >> 20:,} MiB")
+    return lambda done_bytes, total: on_progress(done_bytes / total if total else 0.0, f"{done_bytes >> 20:,} MiB")
 
 
 def generate_dataset(
@@ -504,14 +504,14 @@ def fetch_source(
     endpoint: str | None = None,
     name: str | None = None,
     keep: bool = False,
-    arrived: Fetched | None = None,
+    downloaded_file: Fetched | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> RegisteredCheckpoint | AddedDataset:
     """Download a source and register its content: a checkpoint, or a dataset of games or positions.
 
     An interrupted download stays in the store's `downloads` folder and is resumed by the next call. After registration
     the file is removed unless `keep`. The checkpoint or dataset records address, commit and SHA-256 of the file.
-    `arrived` is a finished download, which is used instead. Raises as downloading and importing do. Nothing is
+    `downloaded_file` is a finished download, which is used instead. Raises as downloading and importing do. Nothing is
     registered then.
     """
     from chessreg.games.foreign import chessbench
@@ -519,7 +519,7 @@ def fetch_source(
     register.check_registration(database, name)
     noun = "checkpoint" if source.holds == "checkpoint" else "dataset"
     file_name = name or (source.default_name if file in (None, source.file) else None)
-    arrived = arrived or download_source(
+    downloaded_file = downloaded_file or download_source(
         source,
         store.root / "downloads",
         file=file,
@@ -527,20 +527,22 @@ def fetch_source(
         endpoint=endpoint,
         on_progress=on_progress,
     )
-    registered: RegisteredCheckpoint | AddedDataset
+    result: RegisteredCheckpoint | AddedDataset
     if noun == "checkpoint":
-        registered = import_checkpoint(database, store, arrived.path, name=file_name, fetched=arrived.as_json())
+        result = import_checkpoint(
+            database, store, downloaded_file.path, name=file_name, fetch_record=downloaded_file.as_json()
+        )
     else:
-        registered = add_dataset(
+        result = add_dataset(
             database,
             store,
-            [arrived.path],
+            [downloaded_file.path],
             name=file_name,
             rating_scale="lichess" if source.holds == "games" else None,
             licence=chessbench.LICENCE if source.holds == "positions" else None,
-            extra={"fetched": arrived.as_json()},
+            extra={"fetched": downloaded_file.as_json()},
             on_progress=on_progress,
         )
     if not keep:
-        arrived.path.unlink()
-    return registered
+        downloaded_file.path.unlink()
+    return result

@@ -110,8 +110,8 @@ class Checkpoints(Entity):
             return f"chessreg checkpoint twin {shlex.quote(parent)} --seed {int(row.detail.get('seed', 0))}", ""
         if row.artifact is None:
             return "", "an external model: the registry has its games, but not its weights"
-        if bundled := find_bundled_model(row):
-            return f"chessreg import checkpoint --reference={bundled}", f"content {row.artifact[:12]}"
+        if bundled_model := find_bundled_model(row):
+            return f"chessreg import checkpoint --reference={bundled_model}", f"content {row.artifact[:12]}"
         file = next((name for name, _ in self.list_source_files(sql, row)), "FILE")
         shape, ratings = row.detail.get("shape") or {}, ""
         if row.source_format == "maia2":
@@ -235,7 +235,7 @@ class RegisteredCheckpoint:
 
     id: UUID
     artifact: str
-    created: bool
+    is_new: bool
 
 
 def build_checkpoint_row(
@@ -291,16 +291,16 @@ def import_checkpoint(
     name: str | None = None,
     encoding: str | Encoding | None = None,
     trained_on: Sequence[str] | None = None,
-    fetched: dict[str, Any] | None = None,
+    fetch_record: dict[str, Any] | None = None,
     vocabulary: Path | None = None,
-    unrecorded: UnrecordedSettings | None = None,
+    unrecorded_settings: UnrecordedSettings | None = None,
 ) -> RegisteredCheckpoint:
     """Convert the file or folder `source`, verify its logits, check it on sample games, then publish and register it.
 
-    `encoding`, `vocabulary` and `unrecorded` are passed to `importers.import_checkpoint`.
+    `encoding`, `vocabulary` and `unrecorded_settings` are passed to `importers.import_checkpoint`.
     `encodings.prompts.make_prompt_encoding` makes an encoding for a language model. Importing the same weights again
-    returns the existing checkpoint. `trained_on` lists datasets of the registry (None: unknown). `fetched` records the
-    download.
+    returns the existing checkpoint. `trained_on` lists datasets of the registry (None: unknown). `fetch_record` records
+    the download.
 
     Raises NotFoundError for a missing file or dataset. Raises BadInputError if `source` is not a checkpoint, has code
     in a pickle or an unsupported vocabulary, or if the name is in use. Nothing is stored or recorded then.
@@ -316,7 +316,11 @@ def import_checkpoint(
     register.check_registration(database, name)
     with store.stage(NOUN) as folder:
         report = importers.convert_checkpoint(
-            source, folder, encoding=encoding, vocabulary=vocabulary, settings=unrecorded or importers.NO_SETTINGS
+            source,
+            folder,
+            encoding=encoding,
+            vocabulary=vocabulary,
+            settings=unrecorded_settings or importers.NO_SETTINGS,
         )
         info = report.info
         if is_chessreg_folder(source, folder):  # copied unchanged, so that its digest stays the same
@@ -326,22 +330,22 @@ def import_checkpoint(
         content = content_digest(folder)
         if references is None:
             references = info.source.get("training_datasets")
-        existing = find_checkpoint_content(database, store, content)
-        register.require_unused_name(database, NOUN, name, existing.id if existing else None)
-        artifact = publish_checkpoint(store, folder, existing)
+        existing_row = find_checkpoint_content(database, store, content)
+        register.require_unused_name(database, NOUN, name, existing_row.id if existing_row else None)
+        artifact = publish_checkpoint(store, folder, existing_row)
     provenance = {
-        **({"fetched": fetched} if fetched else {}),
+        **({"fetched": fetch_record} if fetch_record else {}),
         "content": content,
         "verified": {"max_logit_difference": report.max_logit_difference, "tokens": report.tokens_compared},
         "games": report.games.as_json(),
         **({"remarks": list(report.remarks)} if report.remarks else {}),
     }
     with database.write() as session:
-        if existing is not None:
-            record_training_datasets(session, existing.id, references)
-            record_import_details(session, existing.id, provenance)
-            register.assign_name(session, NOUN, existing.id, name)
-            return existing
+        if existing_row is not None:
+            record_training_datasets(session, existing_row.id, references)
+            record_import_details(session, existing_row.id, provenance)
+            register.assign_name(session, NOUN, existing_row.id, name)
+            return existing_row
         columns = build_checkpoint_row(info, artifact.digest, training_datasets=references, extra=provenance)
         return record_checkpoint(session, artifact, columns, name)
 
@@ -375,8 +379,8 @@ def record_checkpoint(
     return RegisteredCheckpoint(columns["id"], artifact.digest, checkpoint is None)
 
 
-def is_chessreg_folder(source: Path, converted: Path) -> bool:
-    """Return whether `source` is a folder in chessreg's layout that loads to the same weights as `converted`.
+def is_chessreg_folder(source: Path, converted_folder: Path) -> bool:
+    """Return whether `source` is a folder in chessreg's layout that loads to the same weights as `converted_folder`.
 
     Raises BadInputError if it was made for another encoding.
     """
@@ -386,14 +390,14 @@ def is_chessreg_folder(source: Path, converted: Path) -> bool:
 
     if not all((source / file).is_file() for file in list_checkpoint_files(source)):
         return False
-    if read_info(source).encoding != read_info(converted).encoding:
+    if read_info(source).encoding != read_info(converted_folder).encoding:
         raise BadInputError(
             f"{source.name} was made for encoding {read_info(source).encoding}",
             f"give --encoding {read_info(source).encoding}",
         )
-    if read_info(source).architecture != read_info(converted).architecture:
+    if read_info(source).architecture != read_info(converted_folder).architecture:
         return False
-    source_state, converted_state = load_model(source).state_dict(), load_model(converted).state_dict()
+    source_state, converted_state = load_model(source).state_dict(), load_model(converted_folder).state_dict()
     return source_state.keys() == converted_state.keys() and all(
         torch.equal(source_state[k], converted_state[k]) for k in source_state
     )
@@ -547,13 +551,13 @@ def register_random_init_control(
         save_checkpoint(model, folder, info)
         copy_encoding(original, folder)
         content = content_digest(folder)
-        existing = find_checkpoint_content(database, store, content)
-        register.require_unused_name(database, NOUN, name, existing.id if existing else None)
-        artifact = publish_checkpoint(store, folder, existing)
+        existing_row = find_checkpoint_content(database, store, content)
+        register.require_unused_name(database, NOUN, name, existing_row.id if existing_row else None)
+        artifact = publish_checkpoint(store, folder, existing_row)
     with database.write() as session:
-        if existing is not None:
-            register.assign_name(session, NOUN, existing.id, name)
-            return existing
+        if existing_row is not None:
+            register.assign_name(session, NOUN, existing_row.id, name)
+            return existing_row
         columns = build_checkpoint_row(
             info, artifact.digest, training_datasets=[], parent_id=parent.id, extra={"content": content, "seed": seed}
         )

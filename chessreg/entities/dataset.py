@@ -116,8 +116,8 @@ class Datasets(Entity):
         items = Column("games", row["content"])
         copy = "a game with these moves" if row["content"] == "games" else "this board"
         rejects = [{"why": f"{copy} was there already", "how": "duplicate", "games": row["duplicates"]}]
-        rejects += [{"why": why, "how": outcome, "games": number}
-                     for outcome in ("rejected", "skipped") for why, number in report[outcome].items()]  # fmt: skip
+        rejects += [{"why": reason, "how": outcome, "games": number}
+                     for outcome in ("rejected", "skipped") for reason, number in report[outcome].items()]  # fmt: skip
         try:
             bad_games = read_rejects(session.database, session.store, id.hex)
         except (ChessregError, OSError):  # its files are not in this store
@@ -329,8 +329,8 @@ def split_dataset(database: Database, store: Store, reference: str, parts: str, 
     hashes = file.hashes
     with database.write() as session:
         register.lock_registrations(session)
-        existing = session.scalars(select(tables.Split).where(tables.Split.dataset_id == row.id)).all()
-        parts_by_name = {part.name: part for part in existing}
+        existing_splits = session.scalars(select(tables.Split).where(tables.Split.dataset_id == row.id)).all()
+        parts_by_name = {part.name: part for part in existing_splits}
         for name, part in part_names.items():
             old = parts_by_name.get(name)
             if old is not None and (old.seed, old.low, old.high) != (part.seed, part.low, part.high):
@@ -351,7 +351,7 @@ def split_dataset(database: Database, store: Store, reference: str, parts: str, 
     return SplitReport(
         dataset_id=row.id,
         parts=[parts_by_name[name] for name in part_names],
-        created=len(parts_by_name) - len(existing),
+        created=len(parts_by_name) - len(existing_splits),
         outside=int((~join_masks([part.contains(hashes) for part in part_names.values()])).sum()),
         overlaps=count_overlaps(
             hashes, file.position_hashes if isinstance(file, Positions) else hashes, every, list(part_names)
@@ -410,12 +410,12 @@ def compare_datasets(inputs: Inputs, first: str, second: str) -> list[DatasetOve
     (own_dataset, _), (other_dataset, _) = items
     rows = [dataset.rows(part) for dataset, part in items]
 
-    def make_row(what: str, ours: np.ndarray, other: np.ndarray) -> DatasetOverlap:
+    def make_row(part_name: str, ours: np.ndarray, other: np.ndarray) -> DatasetOverlap:
         count = int(np.isin(ours, other).sum())
-        return DatasetOverlap(what, count, len(ours), 100 * count / max(len(ours), 1))
+        return DatasetOverlap(part_name, count, len(ours), 100 * count / max(len(ours), 1))
 
     if own_dataset.content == "games" and other_dataset.content == "games":
-        own_hashes, other = (dataset.hashes[some] for (dataset, _), some in zip(items, rows, strict=True))
+        own_hashes, other = (dataset.hashes[item_rows] for (dataset, _), item_rows in zip(items, rows, strict=True))
         return [make_row("games", own_hashes, other), make_row("different move lists", np.unique(own_hashes), other)]
     shared_boards, games = [], []
     for (dataset, _), dataset_rows, name in zip(items, rows, (first, second), strict=True):

@@ -255,7 +255,7 @@ def format_layers(layers: Iterable[int | None]) -> str:
             ranges[-1].append(layer)
         else:
             ranges.append([layer])
-    return ",".join(f"{found[0]}-{found[-1]}" if len(found) > 1 else str(found[0]) for found in ranges)
+    return ",".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in ranges)
 
 
 def format_share(share: float | None) -> str:

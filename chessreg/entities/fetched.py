@@ -241,8 +241,8 @@ def describe_model(path: Path) -> FetchedContent:
     return FetchedContent(f"a {format_name} model", f"chessreg import checkpoint {shlex.quote(str(path))} --name NAME")
 
 
-def describe_files(what: str, paths: Sequence[Path], check: Callable[[Path], None], command: str) -> FetchedContent:
-    """Return the description of `paths`, files of the kind `what`, with the command that imports them.
+def describe_files(noun: str, paths: Sequence[Path], check: Callable[[Path], None], command: str) -> FetchedContent:
+    """Return the description of `paths`, files of the kind `noun`, with the command that imports them.
 
     `check` raises an error for an unsuitable file, and `{}` in `command` stands for the paths. The description of an
     unsuitable file is the reason why it cannot be imported.
@@ -252,7 +252,7 @@ def describe_files(what: str, paths: Sequence[Path], check: Callable[[Path], Non
             check(path)
         except (ChessregError, OSError) as error:
             return FetchedContent(describe_refusal(path, error), "")
-    description = f"a {what}" if len(paths) == 1 else f"{len(paths):,} {what.replace('file', 'files', 1)}"
+    description = f"a {noun}" if len(paths) == 1 else f"{len(paths):,} {noun.replace('file', 'files', 1)}"
     return FetchedContent(description, command.format(shlex.join(map(str, paths))))
 
 

@@ -315,7 +315,7 @@ class PartnerGame:
     run_id: UUID
     unit: int
     arm: str  # the run's name and its player
-    edited: bool
+    is_edited: bool
     plies: int
     parts: int | None
 

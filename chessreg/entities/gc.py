@@ -62,7 +62,7 @@ def find_unused(database: Database, store: Store, *, now: float | None = None) -
         store
     )  # read before the registry, so that a fragment ingested meanwhile is not missed
     with database.read() as session:
-        needed_keys, archived = find_used_keys(session)
+        needed_keys, archived_owners = find_used_keys(session)
         complete = set(session.scalars(select(tables.Run.id).where(tables.Run.completed_at.is_not(None))))
         incomplete_ids = {id.hex for id in session.scalars(select(tables.Run.id)) if id not in complete}
         archived_runs = {node.id for node in find_archived_nodes(session) if node.noun == "run"}
@@ -84,10 +84,12 @@ def find_unused(database: Database, store: Store, *, now: float | None = None) -
             lost_ids and read_dataset_identity(folder) in lost_ids
         ):  # a copy of a registered dataset whose own bytes are missing here
             continue
-        why = f"only archived: {archived[key]}" if key in archived else "nothing registered refers to it"
+        reason = (
+            f"only archived: {archived_owners[key]}" if key in archived_owners else "nothing registered refers to it"
+        )
         kind = "array" if folder.parent == store.arrays else "artifact"
         unused_bytes.append(
-            UnusedBytes(str(folder.relative_to(store.root)), f"{kind} {key[:12]}", why, measure_size_bytes(folder))
+            UnusedBytes(str(folder.relative_to(store.root)), f"{kind} {key[:12]}", reason, measure_size_bytes(folder))
         )
     for folder in sorted(path for run in complete for path in (store.runs / run.hex).glob("*")):
         if folder.name != LOGS_FOLDER and is_old(folder, now):
@@ -102,19 +104,21 @@ def find_unused(database: Database, store: Store, *, now: float | None = None) -
             and is_old(folder, now - FRAGMENT_DAYS * SECONDS_PER_DAY)
             and ingested_names.issuperset(p.name for p in files)
         ):
-            place, what = str(folder.relative_to(store.root)), f"imported fragments of run {folder.name[-6:]}"
-            why = f"the registry has their rows; only a backup of more than {FRAGMENT_DAYS} days ago lacks them"
-            unused_bytes.append(UnusedBytes(place, what, why, measure_size_bytes(folder)))
+            place, description = str(folder.relative_to(store.root)), f"imported fragments of run {folder.name[-6:]}"
+            reason = f"the registry has their rows; only a backup of more than {FRAGMENT_DAYS} days ago lacks them"
+            unused_bytes.append(UnusedBytes(place, description, reason, measure_size_bytes(folder)))
     for folder in sorted(store.corpora.glob("*")):
         readers = {path.name for path in (folder / RUNS_FOLDER).glob("*")}
         if is_old(folder, now) and not readers & (incomplete_ids - archived_runs):
-            why = "no unfinished run reads it, and it can be made again"
+            reason = "no unfinished run reads it, and it can be made again"
             path = str(folder.relative_to(store.root))
-            unused_bytes.append(UnusedBytes(path, f"training data {folder.name[:12]}", why, measure_size_bytes(folder)))
+            unused_bytes.append(
+                UnusedBytes(path, f"training data {folder.name[:12]}", reason, measure_size_bytes(folder))
+            )
     for folder in sorted(store.rehearsals.glob("*")):
         if is_old(folder, now - REHEARSAL_DAYS * SECONDS_PER_DAY):
-            path, why = str(folder.relative_to(store.root)), f"it was not continued for {REHEARSAL_DAYS} day"
-            unused_bytes.append(UnusedBytes(path, f"rehearsal {folder.name}", why, measure_size_bytes(folder)))
+            path, reason = str(folder.relative_to(store.root)), f"it was not continued for {REHEARSAL_DAYS} day"
+            unused_bytes.append(UnusedBytes(path, f"rehearsal {folder.name}", reason, measure_size_bytes(folder)))
     return unused_bytes + list_stale_staging(store)
 
 
@@ -175,8 +179,8 @@ def read_fragment_keys(store: Store) -> set[str]:
 def find_archived_nodes(session: Session) -> set[lineage.Node]:
     """Return everything that is archived."""
     now = names.CURRENT_ANNOTATIONS.c
-    archived = select(now.noun, now.target).where(now.word == tables.AnnotationWord.ARCHIVE.value)
-    return {lineage.make_annotation_node(noun, target) for noun, target in session.execute(archived)}
+    archive_select = select(now.noun, now.target).where(now.word == tables.AnnotationWord.ARCHIVE.value)
+    return {lineage.make_annotation_node(noun, target) for noun, target in session.execute(archive_select)}
 
 
 def find_used_keys(session: Session) -> tuple[set[str], dict[str, str]]:
@@ -196,13 +200,13 @@ def find_used_keys(session: Session) -> tuple[set[str], dict[str, str]]:
     needed_keys = {item.array or item.digest for item in transfer.collect_items(session, active_nodes)}
     needed_keys |= set(session.scalars(select(tables.OpeningBook.digest)))
     needed_keys |= set(session.scalars(select(tables.RunInput.digest).where(tables.RunInput.source_run_id.is_(None))))
-    archived = {
+    archived_owners = {
         item.array or item.digest: f"{node.noun} {node.id[-6:]}"
         for node in nodes
         if node not in active_nodes
         for item in transfer.list_node_items(session, node)
     }
-    return needed_keys, {key: owner for key, owner in archived.items() if key not in needed_keys}
+    return needed_keys, {key: owner for key, owner in archived_owners.items() if key not in needed_keys}
 
 
 def move_to_bin(store: Store, rubbish: list[UnusedBytes], now: float | None = None) -> int:
@@ -244,19 +248,20 @@ def list_bin(store: Store) -> list[UnusedBytes]:
     ]
 
 
-def restore_from_bin(store: Store, only: str | None = None) -> list[UnusedBytes]:
-    """Move the contents of the bin back and return them. `only` restores one path, relative to the store's root.
+def restore_from_bin(store: Store, original_path: str | None = None) -> list[UnusedBytes]:
+    """Move the contents of the bin back and return them.
 
-    Paths that exist again in the store are kept as they are.
+    `original_path` restores one path, relative to the store's root. Paths that exist again in the store are
+    kept as they are.
     """
-    restored = []
+    restored_bytes = []
     for path, item in zip(list_bin_folders(store), list_bin(store), strict=True):
         target = store.root / get_original_path(path, store)
-        if not target.exists() and only in (None, get_original_path(path, store)):
+        if not target.exists() and original_path in (None, get_original_path(path, store)):
             target.parent.mkdir(parents=True, exist_ok=True)
             path.rename(target)
-            restored.append(item)
-    return restored
+            restored_bytes.append(item)
+    return restored_bytes
 
 
 def empty_bin(store: Store, older_than: float) -> int:

@@ -53,12 +53,12 @@ def find_torn_runs(database: Database) -> list[TornRun]:
     return torn_groups
 
 
-def repair_groups(database: Database, store: Store, of: TornRun, damaged: Iterable[str] | None = None) -> str:
+def repair_groups(database: Database, store: Store, of: TornRun, damaged_paths: Iterable[str] | None = None) -> str:
     """Keep a consistent subset of a run's groups and record exactly their units as complete.
 
     Of two overlapping groups, the first in unit order is kept and the other moves to the bin. Directly following groups
     of the same attempt move with it: they were cut at other units and so have other bytes than in an undisturbed run.
-    Groups with `damaged` bytes (their paths; None: verify every group) move as well.
+    Groups in `damaged_paths` (None: verify the bytes of every group) move as well.
 
     Returns the command that recreates the missing units, or "". Raises ChessregError while an attempt at the run is
     running.
@@ -70,9 +70,9 @@ def repair_groups(database: Database, store: Store, of: TornRun, damaged: Iterab
                 f"an attempt at run {of.run_id.hex[-6:]} is running", "try again when it has ended: chessreg jobs"
             )
         groups = session.scalars(select(of.table).where(of.table.run_id == of.run_id)).all()
-        if damaged is None:
-            damaged = {group.path for group in groups if not is_intact(store, group)}
-        kept_groups, dropped_groups = split_groups(read_unit_attempts(session, of.run_id), groups, set(damaged))
+        if damaged_paths is None:
+            damaged_paths = {group.path for group in groups if not is_intact(store, group)}
+        kept_groups, dropped_groups = split_groups(read_unit_attempts(session, of.run_id), groups, set(damaged_paths))
         drop_groups(session, of, kept_groups, dropped_groups)
         arrays = [group.path.removeprefix("arrays/") for group in dropped_groups]
         session.flush()
@@ -98,19 +98,21 @@ def move_group_to_bin(store: Store, array: str) -> None:
             )
 
 
-def split_groups(makers: dict[int, UUID], groups: Sequence[Any], damaged: set[str]) -> tuple[list[Any], list[Any]]:
+def split_groups(
+    makers: dict[int, UUID], groups: Sequence[Any], damaged_paths: set[str]
+) -> tuple[list[Any], list[Any]]:
     """Return (kept groups, dropped groups), each in unit order.
 
-    A group is dropped if its path is in `damaged`, if it overlaps an earlier kept group, or if it directly follows a
-    dropped, undamaged group of the same attempt. `makers` maps a unit to the attempt that made it.
+    A group is dropped if its path is in `damaged_paths`, if it overlaps an earlier kept group, or if it directly
+    follows a dropped, undamaged group of the same attempt. `makers` maps a unit to the attempt that made it.
     """
     kept_groups: list[Any] = []
     dropped_groups: list[Any] = []
     for group in sorted(groups, key=lambda group: (group.start, -group.stop)):
-        behind = [one for one in dropped_groups if one.stop == group.start and one.path not in damaged]
+        behind = [one for one in dropped_groups if one.stop == group.start and one.path not in damaged_paths]
         overlaps = bool(kept_groups) and group.start < kept_groups[-1].stop
         is_same_maker = any(makers.get(one.stop - 1) == makers.get(group.stop - 1) for one in behind)
-        (dropped_groups if overlaps or is_same_maker or group.path in damaged else kept_groups).append(group)
+        (dropped_groups if overlaps or is_same_maker or group.path in damaged_paths else kept_groups).append(group)
     return kept_groups, dropped_groups
 
 

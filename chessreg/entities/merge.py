@@ -326,14 +326,14 @@ def merge_results(
 
 
 @contextmanager
-def convert_row_errors(whose: str) -> Iterator[None]:
-    """Convert errors about unreadable or invalid rows of `whose` to BadInputError."""
+def convert_row_errors(owner: str) -> Iterator[None]:
+    """Convert errors about unreadable or invalid rows of `owner` to BadInputError."""
     try:
         yield
     except INVALID_ROW_ERRORS as error:
-        why = get_first_line(getattr(error, "orig", None) or error)
+        message = get_first_line(getattr(error, "orig", None) or error)
         raise BadInputError(
-            f"a row of {whose} is refused: {why}", "this row was not written by chessreg, or was changed"
+            f"a row of {owner} is refused: {message}", "this row was not written by chessreg, or was changed"
         ) from error
 
 
@@ -440,14 +440,14 @@ def list_runless_nouns() -> set[str]:
 def merge_facts(session: Session, table: Table, rows: list[dict[str, Any]], report: MergeReport) -> None:
     """Insert the `rows` of `table` that have new keys, compare or update the others, and count both in `report`."""
     key = [column.name for column in table.primary_key]
-    existing_rows, checked = read_existing_rows(session, table, rows), list_compared_columns(table)
+    existing_rows, compared_columns = read_existing_rows(session, table, rows), list_compared_columns(table)
     fresh_rows = []
     for row in rows:
         place = tuple(row[name] for name in key)
         existing_row = existing_rows.get(place)
         if existing_row is None:
             fresh_rows.append(row | ({"completed_at": None} if table.name == "run" else {}))
-        elif any(existing_row[name] != row[name] for name in checked):
+        elif any(existing_row[name] != row[name] for name in compared_columns):
             report.conflicts += record_conflict(session, table, key, row)
         elif values := find_fact_updates(table, existing_row, row):
             session.execute(update(table).where(*build_key_conditions(table, key, row)).values(**values))
@@ -458,8 +458,8 @@ def merge_facts(session: Session, table: Table, rows: list[dict[str, Any]], repo
         report.facts[table.name] = report.facts.get(table.name, 0) + len(fresh_rows)
 
 
-def find_fact_updates(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of `mine` to update from `row`, the other registry's row of the same entity.
+def find_fact_updates(table: Table, own_row: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of `own_row` to update from `row`, the other registry's row of the same entity.
 
     These are the end of an attempt, a later sighting of a machine, further engines that evaluated a match, an earlier
     creation time, and values that this registry lacks. Other columns are never changed, because runs and files depend
@@ -467,21 +467,23 @@ def find_fact_updates(table: Table, mine: dict[str, Any], row: dict[str, Any]) -
     """
     if table.name == "attempt":
         lost_state = tables.AttemptState.LOST
-        has_end = mine["ended_at"] is not None and not (mine["state"] == lost_state and row["state"] != lost_state)
+        has_end = own_row["ended_at"] is not None and not (
+            own_row["state"] == lost_state and row["state"] != lost_state
+        )
         return row if row["ended_at"] is not None and not has_end else {}
     if table.name == "machine":
-        return row if row["last_seen"] > mine["last_seen"] else {}
+        return row if row["last_seen"] > own_row["last_seen"] else {}
     if table.name == "match":
-        detail = read.combine_evaluators(mine["detail"], row["detail"])
+        detail = read.combine_evaluators(own_row["detail"], row["detail"])
         return {"detail": detail} if detail else {}
-    if "created_at" not in mine:
+    if "created_at" not in own_row:
         return {}
     unknown_values: tuple[Any, ...] = (None, {})
     values = {
-        name: value for name, value in row.items() if mine[name] in unknown_values and value not in unknown_values
+        name: value for name, value in row.items() if own_row[name] in unknown_values and value not in unknown_values
     }
     values.pop("completed_at", None)  # set by `settle_completion`
-    return values | ({"created_at": row["created_at"]} if row["created_at"] < mine["created_at"] else {})
+    return values | ({"created_at": row["created_at"]} if row["created_at"] < own_row["created_at"] else {})
 
 
 def list_compared_columns(table: Table) -> tuple[str, ...]:

@@ -111,8 +111,8 @@ class RepeatedRun:
 
 
 UNPACKERS: dict[str, Callable[[bytes], list[Any]]] = {
-    "moves": lambda packed: [move.uci() for move in unpack_moves(packed)],
-    "counts": lambda packed: np.frombuffer(packed, "<i4").tolist(),
+    "moves": lambda packed_moves: [move.uci() for move in unpack_moves(packed_moves)],
+    "counts": lambda packed_counts: np.frombuffer(packed_counts, "<i4").tolist(),
     "tries": list,
 }
 
@@ -406,10 +406,10 @@ def link_input(store: Store, scratch: Store, item: transfer.TransferItem) -> Non
 
 
 def compare_repetition(
-    database: Database, repeated_database: Database, run_id: UUID, clocked: Collection[str] = ()
+    database: Database, repeated_database: Database, run_id: UUID, clocked_metrics: Collection[str] = ()
 ) -> RepeatedRun:
-    """Compare the rows and outputs of one run in two registries. Metric points named in `clocked` are not compared."""
-    repeated = RepeatedRun(engines=find_engine_differences(database, run_id, repeated_database, run_id))
+    """Compare the rows and outputs of one run in two registries, but no metric points named in `clocked_metrics`."""
+    comparison = RepeatedRun(engines=find_engine_differences(database, run_id, repeated_database, run_id))
     for result_table in RESULT_TABLES:
         table = TABLES[result_table]
         key = [column.name for column in table.primary_key if column.name != "run_id"]
@@ -417,9 +417,12 @@ def compare_repetition(
             read_result_rows(home, result_table, key, run_id) for home in (database, repeated_database)
         )
         for place in sorted(original_rows.keys() | repeated_rows.keys(), key=repr):
-            if result_table == "metric_point" and (original_rows.get(place) or repeated_rows[place])["name"] in clocked:
+            if (
+                result_table == "metric_point"
+                and (original_rows.get(place) or repeated_rows[place])["name"] in clocked_metrics
+            ):
                 continue
-            repeated.row(
+            comparison.row(
                 result_table,
                 f"{result_table} {' '.join(map(str, place))}",
                 original_rows.get(place),
@@ -436,10 +439,10 @@ def compare_repetition(
             differing_outputs.append(dict(rows))
     for name in sorted(differing_outputs[0].keys() | differing_outputs[1].keys()):
         if differing_outputs[0].get(name) == differing_outputs[1].get(name):
-            repeated.outputs_same += 1
+            comparison.outputs_same += 1
         else:
-            repeated.outputs_differing.append(name)
-    return repeated
+            comparison.outputs_differing.append(name)
+    return comparison
 
 
 def find_engine_differences(

@@ -301,9 +301,9 @@ def read_unit_row(
         if row is not None:
             values = dict(row)
             return {**values, **(values.pop("detail", None) or {})}
-    what = f"unit {unit}" if item is None else f"item {item} in unit {unit}"
-    what += "" if condition is None else f" under condition {clip_text(condition)!r}"
-    raise NotFoundError(f"run {shorten_id(run_id)} has no row of {what}", "chessreg runs show RUN")
+    place = f"unit {unit}" if item is None else f"item {item} in unit {unit}"
+    place += "" if condition is None else f" under condition {clip_text(condition)!r}"
+    raise NotFoundError(f"run {shorten_id(run_id)} has no row of {place}", "chessreg runs show RUN")
 
 
 def load_kind_of_run(sql: SqlSession, inputs: Inputs, run_id: UUID) -> Kind:

@@ -122,21 +122,23 @@ def list_cosines(inputs: Inputs, reference: str, layer: int) -> list[dict[str, A
     return sorted(cosine_rows, key=lambda entry: -abs(entry["cosine"]))  # stable, so newer ones come first
 
 
-def read_other_vectors(inputs: Inputs, mine: tables.VectorRecord) -> Iterator[tuple[tables.VectorRecord, np.ndarray]]:
+def read_other_vectors(
+    inputs: Inputs, own_vector: tables.VectorRecord
+) -> Iterator[tuple[tables.VectorRecord, np.ndarray]]:
     """Yield the other vectors of the same model and layer with their values [d_model], newest first."""
     vector = tables.VectorRecord
     with inputs.database.read() as session:
         rows = session.execute(
             select(vector, tables.Run.spec_hash)
             .join(tables.Run, tables.Run.id == vector.run_id)
-            .where(vector.checkpoint_id == mine.checkpoint_id, vector.layer == mine.layer)
-            .where((vector.run_id != mine.run_id) | (vector.unit != mine.unit))
+            .where(vector.checkpoint_id == own_vector.checkpoint_id, vector.layer == own_vector.layer)
+            .where((vector.run_id != own_vector.run_id) | (vector.unit != own_vector.unit))
             .order_by(tables.Run.created_at.desc(), vector.run_id, vector.unit)
             .limit(MAX_COMPARED_VECTORS)
         ).all()
         session.expunge_all()
     for row, spec_hash in rows:
-        if mine.checkpoint_id is None and row.detail.get("model") != mine.detail.get("model"):
+        if own_vector.checkpoint_id is None and row.detail.get("model") != own_vector.detail.get("model"):
             continue  # imported vectors of unknown models are matched by the model's recorded name
         try:
             values = load_vector_row(inputs, f"run:{spec_hash}", row).vector

@@ -254,20 +254,20 @@ def build_belief_frame(answer: LabAnswer, side_name: str, place: int, label: int
     `label` shows the probability of that class as heat.
     """
     side = answer.clean if side_name == "clean" or answer.edited is None else answer.edited
-    read = side.board(place)
-    edited = side_name != "clean" and bool(answer.modified_fen)
-    truth = get_board_letters(chess.Board(answer.modified_fen if edited else answer.fen))
-    wrong = [square for square in range(64) if read[square] != truth[square]]
+    letters = side.board(place)
+    is_edited = side_name != "clean" and bool(answer.modified_fen)
+    truth = get_board_letters(chess.Board(answer.modified_fen if is_edited else answer.fen))
+    wrong = [square for square in range(64) if letters[square] != truth[square]]
     heat = None if label is None else {n: min(1.0, float(p)) for n, p in enumerate(side.beliefs[place, :, label])}
     confidence = side.beliefs[place].max(1)
     return BoardFrame(
         title=f"layer {answer.layers[place]} reads, {'edited' if side is answer.edited else 'clean'}",
-        squares=read,
+        squares=letters,
         marks=dict.fromkeys(wrong, "wrong"),
-        read={square: ProbeReading(read[square], min(1.0, float(confidence[square]))) for square in wrong},
+        read={square: ProbeReading(letters[square], min(1.0, float(confidence[square]))) for square in wrong},
         heat=heat,
         heat_label="" if label is None else f"probability of {PIECE_CLASSES[label]}",
-        caption=(f"{64 - len(wrong)} of 64 squares as {'on the target board' if edited else 'on the board'}",),
+        caption=(f"{64 - len(wrong)} of 64 squares as {'on the target board' if is_edited else 'on the board'}",),
     )
 
 

@@ -196,8 +196,8 @@ class Lab:
         spec = self._build_spec(question, reference)
         assert isinstance(spec, EditSpec)
         check_edit(spec, self.inputs)
-        edited, removal = PieceRemovals(spec, self.inputs, "cpu", scene.model), remove_moving_piece(state, move)
-        edits = edited.build_edits(edited.find_condition(question.condition), [scene.prompt], [removal])
+        removals, removal = PieceRemovals(spec, self.inputs, "cpu", scene.model), remove_moving_piece(state, move)
+        edits = removals.build_edits(removals.find_condition(question.condition), [scene.prompt], [removal])
         scene = replace(scene, modified=removal.modified_board, square=removal.square)
         return self._answer(scene, edits, describe_edit(question, scene))
 
@@ -222,8 +222,8 @@ class Lab:
             check_edit(spec, self.inputs)
         except ProbeMismatchError as error:
             return self._answer(scene, [], why_not=f"{error.message}: {error.hint}")  # the clean model still answers
-        edited = CaseEdits(spec, self.inputs, "cpu", scene.model)
-        condition = edited.find_condition(question.condition)
+        case_edits = CaseEdits(spec, self.inputs, "cpu", scene.model)
+        condition = case_edits.find_condition(question.condition)
         prefix = build_single_prefix(spec, scene.model.encoding)
         prefix = replace(prefix, state=replace(prefix.state, unit=question.unit))
         if condition.source == PATCH:
@@ -241,7 +241,7 @@ class Lab:
             case = remove_favourite(prefix, square)
         scene = replace(scene, modified=case.target, square=case.square)
         try:
-            edits = edited.build_edits(case, condition)
+            edits = case_edits.build_edits(case, condition)
         except BadInputError as error:
             return self._answer(scene, [], why_not=error.message)
         return self._answer(scene, edits, describe_edit(question, scene))

@@ -192,12 +192,12 @@ class LabPlayer:
         except ChessregError as error:
             self._session = None  # it may hold half a prompt
             moves = sorted(search_moves or board.legal_moves, key=chess.Move.uci)
-            drawn = moves[int(uniform(*key, Stream.UNIFORM) * len(moves))]
+            drawn_move = moves[int(uniform(*key, Stream.UNIFORM) * len(moves))]
             reason = (
                 f"the model could not be run: {error.message}",
                 "fallback uniform: bestmove is any legal move, drawn by Seed",
             )
-            return PlayerMove(drawn, {}, None, reason)
+            return PlayerMove(drawn_move, {}, None, reason)
 
     def _turn(
         self, model: LanguageModel, board: chess.Board, key: tuple[int | str, ...]
@@ -272,11 +272,11 @@ class LabPlayer:
         greedy = make_policy("legal", temperatures[:1]).temperatures[0]
         if search_moves:
             allowed_ucis = {move.uci() for move in search_moves}
-            restricted = replace(
+            legal_policy = replace(
                 distribution,
                 logprobs={move: value for move, value in distribution.logprobs.items() if move in allowed_ucis},
             )
-            text = restricted.choose(greedy, *turn.key, 0)
+            text = legal_policy.choose(greedy, *turn.key, 0)
             shares = {move: share for move, share in player_move.shares.items() if move in allowed_ucis}
             return replace(player_move, move=chess.Move.from_uci(text), shares=shares)
         assert self._session is not None

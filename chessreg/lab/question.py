@@ -87,8 +87,8 @@ class LabPosition(Settings):
         """Return a question. Raises BadInputError for settings that do not fit together."""
         try:
             return cls(**settings)
-        except ValidationError as refused:
-            raise summarize_validation_error(refused) from None
+        except ValidationError as error:
+            raise summarize_validation_error(error) from None
 
     @field_validator("moves")
     @classmethod
@@ -182,8 +182,8 @@ class LabPosition(Settings):
                 token_mask=self.token_mask,
                 **values,
             )
-        except ValidationError as refused:
-            raise summarize_validation_error(refused) from None
+        except ValidationError as error:
+            raise summarize_validation_error(error) from None
 
     @property
     def storing_arguments(self) -> list[str]:
@@ -347,27 +347,38 @@ def find_strongest_edit(inputs: Inputs) -> StoredEdit | None:
     Edits are compared by their mean change of the legal move mass over the states of a complete run. The returned state
     changes most. Return None if no edit raises the mass, or if its model, probe or games are not available.
     """
-    edited, clean = aliased(tables.Trial), aliased(tables.Trial)
-    gain = edited.mass_modified - clean.mass_modified
-    same = and_(clean.run_id == edited.run_id, clean.unit == edited.unit, clean.sample == edited.sample)
-    trials = (
-        select(edited)
-        .join(clean, same)
-        .join(tables.Run, tables.Run.id == edited.run_id)
-        .where(edited.sample == -1, clean.condition == "clean", gain.is_not(None), tables.Run.completed_at.is_not(None))
-        .where(or_(edited.condition == EDIT, edited.condition.like(f"{EDIT}-%")))
+    edited_trial, clean = aliased(tables.Trial), aliased(tables.Trial)
+    gain = edited_trial.mass_modified - clean.mass_modified
+    is_same_sample = and_(
+        clean.run_id == edited_trial.run_id, clean.unit == edited_trial.unit, clean.sample == edited_trial.sample
     )
-    run_conditions = trials.with_only_columns(edited.run_id, edited.condition).group_by(edited.run_id, edited.condition)
+    trials = (
+        select(edited_trial)
+        .join(clean, is_same_sample)
+        .join(tables.Run, tables.Run.id == edited_trial.run_id)
+        .where(
+            edited_trial.sample == -1,
+            clean.condition == "clean",
+            gain.is_not(None),
+            tables.Run.completed_at.is_not(None),
+        )
+        .where(or_(edited_trial.condition == EDIT, edited_trial.condition.like(f"{EDIT}-%")))
+    )
+    run_conditions = trials.with_only_columns(edited_trial.run_id, edited_trial.condition).group_by(
+        edited_trial.run_id, edited_trial.condition
+    )
     with inputs.database.read() as session:
         best_row = session.execute(
             run_conditions.having(func.avg(gain) > 0)
-            .order_by(func.avg(gain).desc(), edited.run_id, edited.condition)
+            .order_by(func.avg(gain).desc(), edited_trial.run_id, edited_trial.condition)
             .limit(1)
         ).first()
         if best_row is None:
             return None
-        condition_trials = trials.where(edited.run_id == best_row.run_id, edited.condition == best_row.condition)
-        row = session.scalars(condition_trials.order_by(gain.desc(), edited.unit).limit(1)).one()
+        condition_trials = trials.where(
+            edited_trial.run_id == best_row.run_id, edited_trial.condition == best_row.condition
+        )
+        row = session.scalars(condition_trials.order_by(gain.desc(), edited_trial.unit).limit(1)).one()
         session.expunge_all()
     try:
         return load_stored_edit(inputs, best_row.run_id, row)

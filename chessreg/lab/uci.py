@@ -65,7 +65,7 @@ class UciEngine:
         self.player, self.name, self.settings = player, name, settings
         self._write, self._lock = write, threading.Lock()
         self.work: Queue[Callable[[], None] | None] = Queue()
-        self.finished = threading.Event()
+        self.finish_event = threading.Event()
         self._board: chess.Board | None = chess.Board()
         self._position_error = ""
         self._game = 0
@@ -92,7 +92,7 @@ class UciEngine:
             self._fail(error)
         self._release()
         self.work.put(None)
-        if quits and not self.finished.wait(QUIT_WAIT_S):
+        if quits and not self.finish_event.wait(QUIT_WAIT_S):
             os._exit(0)
 
     def _fail(self, error: OSError) -> None:
@@ -190,7 +190,7 @@ class UciEngine:
         except BrokenPipeError:
             pass
         finally:
-            self.finished.set()
+            self.finish_event.set()
 
     def _load(self) -> None:
         """Load the checkpoint and the edit."""

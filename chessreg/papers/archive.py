@@ -159,14 +159,14 @@ def find_begun_runs(work: Work) -> dict[str, UUID]:
 def list_needed_artifacts(work: Work, missing_steps: list[str], runs: dict[str, UUID]) -> list[transfer.TransferItem]:
     """Return the artifacts that the incomplete steps `missing_steps` read or have written."""
     steps = {name: work.step(name) for name in missing_steps}
-    read: set[str] = set(missing_steps)
+    needed_steps: set[str] = set(missing_steps)
     for step in steps.values():
-        read |= step.needs
+        needed_steps |= step.needs
     for picture in work.paper.pictures:  # drawn again with every report
-        read |= {name for name in picture.after if name in runs}
+        needed_steps |= {name for name in picture.after if name in runs}
     items: dict[str, transfer.TransferItem] = {}
     with work.session.database.read() as sql:
-        for name in sorted(read):
+        for name in sorted(needed_steps):
             for node in list_output_nodes(work, work.step(name), runs):
                 items |= {i.digest: i for i in transfer.list_node_items(sql, node) if i.array is None}
     return list(items.values())

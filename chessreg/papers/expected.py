@@ -108,10 +108,12 @@ def write_reference_result(work: Work, folder: Path) -> tuple[int, tuple[str, ..
     for expectation in work.paper.expectations:
         for finding, command in judge_expectation(work, expectation):
             if finding is None:
-                lines.append((expectation.quantity, expectation.expected, "", "", "", "", "not run", ""))
+                lines.append((expectation.quantity, expectation.expected_range, "", "", "", "", "not run", ""))
                 continue
             numbers = [format_short_number(number) for number in (finding.value, finding.low, finding.high)]
-            lines.append((expectation.quantity, expectation.expected, finding.what, *numbers, finding.outcome, command))
+            lines.append(
+                (expectation.quantity, expectation.expected_range, finding.what, *numbers, finding.outcome, command)
+            )
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([HEADINGS, *lines])
     write_file(folder / f"{RESULT_FILE}.csv", text.getvalue().encode())

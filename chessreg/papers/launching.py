@@ -31,7 +31,7 @@ class PaperLauncher:
         self,
         work: Work,
         executor: str,
-        on_launch: Callable[[int], None] = lambda queued: None,
+        on_launch: Callable[[int], None] = lambda number: None,
         on_progress: Callable[[float, str], None] = lambda fraction, text: None,
     ) -> None:
         self.work, self.executor, self.on_launch, self.on_progress = work, executor, on_launch, on_progress
@@ -139,7 +139,7 @@ class PaperLauncher:
                 if run_jobs and run_jobs[0].group_id != job.group_id:
                     run_jobs.clear()
                 run_jobs.append(job)
-            return status.read_job_rows(sql, [job for held in newest_jobs.values() for job in held])
+            return status.read_job_rows(sql, [job for job_ids in newest_jobs.values() for job in job_ids])
 
     def wait_for_job(self) -> None:
         """Return after a job has ended, or if no job is left."""

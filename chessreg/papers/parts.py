@@ -47,10 +47,10 @@ def describe_shared_games(session: Session, request: Request) -> list[str]:
         "validation": f"{request.test}:validation",
         "test": f"{request.test}:test",
     }
-    trained, reason = None, None
+    training_items, reason = None, None
     try:
         if request.checkpoint:
-            trained, reason = load_training_items(inputs, inputs.reference("checkpoint", request.checkpoint))
+            training_items, reason = load_training_items(inputs, inputs.reference("checkpoint", request.checkpoint))
         for name, reference in games_by_name.items():
             games, part = inputs.dataset(inputs.reference("dataset", reference))
             places = games.rows(part)
@@ -61,12 +61,12 @@ def describe_shared_games(session: Session, request: Request) -> list[str]:
 
     pairs = [("fit", "validation"), ("fit", "test"), ("validation", "test")]
     lines = [count_shared_games(f"{a} and {b}", hashes[b], [hashes[a][0]]) for a, b in pairs]
-    if trained is None and not request.checkpoint:
+    if training_items is None and not request.checkpoint:
         lines.append("the models are trained on fit")
-    elif trained is None:
+    elif training_items is None:
         lines.append(f"the model's training games are unknown: {reason}")
     else:
-        training = [np.asarray(games.hashes[places]) for games, places in trained]
+        training = [np.asarray(games.hashes[places]) for games, places in training_items]
         lines += [count_shared_games(f"training and {name}", hashes[name], training) for name in hashes]
         lines += [f"other training games are unknown: {reason}"] if reason else []
     return ["Whole games that two parts share (kinds refuse to report on them): " + "; ".join(lines) + "."]
@@ -82,5 +82,5 @@ def count_shared_games(item_name: str, part: tuple[np.ndarray, np.ndarray], othe
     for other in other_parts:
         is_shared |= np.isin(hashes, other)
     long_games = int((is_shared & (plies >= SHORT_GAME_PLIES)).sum())
-    shared = f"{item_name} {int(is_shared.sum()):,} of {len(hashes):,}"
-    return f"{shared}, {long_games:,} of them of {SHORT_GAME_PLIES} plies or more"
+    text = f"{item_name} {int(is_shared.sum()):,} of {len(hashes):,}"
+    return f"{text}, {long_games:,} of them of {SHORT_GAME_PLIES} plies or more"

@@ -123,13 +123,13 @@ class Step:
     operations: float = 0.0
     engine_seconds: float = 0.0
     share: float | None = None
-    reads: tuple[str, int] | None = None
+    dataset_games: tuple[str, int] | None = None
 
     @property
     def games_read(self) -> tuple[str, int] | None:
         """The dataset and the number of games that the step reads, or None."""
-        if self.reads is not None or callable(self.settings):
-            return self.reads
+        if self.dataset_games is not None or callable(self.settings):
+            return self.dataset_games
         dataset, games = self.settings.get("dataset"), self.settings.get("games")
         return (dataset, games) if isinstance(dataset, str) and isinstance(games, int) else None
 
@@ -198,7 +198,7 @@ class Expectation:
     """
 
     quantity: str
-    expected: str
+    expected_range: str
     query: str
     steps: tuple[str, ...]
     judge: Callable[[Sequence[Mapping[str, Any]], CompleteSteps], Sequence[Finding]]

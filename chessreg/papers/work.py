@@ -275,7 +275,7 @@ class Work:
 
     def run_steps(
         self,
-        on_step: Callable[[int, StepPlan], None] = lambda number, planned: None,
+        on_step: Callable[[int, StepPlan], None] = lambda number, plan: None,
         on_progress: Callable[[float, str], None] = lambda fraction, text: None,
     ) -> bool:
         """Do every incomplete step in order; return whether it was interrupted.

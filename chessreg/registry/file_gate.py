@@ -38,42 +38,42 @@ class FileGate:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._own: Counter[int] = Counter()  # thread → its open transactions through Python's SQLite
+        self._change = threading.Condition()
+        self._own_counts: Counter[int] = Counter()  # thread → its open transactions through Python's SQLite
         self._foreign: Counter[int] = Counter()  # thread → its open reads through ADBC's
-        self._waiting = 0
+        self._waiting_count = 0
 
     @contextmanager
     def use_with_python(self) -> Iterator[None]:
         """Use the file through Python's SQLite. Blocks while ADBC reads it or waits for it. May be nested."""
         thread = threading.get_ident()
-        with self._changed:
+        with self._change:
             if self._foreign[thread]:
                 raise RuntimeError("this thread reads the registry through ADBC; end that first")
-            if not self._own[thread]:
-                self._changed.wait_for(lambda: not self._waiting and not self._foreign.total())
-            self._own[thread] += 1
+            if not self._own_counts[thread]:
+                self._change.wait_for(lambda: not self._waiting_count and not self._foreign.total())
+            self._own_counts[thread] += 1
         try:
             yield
         finally:
-            self._leave(self._own, thread)
+            self._leave(self._own_counts, thread)
 
     @contextmanager
     def use_with_adbc(self) -> Iterator[None]:
         """Use the file through ADBC's SQLite. Waits for open transactions to end, then closes idle connections."""
         thread = threading.get_ident()
-        with self._changed:
-            if self._own[thread]:
+        with self._change:
+            if self._own_counts[thread]:
                 raise RuntimeError("a query inside read() or write() would deadlock")
-            self._waiting += 1
+            self._waiting_count += 1
             try:
-                self._changed.wait_for(lambda: not self._own.total())
+                self._change.wait_for(lambda: not self._own_counts.total())
                 if not self._foreign.total():
                     close_idle_connections()
                 self._foreign[thread] += 1
             finally:
-                self._waiting -= 1
-                self._changed.notify_all()
+                self._waiting_count -= 1
+                self._change.notify_all()
         try:
             yield
         finally:
@@ -81,25 +81,25 @@ class FileGate:
 
     def is_entered(self) -> bool:
         """Return whether this thread is inside `use_with_python()`."""
-        return self._own[threading.get_ident()] > 0
+        return self._own_counts[threading.get_ident()] > 0
 
     def is_used(self) -> bool:
         """Return whether any thread is inside `use_with_python()` or `use_with_adbc()`."""
-        return bool(self._own.total() or self._foreign.total())
+        return bool(self._own_counts.total() or self._foreign.total())
 
     def _leave(self, counts: Counter[int], me: int) -> None:
-        with self._changed:
+        with self._change:
             counts[me] -= 1
             if not counts[me]:
                 del counts[me]
-            self._changed.notify_all()
+            self._change.notify_all()
 
 
 _guard = threading.Lock()  # protects the variables below
 _gates: WeakValueDictionary[FileKey, FileGate] = WeakValueDictionary()
 _users: list[tuple[Path, WeakMethod[Callable[[], None]]]] = []  # registry path, function that closes idle connections
 _in_use: set[FileKey] = set()  # files in use when a fork begins
-_inherited: set[FileKey] = set()  # files that this process's parent was using when it forked
+_inherited_files: set[FileKey] = set()  # files that this process's parent was using when it forked
 
 
 def get_file_gate(path: Path) -> FileGate:
@@ -111,7 +111,7 @@ def get_file_gate(path: Path) -> FileGate:
     with _guard:
         if key is None:
             return FileGate()  # a missing file cannot be open
-        if key in _inherited:
+        if key in _inherited_files:
             raise RuntimeError(f"{path} was in use when this process was forked; start processes with 'spawn' instead")
         gate = _gates.get(key)
         if gate is None:
@@ -189,7 +189,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     global _guard
     _guard = threading.Lock()
-    _inherited.update(_in_use)
+    _inherited_files.update(_in_use)
     _in_use.clear()
     _gates.clear()  # their conditions may be held by threads that do not exist here
 

@@ -249,12 +249,12 @@ def read_children(session: Session, of_these: Iterable[Node]) -> Edges:
     """Return the direct results of each node."""
     edges: Edges = {node: [] for node in of_these}
     run_input, runs = tables.RunInput, list_ids_of_noun(edges, "run")
-    reads = (
+    inputs_select = (
         select(run_input)
         .join(tables.Run, tables.Run.id == run_input.run_id)
         .order_by(*get_time_order(tables.Run), run_input.name)
     )
-    for (row,) in select_by_keys(session, reads, run_input.source_run_id, runs):
+    for (row,) in select_by_keys(session, inputs_select, run_input.source_run_id, runs):
         add_edge(edges, Node("run", row.source_run_id.hex), Edge(row.name, Node("run", row.run_id.hex)))
     digests = {node.id: node for node in edges if node.noun == "file"}
     for noun, table in list_tables_with_bytes(session).items():
@@ -266,7 +266,7 @@ def read_children(session: Session, of_these: Iterable[Node]) -> Edges:
                 add_edge(edges, make_node(row), edge)
             if row.artifact and make_node(row).noun != "run":
                 digests[row.artifact] = make_node(row)
-    external_reads = reads.where(run_input.source_run_id.is_(None))
+    external_reads = inputs_select.where(run_input.source_run_id.is_(None))
     for (row,) in select_by_keys(session, external_reads, run_input.digest, digests):
         add_edge(edges, digests[row.digest], Edge(row.name, Node("run", row.run_id.hex)))
     return edges
@@ -299,13 +299,13 @@ def find_makers(session: Session, digests: set[str]) -> dict[str, Node]:
     return maker_of
 
 
-def describe_nodes(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, Any]]:
+def describe_nodes(session: Session, node_ids: Iterable[Node]) -> dict[Node, dict[str, Any]]:
     """Return the name, kind and state of each node for display.
 
     `kind` is a run's kind, else the noun. `state` is invalid, stale, missing (a run that is not in this registry), or
     the state of the run; complete for all other nodes.
     """
-    nodes = list(which)
+    nodes = list(node_ids)
     stale_runs = find_stale_runs(session)
     now = names.CURRENT_ANNOTATIONS.c
     invalid_targets = set(

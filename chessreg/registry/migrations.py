@@ -98,13 +98,13 @@ def read_revisions() -> dict[str, str | None]:
 def _parse_revisions(folder: Path) -> dict[str, str | None]:
     revisions: dict[str, str | None] = {}
     for path in sorted(folder.glob("*.py")):
-        declared = dict(
+        variables = dict(
             re.findall(
                 r"""^(revision|down_revision)\b[^=]*= *["']?([^"'\n]+)["']?$""", path.read_text(encoding="utf-8"), re.M
             )
         )
-        before = declared["down_revision"]
-        revisions[declared["revision"]] = None if before == "None" else before
+        before = variables["down_revision"]
+        revisions[variables["revision"]] = None if before == "None" else before
     return revisions
 
 

@@ -124,22 +124,22 @@ def add_annotation(
     name, a name that another entity of this noun has, an empty text, or a tag of several lines.
     """
     try:
-        annotated = tables.AnnotationWord(word)
+        annotation_word = tables.AnnotationWord(word)
     except ValueError:
         raise BadInputError(
             f"{word!r} is not an annotation", f"annotations are {', '.join(tables.AnnotationWord)}"
         ) from None
     get_noun_table(noun)
     target_hex = target.hex if isinstance(target, UUID) else UUID(target).hex
-    if annotated in TEXT_NAMES and not withdrawn:
-        require_annotation_text(annotated, value)
-    if annotated is tables.AnnotationWord.NAME and not withdrawn:
+    if annotation_word in TEXT_NAMES and not withdrawn:
+        require_annotation_text(annotation_word, value)
+    if annotation_word is tables.AnnotationWord.NAME and not withdrawn:
         require_free_name(session, noun, target_hex, value)
-        for old in _read_annotation_values(session, noun, target_hex, annotated):
+        for old in _read_annotation_values(session, noun, target_hex, annotation_word):
             if old != value:
-                _append_annotation(session, noun, target_hex, annotated, old, True)
-    if withdrawn or value not in _read_annotation_values(session, noun, target_hex, annotated):
-        _append_annotation(session, noun, target_hex, annotated, value, withdrawn)
+                _append_annotation(session, noun, target_hex, annotation_word, old, True)
+    if withdrawn or value not in _read_annotation_values(session, noun, target_hex, annotation_word):
+        _append_annotation(session, noun, target_hex, annotation_word, value, withdrawn)
 
 
 def require_annotation_text(word: tables.AnnotationWord, value: str) -> None:

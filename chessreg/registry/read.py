@@ -235,18 +235,18 @@ def parse_ids(values: Any) -> list[UUID]:
     return ids
 
 
-def combine_evaluators(mine: Any, other: Any) -> dict[str, Any] | None:
-    """Return the detail `mine` of a match with the evaluating engines of its detail `other` added. None: unchanged.
+def combine_evaluators(ours: Any, other: Any) -> dict[str, Any] | None:
+    """Return the detail `ours` of a match with the evaluating engines of its detail `other` added. None: unchanged.
 
     If one of them does not record an engine, nothing is added.
 
     >>> combine_evaluators({EVALUATORS: ["a" * 32]}, {EVALUATORS: ["b" * 32]})
     {'evaluator_engine_ids': ['aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb']}
     """
-    my_ids, other_ids = (parse_ids((detail or {}).get(EVALUATORS)) for detail in (mine, other))
+    my_ids, other_ids = (parse_ids((detail or {}).get(EVALUATORS)) for detail in (ours, other))
     if not my_ids or not other_ids or set(other_ids) <= set(my_ids):
         return None
-    return {**mine, EVALUATORS: [id.hex for id in dict.fromkeys([*my_ids, *other_ids])]}
+    return {**ours, EVALUATORS: [id.hex for id in dict.fromkeys([*my_ids, *other_ids])]}
 
 
 def find_judge_ids(session: Session, run_id: UUID) -> list[UUID]:
@@ -345,7 +345,7 @@ def read_kind_file_of_run(session: Session, run_id: UUID) -> tuple[str, str] | N
         select(tables.Attempt).where(tables.Attempt.run_id == run_id).order_by(tables.Attempt.started_at.desc())
     )
     attempt = session.scalars(newest_attempt).first()
-    recorded = attempt.code.get("kind_file") if attempt else None
-    if not isinstance(recorded, dict):
+    recorded_file = attempt.code.get("kind_file") if attempt else None
+    if not isinstance(recorded_file, dict):
         return None
-    return PurePosixPath(str(recorded.get("file"))).name, str(recorded.get("sha256"))
+    return PurePosixPath(str(recorded_file.get("file"))).name, str(recorded_file.get("sha256"))

@@ -128,17 +128,17 @@ def match_word(
     things: str,
     word: str,
     fields: Sequence[str],
-    searched: Sequence[str],
+    searched_fields: Sequence[str],
     by_field: Callable[[str, str, str], ColumnElement[bool]],
 ) -> ColumnElement[bool]:
-    """Return the condition for a word: `field:value` tests that field, a plain word each of `searched`.
+    """Return the condition for a word: `field:value` tests that field, a plain word each of `searched_fields`.
 
     `by_field` makes the condition from field, sign and value. A field written `spec.SETTING` in `fields` stands for all
     fields that begin with `spec.`. Raises BadInputError for an unknown field; `things` names the rows in its message.
     """
     term = words.parse_term(word)
     if term is None:
-        return or_(*(by_field(name, ":", word.replace('"', "")) for name in searched))
+        return or_(*(by_field(name, ":", word.replace('"', "")) for name in searched_fields))
     field, sign, value = term
     begins = tuple(name.partition(".")[0] + "." for name in fields if "." in name)
     if field not in fields and not (begins and field.startswith(begins)):

@@ -165,14 +165,14 @@ def open_readable(path: Path, copies: RegistryCopies) -> Connection:
             raise
         try:
             return copies.connect(path)
-        except (OSError, subprocess.SubprocessError) as refused:
+        except (OSError, subprocess.SubprocessError) as failure:
             place = copies.remove()
-            if is_disk_full(refused) or not has_space(Path(tempfile.gettempdir())):  # cp reports only an exit status
+            if is_disk_full(failure) or not has_space(Path(tempfile.gettempdir())):  # cp reports only an exit status
                 problem = f"{DISK_FULL} at {place or tempfile.gettempdir()}, where its copy would be written"
                 raise RegistryError(
                     f"the registry {path} cannot be locked, and {problem}",
                     "free some space there, or set TMPDIR to another folder",
-                ) from refused
+                ) from failure
             raise error from None
 
 

@@ -259,13 +259,13 @@ def describe_unit_gaps(session: SqlSession, table: Any, run_id: UUID) -> str:
         if chain_groups(groups, start, stop) is None:
             groups_inside = [group for group in groups if group.start < stop and group.stop > start]
             held_units = sum(min(group.stop, stop) - max(group.start, start) for group in groups_inside)
-            what = f"records units {start} to {stop - 1} as done, but its groups"
+            statement = f"records units {start} to {stop - 1} as done, but its groups"
             if held_units > stop - start:
-                return f"{what} hold {held_units - (stop - start)} of them twice"
+                return f"{statement} hold {held_units - (stop - start)} of them twice"
             return (
-                f"{what} hold {held_units} of these {stop - start}"
+                f"{statement} hold {held_units} of these {stop - start}"
                 if held_units < stop - start
-                else f"{what} also hold other units"
+                else f"{statement} also hold other units"
             )
     return ""
 

@@ -155,9 +155,9 @@ class RunAttempt:
     def require_ingested(self) -> None:
         """Raise ChessregError if the registry refused rows of this run; their units count as unfinished."""
         self.ingest_written()
-        if self.ingester is not None and self.ingester.refused:
+        if self.ingester is not None and self.ingester.refusals:
             raise ChessregError(
-                f"rows of kind {self.resolved.kind.name} were quarantined: {self.ingester.refused[0]}",
+                f"rows of kind {self.resolved.kind.name} were quarantined: {self.ingester.refusals[0]}",
                 "chessreg recover --list",
             )
 
@@ -165,10 +165,10 @@ class RunAttempt:
         """Raise ChessregError unless the registry has the rows of all other units, which `reduce` needs."""
         remaining_units = len(find_missing_units(self.inputs, self.resolved)) - 1
         if remaining_units > 0:
-            why = f": {self.outage}" if self.outage else ""
+            reason = f": {self.outage}" if self.outage else ""
             raise ChessregError(
                 f"the registry lacks {remaining_units} of {self.resolved.units - 1} units, "
-                f"so `reduce` cannot start{why}",
+                f"so `reduce` cannot start{reason}",
                 f"chessreg run --resume {self.resolved.run_id.hex[-6:]}",
             )
 
@@ -236,7 +236,7 @@ class RunAttempt:
         """
         input_rows = [
             (name, reference, digest, located_input.run_id)
-            for (name, digest, reference), located_input in self.inputs.read.items()
+            for (name, digest, reference), located_input in self.inputs.located_inputs.items()
         ]
         input_rows += [
             (name, reference, spec_hash, make_uuid(spec_hash)) for name, reference, spec_hash in self.list_read_inputs()
@@ -284,7 +284,7 @@ class RunAttempt:
 
     def list_read_inputs(self) -> list[tuple[str, str, str]]:
         """Return (field, reference, spec hash) of input runs whose rows were read but no artifacts."""
-        seen_run_ids = {located_input.run_id for located_input in self.inputs.read.values()}
+        seen_run_ids = {located_input.run_id for located_input in self.inputs.located_inputs.values()}
         references = [(name, ref, ref.removeprefix("run:").partition("/")[0])
                  for name, ref in list_references(self.resolved.spec).items() if ref.startswith("run:")]  # fmt: skip
         return [row for row in references if make_uuid(row[2]) not in seen_run_ids]
@@ -402,7 +402,7 @@ class Heartbeat(threading.Thread):
             "units_done": self.task.units_done,
             "progress": min(max(float(self.task.fraction), 0.0), 1.0),
             "progress_before": self.task.fraction_before,
-            "doing": self.task.doing[:200],
+            "doing": self.task.progress_text[:200],
             "load": read_load(),
         }
         writer.add("check_in", to_fragment_row(row))
@@ -442,7 +442,7 @@ def run_spec(
     store: Store,
     *,
     explicit: tuple[str, ...] = (),
-    on_start: Callable[[ResolvedSpec, int], None] = lambda resolved, missing: None,
+    on_start: Callable[[ResolvedSpec, int], None] = lambda _spec, _count: None,
     on_begun: Callable[[UUID], None] = lambda run_id: None,
     on_progress: ProgressCallback = lambda fraction, text: None,
 ) -> RunReport:

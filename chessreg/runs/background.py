@@ -28,12 +28,12 @@ class Ingester(threading.Thread):
     def __init__(self, database: Database, store: Store, run_id: UUID) -> None:
         super().__init__(name="ingest", daemon=True)
         self.outage: str | None = None
-        self.refused: list[str] = []
+        self.refusals: list[str] = []
         self._database, self._store, self._run_id = database, store, run_id
-        self._changed = threading.Condition()
-        self._asked = self._done = 0  # numbers of ingests
-        self._ended = False
-        self._moved = time.monotonic()  # time of the last progress
+        self._change = threading.Condition()
+        self._requested_number = self._done_number = 0  # numbers of ingests
+        self._has_ended = False
+        self._progress_time = time.monotonic()  # time of the last progress
         self._error: BaseException | None = None
 
     @contextmanager
@@ -43,16 +43,16 @@ class Ingester(threading.Thread):
         try:
             yield
         finally:
-            with self._changed:
-                self._ended = True
-                self._changed.notify_all()
+            with self._change:
+                self._has_ended = True
+                self._change.notify_all()
 
     def request_ingest(self) -> int:
         """Request an ingest and return its number. Does not wait."""
-        with self._changed:
-            self._asked += 1
-            self._changed.notify_all()
-            return self._asked
+        with self._change:
+            self._requested_number += 1
+            self._change.notify_all()
+            return self._requested_number
 
     def wait_until_ingested(self) -> None:
         """Wait until everything written so far was ingested. Raises the errors of `raise_error`.
@@ -60,11 +60,11 @@ class Ingester(threading.Thread):
         If the registry makes no progress for ANSWER_TIMEOUT_S, set `outage` and return.
         """
         number = self.request_ingest()
-        self._moved = time.monotonic()
-        with self._changed:
-            while self._done < number:
-                self._changed.wait(1.0)
-                if time.monotonic() - self._moved > ANSWER_TIMEOUT_S:
+        self._progress_time = time.monotonic()
+        with self._change:
+            while self._done_number < number:
+                self._change.wait(1.0)
+                if time.monotonic() - self._progress_time > ANSWER_TIMEOUT_S:
                     self.outage = f"the registry has not answered for {ANSWER_TIMEOUT_S:.0f} s"
                     return
         self.raise_error()
@@ -78,14 +78,14 @@ class Ingester(threading.Thread):
     def run(self) -> None:
         """Ingest the fragments after each request, until the ingester is closed and no request is left."""
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._ended or self._asked > self._done)
-                if self._asked == self._done:
+            with self._change:
+                self._change.wait_for(lambda: self._has_ended or self._requested_number > self._done_number)
+                if self._requested_number == self._done_number:
                     return
-                number = self._asked
+                number = self._requested_number
             self._note_progress()
             try:
-                self.refused += ingest_fragments(
+                self.refusals += ingest_fragments(
                     self._database, self._store, self._note_progress
                 ).list_quarantine_reasons(self._run_id)
                 self.outage = None
@@ -93,9 +93,9 @@ class Ingester(threading.Thread):
                 self.outage = str(error).split("\n", 1)[0]
             except BaseException as error:  # raised by the run
                 self._error = error
-            with self._changed:
-                self._done = number
-                self._changed.notify_all()
+            with self._change:
+                self._done_number = number
+                self._change.notify_all()
 
     def _note_progress(self) -> None:
-        self._moved = time.monotonic()
+        self._progress_time = time.monotonic()

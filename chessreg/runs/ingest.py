@@ -75,7 +75,7 @@ class IngestReport:
 
     def list_quarantine_reasons(self, run_id: UUID) -> list[str]:
         """Return the reasons why fragments of a run were quarantined."""
-        return [why for name, why in self.set_aside.items() if name.endswith(f".{run_id.hex}{FRAGMENT_SUFFIX}")]
+        return [reason for name, reason in self.set_aside.items() if name.endswith(f".{run_id.hex}{FRAGMENT_SUFFIX}")]
 
 
 def ingest_fragments(database: Database, store: Store, on_fragment: Callable[[], None] = lambda: None) -> IngestReport:
@@ -104,9 +104,9 @@ def ingest_fragment(database: Database, store: Store, fragment: Fragment, report
     """Ingest one fragment, quarantine it, or note in `report` why it waits."""
     from store.fragments import mark_ingested, quarantine_fragment, read_or_quarantine
 
-    def set_aside(why: str) -> None:  # so that the other fragments need not wait
-        quarantine_fragment(store, fragment, why)
-        report.set_aside[fragment.name] = why
+    def set_aside(reason: str) -> None:  # so that the other fragments need not wait
+        quarantine_fragment(store, fragment, reason)
+        report.set_aside[fragment.name] = reason
 
     with pause_garbage_collection():
         chunks = read_or_quarantine(store, fragment)
@@ -130,12 +130,12 @@ def ingest_fragment(database: Database, store: Store, fragment: Fragment, report
     except (RegistryError, SchemaError):
         raise
     except IntegrityError as error:
-        why = str(error.orig).split("\n", 1)[0]
+        reason = str(error.orig).split("\n", 1)[0]
         state = getattr(error.orig, "sqlstate", None)  # PostgreSQL's message may be translated
-        if state == FOREIGN_KEY or "foreign key" in why.lower():  # a row that it refers to has not arrived
-            report.waiting[fragment.name] = why
+        if state == FOREIGN_KEY or "foreign key" in reason.lower():  # a row that it refers to has not arrived
+            report.waiting[fragment.name] = reason
         else:
-            set_aside(f"its rows do not fit: {why}")
+            set_aside(f"its rows do not fit: {reason}")
     except MissingParentError as error:
         report.waiting[fragment.name] = error.message
     except ChessregError as error:
@@ -219,8 +219,8 @@ def require_package_table(session: Session, table: str, fragment: Fragment) -> N
 
     failures = brought.load_package_nouns()
     if table not in TABLES:
-        why = "; ".join(failures) or "install the package that defines it"
-        raise ChessregError(f"fragment {fragment.name} has rows of an unknown table {table!r}", why)
+        reason = "; ".join(failures) or "install the package that defines it"
+        raise ChessregError(f"fragment {fragment.name} has rows of an unknown table {table!r}", reason)
     if not brought.has_table(session, TABLES[table]):
         brought.create_missing_tables(session)
 
@@ -480,14 +480,14 @@ def list_waiting(database: Database, store: Store) -> list[dict[str, Any]]:
         fragments.append(row)
     for path in sorted(store.quarantine.glob(f"*{FRAGMENT_SUFFIX}")):
         reason = path.with_name(path.name + ".reason.txt")
-        why = (
+        text = (
             reason.read_text(encoding="utf-8", errors="replace").strip()
             if reason.exists()
             else "quarantined without a reason"
         )
         run = path.name.removesuffix(FRAGMENT_SUFFIX).rpartition(".")[2][-6:]
         row = {"fragment": path.name, "state": "set aside", "run": run, "rows": None, "result_tables": {}}
-        fragments.append({**row, "created": path.stat().st_mtime, "why": why})
+        fragments.append({**row, "created": path.stat().st_mtime, "why": text})
     return fragments
 
 

@@ -93,8 +93,8 @@ def require_user_file(name: str) -> Path:
     except OSError as error:
         raise NotFoundError(f"{clip_text(name)}: {error.strerror}") from error
     if not is_file:
-        what = "is a folder, not a file" if is_folder else "is not a file" if is_there else "does not exist"
-        raise NotFoundError(f"{path if is_folder else clip_text(name)} {what}")
+        problem = "is a folder, not a file" if is_folder else "is not a file" if is_there else "does not exist"
+        raise NotFoundError(f"{path if is_folder else clip_text(name)} {problem}")
     refuse_registry(path)
     return path
 
@@ -122,15 +122,15 @@ def require_weights(checkpoint: tables.Checkpoint, name: str) -> tables.Checkpoi
     return checkpoint
 
 
-_VERIFIED: set[tuple[Path, str]] = set()
+_VERIFIED_FILES: set[tuple[Path, str]] = set()
 
 
 def verify_once(store: Store, digest: str) -> None:
     """Verify an artifact, once per process. Raises CorruptError naming the damaged file."""
     key = (store.root, digest)
-    if key not in _VERIFIED:
+    if key not in _VERIFIED_FILES:
         store.verify(digest)
-        _VERIFIED.add(key)
+        _VERIFIED_FILES.add(key)
 
 
 class Inputs:
@@ -138,7 +138,7 @@ class Inputs:
 
     def __init__(self, database: Database, store: Store) -> None:
         self.database, self.store = database, store
-        self.read: dict[tuple[str, str, str], LocatedInput] = {}  # by field, digest and reference
+        self.located_inputs: dict[tuple[str, str, str], LocatedInput] = {}  # by field, digest and reference
         self.remarks: list[str] = []  # on settings that the inputs cannot meet
 
     def note_shortage(self, spec: Spec, setting: str, available_count: int) -> None:
@@ -237,13 +237,13 @@ class Inputs:
         if not self.store.has_content(digest, array):
             from chessreg.runs import transfer
 
-            what = f"{field} of run {run_id.hex[-6:]}" if run_id else f"{field} {digest[:8]}"
-            transfer.pull_items(self.database, self.store, [transfer.TransferItem(digest, what, 0, array)])
+            description = f"{field} of run {run_id.hex[-6:]}" if run_id else f"{field} {digest[:8]}"
+            transfer.pull_items(self.database, self.store, [transfer.TransferItem(digest, description, 0, array)])
         path = self.store.get_array_path(array) if array is not None else self.store.path(digest)
         if array is None:  # chunks of arrays are verified when read
             verify_once(self.store, digest)
         located_input = LocatedInput(reference, digest, path, run_id)
-        self.read[field, digest, reference] = located_input
+        self.located_inputs[field, digest, reference] = located_input
         return located_input
 
     def run(self, reference: str, kind: str | None = None, complete: bool = True) -> tables.Run:

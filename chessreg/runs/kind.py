@@ -281,8 +281,10 @@ def require_valid_variants(cls: type[Kind]) -> None:
                 'spec = Annotated[SpecA | SpecB, Field(discriminator="mode")]',
             )
         if tag and (tag not in variant.model_fields or not variant.model_fields[tag].is_required()):
-            what = "has a default" if tag in variant.model_fields else "is missing"
-            raise BadInputError(f"kind {cls.name}: the tag {tag} of {variant.__name__} {what}", f'{tag}: Literal["…"]')
+            problem = "has a default" if tag in variant.model_fields else "is missing"
+            raise BadInputError(
+                f"kind {cls.name}: the tag {tag} of {variant.__name__} {problem}", f'{tag}: Literal["…"]'
+            )
         for each in describe_settings(variant):
             other = tags_by_value.setdefault(each.path, each)
             if (each.form, each.type, each.noun) != (other.form, other.type, other.noun):

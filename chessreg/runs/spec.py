@@ -108,7 +108,7 @@ class Settings(BaseModel):
         fields = type(self).model_fields
         for name, field in fields.items():
             if isinstance(inner := getattr(self, name), Settings):
-                idle |= {f"{name}.{path}": why for path, why in inner.without_effect().items()}
+                idle |= {f"{name}.{path}": reason for path, reason in inner.without_effect().items()}
             for mark in field.metadata:
                 if isinstance(mark, NotWith) and getattr(self, mark.other) != fields[mark.other].default:
                     idle[name] = f"{format_flag([mark.other])} sets {mark.what}"
@@ -491,10 +491,10 @@ def make_settings(model: Any, typed_values: dict[str, Any], preset: Mapping[str,
     Raises ValidationError, and BadInputError for a typed setting that has no effect.
     """
     settings = parse_settings(model, merge_settings(dict(preset), typed_values))
-    for name, why in settings.without_effect().items() if isinstance(settings, Settings) else ():
+    for name, reason in settings.without_effect().items() if isinstance(settings, Settings) else ():
         if name in typed_values and typed_values[name] != type(settings).model_fields[name].default:
             raise BadInputError(
-                f"{format_flag([name])} {format_value(typed_values[name])} has no effect: {why}", "leave it out"
+                f"{format_flag([name])} {format_value(typed_values[name])} has no effect: {reason}", "leave it out"
             )
     return settings
 

@@ -74,13 +74,13 @@ class Task(Generic[S, Options]):
         self.units_done = 0
         self.threads: set[int] = set()  # thread counts that the kind has set
         self.stopping = False
-        self.fraction, self.fraction_before, self.doing = 0.0, 0.0, ""  # progress, written by the next check-in
+        self.fraction, self.fraction_before, self.progress_text = 0.0, 0.0, ""  # progress, written by the next check-in
         self._writer, self._after_flush, self._on_progress = writer, after_flush, on_progress
-        self._held: dict[int, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
+        self._held_rows: dict[int, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
         self._fitting: set[tuple[str, ...]] = set()  # (result table, *columns) of rows that were checked
         self._complete: set[int] = set()
         self._rows = 0
-        self._flushed = time.monotonic()
+        self._flush_time = time.monotonic()
 
     @property
     def store(self) -> Store:
@@ -162,7 +162,7 @@ class Task(Generic[S, Options]):
             self._require_columns(table, row)
             self._fitting.add((table, *row))
         require_lengths(Base.metadata.tables[table], row)
-        self._held[unit].append((table, crop_model_texts(Base.metadata.tables[table], row)))
+        self._held_rows[unit].append((table, crop_model_texts(Base.metadata.tables[table], row)))
 
     def _require_columns(self, table: str, row: dict[str, Any]) -> None:
         """Raise ChessregError if a row has a column that `table` lacks, or lacks one that `table` requires."""
@@ -186,7 +186,7 @@ class Task(Generic[S, Options]):
             require_lengths(Base.metadata.tables[table], columns)
         unit = columns.get("unit") if of_unit is None else of_unit
         if unit is not None:
-            self._held[unit].append((table, columns))
+            self._held_rows[unit].append((table, columns))
             return
         self._writer.add(table, to_fragment_row(columns))
         self._rows += 1
@@ -203,14 +203,14 @@ class Task(Generic[S, Options]):
         self._require_rows(units)
         with self._writer.write_together() as rows:
             for unit in units:
-                for table, row in self._held.get(unit, ()):
+                for table, row in self._held_rows.get(unit, ()):
                     rows.add(table, to_fragment_row(row))
             for start, stop in list_unit_ranges(units):
                 span = {"run_id": self.run_id, "start": start, "stop": stop, "attempt_id": self.attempt_id}
                 rows.add("unit_range", to_fragment_row(span))
         self._rows += len(rows.lines)
         for unit in units:
-            self._held.pop(unit, None)
+            self._held_rows.pop(unit, None)
         self._complete.update(units)
         self.units_done += len(units)
         self.progress(max(self.fraction, self.units_done / max(len(self.units), 1)), "")
@@ -218,7 +218,9 @@ class Task(Generic[S, Options]):
     def _require_rows(self, units: Iterable[int]) -> None:
         """Raise ChessregError if the rows of these units repeat a key or do not fit their table."""
         for unit in units:
-            results = sorted((pair for pair in self._held.get(unit, ()) if pair[0] in self.kind.tables), key=TABLE_NAME)
+            results = sorted(
+                (pair for pair in self._held_rows.get(unit, ()) if pair[0] in self.kind.tables), key=TABLE_NAME
+            )
             for name, pairs in groupby(results, TABLE_NAME):
                 table, rows = Base.metadata.tables[name], [row for _, row in pairs]
                 key = [column.name for column in table.primary_key]
@@ -242,10 +244,10 @@ class Task(Generic[S, Options]):
 
     def progress(self, fraction: float, text: str) -> None:
         """Report the progress of this attempt (0 to 1) and its current activity. Raises StopRequest after a signal."""
-        self.fraction, self.doing = fraction, text or self.doing
+        self.fraction, self.progress_text = fraction, text or self.progress_text
         self._on_progress(fraction, text)
         now = time.monotonic()
-        if self._rows >= FLUSH_ROWS or (self._rows and now - self._flushed > FLUSH_INTERVAL_S):
+        if self._rows >= FLUSH_ROWS or (self._rows and now - self._flush_time > FLUSH_INTERVAL_S):
             self.flush()
         self.stop_if_asked()
 
@@ -256,7 +258,7 @@ class Task(Generic[S, Options]):
 
     def flush(self) -> None:
         """Write the rows of complete units as a fragment."""
-        self._rows, self._flushed = 0, time.monotonic()
+        self._rows, self._flush_time = 0, time.monotonic()
         self._writer.flush()
         self._after_flush()
 

@@ -93,9 +93,9 @@ def trust_reference(reference: str) -> TrustedDigest:
 
 def save_digest(digest: str, path: Path | None = None) -> TrustedDigest:
     """Store a digest as trusted, atomically. An existing record is kept."""
-    existing = next((row for row in list_trusted() if row.digest == digest), None)
-    if existing is not None and (path is None or existing.path == str(path)):
-        return existing
+    existing_record = next((row for row in list_trusted() if row.digest == digest), None)
+    if existing_record is not None and (path is None or existing_record.path == str(path)):
+        return existing_record
     record = TrustedDigest(digest, str(path or ""), datetime.now(UTC).isoformat(timespec="seconds"))
     target = trust_folder() / f"{digest}.json"
     part_path = target.with_suffix(f".{os.getpid()}")
@@ -209,12 +209,12 @@ def read_trusted_file(path: Path) -> tuple[Path, bytes]:
     return real, content
 
 
-def make_refusal(path: Path, content: bytes, what: str) -> NotTrustedError | None:
-    """Return the error that `what` in a file with this content is not trusted, or None if it is."""
+def make_refusal(path: Path, content: bytes, description: str) -> NotTrustedError | None:
+    """Return the error that `description` in a file with this content is not trusted, or None if it is."""
     digest = hash_content(content)
     if is_trusted(digest):
         return None
     return NotTrustedError(
-        f"{what} in {path} (sha256 {digest[:16]}) is not trusted on this machine, and is not loaded",
+        f"{description} in {path} (sha256 {digest[:16]}) is not trusted on this machine, and is not loaded",
         f"read it, then: chessreg trust {shlex.quote(str(path))}",
     )

@@ -91,28 +91,28 @@ class Watcher:
     def __init__(self, store: Store) -> None:
         self.file = store.root / f"watch-{get_machine_name()}.json"
 
-    def mark_lost_attempts(self, database: Database, began: float | None = None) -> int:
+    def mark_lost_attempts(self, database: Database, start_s: float | None = None) -> int:
         """Mark attempts as lost whose process has ended or whose check-in is overdue. Return their number.
 
-        Call it after ingest. `began` is `time.monotonic()` before the ingest, to detect a slow registry.
+        Call it after ingest. `start_s` is `time.monotonic()` before the ingest, to detect a slow registry.
         """
-        began = time.monotonic() if began is None else began
+        start_s = time.monotonic() if start_s is None else start_s
         attempts = read_running_attempts(database)
         lost_count = mark_gone_lost(database, attempts)
-        overdue_ids = [attempt.id for attempt in self.list_overdue(attempts, began)]
+        overdue_ids = [attempt.id for attempt in self.list_overdue(attempts, start_s)]
         return lost_count + mark_lost(database, overdue_ids, tables.Cause.LOST, "it did not check in as promised")
 
-    def list_overdue(self, attempts: RunningAttempts, began: float) -> list[tables.Attempt]:
+    def list_overdue(self, attempts: RunningAttempts, start_s: float) -> list[tables.Attempt]:
         """Return the attempts on other hosts that missed their check-in, and store the current promises.
 
-        `began` is `time.monotonic()` before the attempts were read.
+        `start_s` is `time.monotonic()` before the attempts were read.
         """
         other_attempts = [attempt for attempt, process in attempts if process.is_gone() is None]
         now = time.monotonic()
         if not other_attempts:
             self.forget()
             return []
-        promises = {} if now - began > SLOW_READ_S else self._read_notes()
+        promises = {} if now - start_s > SLOW_READ_S else self._read_notes()
         notes: dict[str, list[Any]] = {}
         overdue_attempts = []
         for attempt in other_attempts:

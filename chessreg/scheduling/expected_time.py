@@ -43,8 +43,8 @@ class ExpectedTime:
 
     seconds: float | None
     attempts: int = 0
-    counted: bool = True
-    took: tuple[float, float] | None = None
+    is_counted: bool = True
+    range_s: tuple[float, float] | None = None
 
     @property
     def basis(self) -> str:
@@ -55,11 +55,11 @@ class ExpectedTime:
             return "counted operations on one CPU thread of this machine"
         fastest = "fastest" if self.attempts * FAST_SHARE < 1 else "fastest quarter"
         earlier = "the nearest earlier run" if self.attempts == 1 else f"the {fastest} of {self.attempts} earlier runs"
-        if self.took:
-            low, high = (f"{seconds:,.0f}" for seconds in self.took)
+        if self.range_s:
+            low, high = (f"{seconds:,.0f}" for seconds in self.range_s)
             range_text = f"it took {low} s" if self.attempts == 1 else f"they took {low} to {high} s"
             earlier += f", as if nothing else had run ({range_text})"
-        return earlier if self.counted else f"{earlier}; its inputs do not exist yet"
+        return earlier if self.is_counted else f"{earlier}; its inputs do not exist yet"
 
 
 def estimate_time(
@@ -103,12 +103,12 @@ def estimate_time(
             ratio = find_fast_pace([(seconds - start, work) for seconds, work in times]) if times else 1.0
             expected_seconds = start + counted_seconds * ratio * missing_units / units / shards
             return ExpectedTime(
-                expected_seconds, len(times), took=_find_crowded_range([each for each, _ in attempt_times])
+                expected_seconds, len(times), range_s=_find_crowded_range([each for each, _ in attempt_times])
             )
     if not attempts:
         return ExpectedTime(None)
     seconds_per_unit = find_fast_pace([(_measure_seconds(attempt), attempt.units_done) for attempt in attempts])
-    return ExpectedTime(seconds_per_unit * missing_units / shards, len(attempts), took=_find_crowded_range(attempts))
+    return ExpectedTime(seconds_per_unit * missing_units / shards, len(attempts), range_s=_find_crowded_range(attempts))
 
 
 def describe_busy_cores() -> str:

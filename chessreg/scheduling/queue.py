@@ -56,10 +56,10 @@ def get_job_folder(store: Store, job: Job) -> Path:
 
 def format_job_title(job: Job) -> str:
     """Return a short title of a job: `probe 3f2a1c 2/4`, or in a sweep with its settings: `probe epochs=2 2/4`."""
-    what = make_visible(f"{job.kind} {job.detail.get('differs') or job.run_id.hex[-6:]}")[:200]
+    title = make_visible(f"{job.kind} {job.detail.get('differs') or job.run_id.hex[-6:]}")[:200]
     if job.shard == job.shards:
-        return f"{what} reduce"
-    return f"{what} {job.shard + 1}/{job.shards}" if job.shards > 1 else what
+        return f"{title} reduce"
+    return f"{title} {job.shard + 1}/{job.shards}" if job.shards > 1 else title
 
 
 def prepare_submission(database: Database, store: Store, job: Job) -> Submission:
@@ -181,27 +181,29 @@ def find_machine(job: Job) -> str | None:
 
 def find_unmet_dependencies(session: Session, job: Job) -> list[tuple[str, bool]]:
     """Return (description, whether it can still finish) of everything that a queued job waits for."""
-    unmet = []
+    unmet_dependencies = []
     for spec_hash in job.detail.get("after", []):
         run_id = make_uuid(spec_hash)
         run = session.get(tables.Run, run_id)
         if run is None or run.completed_at is None:
             run_jobs = session.scalars(select(Job).where(Job.run_id == run_id)).all()
             kind = run.kind if run else run_jobs[0].kind if run_jobs else "run"
-            unmet.append((f"{kind} {run_id.hex[-6:]}", any(can_progress(session, other) for other in run_jobs)))
+            unmet_dependencies.append(
+                (f"{kind} {run_id.hex[-6:]}", any(can_progress(session, other) for other in run_jobs))
+            )
     if job.shard == job.shards:
         shards = session.scalars(
             select(Job).where(Job.group_id == job.group_id, Job.run_id == job.run_id, Job.shard < job.shards)
         ).all()
         unfinished_shards = [other for other in shards if other.cause is not Cause.FINISHED]
         if unfinished_shards:
-            unmet.append(
+            unmet_dependencies.append(
                 (
                     f"{len(unfinished_shards)} of {job.shards} shards",
                     all(can_progress(session, other) for other in unfinished_shards),
                 )
             )
-    return unmet
+    return unmet_dependencies
 
 
 def can_progress(session: Session, job: Job) -> bool:
@@ -254,7 +256,7 @@ def _raise_no_job(reference: str) -> list[Job]:
 
 def cancel_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
     """Remove queued jobs from the queue and mark running ones for cancellation. Return the affected jobs."""
-    cancelled = []
+    cancelled_jobs = []
     for job in lock_and_reread(session, jobs):
         if job.state is JobState.QUEUED:
             end_job(job, Cause.KILLED, "cancelled before it started")
@@ -262,8 +264,8 @@ def cancel_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
             continue
         job.cancel = True
         job.detail = {key: value for key, value in job.detail.items() if key != RETRY_KEY}
-        cancelled.append(job)
-    return cancelled
+        cancelled_jobs.append(job)
+    return cancelled_jobs
 
 
 def retry_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
@@ -272,7 +274,7 @@ def retry_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
     A job that is being cancelled is requeued when it ends (`settle_cancelled_job`). Complete jobs, and runs with an
     active job of another launch, are left unchanged.
     """
-    retried = []
+    retried_jobs = []
     for job in sorted(lock_and_reread(session, jobs), key=lambda job: job.group_id, reverse=True):
         if (
             job.state is JobState.ENDED
@@ -282,11 +284,11 @@ def retry_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
             requeue_job(job, f"again after: {job.message or job.cause}")
             job.cancel = False
             job.detail = {key: value for key, value in job.detail.items() if key not in ("halved", RETRY_KEY)}
-            retried.append(job)
+            retried_jobs.append(job)
         elif job.state is JobState.RUNNING and job.cancel:
             job.detail = {**job.detail, RETRY_KEY: True}
-            retried.append(job)
-    return retried
+            retried_jobs.append(job)
+    return retried_jobs
 
 
 def settle_cancelled_job(session: Session, job: Job, cause: Cause, message: str | None) -> None:

@@ -130,7 +130,7 @@ def find_state(session: Session, job: Job) -> tuple[str, list[str]]:
     if not unmet_dependencies:
         return "queued", []
     return ("waiting" if all(can for _, can in unmet_dependencies) else "blocked"), [
-        what for what, _ in unmet_dependencies
+        dependency for dependency, _ in unmet_dependencies
     ]
 
 
@@ -288,9 +288,9 @@ def list_ended(session: Session, since: datetime) -> list[Row]:
     )
     rows: dict[UUID, Row] = {}
     foreground_runs = {row["run_id"] for row in list_foreground(session)}
-    attempts, left = session.execute(query).all(), session.scalars(jobs_without_attempt).all()
+    attempts, other_jobs = session.execute(query).all(), session.scalars(jobs_without_attempt).all()
     run_names = names.read_names_of(
-        session, "run", {*(run.id for _, run, _, _ in attempts), *(job.run_id for job in left)}
+        session, "run", {*(run.id for _, run, _, _ in attempts), *(job.run_id for job in other_jobs)}
     )
     for attempt, run, host, job in attempts:
         key = attempt.job_id or attempt.run_id
@@ -315,7 +315,7 @@ def list_ended(session: Session, since: datetime) -> list[Row]:
             "machine": host,
             "ended_at": attempt.ended_at,
         }
-    for job in left:
+    for job in other_jobs:
         started_run = session.get(Run, job.run_id)
         rows.setdefault(
             job.id,

@@ -60,15 +60,15 @@ class Supervisor:
         self.database, self.store, self.idle = database, store, idle
         self.watcher = Watcher(store)
         self.executors: dict[str, Executor] = {}
-        self.started: dict[UUID, tuple[str, int]] = {}  # job → handle and attempt number, until recorded
+        self.started_jobs: dict[UUID, tuple[str, int]] = {}  # job → handle and attempt number, until recorded
         self.stopping = False
-        self.running: list[Job] = []
+        self.running_jobs: list[Job] = []
         self.ready: list[Job] = []
         self.hope = False  # whether a queued job can still start
         self._full: dict[UUID, FullDisk] = {}  # jobs that wait for space
         self._version = ""  # data version at the last read
-        self._refused: set[UUID] = set()  # jobs that did not fit when last offered
-        self._watched = self._offered = -1e9
+        self._refused_jobs: set[UUID] = set()  # jobs that did not fit when last offered
+        self._watched_at = self._offered_at = -1e9
         self._busy = time.monotonic()
         self._long_runs = 0  # complete runs with many units when their numbers were last stored
 
@@ -124,15 +124,15 @@ class Supervisor:
         self.ingest_results()
         self.note_started()
         self.read_queue()
-        if self.poll_jobs(self.running):
-            self._refused.clear()
+        if self.poll_jobs(self.running_jobs):
+            self._refused_jobs.clear()
             self.read_queue()
         self.submit_ready_jobs()
-        if time.monotonic() - self._watched > WATCH_INTERVAL_S:
-            self._watched = time.monotonic()
+        if time.monotonic() - self._watched_at > WATCH_INTERVAL_S:
+            self._watched_at = time.monotonic()
             if lost_count := self.watcher.mark_lost_attempts(self.database, start):
                 log_line(f"{lost_count} attempts are lost")
-        return bool(self.running or self.hope or self.started)
+        return bool(self.running_jobs or self.hope or self.started_jobs)
 
     def read_queue(self) -> None:
         """Read the jobs again if the registry has changed."""
@@ -140,7 +140,7 @@ class Supervisor:
         if version == self._version:
             return
         with self.database.read() as session:
-            self.running = queue.read_own_jobs(session, self.store, JobState.RUNNING)
+            self.running_jobs = queue.read_own_jobs(session, self.store, JobState.RUNNING)
             queued_jobs = queue.read_own_jobs(session, self.store, JobState.QUEUED)
             self.ready = [job for job in queued_jobs if not queue.find_unmet_dependencies(session, job)]
             self.hope = bool(self.ready) or any(queue.can_progress(session, job) for job in queued_jobs)
@@ -165,11 +165,11 @@ class Supervisor:
 
         A less urgent job does not take GPUs or cores that a more urgent one waits for.
         """
-        ready_jobs = [job for job in self.ready if job.id not in self.started and self.has_space(job)]
-        is_offer_due = time.monotonic() - self._offered > OFFER_INTERVAL_S
-        if not ready_jobs or not (is_offer_due or any(job.id not in self._refused for job in ready_jobs)):
+        ready_jobs = [job for job in self.ready if job.id not in self.started_jobs and self.has_space(job)]
+        is_offer_due = time.monotonic() - self._offered_at > OFFER_INTERVAL_S
+        if not ready_jobs or not (is_offer_due or any(job.id not in self._refused_jobs for job in ready_jobs)):
             return
-        self._offered, self._refused = time.monotonic(), {job.id for job in ready_jobs}
+        self._offered_at, self._refused_jobs = time.monotonic(), {job.id for job in ready_jobs}
         groups: dict[tuple[int, UUID, UUID, str], list[Job]] = {}
         for job in ready_jobs:  # in order of priority, then age
             groups.setdefault((-job.priority, job.group_id, job.run_id, job.executor), []).append(job)
@@ -189,7 +189,7 @@ class Supervisor:
                 continue
             for job in jobs:
                 if job.id in handles:
-                    self.started[job.id] = handles[job.id], job.tries + 1
+                    self.started_jobs[job.id] = handles[job.id], job.tries + 1
                     log_line(
                         f"started {queue.format_job_title(job)} ({job.id.hex[-6:]}), try {job.tries + 1}, "
                         f"on {executor_name}"
@@ -216,16 +216,16 @@ class Supervisor:
 
     def note_started(self) -> None:
         """Record the handles of started jobs in the registry."""
-        if not self.started:
+        if not self.started_jobs:
             return
         with self.database.write() as session:
             queue.lock_queue(session)
-            for job_id, (handle, number) in self.started.items():
+            for job_id, (handle, number) in self.started_jobs.items():
                 job = session.get_one(Job, job_id)
                 job.state, job.handle, job.tries, job.started_at = JobState.RUNNING, handle, number, get_utc_now()
                 job.cause, job.ended_at = None, None
                 queue.record_placement(job, {})
-        self.started.clear()
+        self.started_jobs.clear()
 
     # -- polling and settling -------------------------------------------------------------------------------------
 
@@ -304,8 +304,8 @@ class Supervisor:
                 queue.requeue_job(now, "the supervisor was stopped")
             else:
                 queue.end_job(now, cause, message)
-            why = f": {now.message}" if now.message else ""
-        log_line(f"{queue.format_job_title(job)} ({job.id.hex[-6:]}), try {job.tries}: {get_state_word(cause)}{why}")
+            reason = f": {now.message}" if now.message else ""
+        log_line(f"{queue.format_job_title(job)} ({job.id.hex[-6:]}), try {job.tries}: {get_state_word(cause)}{reason}")
 
     def has_progressed(self, job: Job, attempt: UUID) -> bool:
         """Return whether an attempt stored a unit or the state of an incomplete unit."""
@@ -429,7 +429,7 @@ def main(root: Path, idle: float = IDLE_TIMEOUT_S) -> int:
             if supervisor.stopping:
                 break
             supervisor.read_queue()  # a launch may have relied on this supervisor just now
-            if not (supervisor.ready or supervisor.running):
+            if not (supervisor.ready or supervisor.running_jobs):
                 break
         log_line("supervisor ends")
     return 0

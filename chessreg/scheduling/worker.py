@@ -109,9 +109,9 @@ def run_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict
 
     attempt: list[Any] = []
 
-    def record_start(started: Any) -> None:
-        attempt.append(started)
-        write_record(folder / "process.json", {**here, "try": order["try"], "attempt": started.id.hex})
+    def record_start(process: Any) -> None:
+        attempt.append(process)
+        write_record(folder / "process.json", {**here, "try": order["try"], "attempt": process.id.hex})
 
     cause, message, code, full_record = "finished", None, 0, None
     warnings: list[int] = []
@@ -160,7 +160,7 @@ def find_full_disk(error: BaseException, order: dict[str, Any]) -> str | None:
     return str(getattr(error, "path", None) or find_error_file(error) or order["store"])
 
 
-def do_shard(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> bool:
+def do_shard(order: dict[str, Any], folder: Path, on_start: Callable[[Any], None]) -> bool:
     """Execute the missing units of the shard. Return whether it was interrupted."""
     from chessreg.registry.database import Database
     from chessreg.registry.engines import ServerUnreachableError
@@ -203,7 +203,7 @@ def do_shard(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) 
         attempt = RunAttempt(
             resolved_spec, options, inputs, tuple(order["explicit"]), missing_units, make_progress_logger(), origin
         )
-        begun(attempt)
+        on_start(attempt)
         return attempt.execute()
 
 
@@ -225,20 +225,20 @@ def read_grants() -> dict[str, Any]:
     return grants
 
 
-def apply_granted_resources(options: Any, granted: dict[str, Any]) -> dict[str, Any]:
+def apply_granted_resources(options: Any, grants: dict[str, Any]) -> dict[str, Any]:
     """Return the execution options that follow from the granted resources."""
     settings: dict[str, Any] = {}
-    if not options.threads and "granted_threads" in granted:
-        settings["threads"] = granted["granted_threads"]
-    if "granted_gpu" in granted and options.device.startswith("cuda"):
+    if not options.threads and "granted_threads" in grants:
+        settings["threads"] = grants["granted_threads"]
+    if "granted_gpu" in grants and options.device.startswith("cuda"):
         settings["device"] = "cuda"
     return settings
 
 
-def describe_grants(granted: dict[str, Any]) -> str:
+def describe_grants(grants: dict[str, Any]) -> str:
     """Return the granted resources in words."""
-    threads = f"{granted['granted_threads']} threads" if "granted_threads" in granted else "all threads"
-    return f"GPU {granted['granted_gpu']}, {threads}" if "granted_gpu" in granted else threads
+    threads = f"{grants['granted_threads']} threads" if "granted_threads" in grants else "all threads"
+    return f"GPU {grants['granted_gpu']}, {threads}" if "granted_gpu" in grants else threads
 
 
 def make_progress_logger() -> Callable[[float, str], None]:

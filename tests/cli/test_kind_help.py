@@ -79,7 +79,7 @@ def test_help_fits_100_columns_and_names_no_empty_default_or_document_outside_th
     for path, context in every.items():
         context.meta["chessreg.help_all"] = True
         if hasattr(context.command, "find_typed_tag"):
-            context.command.typed = []
+            context.command.typed_words = []
         text = context.command.get_help(context)
         shown = " ".join(text.split())
         wrong += [f"{path}: {line}" for line in text.splitlines() if len(line) > 100]

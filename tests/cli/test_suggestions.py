@@ -11,7 +11,7 @@ import pytest
 
 from chessreg.cli.base import Home
 from chessreg.cli.root import root
-from chessreg.cli.suggest import MEANT, PHRASES, suggest_options
+from chessreg.cli.suggest import OPTIONS_BY_WORD, PHRASES, suggest_options
 
 TYPED = {
     "run cache --model reference": "--checkpoint",
@@ -92,8 +92,8 @@ def test_only_options_of_the_command_are_suggested_and_every_word_is_of_use() ->
     useful = set()
     for command in commands(root, click.Context(root, info_name="chessreg", obj=Home())):
         known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-        for word in MEANT.keys() - known:
+        for word in OPTIONS_BY_WORD.keys() - known:
             suggested = suggest_options(command, word)
             assert set(suggested) <= known, (command.name, word)
-            useful |= {word} if set(suggested) & set(MEANT[word]) else set()
-    assert useful == MEANT.keys()
+            useful |= {word} if set(suggested) & set(OPTIONS_BY_WORD[word]) else set()
+    assert useful == OPTIONS_BY_WORD.keys()

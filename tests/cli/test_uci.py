@@ -99,7 +99,9 @@ def talk(session: Session) -> Callable[..., Talk]:
 def test_a_model_of_values_plays_by_its_probabilities_or_by_the_highest_return(session: Session, talk: Any) -> None:
     for name in ("action-value", "behavioral-cloning"):
         path = Path(__file__).parents[1] / "fixtures" / "searchless_chess" / f"{name}.npz"
-        import_checkpoint(session.database, session.store, path, name=name, unrecorded=UnrecordedSettings(heads=2))
+        import_checkpoint(
+            session.database, session.store, path, name=name, unrecorded_settings=UnrecordedSettings(heads=2)
+        )
     engine, board = talk("action-value"), chess.Board(AFTER_E4)
     assert "option name Policy type combo default legal var legal var trie var retry:5 var free var value" in engine(
         "uci"

@@ -183,8 +183,8 @@ def test_a_twin_has_the_shape_and_none_of_the_knowledge(place: Any, tmp_path: Pa
     database, store = place
     parent = import_checkpoint(database, store, hugging_face(tmp_path / "hf", seed=5), name="tiny")
     twin = register_random_init_control(database, store, "tiny", name="untrained", seed=3)
-    assert twin.created
-    assert register_random_init_control(database, store, "tiny", name="untrained", seed=3).created is False
+    assert twin.is_new
+    assert register_random_init_control(database, store, "tiny", name="untrained", seed=3).is_new is False
     assert register_random_init_control(database, store, "tiny", seed=4).id != twin.id
     with database.read() as session:
         row = session.get_one(tables.Checkpoint, twin.id)
@@ -203,7 +203,7 @@ def test_lost_bytes_are_imported_again_under_the_same_id(place: Any, tmp_path: P
     made = import_checkpoint(database, store, hugging_face(tmp_path / "hf"))
     shutil.rmtree(store.path(made.artifact))
     again = import_checkpoint(database, store, tmp_path / "hf")
-    assert (again.id, again.created) == (made.id, False)
+    assert (again.id, again.is_new) == (made.id, False)
     assert store.verify(made.artifact).kind == "checkpoint"
 
 

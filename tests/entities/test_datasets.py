@@ -274,7 +274,7 @@ def test_a_full_disk_leaves_nothing(place: Any, games: Path, monkeypatch: pytest
             add_dataset(database, store, [games], name="mine")
     assert counts(database) == before
     assert contents(store) == there
-    assert add_dataset(database, store, [games], name="mine").created
+    assert add_dataset(database, store, [games], name="mine").is_new
 
 
 def test_an_interrupt_leaves_nothing(place: Any, games: Path) -> None:

@@ -178,7 +178,7 @@ def test_the_real_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_arrives_verified_and_registered_with_its_origin(session: Session, server: Hub) -> None:
     seen: list[float] = []
     made = fetched(session, "karvonen/8layers", on_progress=lambda fraction, text: seen.append(fraction))
-    assert made.created
+    assert made.is_new
     assert session.id("checkpoint", "karvonen-8layers") == made.id
     detail = row_of(session, tables.Checkpoint).detail
     assert detail["fetched"] == {
@@ -191,7 +191,7 @@ def test_a_model_arrives_verified_and_registered_with_its_origin(session: Sessio
     assert detail["source"]["file"] == "lichess_8layers_ckpt_no_optimizer.pt"
     assert (seen[0], seen[-1]) == (0.0, 1.0)
     assert not [path for path in (session.store.root / "downloads").rglob("*") if path.is_file()]
-    assert not fetched(session, "karvonen/8layers").created
+    assert not fetched(session, "karvonen/8layers").is_new
 
 
 def test_an_interrupted_download_goes_on_where_it_was(session: Session, server: Hub) -> None:
@@ -203,7 +203,7 @@ def test_an_interrupted_download_goes_on_where_it_was(session: Session, server: 
         assert sql.query(tables.Checkpoint).count() == 0
     server.break_at = None
     server.asked.clear()
-    assert fetched(session, "karvonen/8layers").created
+    assert fetched(session, "karvonen/8layers").is_new
     assert ("GET", "/storage" + MODEL, "bytes=10000-") in server.asked
 
 

@@ -159,7 +159,7 @@ def test_a_file_is_the_same_dataset_wherever_its_bytes_are(
     web.files = {f"/std/{name}": content, f"/{BUCKET}/std/{name}": content}
     (tmp_path / name).write_bytes(content)
     first = add(session, f"{web.url}/std/{name}", name="far")
-    assert first.created
+    assert first.is_new
     assert add(session, f"s3://{BUCKET}/std/{name}", name="bucket").id == first.id
     assert add(session, tmp_path / name, name="near") == AddedDataset(first.id, first.artifact, False)
     with session.database.read() as sql:

@@ -92,14 +92,14 @@ def test_games_that_are_too_short_are_told_by_the_name_of_their_dataset(world_se
 
 
 def test_weights_that_are_not_what_was_published_are_refused(world_session, monkeypatch):
-    monkeypatch.setattr(inputs, "_VERIFIED", set())
+    monkeypatch.setattr(inputs, "_VERIFIED_FILES", set())
     reference = world_session.inputs.reference("checkpoint", "reference")
     located = world_session.inputs.artifact("checkpoint", reference)
     path = located.path / "model.safetensors"
     whole = path.read_bytes()
     path.chmod(0o600)
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    monkeypatch.setattr(inputs, "_VERIFIED", set())
+    monkeypatch.setattr(inputs, "_VERIFIED_FILES", set())
     try:
         with pytest.raises(CorruptError, match="safetensors has changed since publication"):
             world_session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", games=2, max_sites=3, seed=99))

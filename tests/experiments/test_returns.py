@@ -73,7 +73,7 @@ def measured(session: Session, model: str) -> dict[str, dict[str, Any]]:
 def test_metrics_are_those_of_their_evaluators(bag: Session, name: str, path: str) -> None:
     if path == "state-value":
         pytest.importorskip("tensorstore", reason="the extra orbax is not installed")
-    import_checkpoint(bag.database, bag.store, HERE / path, name="model", unrecorded=GIVEN)
+    import_checkpoint(bag.database, bag.store, HERE / path, name="model", unrecorded_settings=GIVEN)
     found = measured(bag, "model")
     assert found.keys() == set(FENS)
     for number, text in enumerate(FENS):
@@ -100,7 +100,9 @@ def test_metrics_are_those_of_their_evaluators(bag: Session, name: str, path: st
 def test_positions_of_a_bag_that_lack_a_move_are_left_out_or_refused(session: Session, tmp_path: Path) -> None:
     write_bag(tmp_path / "one.bag", [encode_record(FENS[0], "e2e4", 0.5)])
     add_dataset(session.database, session.store, [tmp_path / "one.bag"], name="bag")
-    import_checkpoint(session.database, session.store, HERE / "action-value.npz", name="model", unrecorded=GIVEN)
+    import_checkpoint(
+        session.database, session.store, HERE / "action-value.npz", name="model", unrecorded_settings=GIVEN
+    )
     with pytest.raises(BadInputError, match="no position has a best move"):
         measured(session, "model")
 
@@ -110,8 +112,12 @@ def test_positions_whose_own_value_alone_is_known_are_measured_by_it(session: Se
     records = [encode_record(text, None, value) for text, value in zip(FENS, values, strict=False)]
     write_bag(tmp_path / "state_value_data.bag", records)
     add_dataset(session.database, session.store, [tmp_path / "state_value_data.bag"], name="bag")
-    import_checkpoint(session.database, session.store, HERE / "action-value.npz", name="model", unrecorded=GIVEN)
-    import_checkpoint(session.database, session.store, HERE / "behavioral-cloning.npz", name="moves", unrecorded=GIVEN)
+    import_checkpoint(
+        session.database, session.store, HERE / "action-value.npz", name="model", unrecorded_settings=GIVEN
+    )
+    import_checkpoint(
+        session.database, session.store, HERE / "behavioral-cloning.npz", name="moves", unrecorded_settings=GIVEN
+    )
     with pytest.raises(BadInputError, match="a model with the head action predicts no win probability"):
         session.run(MoveAccuracySpec(checkpoint="moves", dataset="bag"), MoveAccuracyOptions(threads=1))
     found = measured(session, "model")

@@ -71,7 +71,7 @@ def test_it_plays_is_measured_and_cached(world_session: Session, tmp_path: Path)
     folder = save_folder(tmp_path / "theirs", PAIRS)
     made = import_checkpoint(session.database, session.store, folder, name="pairs")
     again = import_checkpoint(session.database, session.store, folder)
-    assert (made.created, again.created, again.id) == (True, False, made.id)
+    assert (made.is_new, again.is_new, again.id) == (True, False, made.id)
     legality = session.run(LegalitySpec(checkpoint="pairs", dataset="sample:test", games=3, every=8, mass=True))
     assert legality.state == "complete"
     cached = session.run(CacheSpec(checkpoint="pairs", dataset="sample:test", games=3, sites="turns"), name="of-pairs")

@@ -266,7 +266,7 @@ MADE = {
 )
 def test_the_paper_size_has_the_published_settings_but_for_what_is_not_published(run, step, differences):
     """The plan against the description of every published number that a plan can have."""
-    described = next(value.described for value in list_published_values() if value.paper == "Junkin 2025")
+    described = next(value.described_runs for value in list_published_values() if value.paper == "Junkin 2025")
     tags = {f"@{name}/checkpoint": frozenset({f"junkin-2025:{tag}"}) for tag, name in MADE.items()}
     tags |= dict.fromkeys(("positions", "positions:test"), frozenset({"junkin-2025:chessbench"}))
     comparison = PaperComparison(described, World(lambda reference: None, lambda name: tags.get(name, frozenset())))

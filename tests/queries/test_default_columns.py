@@ -167,11 +167,11 @@ def test_a_list_that_is_too_wide_drops_its_last_column_and_keeps_names_whole():
     row = {"name": "mine-untrained", "tokenizer": "pgn-char-32", "seed": 0, "source": "random-init"}
     headings = {name: name for name in row}
     lines, hidden = format_rows([row], headings, 34)
-    assert (lines[-1].split(), hidden.unfitting) == (["mine-untrained", "pgn-char-32", "0"], ["source"])
+    assert (lines[-1].split(), hidden.omitted_names) == (["mine-untrained", "pgn-char-32", "0"], ["source"])
     lines, hidden = format_rows([row], headings, 31)
-    assert (lines[-1].split(), hidden.unfitting) == (["mine-untrained", "pgn-…r-32", "0"], ["source"])
+    assert (lines[-1].split(), hidden.omitted_names) == (["mine-untrained", "pgn-…r-32", "0"], ["source"])
     lines, hidden = format_rows([row], headings, 20)
-    assert (lines[-1].split(), hidden.unfitting) == (["mine-untrained"], ["tokenizer", "seed", "source"])
+    assert (lines[-1].split(), hidden.omitted_names) == (["mine-untrained"], ["tokenizer", "seed", "source"])
 
 
 def test_a_list_leaves_out_columns_without_a_value_and_names_them():

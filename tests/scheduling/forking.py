@@ -29,7 +29,7 @@ class ForkingExecutor(LocalExecutor):
     """Real processes with real pids in separate sessions. Tests of executors and of `launch` begin interpreters."""
 
     def __init__(self) -> None:
-        super().__init__(read=list, grace=1.0)
+        super().__init__(read_gpu_memory=list, grace=1.0)
         self.slots.cores = 4  # also on a machine with one
         self._forks: dict[str, BaseProcess] = {}
 

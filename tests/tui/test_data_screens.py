@@ -161,7 +161,7 @@ async def test_a_model_of_values_and_its_sae_have_their_screens(drive, studied: 
     write_bag(tmp_path / "states.bag", [encode_record(board.fen(), None, 0.5) for board in boards])
     with open_session(str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store") as session:
         given = UnrecordedSettings(heads=2)
-        import_checkpoint(session.database, session.store, fixture, name="values", unrecorded=given)
+        import_checkpoint(session.database, session.store, fixture, name="values", unrecorded_settings=given)
         add_dataset(session.database, session.store, [tmp_path / "states.bag"], name="states")
         spec = SaeSpec(
             checkpoint="values", dataset="states", layers=(0,), expansions=(2,), tokens=400, batch_tokens=100, boards=2

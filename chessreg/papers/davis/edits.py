@@ -128,7 +128,7 @@ class EditSteps:
         return Step(
             name, "edit-next-token", with_choice if choose else values, serves, after, units=units,
             rows={"trial": units * (1 + conditions)}, bytes=4 * 72 * units * (1 + conditions),
-            choice=part == "validation", reads=(values["dataset"], games),
+            choice=part == "validation", dataset_games=(values["dataset"], games),
             operations=count_forward_operations(request, games * 2 * max(size.prefixes) + units * conditions),
         )  # fmt: skip
 

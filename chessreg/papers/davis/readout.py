@@ -62,11 +62,11 @@ def plan_davis_caches(request: Request, size: DavisSize) -> Iterator[Step]:
     """
     for number in range(size.twins):
         yield Step(f"twin-{number}", "twin", {"checkpoint": request.checkpoint, "seed": number}, "Table 5")
-    for who in ("model", *(f"twin-{number}" for number in range(size.twins))):
-        checkpoint = request.checkpoint if who == "model" else f"@{who}"
+    for model_label in ("model", *(f"twin-{number}" for number in range(size.twins))):
+        checkpoint = request.checkpoint if model_label == "model" else f"@{model_label}"
         for part, dataset, games in list_fit_and_test(request, size.fit_games, size.test_games):
             yield Step(
-                f"{who}-{part}", "cache",
+                f"{model_label}-{part}", "cache",
                 {"checkpoint": checkpoint, "dataset": dataset, "games": games, "min_plies": size.min_plies,
                  "sites": "all", "last_sites": LAST_POSITIONS, "hook_points": SITES},
                 "Tables 4 and 5", ("parts",), units=games, rows={"metric_point": games},
@@ -114,17 +114,18 @@ def plan_davis_probes(request: Request, size: DavisSize) -> Iterator[Step]:
     Probes of phases 1 and 3 are also fitted on the first plies, and as the paper and the published code fit them.
     """
 
-    def step(who: str, label: str, phase: int, place: str, **settings: Any) -> Step:
+    def step(model_label: str, label: str, phase: int, place: str, **settings: Any) -> Step:
         units = request.layers if place == "blocks" else 1
         rows = size.fit_games * LAST_POSITIONS / len(PHASES)
         values = {
-            "preset": f"davis-corrected{PRESET_SUFFIXES[label]}", "cache": f"@{who}-fit", "test_cache": f"@{who}-test",
-            "phase": phase, "hook_point": PLACES[place], "epochs": size.epochs, **settings,
+            "preset": f"davis-corrected{PRESET_SUFFIXES[label]}", "cache": f"@{model_label}-fit",
+            "test_cache": f"@{model_label}-test", "phase": phase, "hook_point": PLACES[place],
+            "epochs": size.epochs, **settings,
         }  # fmt: skip
         if size.epochs < 15:  # a small paper has few positions, and smaller steps
             values |= {"batch_positions": 200, "min_positions": 20 if phase != PROMOTION_PHASE else None}
         return Step(
-            f"{who}-{label}-{phase}-{place}", "probe", values, "Tables 4 and 5", units=units,
+            f"{model_label}-{label}-{phase}-{place}", "probe", values, "Tables 4 and 5", units=units,
             rows={"score": units * (size.test_games + size.fit_games // 20)}, optional=phase == PROMOTION_PHASE,
             operations=units * count_probe_operations(rows * size.epochs, 64 * SQUARE_CLASSES[label], request.d_model),
         )  # fmt: skip

@@ -56,8 +56,10 @@ def judge_fall_with_rating(rows: Sequence[Row], steps: CompleteSteps) -> list[Fi
     """
     findings = []
     for run in dict.fromkeys(row["run"] for row in rows):
-        rated = [(place, row) for place, row in enumerate(rows, 1) if row["run"] == run and row["rating"] != "all"]
-        large_bins = [(place, row) for place, row in rated if row["n"] >= 20]
+        rating_rows = [
+            (place, row) for place, row in enumerate(rows, 1) if row["run"] == run and row["rating"] != "all"
+        ]
+        large_bins = [(place, row) for place, row in rating_rows if row["n"] >= 20]
         if len(large_bins) > 1:
             (place, easiest), (_, hardest) = large_bins[0], large_bins[-1]
             difference = easiest["first"] - hardest["first"]

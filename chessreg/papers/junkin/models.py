@@ -254,7 +254,7 @@ def plan_prompt_test(request: Request, size: JunkinSize, name: str, model: str, 
     """Return the test `name` of the language model `model` on `positions` unseen positions with one prompt template."""
     return Step(
         name, "decoding",
-        {"checkpoint": model, "dataset": f"{request.positions}:test", "template": template, **size.written,
+        {"checkpoint": model, "dataset": f"{request.positions}:test", "template": template, **size.prompt_settings,
          "positions": positions},
         "section 4.3, Appendix C", ("positions",), units=positions, rows={"prediction": 2 * positions},
     )  # fmt: skip
@@ -267,7 +267,7 @@ def plan_answer_samples(request: Request, size: JunkinSize, label: str, model: s
         yield Step(
             f"distance-{label}-{part}", "decoding",
             {"checkpoint": model, "dataset": f"{request.positions}:{part}", "template": PRETRAINING_TEMPLATE,
-             **size.written,
+             **size.prompt_settings,
              "positions": size.distance_positions, "samples": SAMPLES_PER_POSITION},
             "edit distances (his repository)", ("positions",), units=size.distance_positions,
             rows={"prediction": 4 * size.distance_positions},

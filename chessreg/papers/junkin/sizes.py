@@ -50,7 +50,7 @@ class JunkinSize:
     rungs: tuple[str, ...]
     games: int  # on each rung
     protocol: Mapping[str, Any]
-    written: Mapping[str, Any] = field(default_factory=dict)
+    prompt_settings: Mapping[str, Any] = field(default_factory=dict)
     twins_that_play: tuple[str, ...] = ("bidirectional", "causal", "games")
     language_models_play: bool = True
     has_prompts_after_tuning: bool = False  # also test `prompts` after tuning
@@ -100,7 +100,7 @@ SIZES: dict[SizeName, JunkinSize] = {
         tuning={"llama": {**BRIEF_TUNING, "learning_rate": 3e-3}, "gpt_neox": {**BRIEF_TUNING, "learning_rate": 1e-2}},
         templates=("junkin-1",), decoding_positions=24, prompts=("junkin-1", "junkin-2"), prompt_positions=12,
         distance_positions=6,
-        rungs=("random", STOCKFISH_LEVELS), games=2, protocol=PUBLISHED_PROTOCOL, written=PUBLISHED_NOTATION,
+        rungs=("random", STOCKFISH_LEVELS), games=2, protocol=PUBLISHED_PROTOCOL, prompt_settings=PUBLISHED_NOTATION,
     ),
     "reference": JunkinSize(
         shapes=(TwinShape(4, 4, 128, (1, 2)), TwinShape(6, 6, 192, (1,))),
@@ -126,7 +126,7 @@ SIZES: dict[SizeName, JunkinSize] = {
         tuning={"llama": Finetune.presets["paper"], "gpt_neox": Finetune.presets["paper-pythia"]},
         templates=("junkin-1",), decoding_positions=12_800, prompts=PUBLISHED_TEMPLATES, prompt_positions=12_800,
         distance_positions=800,
-        rungs=("stockfish:0-10@time=0.1",), games=1000, protocol=PUBLISHED_PROTOCOL, written=PUBLISHED_NOTATION,
+        rungs=("stockfish:0-10@time=0.1",), games=1000, protocol=PUBLISHED_PROTOCOL, prompt_settings=PUBLISHED_NOTATION,
     ),
 }  # fmt: skip
 FEW_STEPS: Mapping[str, Any] = {"steps": 2, "batch_positions": 48, "warmup_steps": 1, "heldout_positions": 8}

@@ -49,8 +49,8 @@ def list_layer_sets(layers: int) -> tuple[str, ...]:
 def count_edit_operations(request: Request, games: int, states: int, conditions: int, mask: str) -> float:
     """Return the operations of edits: each of `conditions` writes texts and measures both boards of each state. `mask`
     is the token mask; an edit of all tokens reads half a game per state."""
-    read = TOKENS_PER_GAME / 2 if mask == "all" else 1
-    each = TEXTS_PER_STATE * TOKENS_PER_TEXT + 2 * TOKENS_PER_TREE + read
+    tokens_read = TOKENS_PER_GAME / 2 if mask == "all" else 1
+    each = TEXTS_PER_STATE * TOKENS_PER_TEXT + 2 * TOKENS_PER_TREE + tokens_read
     return count_forward_operations(request, games * TOKENS_PER_GAME + states * (1 + conditions) * each)
 
 

@@ -21,9 +21,9 @@ from chessreg.registry.tables.types import (
 )
 
 
-def hash_packed_moves(packed: bytes) -> int:
+def hash_packed_moves(packed_moves: bytes) -> int:
     """Return the 64-bit hash of a packed move list (column `move_hash`), as a signed integer."""
-    return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little", signed=True)
+    return int.from_bytes(hashlib.blake2b(packed_moves, digest_size=8).digest(), "little", signed=True)
 
 
 class Score(Base):

@@ -197,11 +197,11 @@ def require_admissible(table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
 def crop_model_texts(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row with model-generated texts cropped to their columns: SQLite ignores lengths, PostgreSQL enforces
     them."""
-    cropped = dict(row)
+    cropped_row = dict(row)
     for column, max_chars in list_model_text_columns(table):
         if isinstance(text := row.get(column), str):
-            cropped[column] = text[:max_chars]
-    return cropped
+            cropped_row[column] = text[:max_chars]
+    return cropped_row
 
 
 def require_lengths(table: Table, row: Mapping[str, Any]) -> None:

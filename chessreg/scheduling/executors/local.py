@@ -61,15 +61,19 @@ class LocalExecutor:
     """Runs processes on this machine. Handles contain pid, start time and boot, so a reused pid is never mistaken."""
 
     def __init__(
-        self, argument: str = "", *, read: Callable[[], list[GpuMemory]] = read_gpus, grace: float = KILL_GRACE_S
+        self,
+        argument: str = "",
+        *,
+        read_gpu_memory: Callable[[], list[GpuMemory]] = read_gpus,
+        grace: float = KILL_GRACE_S,
     ) -> None:
         if argument:
             raise BadInputError(f"--on local accepts no value after a colon, not {argument!r}", "--on local")
         self.slots = MachineSlots(count_cores())
-        self._read, self._grace = read, grace
+        self._read_gpu_memory, self._grace = read_gpu_memory, grace
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._ended: dict[str, SubmissionStatus] = {}
-        self._cancelled: dict[str, float] = {}  # handle → when SIGTERM was sent
+        self._end_statuses: dict[str, SubmissionStatus] = {}
+        self._cancel_times: dict[str, float] = {}  # handle → when SIGTERM was sent
         self._oom_kills = count_oom_kills()
 
     # -- interface ------------------------------------------------------------------------------------------------
@@ -77,7 +81,7 @@ class LocalExecutor:
     def submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
         """Start the submissions that have a free slot on this machine, and return job id → handle."""
         handles: dict[UUID, str] = {}
-        gpu_readings = self._read() if any(work.needs.device != "cpu" for work in works) else []
+        gpu_readings = self._read_gpu_memory() if any(work.needs.device != "cpu" for work in works) else []
         for work in works:
             slot = self.slots.find(work.needs, gpu_readings)
             if slot is not None:
@@ -85,15 +89,15 @@ class LocalExecutor:
         return handles
 
     def poll(self, handles: Collection[str]) -> dict[str, SubmissionStatus]:
-        return {handle: self._ended.get(handle) or self._read_status(handle) for handle in handles}
+        return {handle: self._end_statuses.get(handle) or self._read_status(handle) for handle in handles}
 
     def cancel(self, handle: str) -> None:
         """Send SIGTERM to the process, and SIGKILL to its group when called again after the grace period."""
         process = _parse_handle(handle)
-        if handle in self._ended or process is None or not _is_alive(process):
+        if handle in self._end_statuses or process is None or not _is_alive(process):
             return
         now = time.monotonic()
-        first_cancel_s = self._cancelled.setdefault(handle, now)
+        first_cancel_s = self._cancel_times.setdefault(handle, now)
         with suppress(ProcessLookupError):
             if now == first_cancel_s:
                 os.kill(process["pid"], signal.SIGTERM)  # only the leader, since dead children look like faults
@@ -158,8 +162,8 @@ class LocalExecutor:
         """Record the final status of a process, give its resources back, and return the status."""
         self.slots.give_back(handle)
         self._children.pop(handle, None)
-        self._cancelled.pop(handle, None)
-        self._ended[handle] = status
+        self._cancel_times.pop(handle, None)
+        self._end_statuses[handle] = status
         return status
 
     def _judge_exit(self, code: int) -> SubmissionStatus:
@@ -262,7 +266,7 @@ class MachineSlots:
 
     def __init__(self, cores: int) -> None:
         self.cores = cores
-        self._taken: dict[str, ResourceSlot] = {}
+        self._taken_slots: dict[str, ResourceSlot] = {}
 
     def find(self, needs: ResourceNeeds, gpus: Sequence[GpuMemory]) -> ResourceSlot | None:
         """Return a free slot, or None if the submission must wait. `gpus` is the current state of this machine's GPUs.
@@ -294,16 +298,16 @@ class MachineSlots:
         return ResourceSlot(indices, self._count_threads(needs, len(gpus) // needs.devices), needs.share_gpu)
 
     def take(self, holder: str, slot: ResourceSlot) -> None:
-        self._taken[holder] = slot
+        self._taken_slots[holder] = slot
 
     def give_back(self, holder: str) -> None:
-        self._taken.pop(holder, None)
+        self._taken_slots.pop(holder, None)
 
     def has_slots_of(self, holder: str) -> bool:
-        return holder in self._taken
+        return holder in self._taken_slots
 
     def _is_gpu_sufficient(self, gpu: GpuMemory, needs: ResourceNeeds) -> bool:
-        slots_on_gpu = [slot for slot in self._taken.values() if gpu.index in slot.gpus]
+        slots_on_gpu = [slot for slot in self._taken_slots.values() if gpu.index in slot.gpus]
         if slots_on_gpu and not (needs.share_gpu and all(slot.shared for slot in slots_on_gpu)):
             return False
         needed_memory = needs.gpu_memory or (0.0 if needs.share_gpu else EXCLUSIVE_MEMORY_FRACTION * gpu.total)
@@ -311,7 +315,7 @@ class MachineSlots:
 
     def _find_cpu_slot(self, needs: ResourceNeeds) -> ResourceSlot | None:
         threads = self._count_threads(needs, needs.shards)
-        used_threads = sum(slot.threads for slot in self._taken.values() if not slot.gpus)
+        used_threads = sum(slot.threads for slot in self._taken_slots.values() if not slot.gpus)
         return ResourceSlot((), threads) if used_threads + threads <= self.cores else None
 
     def _count_threads(self, needs: ResourceNeeds, side_by_side: int) -> int:

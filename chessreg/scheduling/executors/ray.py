@@ -55,8 +55,8 @@ class RayExecutor:
             require_ray_at(argument)
         self.address, self.grace = argument, grace
         self._driver: subprocess.Popen[bytes] | None = None
-        self._ended: dict[str, SubmissionStatus] = {}
-        self._cancelled: dict[str, float] = {}  # handle → when it was last cancelled
+        self._end_statuses: dict[str, SubmissionStatus] = {}
+        self._cancel_times: dict[str, float] = {}  # handle → when it was last cancelled
 
     # -- interface ------------------------------------------------------------------------------------------------
 
@@ -88,9 +88,9 @@ class RayExecutor:
     def poll(self, handles: Collection[str]) -> dict[str, SubmissionStatus]:
         """Return handle → status, without the handles whose status Ray does not report now."""
         for handle in handles:
-            if handle not in self._ended and not is_actor_handle(handle):
-                self._ended[handle] = SubmissionStatus("ended", None, Cause.LOST, "its handle cannot be read")
-        statuses = {handle: self._ended[handle] for handle in handles if handle in self._ended}
+            if handle not in self._end_statuses and not is_actor_handle(handle):
+                self._end_statuses[handle] = SubmissionStatus("ended", None, Cause.LOST, "its handle cannot be read")
+        statuses = {handle: self._end_statuses[handle] for handle in handles if handle in self._end_statuses}
         if unanswered_handles := [handle for handle in dict.fromkeys(handles) if handle not in statuses]:
             try:
                 answers = self._ask("poll", unanswered_handles)
@@ -99,22 +99,22 @@ class RayExecutor:
             for handle, status in answers.items():
                 statuses[handle] = status
                 if status.state == "ended":
-                    self._ended[handle] = status
-                    self._cancelled.pop(handle, None)
+                    self._end_statuses[handle] = status
+                    self._cancel_times.pop(handle, None)
         return statuses
 
     def cancel(self, handle: str) -> None:
         """Ask Ray to end the actor, at most once in CANCEL_INTERVAL_S. Does nothing if Ray does not respond."""
         now = time.monotonic()
         if (
-            handle in self._ended
+            handle in self._end_statuses
             or not is_actor_handle(handle)
-            or now - self._cancelled.get(handle, -1e9) < CANCEL_INTERVAL_S
+            or now - self._cancel_times.get(handle, -1e9) < CANCEL_INTERVAL_S
         ):
             return
         try:
             self._ask("cancel", handle)
-            self._cancelled[handle] = now
+            self._cancel_times[handle] = now
         except RaySilentError:
             pass
 
@@ -188,8 +188,8 @@ def require_ray_at(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
     except (OSError, OverflowError) as error:
-        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise NotFoundError(
-            f"no Ray cluster responds at {address}: {why}",
+            f"no Ray cluster responds at {address}: {reason}",
             f"ray start --head on that machine, ray start --address={address} on this one",
         ) from error

@@ -46,8 +46,8 @@ class RayDriver:
 
         self.ray = ray
         self.asks: dict[str, Any] = {}  # handle → pending request for its status
-        self.seen: dict[str, SubmissionStatus] = {}
-        self.withdrawn: dict[str, float] = {}  # handle → when a shard that had not answered yet was cancelled
+        self.statuses: dict[str, SubmissionStatus] = {}
+        self.cancel_times: dict[str, float] = {}  # handle → when a shard that had not answered yet was cancelled
         connect = {"namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False}
         if node := os.environ.get(NODE_ADDRESS_VARIABLE):
             connect["_node_ip_address"] = node
@@ -55,7 +55,7 @@ class RayDriver:
         ray.init(address=address or find_ray_address() or start_head(), **connect)
         self.node_id = ray.get_runtime_context().get_node_id()
         self.home_name = get_home_actor_name(self.node_id)
-        self.checked = time.monotonic()  # when this machine's node was known to be alive
+        self.checked_at = time.monotonic()  # when this machine's node was known to be alive
         atexit.register(self.leave)
 
     # -- interface ------------------------------------------------------------------------------------------------
@@ -76,10 +76,10 @@ class RayDriver:
 
     def poll(self, handles: list[str]) -> dict[str, SubmissionStatus]:
         """Return handle → status of each submission. Raises ConnectionError if this machine's node has ended."""
-        if time.monotonic() - self.checked > NODE_CHECK_INTERVAL_S:
+        if time.monotonic() - self.checked_at > NODE_CHECK_INTERVAL_S:
             if not any(node["Alive"] and node["NodeID"] == self.node_id for node in self.ray.nodes()):
                 raise ConnectionError("this machine's node has ended")  # the next driver connects to its successor
-            self.checked = time.monotonic()
+            self.checked_at = time.monotonic()
         for handle in handles:
             if handle in self.asks:
                 continue
@@ -88,37 +88,37 @@ class RayDriver:
             actor = None
             if note.get("actor") == parsed_handle["actor"] and "ended" in note:
                 state, code, cause, message = note["ended"]
-                self.seen[handle] = SubmissionStatus(state, code, cause and Cause(cause), message)
+                self.statuses[handle] = SubmissionStatus(state, code, cause and Cause(cause), message)
             elif (actor := self._make_actor(parsed_handle["actor"])) is None:
                 self._end(handle, SubmissionStatus("ended", None, Cause.LOST, "Ray does not know it anymore"))
             else:
-                if handle not in self.seen:  # this machine's node, and thus its home actor, may be another one now
+                if handle not in self.statuses:  # this machine's node, and thus its home actor, may be another one now
                     actor.use_home.remote(self._get_home_actor())
                 self.asks[handle] = actor.status.remote()
                 placement = Placement(parsed_handle["actor"], reason="all nodes are busy")
-                self.seen.setdefault(handle, SubmissionStatus("waiting", placement=placement))
+                self.statuses.setdefault(handle, SubmissionStatus("waiting", placement=placement))
         handle_of_ask = {self.asks[handle]: handle for handle in handles if handle in self.asks}
         if handle_of_ask:
             ready_asks, _ = self.ray.wait(list(handle_of_ask), num_returns=len(handle_of_ask), timeout=0.1)
             for answer in ready_asks:
                 self._record_answer(handle_of_ask[answer], answer)
-        for handle, since in list(self.withdrawn.items()):
-            if self.seen[handle].state != "waiting":
-                del self.withdrawn[handle]
+        for handle, since in list(self.cancel_times.items()):
+            if self.statuses[handle].state != "waiting":
+                del self.cancel_times[handle]
             elif time.monotonic() - since > SILENT_ACTOR_TIMEOUT_S:
                 self.asks.pop(handle, None)
                 self._end(handle, SubmissionStatus("ended", None, Cause.KILLED, "cancelled before it began"))
-        return {handle: self.seen[handle] for handle in handles}
+        return {handle: self.statuses[handle] for handle in handles}
 
     def cancel(self, handle: str) -> None:
         """Ask an actor to end its work."""
         parsed_handle = json.loads(handle)
         actor = self._make_actor(parsed_handle["actor"])
-        if (handle in self.seen and self.seen[handle].state == "ended") or actor is None:
+        if (handle in self.statuses and self.statuses[handle].state == "ended") or actor is None:
             return
         actor.cancel.remote()  # an actor that has not started receives it at its start
         if self.poll([handle])[handle].state == "waiting":
-            self.withdrawn.setdefault(handle, time.monotonic())
+            self.cancel_times.setdefault(handle, time.monotonic())
 
     # -- implementation -------------------------------------------------------------------------------------------
 
@@ -176,20 +176,20 @@ class RayDriver:
         except OutOfMemoryError:
             status = SubmissionStatus("ended", None, Cause.OOM, "Ray killed it: out of memory")
         except RayActorError as error:
-            why = next((line for line in str(error).splitlines() if "cause" in line or "died" in line), "")
+            cause_line = next((line for line in str(error).splitlines() if "cause" in line or "died" in line), "")
             status = SubmissionStatus(
-                "ended", None, Cause.LOST, f"its node or its actor died: {why.strip()[:200]}".rstrip(": ")
+                "ended", None, Cause.LOST, f"its node or its actor died: {cause_line.strip()[:200]}".rstrip(": ")
             )
         except RayError:
             return  # retried by the next poll
         if status.state == "ended":
             self._end(handle, status)
         else:
-            self.seen[handle] = status
+            self.statuses[handle] = status
 
     def _end(self, handle: str, status: SubmissionStatus) -> None:
         """Record the end in the submission's folder for later executors, and release its resources in the cluster."""
-        self.seen[handle] = status
+        self.statuses[handle] = status
         parsed_handle = json.loads(handle)
         folder = Path(parsed_handle["folder"])
         if folder.is_dir() and (read_json_or_none(folder / NOTE_FILE) or {}).get("actor") == parsed_handle["actor"]:

@@ -148,9 +148,9 @@ def get_node_record_file() -> Path:
     return get_cache_folder() / f"cluster-node-{get_machine_name()}.json"  # machines may share a home folder
 
 
-def is_running(noted: dict[str, Any]) -> bool:
+def is_running(note: dict[str, Any]) -> bool:
     """Return whether the process of a node's record is running."""
-    process = ProcessId.from_record(noted["process"])
+    process = ProcessId.from_record(note["process"])
     return process is not None and process.is_gone() is False
 
 

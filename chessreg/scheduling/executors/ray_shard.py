@@ -32,13 +32,13 @@ class ShardActor(StoreActor):
         self.child: subprocess.Popen[bytes] | None = None
         self.cancelled_at = 0.0  # when SIGTERM was sent
         self.placement = Placement(work["actor"], node=socket.gethostname())
-        self.seen = SubmissionStatus("running", placement=self.placement._replace(reason="it is being prepared"))
+        self.last_status = SubmissionStatus("running", placement=self.placement._replace(reason="it is being prepared"))
         self.staging: NodeStore | None = None
         threading.Thread(target=self._run, daemon=True).start()
 
     def status(self) -> SubmissionStatus:
         """Return the current status."""
-        return self.seen
+        return self.last_status
 
     def use_home(self, home: Any) -> None:
         """Read inputs and send results through this home actor from now on."""
@@ -60,9 +60,9 @@ class ShardActor(StoreActor):
 
     def _run(self) -> None:
         try:
-            self.seen = self._work()
+            self.last_status = self._work()
         except BaseException as error:
-            self.seen = SubmissionStatus("ended", None, Cause.FAILED, describe_remote_error(error))
+            self.last_status = SubmissionStatus("ended", None, Cause.FAILED, describe_remote_error(error))
 
     def _work(self) -> SubmissionStatus:
         """Run the command of the shard, and return its final status."""
@@ -89,7 +89,7 @@ class ShardActor(StoreActor):
             )
         if self.cancelled_at:  # during the start
             self.child.terminate()
-        self.seen = SubmissionStatus("running", placement=self.placement)
+        self.last_status = SubmissionStatus("running", placement=self.placement)
         while os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             time.sleep(POLL_INTERVAL_S)
             if self.staging:
@@ -98,7 +98,7 @@ class ShardActor(StoreActor):
         code = self.child.wait()
         while self.staging and not self._send(is_last=True):
             if self.cancelled_at and time.monotonic() - self.cancelled_at > self.work["grace"]:
-                message = f"its results are still in {self.staging.root}: {self.seen.message}"
+                message = f"its results are still in {self.staging.root}: {self.last_status.message}"
                 return SubmissionStatus("ended", code, Cause.LOST, message)
             time.sleep(1.0)
         return get_exit_status(code)
@@ -111,7 +111,9 @@ class ShardActor(StoreActor):
             return True
         except Exception as error:
             problem = f"its home machine does not respond: {describe_remote_error(error)}"
-            self.seen = SubmissionStatus("running", message=problem, placement=self.placement._replace(reason=problem))
+            self.last_status = SubmissionStatus(
+                "running", message=problem, placement=self.placement._replace(reason=problem)
+            )
             return False
 
 

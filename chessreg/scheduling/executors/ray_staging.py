@@ -167,7 +167,7 @@ class NodeStore:
         self.root = base / work["base"]
         self.folder = base / "works" / work["actor"]
         self.store: Store | None = None
-        self.sent: dict[str, bytes] = {}
+        self.sent_files: dict[str, bytes] = {}
         self.log_bytes = 0  # sent bytes of the log
 
     def ask_home(self, verb: str, *arguments: Any) -> Any:
@@ -184,13 +184,13 @@ class NodeStore:
                 raise HomeChangedError(f"the home machine left the cluster during {verb}")
         return ray.get(answer)
 
-    def stage(self, cancelled: Callable[[], bool]) -> tuple[Path, list[str], dict[str, str]]:
+    def stage(self, is_cancelled: Callable[[], bool]) -> tuple[Path, list[str], dict[str, str]]:
         """Fetch the inputs unless cancelled meanwhile. Return folder, command and environment of the submission."""
         self.folder.mkdir(parents=True, exist_ok=True)
         env = dict(self.work["env"])
         if (order := self.work["order"]) is not None:
             write_record(self.folder / "work.json", order)
-            env |= self._fetch_inputs(order, env["CHESSREG_REGISTRY"], cancelled)
+            env |= self._fetch_inputs(order, env["CHESSREG_REGISTRY"], is_cancelled)
         folder_prefix = f"{self.work['folder']}/"
         argv = [
             str(self.folder / part[len(folder_prefix) :]) if part.startswith(folder_prefix) else part
@@ -200,7 +200,7 @@ class NodeStore:
             argv[0] = sys.executable
         return self.folder, argv, env
 
-    def _fetch_inputs(self, order: dict[str, Any], registry: str, cancelled: Callable[[], bool]) -> dict[str, str]:
+    def _fetch_inputs(self, order: dict[str, Any], registry: str, is_cancelled: Callable[[], bool]) -> dict[str, str]:
         """Copy the inputs into this node's store. Return the environment that names the store and the registry."""
         import zstandard
 
@@ -210,7 +210,7 @@ class NodeStore:
         self.store = Store.create(self.root)
         items, copy = self.ask_home("inputs", registry, order["store"], order)
         for item in items:
-            if not cancelled():
+            if not is_cancelled():
                 fetch_item(self.store, item, ActorStore(self.home, order["store"]))
         if isinstance(copy, bytes):
             registry = str(self.folder / "registry.db")
@@ -233,7 +233,7 @@ class NodeStore:
     def _note(self, name: str) -> None:
         """Send the new bytes of the log, and a small file if it has changed."""
         files = {}
-        if (path := self.folder / name).exists() and (data := path.read_bytes()) != self.sent.get(name):
+        if (path := self.folder / name).exists() and (data := path.read_bytes()) != self.sent_files.get(name):
             files[name] = data
         with (self.folder / "log.txt").open("rb") as log:
             log.seek(self.log_bytes)
@@ -241,7 +241,7 @@ class NodeStore:
                 offset = self.work["log_size"] + self.log_bytes
                 self.ask_home("note", self.work["folder"], new, offset, files)
                 self.log_bytes += len(new)
-                self.sent |= files
+                self.sent_files |= files
                 files = {}
 
     def _send_fragments(self, store: Store) -> None:

@@ -49,11 +49,11 @@ class SlurmExecutor:
                 )
         self.name = argument
         self._every = SlurmProfile().poll
-        self._polled = NEVER_S  # when Slurm was last polled for job states
+        self._polled_at = NEVER_S  # when Slurm was last polled for job states
         self._silent = False  # whether the last poll failed
-        self._seen: dict[str, SubmissionStatus] = {}
-        self._ended: dict[str, SubmissionStatus] = {}
-        self._cancelled: dict[str, float] = {}  # handle → when scancel was called
+        self._statuses: dict[str, SubmissionStatus] = {}
+        self._end_statuses: dict[str, SubmissionStatus] = {}
+        self._cancel_times: dict[str, float] = {}  # handle → when scancel was called
         self._largest = 0
         # A supervisor's folder is its store. It reads profiles from the launch's folder (`submit`).
         if not Path("store.json").is_file():
@@ -79,40 +79,42 @@ class SlurmExecutor:
                 handles |= self._submit(batch)
         except SlurmUnansweredError:
             pass  # they are submitted again later
-        self._polled = NEVER_S
+        self._polled_at = NEVER_S
         return handles
 
     def poll(self, handles: Collection[str]) -> dict[str, SubmissionStatus]:
         """Return handle → status. Statuses are at most as old as the profile's polling interval. Empty if Slurm does
         not respond."""
         now = time.monotonic()
-        new = not self._silent and any(handle not in self._seen and handle not in self._ended for handle in handles)
-        if new or now - self._polled >= self._every:
+        new = not self._silent and any(
+            handle not in self._statuses and handle not in self._end_statuses for handle in handles
+        )
+        if new or now - self._polled_at >= self._every:
             try:
-                self._query_states([handle for handle in dict.fromkeys(handles) if handle not in self._ended])
+                self._query_states([handle for handle in dict.fromkeys(handles) if handle not in self._end_statuses])
                 self._silent = False
             except SlurmUnansweredError:
-                self._seen, self._silent = {}, True
-            self._polled = time.monotonic()
-        statuses = self._seen | self._ended
+                self._statuses, self._silent = {}, True
+            self._polled_at = time.monotonic()
+        statuses = self._statuses | self._end_statuses
         return {handle: statuses[handle] for handle in handles if handle in statuses}
 
     def cancel(self, handle: str) -> None:
         """Call `scancel` once, and again with SIGKILL after CANCEL_AGAIN_S. Does nothing for another user's job."""
         slurm_handle, now = SlurmHandle.parse(handle), time.monotonic()
-        if slurm_handle is None or handle in self._ended:
+        if slurm_handle is None or handle in self._end_statuses:
             return
-        first_cancel_s = self._cancelled.get(handle)
+        first_cancel_s = self._cancel_times.get(handle)
         is_repeated = first_cancel_s is not None and now - first_cancel_s > CANCEL_AGAIN_S
         if first_cancel_s is None or is_repeated:
-            self._cancelled[handle] = now
+            self._cancel_times[handle] = now
             try:
                 record = query_record(slurm_handle)
                 if record is not None and record.get("Command") == slurm_handle.script:
                     run_command("scancel", *(["--signal=KILL", "--full"] if is_repeated else []), slurm_handle.job)
             except SlurmUnansweredError:
-                self._cancelled.pop(handle)
-            self._polled = NEVER_S
+                self._cancel_times.pop(handle)
+            self._polled_at = NEVER_S
 
     @staticmethod
     def logs(handle: str) -> Path | None:
@@ -214,20 +216,20 @@ class SlurmExecutor:
         if handle is None:
             return None
         self._query_states([str(handle)])
-        if str(handle) in self._ended:
+        if str(handle) in self._end_statuses:
             return None
         save_handle(work, handle)
         return handle
 
-    def _find_accepted_handle(self, work: Submission, noted: dict[str, Any]) -> SlurmHandle | None:
+    def _find_accepted_handle(self, work: Submission, note: dict[str, Any]) -> SlurmHandle | None:
         """Return the handle of a script that sbatch accepted before its supervisor could record it."""
         listing = run_command("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%o")
         if listing.returncode:
             raise SlurmUnansweredError(f"squeue: {listing.stderr.strip()}")
         for line in listing.stdout.splitlines():
             job, _, command = line.partition("|")
-            if command.strip() == noted["script"] and job.partition("_")[2] == str(noted["task"]):
-                return make_job_handle(work, job, noted["script"], noted.get("before", 0))
+            if command.strip() == note["script"] and job.partition("_")[2] == str(note["task"]):
+                return make_job_handle(work, job, note["script"], note.get("before", 0))
         return None
 
     # -- polling --------------------------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ class SlurmExecutor:
         slurm_handles = {handle: SlurmHandle.parse(handle) for handle in handles}
         for handle, handle_parts in slurm_handles.items():
             if handle_parts is None:
-                self._ended[handle] = SubmissionStatus("ended", None, Cause.LOST, "its handle cannot be read")
+                self._end_statuses[handle] = SubmissionStatus("ended", None, Cause.LOST, "its handle cannot be read")
         valid_handles = {handle: handle_parts for handle, handle_parts in slurm_handles.items() if handle_parts}
         states = query_states({handle_parts.job.partition("_")[0] for handle_parts in valid_handles.values()})
         arrays = {job.partition("_")[0] for job in states}
@@ -249,12 +251,12 @@ class SlurmExecutor:
                 status = SubmissionStatus("waiting", placement=placement)
             elif not state or state in CAUSE_OF_END:
                 status = query_end(handle_parts, handle_parts.job.partition("_")[0] in arrays)
-            self._seen.pop(handle, None)
+            self._statuses.pop(handle, None)
             if status is not None and status.state == "ended":
-                self._ended[handle] = status
-                self._cancelled.pop(handle, None)
+                self._end_statuses[handle] = status
+                self._cancel_times.pop(handle, None)
             elif status is not None:
-                self._seen[handle] = status
+                self._statuses[handle] = status
 
 
 def build_submission_environment(profile: SlurmProfile) -> dict[str, str]:
@@ -424,14 +426,14 @@ def is_unknown_job(process: subprocess.CompletedProcess[str]) -> bool:
 def get_end_status(state: str, code: str, reason: str) -> SubmissionStatus:
     """Return the final status of a job. `code` is `exit:signal`; a shell reports signal N as exit code 128 + N."""
     status, _, number = code.partition(":")
-    left, by = int(status or 0), int(number or 0)
-    exit_code = 128 + by if by else left
+    exit_status, by = int(status or 0), int(number or 0)
+    exit_code = 128 + by if by else exit_status
     cause = CAUSE_OF_END[state]
     if state == "COMPLETED":
         return SubmissionStatus("ended", exit_code, cause)
     message = MESSAGE_OF_END.get(state)
     if state == "FAILED":
-        ended_by = by or (left - 128 if left in (128 + 9, 128 + 15) else 0)
+        ended_by = by or (exit_status - 128 if exit_status in (128 + 9, 128 + 15) else 0)
         if ended_by in (1, 2, 9, 15):
             cause, message = Cause.KILLED, f"killed by signal {ended_by}"
         elif ended_by:

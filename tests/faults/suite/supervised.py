@@ -39,7 +39,7 @@ class ForkingExecutor(LocalExecutor):
     """The local executor; its works are forks of the supervisor instead of fresh interpreters."""
 
     def __init__(self, let_go: Callable[[], None], fault: Fault | None, victim: int, moments: Moments) -> None:
-        super().__init__(read=list, grace=5.0)
+        super().__init__(read_gpu_memory=list, grace=5.0)
         self.slots.cores = 4
         self._let_go, self._fault, self._victim, self._moments = let_go, fault, victim, moments
 
@@ -99,7 +99,7 @@ def supervise(
 
     def executor(on: str) -> LocalExecutor:
         if cold:
-            return LocalExecutor(read=list, grace=5.0)
+            return LocalExecutor(read_gpu_memory=list, grace=5.0)
         return ForkingExecutor(let_go, fault, victim, moments or Moments())
 
     supervisor.Supervisor, supervisor.open_executor = make, executor  # type: ignore[misc, assignment]

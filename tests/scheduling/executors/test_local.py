@@ -106,7 +106,7 @@ def test_what_this_machine_can_never_give_is_refused():
 
 
 def test_a_dead_leader_takes_its_children_with_it(tmp_path):
-    executor = LocalExecutor(read=list)
+    executor = LocalExecutor(read_gpu_memory=list)
     code = """import subprocess, sys, time
 child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
 print('child', child.pid, flush=True); time.sleep(600)"""
@@ -133,7 +133,7 @@ def test_a_number_used_again_is_not_taken_for_the_work(tmp_path):
     from store.process import read_boot_id
 
     handle = json.dumps({**mine, "boot": read_boot_id()})
-    executor = LocalExecutor(read=list)
+    executor = LocalExecutor(read_gpu_memory=list)
     executor.cancel(handle)  # would end this very test
     assert executor.poll([handle])[handle].cause is Cause.LOST
     other_boot = json.dumps({**mine, "started": get_process_start(os.getpid()), "boot": "another"})
@@ -142,7 +142,7 @@ def test_a_number_used_again_is_not_taken_for_the_work(tmp_path):
 
 
 def test_works_wait_for_room(tmp_path):
-    executor = LocalExecutor(read=list)
+    executor = LocalExecutor(read_gpu_memory=list)
     works = [work(tmp_path, "import time; time.sleep(600)", threads=executor.slots.cores) for _ in range(2)]
     started = executor.submit(works)
     assert list(started) == [works[0].job_id]
@@ -165,13 +165,13 @@ def test_a_folder_that_is_gone_is_one_clear_error(tmp_path):
     gone = work(tmp_path, "pass")
     gone = Submission(gone.job_id, gone.group_id, gone.argv, gone.folder, tmp_path / "gone", needs=gone.needs)
     with pytest.raises(ChessregError, match="gone"):
-        LocalExecutor(read=list).submit([gone])
+        LocalExecutor(read_gpu_memory=list).submit([gone])
 
 
 class TestLikeEveryExecutor(Conformance):
     @pytest.fixture
     def make_executor(self):
-        return lambda: LocalExecutor(read=list, grace=0.5)
+        return lambda: LocalExecutor(read_gpu_memory=list, grace=0.5)
 
 
 def test_a_handle_with_the_number_of_another_process_ends_nobody():

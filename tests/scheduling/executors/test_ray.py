@@ -119,7 +119,7 @@ def test_a_supervisor_that_died_before_it_noted_a_shard_finds_it(ray_executors, 
     again = executor.submit([each])[each.job_id]
     assert again != handle
     until(executor, again, "running")
-    executor._cancelled.clear()
+    executor._cancel_times.clear()
     executor.cancel(again)
     until(executor, again)
 
