@@ -247,7 +247,7 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
         ]
     print_output(home, rows, {"part": "part", "games": result.content, "share": "share %"})
     if not result.created:
-        click.echo("these parts were there already; nothing has changed", err=True)
+        click.echo("these parts already exist; nothing has changed", err=True)
     for overlap in result.overlaps:
         contents = "move lists" if result.content == "games" else "different boards"
         click.echo(

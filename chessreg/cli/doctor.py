@@ -266,7 +266,7 @@ def _is_open_to_all(name: str, path: Path) -> Iterator[Check]:
     if path.stat().st_mode & stat.S_IROTH and all(above.stat().st_mode & stat.S_IXOTH for above in path.parents):
         users = "o" if is_shared(path if path.is_dir() else path.parent) else "go"
         hint = f"chmod -R {users}-rwx {shlex.quote(str(path))}"
-        yield Check(name, "optional", f"everybody on this machine can read {path}", hint)
+        yield Check(name, "optional", f"every user of this machine can read {path}", hint)
 
 
 def check_extras(home: Home) -> Iterator[Check]:
