@@ -60,9 +60,9 @@ class Action:
         return self.shown_keys.partition(" ")[0]
 
 
-def reads(*fields: Any, **named: Any) -> Action:
+def reads(*fields: Any, **options: Any) -> Action:
     """Return an action that changes no row, file or setting."""
-    return replace(Action(*fields, **named), writes=False)
+    return replace(Action(*fields, **options), writes=False)
 
 
 ARROW_LABELS = {"up": "Up", "down": "Down", "left": "Left", "right": "Right"}
@@ -505,9 +505,9 @@ def can_write(cls: type, method: str) -> bool:
     """
     classes = cls.__mro__
     ids = {b.id for each in classes for b in vars(each).get("BINDINGS", ()) if isinstance(b, Binding)}
-    declared = [action for action in ACTIONS if action.method == method and action.name in ids]
-    if declared:
-        return any(action.writes for action in declared)
+    actions = [action for action in ACTIONS if action.method == method and action.name in ids]
+    if actions:
+        return any(action.writes for action in actions)
     owner = next((each for each in classes if {f"action_{method}", f"_action_{method}"} & vars(each).keys()), None)
     is_textual_class = owner is not None and owner.__module__.partition(".")[0] == "textual"
     return not is_textual_class or (owner is App and method not in HARMLESS_APP_ACTIONS)

@@ -56,11 +56,11 @@ LAST_SEEN_KEY = "left"  # key of the last visit's time
 MIN_NEWS_PERIOD = timedelta(days=1)  # after a shorter absence, home still shows the runs of this period
 
 
-def find_news_period(remembered: RememberedState) -> tuple[datetime, str]:
+def find_news_period(state: RememberedState) -> tuple[datetime, str]:
     """Return the time from which ended runs are news, and a phrase for it: the last visit, at least MIN_NEWS_PERIOD."""
     begin = datetime.now(UTC) - MIN_NEWS_PERIOD
     with suppress(TypeError, ValueError):
-        visit = datetime.fromisoformat(remembered.get(LAST_SEEN_KEY))
+        visit = datetime.fromisoformat(state.get(LAST_SEEN_KEY))
         if visit < begin:
             return visit, f"since your last visit, {show.format_local_time(visit)}"
     return begin, "in the last day"
@@ -192,8 +192,8 @@ class ChessregApp(Host):
         self.version: str | None = None
         self.lost = False
         self._ticks = 0
-        self._settled, self._began = False, time.monotonic()
-        self._looking = self._is_ingesting = False
+        self._has_settled, self._start_time = False, time.monotonic()
+        self._is_looking = self._is_ingesting = False
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         filters = [DimFilter(DIM_SHARE) if isinstance(one, DimFilter) else one for one in super().get_line_filters()]
@@ -264,10 +264,12 @@ class ChessregApp(Host):
     def tick(self) -> None:
         """Report slow calls and periodically check the registry for changes. Background work starts once the first
         screen is filled, or after a timeout."""
-        if not self._settled:
-            filling = self.top_screen.filling if self.top_screen is not None else None
-            self._settled = filling is None or filling.is_finished or time.monotonic() - self._began > FILL_TIMEOUT_S
-            if not self._settled:
+        if not self._has_settled:
+            worker = self.top_screen.filling if self.top_screen is not None else None
+            self._has_settled = (
+                worker is None or worker.is_finished or time.monotonic() - self._start_time > FILL_TIMEOUT_S
+            )
+            if not self._has_settled:
                 self.show_slow_call()
                 return
             warm_up()
@@ -280,7 +282,7 @@ class ChessregApp(Host):
             self.continue_writing()
             if self.top_screen is not None and self.top_screen.stale:
                 self.top_screen.reload_if_stale()
-            if not self._looking:
+            if not self._is_looking:
                 self.check_for_changes()
 
     def show_slow_call(self) -> None:
@@ -300,7 +302,7 @@ class ChessregApp(Host):
     @work(group="look")
     async def check_for_changes(self) -> None:
         """Reload the screens if another process has changed the registry."""
-        self._looking = True
+        self._is_looking = True
         try:
             version = await self.database.ask("looking for changes", lambda session: session.database.data_version())
         except Exception as error:
@@ -308,7 +310,7 @@ class ChessregApp(Host):
                 self.show_failure(self.top_screen, error)
             return
         finally:
-            self._looking = False
+            self._is_looking = False
         self.show_slow_call()
         has_changed, self.version = version != self.version and self.version is not None, version
         if self.lost or has_changed:

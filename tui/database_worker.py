@@ -49,7 +49,7 @@ class Call:
     stop: threading.Event = field(default_factory=threading.Event)  # set when the answer is no longer needed
 
 
-class Waiting(NamedTuple):
+class WaitingCall(NamedTuple):
     """The oldest unanswered call."""
 
     what: str
@@ -77,15 +77,15 @@ class DatabaseWorker:
         self._open: set[Call] = set()
         self._threads: list[threading.Thread] = []
 
-    async def ask(self, what: str, function: Callable[[Session], T]) -> T:
+    async def ask(self, description: str, function: Callable[[Session], T]) -> T:
         """Run `function(session)` on a thread and return its result or raise its error.
 
-        `what` is displayed if the call is slow. Cancelling the call interrupts its query.
+        `description` is displayed if the call is slow. Cancelling the call interrupts its query.
         """
         loop = asyncio.get_running_loop()
         if not self._held:
             self._start_thread()
-        call = Call(what, function, loop, loop.create_future())
+        call = Call(description, function, loop, loop.create_future())
         self._open.add(call)
         self._calls.put(call)
         try:
@@ -110,10 +110,10 @@ class DatabaseWorker:
             self._threads.append(thread)
             thread.start()
 
-    def find_oldest_call(self) -> Waiting | None:
+    def find_oldest_call(self) -> WaitingCall | None:
         """Return the oldest unanswered call."""
         oldest_call = min(self._open, key=lambda call: call.since, default=None)
-        return Waiting(oldest_call.what, time.monotonic() - oldest_call.since) if oldest_call else None
+        return WaitingCall(oldest_call.what, time.monotonic() - oldest_call.since) if oldest_call else None
 
     @property
     def is_open(self) -> bool:

@@ -123,14 +123,14 @@ class Host(App[Exception | None]):
         raise NotImplementedError
 
     def write(
-        self, what: str, change: str, function: Callable[[SqlSession], Any], message: Callable[[Any], str]
+        self, description: str, change: str, function: Callable[[SqlSession], Any], message: Callable[[Any], str]
     ) -> None:
-        """Write a `change` of `what` by `function(sql)` in a separate transaction, after earlier changes.
+        """Write a `change` of `description` by `function(sql)` in a separate transaction, after earlier changes.
 
         While the registry cannot be written, the change waits and is retried every 2 s. Afterwards, `message(answer)`
-        is shown under the title `what`.
+        is shown under the title `description`.
         """
-        self.writes.add(Write(what, change, function, message))
+        self.writes.add(Write(description, change, function, message))
         self.continue_writing()
 
     @work(group="write")
@@ -175,10 +175,10 @@ class Host(App[Exception | None]):
         self.notices.append(Notice(datetime.now(UTC), title, message, severity))
         super().notify(message, title=title, severity=severity, **more | {"markup": False})
 
-    def notify_failure(self, done: str, title: str, error: Exception) -> None:
+    def notify_failure(self, action: str, title: str, error: Exception) -> None:
         """Show an error of a task that is not retried. The banner would lose it to the next successful read."""
         message, hint, _ = describe_error(error)
-        self.notify(f"not {done}: {message}" + (f" ({hint})" if hint else ""), title=title, severity="error")
+        self.notify(f"not {action}: {message}" + (f" ({hint})" if hint else ""), title=title, severity="error")
 
     def show_failure(self, screen: Screen[Any], error: Exception) -> None:
         """Show the error in the banner, or end the program if the registry could not be opened at all."""
@@ -230,38 +230,38 @@ class Host(App[Exception | None]):
             self.pop_screen()
 
     @work(group="copy")
-    async def copy(self, text: str, what: str) -> None:
-        """Copy to the terminal's clipboard (OSC 52), to a file, and to tmux. The notice shows `what`."""
+    async def copy(self, text: str, noun: str) -> None:
+        """Copy to the terminal's clipboard (OSC 52), to a file, and to tmux. The notice shows `noun`."""
         from asyncio import to_thread
 
         self.copy_to_clipboard(text)
         path = None if self.read_only else await to_thread(save_copied_text, text)
-        self.notify(f"{what}\nalso in {show.shorten_place(str(path))}" if path else what, title="copied")
+        self.notify(f"{noun}\nalso in {show.shorten_place(str(path))}" if path else noun, title="copied")
 
     @work(group="command")
-    async def run_command(self, words: Sequence[str], exact: Sequence[str] = (), doing: str = "doing it",
-                          done: str = "done", told: str = "", succeeded: Callable[[], None] = lambda: None
+    async def run_command(self, words: Sequence[str], exact: Sequence[str] = (), progress_text: str = "doing it",
+                          done_text: str = "done", notice: str = "", on_success: Callable[[], None] = lambda: None
                           ) -> None:  # fmt: skip
-        """Run a command of chessreg on this registry in a separate process, and call `succeeded` if it succeeds.
+        """Run a command of chessreg on this registry in a separate process, and call `on_success` if it succeeds.
 
-        The notice shows the last line of the output, or `told` and the last remark. `words` are displayed. `exact` are
-        the arguments to run, if they differ from the displayed ones. The UI stays responsive meanwhile.
+        The notice shows the last line of the output, or `notice` and the last remark. `words` are displayed. `exact`
+        are the arguments to run, if they differ from the displayed ones. The UI stays responsive meanwhile.
         """
         if self.read_only:
             self.notify(READ_ONLY_MESSAGE, severity="warning")
             return
         if self.refuse_while_lost():
             return
-        self.notify(shlex.join(["chessreg", *words]), title=doing)
+        self.notify(shlex.join(["chessreg", *words]), title=progress_text)
         status, output, err = await self.model.run_command(exact or words)
         errors = [line for line in err.splitlines() if line.strip()]
         if status:
             message = find_command_error(errors) or f"exit status {status}"
-            self.notify(message, title=f"not {done}", severity="error", timeout=COMMAND_ERROR_S)
+            self.notify(message, title=f"not {done_text}", severity="error", timeout=COMMAND_ERROR_S)
         else:
-            succeeded()
-            last_lines = errors if told else output.strip().splitlines() or errors
-            self.notify("\n".join(filter(None, [told, *last_lines[-1:]])), title=done)
+            on_success()
+            last_lines = errors if notice else output.strip().splitlines() or errors
+            self.notify("\n".join(filter(None, [notice, *last_lines[-1:]])), title=done_text)
             if self.top_screen is not None:
                 self.top_screen.load()
 

@@ -38,13 +38,13 @@ class IntervalBars:
 
     def make_column(self, width: int) -> TableColumn:
         """Return the column with bars of `width` cells. Its heading is the scale."""
-        left, right = (f"{end:,.6g}" for end in (self.low, self.high))
+        left_text, right = (f"{end:,.6g}" for end in (self.low, self.high))
 
         def draw_estimate(row: Mapping[str, Any]) -> str:
             estimate = self.estimate(row)
             return "" if estimate is None else draw_interval(estimate, self.low, self.high, width)
 
-        heading = f"{left}{right:>{width - len(left)}}"
+        heading = f"{left_text}{right:>{width - len(left_text)}}"
         return TableColumn(
             self.field, heading, text=draw_estimate, widest=width, least=width, role="detail", tone=self.tone
         )

@@ -77,7 +77,7 @@ class TypedKeys:
         self._focus: DOMNode = app
         self._text: Input | None = None  # the input that received the last key, if it was text
         self._in_flight = False  # whether an echo is pending
-        self._lost: asyncio.TimerHandle | None = None
+        self._echo_timer: asyncio.TimerHandle | None = None
         self._slow: WeakSet[Worker[Any]] = WeakSet()
 
     def queue_key(self, key: Key | Paste) -> bool:
@@ -159,14 +159,14 @@ class TypedKeys:
         def check_focus() -> None:
             self._watch_echo(echo) if self._focus.is_attached else self.app.post_message(echo)
 
-        self._lost = asyncio.get_running_loop().call_later(ECHO_POLL_S, check_focus)
+        self._echo_timer = asyncio.get_running_loop().call_later(ECHO_POLL_S, check_focus)
 
     def get_next_key(self, echo: Echo) -> Key | Paste | None:
         """Return the key to forward after this echo, or None."""
         if echo.number != self._number or not self.under_way:
             return None
-        if self._lost is not None:
-            self._lost.cancel()
+        if self._echo_timer is not None:
+            self._echo_timer.cancel()
         self._in_flight = False
         self._rounds += 1
         if not self.app.screen_stack:  # the app ends

@@ -67,7 +67,7 @@ def serve_pages(registry: str, store_path: Path, options: Sequence[str], host: s
             raise web.HTTPForbidden(text="only the page served here may send requests", headers=HEADERS)
         return await handler(request)
 
-    class Guarded(Server):
+    class GuardedServer(Server):
         """textual-serve below the token. Its page uses the host name and port of the browser's request."""
 
         async def _make_app(self) -> web.Application:
@@ -122,7 +122,7 @@ def serve_pages(registry: str, store_path: Path, options: Sequence[str], host: s
         "CHESSREG_STORE": str(store_path),
     }  # a URL may contain a password
     command = child.build_python_command("chessreg.cli", "tui", *options)
-    Guarded(shlex.join(command), host=host, port=port, title="chessreg").serve()
+    GuardedServer(shlex.join(command), host=host, port=port, title="chessreg").serve()
 
 
 def is_loopback(name: str) -> bool:
@@ -137,7 +137,7 @@ def is_loopback(name: str) -> bool:
         return False
 
 
-def is_local_host(requested: str, host: str) -> bool:
+def is_local_host(requested_host: str, host: str) -> bool:
     """Return whether the Host of a request names this machine, as protection against DNS rebinding. On a loopback
     address, accept loopback names with any port, because tunnels change the port. Otherwise, accept any IP address and
     this machine's names.
@@ -148,7 +148,7 @@ def is_local_host(requested: str, host: str) -> bool:
     [True, True, False]
     """
     try:
-        name = urlsplit(f"//{requested}").hostname or ""
+        name = urlsplit(f"//{requested_host}").hostname or ""
     except ValueError:
         return False
     if is_loopback(host) or is_loopback(name):
@@ -159,11 +159,11 @@ def is_local_host(requested: str, host: str) -> bool:
         return name in {host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
 
 
-def is_own_origin(origin: str | None, requested: str) -> bool:
+def is_own_origin(origin: str | None, requested_host: str) -> bool:
     """Return whether a request comes from our page, by its Origin. Browsers omit Origin if the user opens the URL.
 
     >>> origins = ("http://127.0.0.1:8000", "http://evil.example", None)
     >>> [is_own_origin(origin, "127.0.0.1:8000") for origin in origins]
     [True, False, True]
     """
-    return origin is None or origin in (f"http://{requested}", f"https://{requested}")
+    return origin is None or origin in (f"http://{requested_host}", f"https://{requested_host}")

@@ -330,17 +330,17 @@ async def test_a_command_tells_that_it_is_at_work_what_it_said_last_and_what_wen
 
     monkeypatch.setattr(ModelProcess, "make_environment", held)
     async with drive(tmp_path, start="data", size=(120, 30)) as driver:
-        driver.app.run_command(["dataset", "add", str(tmp_path / "none.pgn"), "--name", "x"], done="added")
+        driver.app.run_command(["dataset", "add", str(tmp_path / "none.pgn"), "--name", "x"], done_text="added")
         async with asyncio.timeout(300):
             while "running: dataset add" not in driver.lines[0]:
                 await asyncio.sleep(0.05)
         gate.set()
         await driver.once(lambda: "running:" not in driver.lines[0], "its end")
-        driver.app.run_command(["dataset", "add", str(tmp_path / "none.pgn"), "--name", "x"], done="added")
+        driver.app.run_command(["dataset", "add", str(tmp_path / "none.pgn"), "--name", "x"], done_text="added")
         await driver.settle()
         assert "none.pgn" in driver.notices.splitlines()[-1]
         (tmp_path / "no.pgn").write_text("1. e5 *")
-        driver.app.run_command(["dataset", "add", str(tmp_path / "no.pgn"), "--name", "x"], done="added")
+        driver.app.run_command(["dataset", "add", str(tmp_path / "no.pgn"), "--name", "x"], done_text="added")
         await driver.settle()
         assert "no.pgn" in driver.notices.splitlines()[-2]
         assert "PGN of standard chess" in driver.notices.splitlines()[-1]

@@ -182,7 +182,7 @@ async def planned(driver: Any) -> str:
 
 async def open_toy(driver: Any) -> None:
     await driver.go("launch")
-    driver.screen.open(TOY, typed=True)
+    driver.screen.open(TOY, is_typed=True)
     await driver.settle()
 
 

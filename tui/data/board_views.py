@@ -339,8 +339,8 @@ class Sides(NamedTuple):
     moves: str  # what both played there
 
 
-def load_sides(session: Session, row: Mapping[str, Any], chosen: int) -> Sides | None:
-    """Return a game next to its partner number `chosen`, or None if no other arm played this opening."""
+def load_sides(session: Session, row: Mapping[str, Any], place: int) -> Sides | None:
+    """Return a game next to its partner number `place`, or None if no other arm played this opening."""
     from chessreg.entities.game import find_partners, read_game_pair
 
     run_id, unit = UUID(str(row["run_id"])), int(row["unit"])
@@ -349,11 +349,11 @@ def load_sides(session: Session, row: Mapping[str, Any], chosen: int) -> Sides |
         run_names = name_runs(sql, {run_id, *(partner.run_id for partner in partners)})
     if not partners:
         return None
-    chosen %= len(partners)
-    partner = partners[chosen]
+    place %= len(partners)
+    partner = partners[place]
     pair = read_game_pair(session.database, (run_id, unit), (partner.run_id, partner.unit))
     sides = [
         Side(run_names[game.game.run_id], game.game.run_id, game.game.unit, game.board_views(), game.move_limit_ply)
         for game in (pair.one, pair.other)
     ]
-    return Sides((sides[0], sides[1]), partners, chosen, pair.parts, pair.as_row()["moves"])
+    return Sides((sides[0], sides[1]), partners, place, pair.parts, pair.as_row()["moves"])

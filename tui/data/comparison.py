@@ -68,18 +68,18 @@ def load_comparison(session: Session, ids: Sequence[UUID], baseline: UUID | None
     from chessreg.queries import compare
     from tui.data.annotations import find_annotated
 
-    ordered = sorted(ids, key=lambda id: id != baseline)
-    comparison = compare.compare_runs(session.database, [id.hex for id in ordered])
+    sorted_ids = sorted(ids, key=lambda id: id != baseline)
+    comparison = compare.compare_runs(session.database, [id.hex for id in sorted_ids])
     with session.database.read() as sql:
         curves = compare.read_curves(sql, comparison.subjects)
         machines = compare.read_machines(sql, comparison.subjects)
         is_pinned = comparison.subjects[0].run_id in find_annotated(sql, "run", "pin", ids)
     labels = [subject.label for subject in comparison.subjects]
     differing_rows: list[Row] = [
-        {"group": group, "what": what}
+        {"group": group, "what": fact}
         | {make_value_key(n): "—" if value is None else show.format_cell_value(value) for n, value in enumerate(values)}
         for group, rows in comparison.differences.items()
-        for what, values in rows.items()
+        for fact, values in rows.items()
     ]
     metrics: list[Row] = [
         {"metric": metric.name, "curve": metric.name in curves}

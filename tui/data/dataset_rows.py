@@ -64,11 +64,11 @@ class DatasetPages:
     def read_page(self, number: int) -> Sequence[Row]:
         first, last = number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, self.count)
         if self.merged is not None:
-            which, at = (part[first:last] for part in self.merged)
-            rows: list[Row] = [{}] * len(which)
-            for part in np.unique(which).tolist():
-                mine = np.flatnonzero(which == part)
-                for place, row in zip(mine.tolist(), self._read(part, at[mine].tolist()), strict=True):
+            part_numbers, at = (part[first:last] for part in self.merged)
+            rows: list[Row] = [{}] * len(part_numbers)
+            for part in np.unique(part_numbers).tolist():
+                own_places = np.flatnonzero(part_numbers == part)
+                for place, row in zip(own_places.tolist(), self._read(part, at[own_places].tolist()), strict=True):
                     rows[place] = row
             return rows
         rows = []
@@ -136,10 +136,10 @@ def find_fitting_places(column: ColumnReader, view: View) -> np.ndarray:
 class ColumnReader:
     """The columns of some rows of a dataset as the list of games calls them, read lazily."""
 
-    def __init__(self, games: DatasetFile, name: str, some: range | None = None) -> None:
-        """`some`: one of the file's `stretches`; without it all rows."""
-        self.games, self.name, self.some = games, name, some
-        self.rows = range(games.total) if some is None else some
+    def __init__(self, games: DatasetFile, name: str, row_range: range | None = None) -> None:
+        """`row_range`: one of the file's `stretches`; without it all rows."""
+        self.games, self.name, self.some = games, name, row_range
+        self.rows = range(games.total) if row_range is None else row_range
         self._read: dict[str, Any] = {}
 
     def __call__(self, field: str) -> Any:
@@ -190,13 +190,13 @@ def merge_orders(places: Sequence[np.ndarray], keys: Sequence[Any], view: View) 
     kind = pa.float64() if kinds and all(map(is_number, kinds)) else pa.string()
     if len(set(kinds)) == 1 and is_number(kinds[0]):
         kind = kinds[0]  # keep integers: Arrow sorts small ranges by counting
-    which = np.repeat(np.arange(len(places), dtype=np.int16), [len(each) for each in places])
+    part_numbers = np.repeat(np.arange(len(places), dtype=np.int16), [len(each) for each in places])
     at = np.concatenate([*places, np.zeros(0, np.int64)]).astype(np.uint32)
     values = [
         pa.nulls(len(each), kind) if key is None else key.cast(kind) for key, each in zip(keys, places, strict=True)
     ]
     order = sort_indices(pa.concat_arrays(values) if values else pa.nulls(0, kind), view.descending)
-    return which[order], at[order]
+    return part_numbers[order], at[order]
 
 
 def is_number(kind: Any) -> bool:
@@ -205,7 +205,7 @@ def is_number(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def open_dataset_games(session: Session, only: UUID | None = None) -> DatasetPages:
+def open_dataset_games(session: Session, dataset_id: UUID | None = None) -> DatasetPages:
     """Open one dataset or all, in creation order. Datasets without local files are left out.
 
     Digests are not verified, because that takes seconds per gigabyte; `dataset verify` does it.
@@ -219,7 +219,7 @@ def open_dataset_games(session: Session, only: UUID | None = None) -> DatasetPag
         sql.expunge_all()
     parts = []
     for row in rows:
-        if only not in (None, row.id) or not session.store.has_content(row.artifact):
+        if dataset_id not in (None, row.id) or not session.store.has_content(row.artifact):
             continue
         with suppress(ChessregError, OSError):
             parts.append(

@@ -41,20 +41,20 @@ def load_details(session: Session, noun: str, id: UUID) -> Thing:
     return load_entity(noun).read_details(session, id)
 
 
-def make_entity_columns(declared: Sequence[display.Column], rows: Sequence[Row]) -> list[TableColumn]:
+def make_entity_columns(columns: Sequence[display.Column], rows: Sequence[Row]) -> list[TableColumn]:
     """Return table columns for the declared ones: numbers right-aligned, facts with all digits."""
     return [
-        make_entity_column(each, rows, show.format_full_value if declared is FACTS else show.format_cell_value)
-        for each in declared
+        make_entity_column(each, rows, show.format_full_value if columns is FACTS else show.format_cell_value)
+        for each in columns
     ]
 
 
-def make_entity_column(declared: display.Column, rows: Sequence[Row], write: Callable[[Any], str]) -> TableColumn:
+def make_entity_column(column: display.Column, rows: Sequence[Row], write: Callable[[Any], str]) -> TableColumn:
     """Return the table column of a declared column; `write` formats a value without a declared format."""
 
     def format_text(row: Row) -> str:
-        display_text = format_display_cell(declared, row)
-        return write(row.get(declared.field)) if display_text is None else display_text
+        display_text = format_display_cell(column, row)
+        return write(row.get(column.field)) if display_text is None else display_text
 
-    right = declared.number or is_numeric_field(declared.field, rows)
-    return TableColumn(declared.field, declared.heading, right, format_text, declared.widest)
+    right = column.number or is_numeric_field(column.field, rows)
+    return TableColumn(column.field, column.heading, right, format_text, column.widest)

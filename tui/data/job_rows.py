@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 IDS = {"id": Job.id, "job": Job.id, "launch": Job.group_id, "run": Job.run_id}
 NODE, PARTITION = (Job.detail[(queue.PLACEMENT_KEY, key)].as_string() for key in ("node", "partition"))
-RUNNING = and_(Job.state == JobState.RUNNING, not_(WAITS_IN_CLUSTER))
+IS_RUNNING = and_(Job.state == JobState.RUNNING, not_(WAITS_IN_CLUSTER))
 MACHINE = case((Job.executor == "local", Job.host), else_=NODE)
 TEXTS = {
     "kind": Job.kind, "on": Job.executor, "machine": MACHINE, "partition": PARTITION, "message": Job.message,
@@ -69,7 +69,7 @@ def list_job_pages(session: Session, text: str = "") -> Pages:
     field or a field that is computed for display.
     """
     filter_words = [normalize_state_word(word) for word in words.split_words(text)]
-    order = case((RUNNING, 0), (Job.state != JobState.ENDED, 1), else_=2)
+    order = case((IS_RUNNING, 0), (Job.state != JobState.ENDED, 1), else_=2)
     conditions = [make_word_condition(session, word) for word in filter_words]
     launch_time = func.min(Job.created_at).over(partition_by=(Job.group_id, Job.run_id))  # shards keep together
     query = select(Job.id).where(*conditions).order_by(order, launch_time.desc(), Job.run_id, Job.shard, Job.id)
@@ -142,7 +142,7 @@ def make_state_condition(value: str) -> ColumnElement[bool]:
     if "waiting".startswith(value):
         conditions.append(and_(WAITS_IN_CLUSTER, not_(Job.cancel)))
     if "running".startswith(value):
-        conditions.append(and_(RUNNING, not_(Job.cancel)))
+        conditions.append(and_(IS_RUNNING, not_(Job.cancel)))
     if "cancelling".startswith(value):
         conditions.append(and_(Job.state == JobState.RUNNING, Job.cancel))
     return or_(*conditions) if conditions else literal(1) == literal(0)
@@ -193,7 +193,7 @@ def count_jobs(session: Session) -> dict[str, int]:
     """Return the numbers of running, waiting and ended jobs. Only running jobs are read; an index counts the others."""
     with session.database.read() as sql:
         by_state = dict(sql.execute(select(Job.state, func.count()).group_by(Job.state)).all())
-        running_count = sql.scalar(select(func.count()).select_from(Job).where(RUNNING)) or 0
+        running_count = sql.scalar(select(func.count()).select_from(Job).where(IS_RUNNING)) or 0
     ended_count = by_state.get(JobState.ENDED, 0)
     return {
         "running": running_count,
@@ -434,7 +434,7 @@ def list_loads(session: Session) -> list[Row]:
     return [{"host": host, **load_of[id]} for id, host in hosts]
 
 
-def add_placements(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
+def add_placements(sql: SqlSession, active_jobs: Sequence[Row]) -> list[Row]:
     """Return the rows with the machine and GPUs of running jobs, and an estimated start for waiting jobs."""
     attempt, machine = tables.Attempt, tables.Machine
     query = (
@@ -445,14 +445,14 @@ def add_placements(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
     places = {
         (run_id, job_id): (parse_gpu_numbers(options), host) for run_id, job_id, options, host in sql.execute(query)
     }
-    seconds_left = {row["run_id"].hex[-6:]: row["seconds_left"] for row in going}
-    names_by_id = {row["run_id"].hex[-6:]: row["name"] for row in going}
+    seconds_left = {row["run_id"].hex[-6:]: row["seconds_left"] for row in active_jobs}
+    names_by_id = {row["run_id"].hex[-6:]: row["name"] for row in active_jobs}
     rows, now = list[Row](), get_utc_now()
-    for row in going:
+    for row in active_jobs:
         machine_name = row.get("machine") if row["state"] == "running" else None
         gpus, host = places.get((row["run_id"], row["id"]), ((), machine_name))
-        waits = [seconds_left.get(what.rpartition(" ")[2]) for what in row["waits_for"]]
-        run_names = [names_by_id.get(what.rpartition(" ")[2]) or what for what in row["waits_for"]]
+        waits = [seconds_left.get(text.rpartition(" ")[2]) for text in row["waits_for"]]
+        run_names = [names_by_id.get(text.rpartition(" ")[2]) or text for text in row["waits_for"]]
         known_waits = [seconds for seconds in waits if seconds is not None]
         starts_in = max(known_waits) if known_waits and len(known_waits) == len(waits) else None
         if starts_in is None:
@@ -495,7 +495,7 @@ def list_hosts(sql: SqlSession) -> list[Row]:
             newest_host |= {key: row[key] for key in ("load", "load_at")}
     attempt = tables.Attempt
     checked_in = exists().where(attempt.job_id == Job.id, attempt.state == tables.AttemptState.RUNNING)
-    starting_jobs = select(MACHINE, func.count()).where(RUNNING, ~checked_in, MACHINE.is_not(None)).group_by(MACHINE)
+    starting_jobs = select(MACHINE, func.count()).where(IS_RUNNING, ~checked_in, MACHINE.is_not(None)).group_by(MACHINE)
     for host, count in sql.execute(starting_jobs):
         empty_facts = dict.fromkeys(tables.Machine.__table__.columns.keys()) | {"gpus": [], "last_seen": get_utc_now()}
         empty_facts |= {"host": host, "running": 0, "runs": 0, "load": None, "load_at": None}

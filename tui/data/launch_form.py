@@ -100,9 +100,9 @@ class Form:
     """The settings of one kind while the user fills in the form. Typed values are kept apart from presets
     and defaults."""
 
-    def __init__(self, kind: Kind, reference: str, typed: Mapping[str, str] | None = None) -> None:
+    def __init__(self, kind: Kind, reference: str, typed_texts: Mapping[str, str] | None = None) -> None:
         self.kind, self.reference = kind, reference
-        self.typed: dict[str, str] = dict(typed or {})  # also of variants that are not chosen now
+        self.typed: dict[str, str] = dict(typed_texts or {})  # also of variants that are not chosen now
         self.preset = ""
         self._by_variant: dict[str, dict[str, Field]] = {}
         self.cell: dict[str, Any] = {}  # of a run of a sweep: the values that make it another than the others
@@ -161,9 +161,9 @@ class Form:
         """Return a copy for another thread while the user continues typing."""
         return self.copy_with(self.typed)
 
-    def copy_with(self, typed: Mapping[str, str]) -> Form:
+    def copy_with(self, typed_texts: Mapping[str, str]) -> Form:
         """Return a form of the same kind and preset with these typed values."""
-        form = Form(self.kind, self.reference, typed)
+        form = Form(self.kind, self.reference, typed_texts)
         form.preset = self.preset
         form._by_variant = self._by_variant  # depends on the kind alone, and a sweep has dozens of forms per key press
         return form
@@ -248,13 +248,15 @@ class Form:
         cells = [(form, form._check()) for form in self.make_run_forms()]
         first = cells[0][1]
         form_check = FormCheck(first.spec, first.options, first.launch, cells=cells)
-        for _, checked in cells:
+        for _, cell_check in cells:
             form_check.errors = {
-                key: text for key, text in checked.errors.items() if key in self.fields_by_key
+                key: text for key, text in cell_check.errors.items() if key in self.fields_by_key
             } | form_check.errors
-            hidden_errors = [f"{key}: {text}" for key, text in checked.errors.items() if key not in self.fields_by_key]
+            hidden_errors = [
+                f"{key}: {text}" for key, text in cell_check.errors.items() if key not in self.fields_by_key
+            ]
             form_check.general += [
-                text for text in (*checked.general, *hidden_errors) if text not in form_check.general
+                text for text in (*cell_check.general, *hidden_errors) if text not in form_check.general
             ]
         return form_check
 
@@ -499,7 +501,7 @@ def list_run_candidates(session: Session, sql: SqlSession, kind: str, of_model: 
         )
     )
     ids = [record.id for record in records]
-    controls, fitted = find_control_runs(sql, ids), describe_fitted_layers(sql, ids)
+    controls, fitted_layers = find_control_runs(sql, ids), describe_fitted_layers(sql, ids)
     rows: list[Row] = []
     for row in make_run_rows(sql, records, {}):
         if row["archived"] or row["invalid"]:
@@ -514,7 +516,7 @@ def list_run_candidates(session: Session, sql: SqlSession, kind: str, of_model: 
         if kind == CACHE and isinstance(reference := row["spec"].get("dataset"), str):
             description += f" · of {format_typed_reference(sql, reference)}"
             begins = find_part_begin(reference)
-        description += f" · {fitted[row['id']]}" if row["id"] in fitted else ""
+        description += f" · {fitted_layers[row['id']]}" if row["id"] in fitted_layers else ""
         description += " · of a random-init control" if control else ""
         value = row["name"] or row["id"].hex[-6:]
         rows.append({"value": value, "about": description, "at": row["created_at"], "rank": rank, "begins": begins})
@@ -544,13 +546,13 @@ def describe_fitted_layers(sql: SqlSession, ids: Sequence[UUID]) -> dict[UUID, s
         for run_id, layer, checkpoint in select_by_keys(sql, query, table.run_id, ids):
             layers.setdefault(run_id, set()).add(layer)
             models[run_id] = checkpoint
-    called = names.read_names_of(sql, "checkpoint", {id for id in models.values() if id is not None})
-    found = {}
+    names_by_id = names.read_names_of(sql, "checkpoint", {id for id in models.values() if id is not None})
+    layers_by_run = {}
     for run_id, its in layers.items():
         model = models[run_id]
-        of = "" if model is None else f"of {called.get(model) or show.abbreviate_id(model)}, "
-        found[run_id] = f"{of}layer{'s' * (len(its) > 1)} {format_layers(its)}"
-    return found
+        of = "" if model is None else f"of {names_by_id.get(model) or show.abbreviate_id(model)}, "
+        layers_by_run[run_id] = f"{of}layer{'s' * (len(its) > 1)} {format_layers(its)}"
+    return layers_by_run
 
 
 def find_control_runs(sql: SqlSession, ids: Sequence[UUID]) -> set[UUID]:
@@ -560,15 +562,15 @@ def find_control_runs(sql: SqlSession, ids: Sequence[UUID]) -> set[UUID]:
     return set(sql.scalars(query.where(checkpoint.source_format == UNTRAINED_FORMAT, run_input.run_id.in_(ids))))
 
 
-def is_run_accepted(kind: str, wanted: str) -> bool:
-    """Return whether a setting that requires a run of kind `wanted`, any run ("" or "run") or a checkpoint accepts a
-    run of `kind`."""
-    if wanted == "checkpoint":
+def is_run_accepted(kind: str, wanted_kind: str) -> bool:
+    """Return whether a setting that requires a run of kind `wanted_kind`, any run ("" or "run") or a checkpoint accepts
+    a run of `kind`."""
+    if wanted_kind == "checkpoint":
         return is_checkpoint_maker(kind)
-    return wanted in ("", "run") or is_kind_accepted(kind, wanted)
+    return wanted_kind in ("", "run") or is_kind_accepted(kind, wanted_kind)
 
 
-def list_pending_candidates(sql: SqlSession, wanted: str) -> list[Row]:
+def list_pending_candidates(sql: SqlSession, wanted_kind: str) -> list[Row]:
     """Return runs of queued jobs that have not started or whose checkpoint is missing. A launch that names one waits
     for it."""
     query = select(Job).where(Job.ended_at.is_(None), Job.shard == 0).order_by(Job.created_at.desc(), Job.id)
@@ -576,7 +578,7 @@ def list_pending_candidates(sql: SqlSession, wanted: str) -> list[Row]:
     for job in sql.scalars(query):
         model = is_checkpoint_maker(job.kind)
         run = sql.get(tables.Run, job.run_id)
-        if is_run_accepted(job.kind, wanted) and (run is None or (model and run.completed_at is None)):
+        if is_run_accepted(job.kind, wanted_kind) and (run is None or (model and run.completed_at is None)):
             name = names.read_name(sql, "run", job.run_id) or job.run_id.hex[-6:]
             rows.append({"value": name, "about": f"{job.kind} · a job, {job.state.value}", "at": job.created_at})
     return rows
@@ -591,11 +593,11 @@ def find_existing_runs(session: Session, form: Form, key: str, values: Iterable[
     inputs.reference = cache(inputs.reference)  # type: ignore[method-assign]  # files of other settings are read once
     runs: dict[str, UUID] = {}
     for value in values:
-        checked = form.copy_with(form.typed | {key: value}).check()
-        if not checked.is_valid or checked.cells:
+        form_check = form.copy_with(form.typed | {key: value}).check()
+        if not form_check.is_valid or form_check.cells:
             break  # because of other settings
         with suppress(ChessregError):  # an input that does not exist yet
-            runs[value] = make_uuid(resolve_and_hash(form.kind, checked.spec, inputs)[1])
+            runs[value] = make_uuid(resolve_and_hash(form.kind, form_check.spec, inputs)[1])
     with session.database.read() as sql:
         complete = select(tables.Run.id).where(tables.Run.completed_at.is_not(None))
         existing_ids = {id for (id,) in select_by_keys(sql, complete, tables.Run.id, set(runs.values()))}
@@ -613,40 +615,43 @@ class FormPlan:
     hint: str = ""
 
 
-def make_orders(form: Form, checked: FormCheck) -> list[Order]:
+def make_orders(form: Form, form_check: FormCheck) -> list[Order]:
     """Return the orders of a form, one per run of its sweep, named by their swept values."""
     orders = []
-    for number, (cell, cell_check) in enumerate(checked.cells or [(form, checked)]):
+    for number, (cell, cell_check) in enumerate(form_check.cells or [(form, form_check)]):
         launch = cell_check.launch.model_dump()
         launch["name"] = make_cell_name(cell_check.launch.name, cell.cell, number)
         orders.append(Order(form.kind, cell_check.spec, cell_check.options, cell.explicit_names, **launch))
     return orders
 
 
-def plan_form(session: Session, form: Form, checked: FormCheck) -> FormPlan:
+def plan_form(session: Session, form: Form, form_check: FormCheck) -> FormPlan:
     """Look up the form's references and plan the launch. Nothing is queued."""
     result = FormPlan()
-    for cell, _ in checked.cells or [(form, checked)]:
+    for cell, _ in form_check.cells or [(form, form_check)]:
         result.errors |= find_unresolved(session, cell)
     if result.errors:
         return result
     try:
-        planned = plan_orders(make_orders(form, checked), session.database, session.store)
-        result.plan = combine_plans([preview_run(each, session.database, session.store) for each in planned])
-        if len(planned) == 1:
-            result.plan = {**result.plan, **read_existing_run(session, planned[0])}
+        planned_runs = plan_orders(make_orders(form, form_check), session.database, session.store)
+        result.plan = combine_plans([preview_run(each, session.database, session.store) for each in planned_runs])
+        if len(planned_runs) == 1:
+            result.plan = {**result.plan, **read_existing_run(session, planned_runs[0])}
     except ChessregError as error:
         result.trouble, result.hint = error.message, error.hint or ""
     return result
 
 
-def read_existing_run(session: Session, planned: PlannedRun) -> Row:
+def read_existing_run(session: Session, planned_run: PlannedRun) -> Row:
     """Return the name of a planned run that exists (`existing`), and its first unfinished job (`job_id`, or None)."""
     with session.database.read() as sql:
-        name = names.read_name(sql, "run", planned.run_id)
-        active_jobs = select(Job.id).where(Job.run_id == planned.run_id, Job.ended_at.is_(None)).order_by(Job.shard)
+        name = names.read_name(sql, "run", planned_run.run_id)
+        active_jobs = select(Job.id).where(Job.run_id == planned_run.run_id, Job.ended_at.is_(None)).order_by(Job.shard)
         job_id = sql.scalars(active_jobs).first()
-    return {"existing": name or f"{planned.order.kind.name} {show.abbreviate_id(planned.run_id)}", "job_id": job_id}
+    return {
+        "existing": name or f"{planned_run.order.kind.name} {show.abbreviate_id(planned_run.run_id)}",
+        "job_id": job_id,
+    }
 
 
 def combine_plans(plans: Sequence[Row]) -> Row:
@@ -709,7 +714,7 @@ def require_file(reference: str) -> None:
 MAX_NAMED_RUNS = 3  # in a message
 
 
-def queue_form(session: Session, form: Form, checked: FormCheck) -> tuple[UUID | None, str]:
+def queue_form(session: Session, form: Form, form_check: FormCheck) -> tuple[UUID | None, str]:
     """Queue the form and start a supervisor, as `chessreg launch` does.
 
     Return the launch id, or None and the reason, which names the existing runs. Raises the errors of planning.
@@ -718,13 +723,13 @@ def queue_form(session: Session, form: Form, checked: FormCheck) -> tuple[UUID |
     from chessreg.scheduling.presence import Presence
 
     ingest_fragments(session.database, session.store)
-    group, planned = launch_orders(make_orders(form, checked), session.database, session.store)
+    group, planned_runs = launch_orders(make_orders(form, form_check), session.database, session.store)
     if group is None:
         reasons = [
             f"{read_existing_run(session, each)['existing']} is {each.status.replace('already_', 'already ')}"
-            for each in planned[:MAX_NAMED_RUNS]
+            for each in planned_runs[:MAX_NAMED_RUNS]
         ]
-        more = len(planned) - len(reasons)
+        more = len(planned_runs) - len(reasons)
         return None, ", ".join(reasons) + (f", and {more} more" if more else "")
     Presence(session.store).start(session.database.reference)
     return group, ""
@@ -797,8 +802,8 @@ def read_run_form(session: Session, run_id: UUID) -> Form:
     return form
 
 
-def find_form_kind(session: Session, reference: str, typed: bool) -> Kind:
-    """Return the kind of a name or file. `typed` means that the user typed the reference, and therefore trusts the
+def find_form_kind(session: Session, reference: str, is_typed: bool) -> Kind:
+    """Return the kind of a name or file. `is_typed` means that the user typed the reference, and therefore trusts the
     file."""
     from chessreg.runs.kind import find_kind, find_recorded_kind
 
@@ -806,7 +811,7 @@ def find_form_kind(session: Session, reference: str, typed: bool) -> Kind:
         return find_kind(reference)
     return (
         find_kind(reference)
-        if typed and not session.store.read_only
+        if is_typed and not session.store.read_only
         else find_recorded_kind(reference, session.store.read_only)
     )
 

@@ -77,12 +77,12 @@ def format_meter(value: float | None, cells: int, suffix: str = "") -> str:
 
 
 def make_gpu_grid(
-    machines: Sequence[Row], going: Sequence[Row], history: Mapping[str, Loads], width: int
+    machines: Sequence[Row], active_jobs: Sequence[Row], history: Mapping[str, Loads], width: int
 ) -> tuple[Sequence[TableColumn], list[Line]]:
     """Return columns and rows with one row per GPU: utilization, memory and job.
 
-    `going` are the active jobs, `history` the recent loads by host, and `width` the cells available. A machine without
-    GPUs, or without running jobs, has one row. CPU and memory of a machine follow its name.
+    `active_jobs` are job rows, `history` the recent loads by host, and `width` the cells available. A machine
+    without GPUs, or without running jobs, has one row. CPU and memory of a machine follow its name.
     """
     cells = 16 if width >= HISTORY_MIN_WIDTH_CELLS else 8
     columns = (
@@ -96,7 +96,9 @@ def make_gpu_grid(
         TableColumn("ran", "elapsed", right=True, text=lambda row: show.format_seconds(row["ran"])),
         TableColumn("left", "left", right=True, text=lambda row: show.format_seconds(row["left"])),
     )  # fmt: skip
-    rows = [line for machine in sort_machines(machines) for line in make_gpu_lines(machine, going, history, cells)]
+    rows = [
+        line for machine in sort_machines(machines) for line in make_gpu_lines(machine, active_jobs, history, cells)
+    ]
     return [c for c in columns if width >= HISTORY_MIN_WIDTH_CELLS or c.field != "past"], rows
 
 
@@ -105,13 +107,13 @@ def sort_machines(machines: Sequence[Row]) -> list[Row]:
     return sorted(machines, key=lambda row: (not row["running"], row["host"]))
 
 
-def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loads], cells: int) -> list[Line]:
+def make_gpu_lines(machine: Row, active_jobs: Sequence[Row], history: Mapping[str, Loads], cells: int) -> list[Line]:
     """Return the lines of a machine: one for each GPU and for each further job, with loads and their history.
 
     A machine without a GPU has a line for the CPU. `cells` is the width of the meters.
     """
     host, load = machine["host"], machine["load"] if machine["running"] else None
-    host_jobs = [row for row in going if row["at"] == host]
+    host_jobs = [row for row in active_jobs if row["at"] == host]
     if not load:
         return [
             {
@@ -174,10 +176,10 @@ def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loa
     return [{**row, "label": label, "id": f"{host} {n}"} for n, (row, label) in labelled_rows]
 
 
-def count_gpus(machines: Sequence[Row], going: Sequence[Row]) -> tuple[int, int]:
+def count_gpus(machines: Sequence[Row], active_jobs: Sequence[Row]) -> tuple[int, int]:
     """Return how many GPUs this registry's jobs use, and how many the machines with running work have."""
     loads = {row["host"]: row["load"]["gpus"] for row in machines if row["running"] and row["load"]}
-    used_gpus = {(row["at"], number) for row in going if row["at"] in loads for number in row["gpus"]}
+    used_gpus = {(row["at"], number) for row in active_jobs if row["at"] in loads for number in row["gpus"]}
     return len(used_gpus), sum(map(len, loads.values()))
 
 
@@ -209,7 +211,7 @@ def describe_idle_machine(machine: Row) -> str:
 
 
 def make_machine_table(
-    machines: Sequence[Row], going: Sequence[Row], width: int
+    machines: Sequence[Row], active_jobs: Sequence[Row], width: int
 ) -> tuple[Sequence[TableColumn], list[Line]]:
     """Return columns and rows with one row per machine: GPU utilization, memory, CPU and jobs."""
     cells = 8 if width >= 100 else 5
@@ -226,7 +228,7 @@ def make_machine_table(
     rows: list[Line] = []
     for machine in sort_machines(machines):
         host, load = machine["host"], machine["load"] if machine["running"] else None
-        jobs = [row for row in going if row["at"] == host]
+        jobs = [row for row in active_jobs if row["at"] == host]
         row = {**make_blank_line(host, show.format_host(host)), "gpus": "", "id": host}
         names = ", ".join(f"● {job['name'] or job['title']}" for job in jobs)
         row["job"], row["state"] = names or describe_idle_machine(machine), "running" if jobs else ""

@@ -60,10 +60,10 @@ class JoinedPages:
     STRETCH = 50_000  # rows that a source scans before a pause, in about 0.1 s
 
     def __init__(self, parts: Iterable[Pages | None], narrow_all: Callable[[View], Pages]) -> None:
-        self._left: Iterator[Pages | None] | None = iter(parts)
+        self._remaining_parts: Iterator[Pages | None] | None = iter(parts)
         self.narrow = narrow_all
         self._parts, self._starts = list[Pages](), [0]
-        self._counting = threading.Lock()
+        self._count_lock = threading.Lock()
         self.complete = False
         self.count_more(self.FIRST, 1)
 
@@ -76,9 +76,9 @@ class JoinedPages:
 
         After an error of a source, which is raised, counting ends.
         """
-        with self._counting:
-            target_count, remaining_parts = self.count + rows, self._left
-            self._left = None
+        with self._count_lock:
+            target_count, remaining_parts = self.count + rows, self._remaining_parts
+            self._remaining_parts = None
             while remaining_parts is not None and self.count < target_count and pauses:
                 try:
                     part = next(remaining_parts)
@@ -90,7 +90,7 @@ class JoinedPages:
                 elif part.count:
                     self._parts.append(part)
                     self._starts.append(self.count + part.count)
-            self._left = remaining_parts
+            self._remaining_parts = remaining_parts
             return remaining_parts is not None
 
     def read_page(self, number: int) -> Sequence[Row]:

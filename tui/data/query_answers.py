@@ -469,11 +469,11 @@ def explain_select(session: Session, text: str) -> dict[str, str]:
     """Return the number of rows that a SELECT reads, by table. Raises the errors of run_sql."""
     from chessreg.queries import ask
 
-    reads = ask.count_rows_read(session.database, text)
-    return {table: f"{ask.format_row_count(*number)} rows" for table, number in reads.items()}
+    row_counts = ask.count_rows_read(session.database, text)
+    return {table: f"{ask.format_row_count(*number)} rows" for table, number in row_counts.items()}
 
 
-def complete_sql(before: str, whole: str, known: Names) -> list[str]:
+def complete_sql(before: str, whole: str, known_names: Names) -> list[str]:
     """Return completions of the word before the cursor.
 
     After a dot, these are the columns of the table or alias. Otherwise: columns of the tables in the statement, tables,
@@ -486,15 +486,15 @@ def complete_sql(before: str, whole: str, known: Names) -> list[str]:
     word = match[0] if match else ""
     owner, dot, start = word.rpartition(".")
     tables = {alias.lower(): table for table, alias in TABLE_PATTERN.findall(whole) if alias} | {
-        t.lower(): t for t in known
+        t.lower(): t for t in known_names
     }
     if dot:
-        completions = [f"{owner}.{name}" for name in known.get(tables.get(owner.lower(), ""), ())]
+        completions = [f"{owner}.{name}" for name in known_names.get(tables.get(owner.lower(), ""), ())]
     else:
-        named_tables = [table for table, _ in TABLE_PATTERN.findall(whole) if table in known]
-        columns = [name for table in named_tables for name in known[table]]
+        named_tables = [table for table, _ in TABLE_PATTERN.findall(whole) if table in known_names]
+        columns = [name for table in named_tables for name in known_names[table]]
         is_table_position = bool(re.search(r"\b(?:from|join)\s+\w*$", before, re.IGNORECASE))
-        completions = list(known) if is_table_position else [*columns, *known, *KEYWORDS]
+        completions = list(known_names) if is_table_position else [*columns, *known_names, *KEYWORDS]
     prefix = word.lower()
     unique = [name for name in dict.fromkeys(completions) if name != word]
     starts = [name for name in unique if name.lower().startswith(prefix)]

@@ -99,8 +99,8 @@ class View:
         """The words of the filter. Headings of several words, as in `white elo>1900`, name their column."""
         text = self.text
         for name in sorted((name for name in list_filter_names(self.columns) if "_" in name), key=len, reverse=True):
-            spaced = re.escape(name).replace("_", "[ _]")
-            text = re.sub(rf"(?<!\S)(!?){spaced}(?=[:=<>]|!=)", rf"\1{name}", text, flags=re.IGNORECASE)
+            pattern = re.escape(name).replace("_", "[ _]")
+            text = re.sub(rf"(?<!\S)(!?){pattern}(?=[:=<>]|!=)", rf"\1{name}", text, flags=re.IGNORECASE)
         return parse_terms(text)
 
     def find_fields(self, name: str) -> list[str]:

@@ -80,15 +80,15 @@ class AnnotatingScreen(AppScreen):
     def action_invalidate(self) -> None:
         self._ask("What is wrong with{}? (- clears it)", self.get_selected_rows(), self._invalidate)
 
-    def _invalidate(self, chosen_rows: ChosenRows, why: str, on_written: AfterWrite) -> None:
-        if why == "-":
+    def _invalidate(self, chosen_rows: ChosenRows, reason: str, on_written: AfterWrite) -> None:
+        if reason == "-":
             self._write(chosen_rows, "valid again", lambda _: "valid again", clear_invalidation, on_written)
         else:
-            self._annotate("invalid", "invalid", chosen_rows, why, on_written)
+            self._annotate("invalid", "invalid", chosen_rows, reason, on_written)
 
-    def _annotate(self, word: str, done: str, chosen_rows: ChosenRows, text: str, on_written: AfterWrite) -> None:
+    def _annotate(self, word: str, done_text: str, chosen_rows: ChosenRows, text: str, on_written: AfterWrite) -> None:
         do = partial(annotate_targets, word=word, text=text)
-        self._write(chosen_rows, f"{word} {text}", lambda _: f"{done}: {text}", do, on_written)
+        self._write(chosen_rows, f"{word} {text}", lambda _: f"{done_text}: {text}", do, on_written)
 
     def _ask(self, question: str, chosen_rows: ChosenRows, on_answer: Callable[[ChosenRows, str, AfterWrite], None],
              wrong: Callable[[str], str] = lambda text: "") -> None:  # fmt: skip

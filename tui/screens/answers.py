@@ -173,7 +173,7 @@ class ResultScreen(AppScreen):
     def action_export(self) -> None:
         self.ask_path(self.file_name)
 
-    def ask_path(self, suggested: str) -> None:
+    def ask_path(self, suggested_path: str) -> None:
         """Ask for a path, confirm that an existing file will be overwritten, and write the table."""
         from tui.screens.dialogs import Confirm, Prompt
 
@@ -197,7 +197,7 @@ class ResultScreen(AppScreen):
             self.app.push_screen(Confirm(f"{path} already exists ({size}). Overwrite it?"), write_if_confirmed)
 
         hint = f"The suffix sets the format: {self.list_suffixes()}. Esc cancels."
-        self.app.push_screen(Prompt("Write this table to", suggested, hint, replaced=True), write_or_ask)
+        self.app.push_screen(Prompt("Write this table to", suggested_path, hint, replaced=True), write_or_ask)
 
     @work(group="export")
     async def write(self, path: Path) -> None:
@@ -290,8 +290,8 @@ class AnswerScreen(ResultScreen, ScopedScreen):
             f"running {question.title}", lambda session: read_first_page(answer_question(session, question))
         )
         if page is not None:
-            self.show(*page, question, keep=self._answered == question)
-            self._answered = question
+            self.show(*page, question, keep=self._answered_question == question)
+            self._answered_question = question
             self.run_exclusive(self.draw_plot, "plot")
 
     async def draw_plot(self) -> None:
@@ -312,10 +312,10 @@ class AnswerScreen(ResultScreen, ScopedScreen):
 
     def on_resize(self, event: events.Resize) -> None:
         super().on_resize(event)
-        if self._answered is not None:
+        if self._answered_question is not None:
             self.run_exclusive(self.draw_plot, "plot")
 
-    _answered: ScreenQuestion | None = None
+    _answered_question: ScreenQuestion | None = None
 
     @property
     def scoped_question(self) -> ScreenQuestion:
@@ -325,7 +325,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
     @property
     def shown_question(self) -> ScreenQuestion:
         """The question of the table shown, which may be older than the current one."""
-        return self._answered or self.scoped_question
+        return self._answered_question or self.scoped_question
 
     def show(self, answer: AnswerTable, rows: list[Row], question: ScreenQuestion, keep: bool = False) -> None:
         """Show the rows of an answer under a title that states the question. `keep` keeps the cursor."""

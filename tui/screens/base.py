@@ -283,7 +283,7 @@ class AppScreen(Screen[None]):
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    async def ask(self, what: str, function: Callable[[Session], T], once: bool = False) -> T | None:
+    async def ask(self, description: str, function: Callable[[Session], T], once: bool = False) -> T | None:
         """Run `function` on the database worker and return its result, or None if it raised.
 
         The banner shows the error until a later call succeeds. With `once` (an export, a launch) a notice shows the
@@ -293,7 +293,7 @@ class AppScreen(Screen[None]):
         its workers.
         """
         try:
-            answer = await self.app.database.ask(what, function)
+            answer = await self.app.database.ask(description, function)
         except Exception as error:  # any error is shown; the app keeps running
             self.require_shown()
             self.log.error(error)
@@ -301,7 +301,7 @@ class AppScreen(Screen[None]):
             for table in self.query(PageTable):
                 table.fail()
             if once:
-                self.app.notify_failure("done", what, error)
+                self.app.notify_failure("done", description, error)
             else:
                 self.app.show_failure(self, error)
             return None
@@ -309,13 +309,13 @@ class AppScreen(Screen[None]):
         self.app.clear_banner(self)
         return answer
 
-    async def change_registry(self, what: str, function: Callable[[Session], T]) -> T | None:
+    async def change_registry(self, description: str, function: Callable[[Session], T]) -> T | None:
         """Like `ask` with `once`, for a worker of the app: the change is made even if this screen is closed."""
         try:
-            return await self.app.database.ask(what, function)
+            return await self.app.database.ask(description, function)
         except Exception as error:  # any error is shown; the app keeps running
             self.log.error(error)
-            self.app.notify_failure("done", what, error)
+            self.app.notify_failure("done", description, error)
             return None
 
     def require_shown(self) -> None:

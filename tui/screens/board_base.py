@@ -194,9 +194,9 @@ class FourBoardsScreen(DrawingScreen):
         if not self.heated:
             views = {pane: replace(frame, heat=None, heat_label="") for pane, frame in views.items()}
         if answer.layers:
-            for pane, which in (("before", "clean"), ("after", "edited")):
-                if which == "clean" or answer.edited is not None:
-                    views[pane] = build_belief_frame(answer, which, self.layer_place, self.heat_label)
+            for pane, side_name in (("before", "clean"), ("after", "edited")):
+                if side_name == "clean" or answer.edited is not None:
+                    views[pane] = build_belief_frame(answer, side_name, self.layer_place, self.heat_label)
         return views
 
     def make_titles(self) -> dict[str, str]:

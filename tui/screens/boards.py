@@ -548,8 +548,8 @@ class BoardScreen(DrawingScreen):
         else:
             self.show_frame(self.frame + int(way))
 
-    def action_edge(self, which: str) -> None:
-        self.show_frame(0 if which == "first" else 1 << 30)
+    def action_edge(self, end: str) -> None:
+        self.show_frame(0 if end == "first" else 1 << 30)
 
     def action_illegal(self) -> None:
         if self.boards is None:
@@ -868,8 +868,8 @@ class PairScreen(DrawingScreen):
     def action_step(self, way: str) -> None:
         self.show_ply(self.ply + int(way))
 
-    def action_edge(self, which: str) -> None:
-        self.show_ply(0 if which == "first" else self.last)
+    def action_edge(self, end: str) -> None:
+        self.show_ply(0 if end == "first" else self.last)
 
     def action_parts(self) -> None:
         """Go to the first ply after which the games differ."""

@@ -139,8 +139,8 @@ class CompareScreen(PartsScreen):
 
     def command(self) -> str:
         order = sorted(self.ids, key=lambda id: id != self.baseline)
-        only = {2: " --machines", 3: " --curves"}.get(self.query_one(PaneStrip).place, "")
-        return f"chessreg compare {' '.join(show.abbreviate_id(id) for id in order)}{only}"
+        option = {2: " --machines", 3: " --curves"}.get(self.query_one(PaneStrip).place, "")
+        return f"chessreg compare {' '.join(show.abbreviate_id(id) for id in order)}{option}"
 
     # -- actions --------------------------------------------------------------------------------------------------
 

@@ -197,9 +197,9 @@ class PickerScreen(AppScreen):
         if not keep_cursor and self.now:
             table.move(next((n for n, row in enumerate(rows) if row["value"] == self.now), 0))
         self.take_only_row()
-        if (existing := self.existing) is not None:
+        if (find_existing := self.existing) is not None:
             values = [row["value"] for row in rows]
-            runs = await self.ask("looking for complete runs", lambda session: existing(session, values=values))
+            runs = await self.ask("looking for complete runs", lambda session: find_existing(session, values=values))
             if runs and words == self.filter_text:
                 self.show_rows([{**row, "existing": runs.get(row["value"], "")} for row in rows], True)
 

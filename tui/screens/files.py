@@ -68,7 +68,7 @@ class FilesScreen(AppScreen):
     def __init__(
         self,
         command: Sequence[str],
-        wanted: str,
+        wanted_file: str,
         on_choice: Callable[[Any], None],
         fits: Callable[[Path], bool] = lambda folder: False,
     ) -> None:
@@ -77,7 +77,7 @@ class FilesScreen(AppScreen):
         The `merge` command also accepts a URL.
         """
         super().__init__()
-        self.words, self.wanted, self.chosen, self.fits = command, wanted, on_choice, fits
+        self.words, self.wanted, self.chosen, self.fits = command, wanted_file, on_choice, fits
         self.takes_urls = command == ("merge",)
         self.folder = Path.cwd()
         self.at: Path | None = None  # where the cursor is placed
@@ -173,7 +173,7 @@ class FilesScreen(AppScreen):
 
 
 def import_picked_file(
-    screen: AppScreen, command: Sequence[str], wanted: str, options: str, offered_name: str = ""
+    screen: AppScreen, command: Sequence[str], wanted_file: str, options: str, offered_name: str = ""
 ) -> None:
     """Pick a file, ask for a name and options, and run the import command. `options` is shown as a hint, and the
     options `offered_name` are typed already."""
@@ -196,8 +196,8 @@ def import_picked_file(
             if not words[0].startswith("-"):
                 words.insert(0, "--name")
             summary = f"{path.name}: {shlex.join(words)}"
-            app.run_command([*command, str(path), *words], doing="importing", done="imported", told=summary,
-                            succeeded=lambda: app.drop_draft(draft, text))  # fmt: skip
+            app.run_command([*command, str(path), *words], progress_text="importing", done_text="imported",
+                            notice=summary, on_success=lambda: app.drop_draft(draft, text))  # fmt: skip
 
         last_path, text = app.remembered.get(LAST_PATH_KEY, ("", ""))
         if last_path != str(path):
@@ -208,4 +208,4 @@ def import_picked_file(
             Prompt(f"chessreg {' '.join(command)} {show.format_cell_value(path.name)}", text, hint, draft), run_import
         )
 
-    app.push_screen(FilesScreen(command, wanted, ask_options))
+    app.push_screen(FilesScreen(command, wanted_file, ask_options))

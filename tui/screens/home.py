@@ -403,14 +403,14 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         if (row := self.failure) is not None:
             self.open_row(row)
 
-    def action_begin(self, what: str) -> None:
-        """Run the command for the first step `what` in an empty registry."""
+    def action_begin(self, noun: str) -> None:
+        """Run the command for the first step `noun` in an empty registry."""
         if not self.has_class("-empty"):
             return
-        if what == "model":
-            self.begin(FIRST_COMMANDS[what])
+        if noun == "model":
+            self.begin(FIRST_COMMANDS[noun])
             return
-        if what == "demo":
+        if noun == "demo":
             from tui.screens.dialogs import Confirm
 
             def make_demo(yes: bool | None) -> None:

@@ -112,7 +112,7 @@ class JobActionsScreen(AppScreen):
     def change(
         self,
         shown_row: Mapping[str, Any],
-        done: str,
+        done_text: str,
         nothing: str,
         do: Callable[..., Any],
         row: Mapping[str, Any],
@@ -123,7 +123,9 @@ class JobActionsScreen(AppScreen):
         The change is written even if this screen is closed meanwhile.
         """
         self.acknowledge(row, shown_row)
-        self.app.run_worker(cast(Any, partial(self.write_change, done, nothing, do, row, is_whole)), group="change")
+        self.app.run_worker(
+            cast(Any, partial(self.write_change, done_text, nothing, do, row, is_whole)), group="change"
+        )
 
     def acknowledge(self, row: Mapping[str, Any], shown_row: Mapping[str, Any]) -> None:
         """Show these values in the row of a job until it is read again."""
@@ -139,11 +141,11 @@ class JobActionsScreen(AppScreen):
             super().reload_if_stale()
 
     async def write_change(
-        self, done: str, nothing: str, do: Callable[..., Any], row: Mapping[str, Any], is_whole: bool
+        self, done_text: str, nothing: str, do: Callable[..., Any], row: Mapping[str, Any], is_whole: bool
     ) -> None:
         """Call `do(sql, jobs)` for the job of `row` or, if `is_whole`, its whole launch, and reload.
 
-        The notice is `done` with the number of changed jobs, or `nothing` if none changed.
+        The notice is `done_text` with the number of changed jobs, or `nothing` if none changed.
         """
         from tui.data import job_rows
 
@@ -154,7 +156,9 @@ class JobActionsScreen(AppScreen):
         async with self.changing:
             number = await self.change_registry("changing jobs", apply_change)
         if number:
-            self.notify(f"{done}: {format_job_reference(row) if number == 1 else show.format_count(number, 'job')}")
+            self.notify(
+                f"{done_text}: {format_job_reference(row) if number == 1 else show.format_count(number, 'job')}"
+            )
         elif number is not None:
             self.notify(nothing, severity="warning")
         if self.is_attached and not self.changing.locked():
@@ -181,8 +185,8 @@ def format_waiting_reason(row: Mapping[str, Any]) -> str:
     """Return in a few words why a job has not started. Empty for a job that runs or has ended."""
     if row["state"] == "waiting" and row.get("reason"):
         return f"{row['executor'].partition(':')[0].capitalize()}: {row['reason']}"
-    if awaited := row.get("after") or row["waits_for"]:
-        return f"{'blocked by' if row['state'] == 'blocked' else 'after'} {', '.join(awaited)}"
+    if awaited_jobs := row.get("after") or row["waits_for"]:
+        return f"{'blocked by' if row['state'] == 'blocked' else 'after'} {', '.join(awaited_jobs)}"
     if row["state"] in ("queued", "waiting", "blocked"):
         return row.get("why") or ("no free slot" if row["state"] == "queued" else row["state"])
     return ""

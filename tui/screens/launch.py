@@ -126,20 +126,20 @@ class LaunchScreen(AppScreen):
 
     def open_file(self, reference: str | None) -> None:
         if reference:
-            self.open(reference, typed=True)
+            self.open(reference, is_typed=True)
 
     @work(group="open")
     async def open(
-        self, reference: str, typed: bool = False, asks: bool = False, on_page: RunOnPage | None = None
+        self, reference: str, is_typed: bool = False, asks: bool = False, on_page: RunOnPage | None = None
     ) -> None:
         """Open the form of the kind with this name or file.
 
-        A `typed` reference is trusted, because the user entered it. With `asks` the form opens the picker of the first
-        required setting that does not accept the run `on_page`.
+        With `is_typed` the reference is trusted, because the user entered it. With `asks` the form opens the picker of
+        the first required setting that does not accept the run `on_page`.
         """
         from tui.data.launch_form import Form, find_form_kind
 
-        kind = await self.ask("loading the kind", lambda session: find_form_kind(session, reference, typed))
+        kind = await self.ask("loading the kind", lambda session: find_form_kind(session, reference, is_typed))
         if kind is not None:
             draft = self.app.remembered.get(DRAFTS_KEY, {}).get(reference, {})
             await self.app.push_screen(FormScreen(Form.from_draft(kind, reference, draft), asks, on_page=on_page))
@@ -164,11 +164,13 @@ def open_run_form(screen: AppScreen, run_id: UUID, label: str) -> None:
     screen.run_exclusive(open_form, "open")
 
 
-def rank_kind(name: str, wanted: Sequence[str]) -> int:
+def rank_kind(name: str, wanted_kinds: Sequence[str]) -> int:
     """Rank a kind for a search: exact name, prefix, part of the name, then a match in the summary only."""
-    if not wanted:
+    if not wanted_kinds:
         return 0
-    return 0 if name == wanted[0] else 1 if name.startswith(wanted[0]) else 2 if wanted[0] in name else 3
+    return (
+        0 if name == wanted_kinds[0] else 1 if name.startswith(wanted_kinds[0]) else 2 if wanted_kinds[0] in name else 3
+    )
 
 
 def format_draft(draft: Mapping[str, Any]) -> str:
@@ -243,9 +245,9 @@ class FormScreen(AppScreen):
         self.outlook: FormPlan | None = None
         self.filter_words: list[str] = []
         self._timer: Timer | None = None
-        self._planning = self._again = False
+        self._is_planning = self._again = False
         self.norms: Sequence[RelativeNorm] = ()  # of the chosen vector
-        self._measured = ""  # the vector of `norms`, or whose norms are being measured
+        self._measured_vector = ""  # the vector of `norms`, or whose norms are being measured
 
     def body(self) -> ComposeResult:
         yield PaneStrip()
@@ -457,24 +459,24 @@ class FormScreen(AppScreen):
         """
         from tui.data.launch_form import plan_form
 
-        if self._planning:
+        if self._is_planning:
             self._again = True
             return
-        self._planning = True
+        self._is_planning = True
         try:
             while True:
                 self._again = False
-                checked = self.checked
-                if not checked.is_valid:
+                form_check = self.checked
+                if not form_check.is_valid:
                     break
-                look = partial(plan_form, form=self.form.copy_typed(), checked=checked)
-                planned = await self.ask("planning", look)
-                if checked is self.checked:
-                    self.outlook = planned
+                look = partial(plan_form, form=self.form.copy_typed(), form_check=form_check)
+                new_plan = await self.ask("planning", look)
+                if form_check is self.checked:
+                    self.outlook = new_plan
                 if not self._again:
                     break
         finally:
-            self._planning = False
+            self._is_planning = False
         self.show_fields()
         self.show_description()
         self.relabel()
@@ -484,8 +486,8 @@ class FormScreen(AppScreen):
         """Measure the chosen vector, as a guide to its scale, if it is another one than before."""
         spec = self.checked.spec if self.checked.is_valid else None
         vector = getattr(getattr(spec, "intervention", None), "vector", None) or ""
-        if vector != self._measured:
-            self.norms, self._measured = (), vector
+        if vector != self._measured_vector:
+            self.norms, self._measured_vector = (), vector
             if vector:
                 self.run_exclusive(partial(self.read_norms, vector), "norms")
             self.show_description()
@@ -597,10 +599,10 @@ class FormScreen(AppScreen):
         model = self.form.text("checkpoint") if "checkpoint" in self.form.fields_by_key else ""
         evaluates = is_evaluated_on(self.form.kind.name, field.path)
         take_value = partial(self.set_picked, field)
-        existing = None if is_list else partial(find_existing_runs, form=self.form.copy_typed(), key=field.key)
+        find_existing = None if is_list else partial(find_existing_runs, form=self.form.copy_typed(), key=field.key)
         self.app.push_screen(
             PickerScreen(
-                field.path, field.noun, now, is_list, take_value, model, evaluates, self.form.kind.name, existing
+                field.path, field.noun, now, is_list, take_value, model, evaluates, self.form.kind.name, find_existing
             )
         )
 
@@ -690,14 +692,14 @@ class FormScreen(AppScreen):
         """Go to a row that the filter leaves. The whole name of a setting clears the filter and edits the setting."""
         rows = [row for row in self.rows if row.display]
         row = self.find_named_row(rows) if rows else None
-        named = row is not None and self.is_named(row)
-        if named:  # the words led to a setting: they hide no others
+        is_named = row is not None and self.is_named(row)
+        if is_named:  # the words led to a setting: they hide no others
             self.query_one(FilterBar).set_text("")
             self.query_one(FilterBar).display = False
             self.filter_words = []
             self.filter_rows()
         self.set_focus(row)
-        if row is not None and named and not (row.field.choices or row.field.key == "launch.on"):
+        if row is not None and is_named and not (row.field.choices or row.field.key == "launch.on"):
             self.action_edit()
 
     def is_named(self, row: FieldRow) -> bool:
@@ -760,15 +762,15 @@ class FormScreen(AppScreen):
         from tui.data.job_rows import find_current_job
         from tui.data.launch_form import plan_form, queue_form
 
-        form, checked = self.form.copy_typed(), self.checked
-        result = await self.change_registry("launching", lambda session: queue_form(session, form, checked))
+        form, form_check = self.form.copy_typed(), self.checked
+        result = await self.change_registry("launching", lambda session: queue_form(session, form, form_check))
         if result is None:
             return
         group, refusal = result
         if group is None:
             key_hint = ""
             if self.is_attached:
-                self.outlook = await self.ask("planning", partial(plan_form, form=form, checked=checked))
+                self.outlook = await self.ask("planning", partial(plan_form, form=form, form_check=form_check))
                 key_hint = f"; {self.run_key} opens it" if self.existing_run is not None else ""
             self.notify(f"nothing was queued: {refusal}{key_hint}", severity="warning")
             return

@@ -122,7 +122,7 @@ class MergeScreen(PartsScreen):
             return
         summary = format_merge_overview(self.other, self.preview)
         self.app.pop_screen()
-        self.app.run_command(self.words, doing="merging", done="merged", told=summary)
+        self.app.run_command(self.words, progress_text="merging", done_text="merged", notice=summary)
 
 
 def format_merge_overview(other: str, preview: Mapping[str, Any]) -> str:

@@ -44,10 +44,10 @@ class MessagesScreen(AppScreen):
     def on_mount(self) -> None:
         self.set_interval(0.5, self.follow)
 
-    _drawn: tuple[object, ...] = ()
+    _drawn_state: tuple[object, ...] = ()
 
     def follow(self) -> None:
-        if self._drawn != self.state:
+        if self._drawn_state != self.state:
             self.draw()
 
     @property
@@ -55,7 +55,7 @@ class MessagesScreen(AppScreen):
         return (*((write, write.error) for write in self.app.writes.waits), *self.app.notices)
 
     def draw(self) -> None:
-        self._drawn = self.state
+        self._drawn_state = self.state
         writes = self.app.writes.waits
         rows: list[Row] = [
             {"at": write.at, "state": "not written", "title": write.what,

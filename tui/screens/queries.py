@@ -73,11 +73,11 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
                 self.notify(error_text, severity="warning", title="the queries of your kinds were left out")
             self._wrong = error_text
             table = self.query_one(PageTable)
-            table.show(ListPages(rows), rows, columns=COLUMNS, keep=table.loaded and search_text == self._shown)
-            self._shown = search_text
+            table.show(ListPages(rows), rows, columns=COLUMNS, keep=table.loaded and search_text == self._shown_text)
+            self._shown_text = search_text
         await self.offer_words()
 
-    _shown = ""
+    _shown_text = ""
     _wrong = ""
 
     async def build_preview(self, row: Mapping[str, Any]) -> RowPreview | None:
@@ -303,8 +303,8 @@ class HistoryScreen(AppScreen):
 class ReadsScreen(FieldsScreen):
     """The tables and rows that a SELECT would read, without running it."""
 
-    def __init__(self, statement: str, reads: Mapping[str, str]) -> None:
-        super().__init__(reads, "tables read")
+    def __init__(self, statement: str, row_counts: Mapping[str, str]) -> None:
+        super().__init__(row_counts, "tables read")
         self.statement = statement
 
     def command(self) -> str:
@@ -447,9 +447,9 @@ class SqlScreen(ResultScreen):
 
     async def explain(self, text: str) -> None:
         """Show which tables and rows a SELECT would read."""
-        reads = await self.ask("planning the SQL", lambda session: query_answers.explain_select(session, text))
-        if reads is not None:
-            await self.app.push_screen(ReadsScreen(text, reads))
+        row_counts = await self.ask("planning the SQL", lambda session: query_answers.explain_select(session, text))
+        if row_counts is not None:
+            await self.app.push_screen(ReadsScreen(text, row_counts))
 
     def action_run(self) -> None:
         text = self.query_one(SqlEditor).text.strip()

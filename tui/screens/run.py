@@ -223,8 +223,8 @@ def read_run_view(session: Session, run_id: UUID) -> RunView:
         RunPane(s.title, s.columns, ListPages(s.rows), s.rows[:PAGE_ROWS], behind=s.result_table, bars=s.bars)
         for s in summary_table
     ]
-    alone = [pane for pane in panes if len(pane.first) == 1]  # the headline shows these single values
-    panes = [pane for pane in panes if pane not in alone]
+    single_panes = [pane for pane in panes if len(pane.first) == 1]  # the headline shows these single values
+    panes = [pane for pane in panes if pane not in single_panes]
     for result_table, count in count_result_rows(session, run_id, result_tables or ()).items():
         if result_table == "metric_point" and metrics.rows:
             panes.append(RunPane(metrics.title, metrics.columns, ListPages(metrics.rows), metrics.rows[:PAGE_ROWS]))
@@ -248,7 +248,7 @@ def read_run_view(session: Session, run_id: UUID) -> RunView:
         ("outputs", OUTPUT_COLUMNS, run["outputs"]),
     ):
         panes.append(RunPane(title, its_columns, ListPages(rows), rows[:PAGE_ROWS], rows=len(rows)))
-    panes += alone
+    panes += single_panes
     return RunView(run, panes, answer)
 
 

@@ -79,7 +79,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         self.marked: dict[UUID, str] = {}
         self.hidden: set[UUID] = set()  # marked runs that are not in the list
         self.results: dict[tuple[UUID, int], str] = {}  # by run and units done
-        self._read: tuple[str, str] | None = None  # filter and order of the rows shown
+        self._read_order: tuple[str, str] | None = None  # filter and order of the rows shown
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
@@ -103,7 +103,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         metrics = [
             key.removeprefix(run_rows.METRIC_PREFIX) for key in self.columns if key.startswith(run_rows.METRIC_PREFIX)
         ]
-        keep_cursor = table.loaded and request == self._read
+        keep_cursor = table.loaded and request == self._read_order
         number = table.cursor // PAGE_ROWS if keep_cursor else 0
         marked_ids = list(self.marked)
         page = await self.ask(
@@ -111,10 +111,10 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         )
         if page is None:
             if self.refused:  # do not keep rows that match earlier words
-                self._read = None
+                self._read_order = None
                 table.show(ListPages([]), [], columns=self.make_headed_columns())
             return
-        self._read, self.hidden = request, page.hidden & self.marked.keys()
+        self._read_order, self.hidden = request, page.hidden & self.marked.keys()
         saved_view = {"words": self.filter_text, "sort": self.sort, "columns": list(self.columns)}
         self.app.remembered.set(LIST_KEY, saved_view)
         if page.pages.count:  # show the rows before the slower totals

@@ -82,7 +82,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
 
     noun = "dataset"
     rows: Mapping[str, list[Row]] | None = None
-    _drawn = ""
+    _drawn_noun = ""
 
     def body(self) -> ComposeResult:
         yield PaneStrip()
@@ -111,11 +111,11 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         rows, table.empty = self.rows[self.noun], self.entities[self.noun].none_yet
         if not self.app.read_only:
             table.empty += "; or A picks a file" if self.noun in IMPORT_COMMANDS else "; or 3 launches one"
-        declared = self.entities[self.noun]
-        columns = [NAME, ID, *entity_rows.make_entity_columns(declared.overview_columns or declared.columns, rows)]
-        table.set_title(declared.plural)
-        table.show(ListPages(rows), rows[:200], columns=columns, keep=self._drawn == self.noun)
-        self._drawn = self.noun
+        entity = self.entities[self.noun]
+        columns = [NAME, ID, *entity_rows.make_entity_columns(entity.overview_columns or entity.columns, rows)]
+        table.set_title(entity.plural)
+        table.show(ListPages(rows), rows[:200], columns=columns, keep=self._drawn_noun == self.noun)
+        self._drawn_noun = self.noun
         self.relabel()
 
     async def build_preview(self, row: Mapping[str, Any]) -> RowPreview | None:
@@ -343,11 +343,11 @@ def show_dataset_rows(screen: AppScreen, dataset_id: UUID, name: str) -> None:
     screen.app.push_screen(rows)
 
 
-def check_verification(verified: VerifyOutput, noun: str) -> str:
+def check_verification(output: VerifyOutput, noun: str) -> str:
     """Return the outcome in words.
 
     Raises: ChessregError if the check found a problem.
     """
-    if verified.problems:
-        raise ChessregError(f"the {noun} does not match its report: {verified.problems[0]}", f"chessreg {noun} verify")
-    return verified.outcome
+    if output.problems:
+        raise ChessregError(f"the {noun} does not match its report: {output.problems[0]}", f"chessreg {noun} verify")
+    return output.outcome

@@ -350,7 +350,7 @@ class FilterBar(Input):
         self.leads = leads  # label of Enter in the footer
         self.display = False
         self._timer: Timer | None = None
-        self._said = ""
+        self._posted_text = ""
         self.hides = hides
 
     match_text: reactive[str] = reactive("")  # number of matching rows
@@ -366,7 +366,7 @@ class FilterBar(Input):
 
     def set_text(self, text: str) -> None:
         """Set the text and apply it, as if it had been typed."""
-        self.value = self._said = text
+        self.value = self._posted_text = text
         self.cursor_position = len(text)
         self.display = bool(text) or self.has_focus
 
@@ -380,8 +380,8 @@ class FilterBar(Input):
         if self._timer is not None:
             self._timer.stop()
             self._timer = None
-        if self.value != self._said:
-            self._said = self.value
+        if self.value != self._posted_text:
+            self._posted_text = self.value
             self.post_message(self.Typed(self.value, self))
 
     def action_leave(self) -> None:

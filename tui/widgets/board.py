@@ -321,12 +321,12 @@ def list_signs(frame: BoardFrame, size: int) -> list[tuple[str, Shade | Literal[
         example = format_reading(*next(iter(frame.read.values())))
         used_signs.append((example, "wrong", f"misread: the probe's class and its %{empty}"))
     if frame.heat is not None and any(frame.heat.values()):
-        what = frame.heat_label or "heat"
+        label = frame.heat_label or "heat"
         if frame.doubts:
-            what += f", darker if low{'' if size == 1 else '; blank: 100 %'}"
+            label += f", darker if low{'' if size == 1 else '; blank: 100 %'}"
         elif frame.heat_range != (0.0, 1.0):
-            what += f", shaded {100 * frame.heat_range[0]:.0f} to {100 * frame.heat_range[1]:.0f}"
-        used_signs.append((" " if size == 1 else "%", "heat", what))
+            label += f", shaded {100 * frame.heat_range[0]:.0f} to {100 * frame.heat_range[1]:.0f}"
+        used_signs.append((" " if size == 1 else "%", "heat", label))
     roles = {arrow.role for arrow in select_arrows(frame)}
     arrow_signs = [sign for arrow, sign in number_arrows(frame) if not arrow.role]
     if arrow_signs:
@@ -433,7 +433,7 @@ class Squares(Widget):
 
     def watch_frame(self) -> None:
         """Repaint the lines that differ, which for a move are the lines of two ranks."""
-        before, self._drawn = self._drawn, None
+        before, self._drawn_lines = self._drawn_lines, None
         if before is None or self.frame is None or len(after_lines := self.draw_lines()) != len(before):
             self.refresh()
             return
@@ -442,17 +442,17 @@ class Squares(Widget):
             self.refresh(*(Region(0, y, self.size.width, 1) for y in changed_lines))
 
     def watch_square_size(self) -> None:
-        self._drawn = None
+        self._drawn_lines = None
 
     watch_glyphs = watch_cursor = watch_square_size
 
     def draw_lines(self) -> list[list[CellRun]]:
         """Return the drawn lines of the frame."""
         assert self.frame is not None
-        if self._drawn is None:
+        if self._drawn_lines is None:
             flat = self.system is ColorSystem.STANDARD
-            self._drawn = draw_board_lines(self.frame, self.square_size, self.glyphs, self.cursor, flat)
-        return self._drawn
+            self._drawn_lines = draw_board_lines(self.frame, self.square_size, self.glyphs, self.cursor, flat)
+        return self._drawn_lines
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
@@ -467,7 +467,7 @@ class Squares(Widget):
         line = [Segment(run.text, self._make_cached_style(run.look)) for run in lines[y]]
         return Strip(line).crop_extend(0, self.size.width, self.rich_style)
 
-    _drawn: list[list[CellRun]] | None = None
+    _drawn_lines: list[list[CellRun]] | None = None
 
     def list_signs(self) -> list[tuple[Text, str]]:
         """Return the signs and colors in use with their meanings, each sign on its background."""

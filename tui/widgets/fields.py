@@ -300,19 +300,19 @@ def describe_input(field: Field) -> str:
 
 
 def format_plan(
-    form: Form, checked: FormCheck, outlook: FormPlan | None, wide: bool, run_key: str, note: str = ""
+    form: Form, form_check: FormCheck, outlook: FormPlan | None, wide: bool, run_key: str, note: str = ""
 ) -> Text:
     """Return the plan in a few lines, or the reason why no plan is available yet, followed by the command.
 
     `run_key` is the key that opens an existing run. `note` is a further remark on the plan.
     """
     text = Text()
-    if not checked.is_valid:
+    if not form_check.is_valid:
         required_paths = [
-            form.fields_by_key[key].path for key in checked.errors if checked.errors[key] == "it is required"
+            form.fields_by_key[key].path for key in form_check.errors if form_check.errors[key] == "it is required"
         ]
         wrong_paths = [
-            form.fields_by_key[key].path for key in checked.errors if checked.errors[key] != "it is required"
+            form.fields_by_key[key].path for key in form_check.errors if form_check.errors[key] != "it is required"
         ]
         problems = []
         if required_paths:
@@ -320,7 +320,7 @@ def format_plan(
         if wrong_paths:
             problems.append(f"invalid: {', '.join(wrong_paths)}")
         text.append("not ready  ", style="bold")
-        text.append("; ".join([*problems, *checked.general]))
+        text.append("; ".join([*problems, *form_check.general]))
     elif outlook is None:
         text.append("planning…", style="dim")
     elif outlook.errors:
@@ -331,7 +331,7 @@ def format_plan(
         text.append(outlook.trouble + (f" ({outlook.hint})" if outlook.hint else ""))
     else:
         plan = {**outlook.plan, "remarks": [*filter(None, [note]), *outlook.plan["remarks"]]}
-        text.append_text(format_plan_facts(plan, checked, wide, run_key))
+        text.append_text(format_plan_facts(plan, form_check, wide, run_key))
     text.append("\n\n" if wide else "\n")
     command = format_command_lines(form) if wide else form.command()
     text.append("$ ", style="dim")
@@ -341,7 +341,7 @@ def format_plan(
     return text
 
 
-def format_plan_facts(plan: Row, checked: FormCheck, wide: bool, run_key: str) -> Text:
+def format_plan_facts(plan: Row, form_check: FormCheck, wide: bool, run_key: str) -> Text:
     """Return units, rows, bytes and time of a plan, one per line if it is `wide`. `run_key` is the key that runs the
     form.
     """
@@ -360,7 +360,7 @@ def format_plan_facts(plan: Row, checked: FormCheck, wide: bool, run_key: str) -
     )
     if plan["status"] == "complete":
         time = ""
-    launch = checked.launch
+    launch = form_check.launch
     place_text = " · ".join([launch.on, show.format_count(launch.shards, "shard"), plan["determinism"]])
     runs = plan.get("runs", 1)
     if runs > 1 and plan["seconds"] is not None:

@@ -75,8 +75,8 @@ def read_answers(keyboard: int) -> str:
     assert sys.__stdout__ is not None
     os.write(sys.__stdout__.fileno(), TERMINAL_QUERIES.encode())
     answer_bytes, deadline = b"", time.monotonic() + ANSWER_TIMEOUT_S
-    while not answer_bytes.endswith(b"\x1b[0n") and (left := deadline - time.monotonic()) > 0:
-        if select.select([keyboard], [], [], left)[0]:
+    while not answer_bytes.endswith(b"\x1b[0n") and (remaining_s := deadline - time.monotonic()) > 0:
+        if select.select([keyboard], [], [], remaining_s)[0]:
             answer_bytes += os.read(keyboard, 1)
     return answer_bytes.decode(errors="replace")
 

@@ -133,9 +133,9 @@ class PageTable(ScrollView, can_focus=True):
         """An action of the screen: `find`, `sort` (`way` 1: by the next column, 0: reverse the order), `number`, or
         `reset` (the view was cleared)."""
 
-        def __init__(self, table: PageTable, what: str, way: int = 0) -> None:
+        def __init__(self, table: PageTable, action_name: str, way: int = 0) -> None:
             super().__init__()
-            self.table, self.what, self.way = table, what, way
+            self.table, self.what, self.way = table, action_name, way
 
     class HeadClicked(Message):
         """A click on the heading of a column."""
@@ -163,12 +163,12 @@ class PageTable(ScrollView, can_focus=True):
         self.whole: Pages | None = None  # the rows before the view filters them
         self._source: Pages | None = None
         self._pages: OrderedDict[int, Sequence[Mapping[str, Any]]] = OrderedDict()
-        self._asked: set[int] = set()
-        self._held: Any = None  # id of the cursor's row during a reload
-        self._folded: dict[str, str] = {}  # columns left out, with their constant text
-        self._read: dict[int, int] = {}  # page read so far → its number of rows
+        self._asked_pages: set[int] = set()
+        self._held_id: Any = None  # id of the cursor's row during a reload
+        self._folded_columns: dict[str, str] = {}  # columns left out, with their constant text
+        self._rows_by_page: dict[int, int] = {}  # page read so far → its number of rows
         self._constant: dict[str, str] = {}  # fields that are constant in the rows read so far, with their text
-        self._varied: set[str] = set()  # fields that are not
+        self._varied_fields: set[str] = set()  # fields that are not
         self.bars: IntervalBars | None = None
         self._bar: TableColumn | None = None  # the bars as a column, where there is room
         self._widths: list[int] = [len(column.heading) for column in self.columns]
@@ -203,7 +203,7 @@ class PageTable(ScrollView, can_focus=True):
                 if self.view.is_active:
                     self.post_message(self.Act(self, "reset"))
                 self.view = View()  # the filter referred to other columns
-                self._folded = {}
+                self._folded_columns = {}
             self.columns = tuple(columns)
         self.whole, self.bars = source, bars
         if self.view.is_active and self._source is not None:
@@ -237,7 +237,7 @@ class PageTable(ScrollView, can_focus=True):
     @property
     def shown_columns(self) -> list[TableColumn]:
         """Return the columns that are not left out, and the bars after their column."""
-        visible_columns = [column for column in self.columns if column.field not in self._folded]
+        visible_columns = [column for column in self.columns if column.field not in self._folded_columns]
         bar = self._bar
         if bar is None:
             return visible_columns
@@ -266,12 +266,14 @@ class PageTable(ScrollView, can_focus=True):
         headings = {column.field: column.heading.rstrip(" ▲▼") for column in self.columns}
         alike = [
             f"{headings[field]} {text}"
-            for field, text in self._folded.items()
+            for field, text in self._folded_columns.items()
             if field in headings and not set(text) <= show.BAR_SIGNS  # not empty, not a drawn bar
         ]
         if not alike or not self.count:
             return ""
-        complete = self._source is not None and is_counted(self._source) and sum(self._read.values()) >= self.count
+        complete = (
+            self._source is not None and is_counted(self._source) and sum(self._rows_by_page.values()) >= self.count
+        )
         return f"same in {'all rows' if complete else 'the rows read so far'}: {' · '.join(alike)}"
 
     unread = "reading…"
@@ -315,15 +317,15 @@ class PageTable(ScrollView, can_focus=True):
 
         With `keep`, the cursor stays on its row. With `fit`, the column widths are computed again.
         """
-        held_id = self._get_id_at(self.cursor) if self._held is None else self._held
-        self._held = held_id if keep else None
+        held_id = self._get_id_at(self.cursor) if self._held_id is None else self._held_id
+        self._held_id = held_id if keep else None
         self._source, self.loaded = source, True
         self._pages.clear()
         self._longest.clear()
-        self._asked.clear()
-        self._read.clear()
+        self._asked_pages.clear()
+        self._rows_by_page.clear()
         self._constant.clear()
-        self._varied.clear()
+        self._varied_fields.clear()
         if first_rows is not None:
             self._add_page(number, first_rows)
         if fit or not keep or not any(self._widths):
@@ -347,8 +349,8 @@ class PageTable(ScrollView, can_focus=True):
     def _restore_cursor_row(self) -> None:
         """Restore the cursor to its row after a reload, if the row is on this page or an adjacent one. Until these
         pages are read, no row is current."""
-        if self._held is None or self._get_id_at(self.cursor) == self._held:
-            self._held = None
+        if self._held_id is None or self._get_id_at(self.cursor) == self._held_id:
+            self._held_id = None
             return
         cursor_page = self.cursor // PAGE_ROWS
         near_pages = [
@@ -357,11 +359,11 @@ class PageTable(ScrollView, can_focus=True):
         places = (
             number * PAGE_ROWS + line for number in near_pages for line in range(len(self._pages.get(number, ())))
         )
-        place = next((place for place in places if self._get_id_at(place) == self._held), None)
+        place = next((place for place in places if self._get_id_at(place) == self._held_id), None)
         if place is not None:
             self.cursor = place  # watch_cursor ends the search
         elif all(number in self._pages for number in near_pages):
-            self._held = None
+            self._held_id = None
         else:
             for number in near_pages:
                 self.row(number * PAGE_ROWS)
@@ -387,7 +389,7 @@ class PageTable(ScrollView, can_focus=True):
         """Accept a requested page. Ignored if the table shows other rows by now."""
         if source is not self._source:
             return
-        self._asked.discard(number)
+        self._asked_pages.discard(number)
         if len(rows) < min(PAGE_ROWS, source.count - number * PAGE_ROWS) and not is_counted(source):
             self.refresh()  # read before the count was complete: request it again
             return
@@ -396,29 +398,29 @@ class PageTable(ScrollView, can_focus=True):
         while len(self._pages) > MAX_PAGES:
             self._pages.popitem(last=False)
         self._restore_cursor_row()
-        if len(self._pages) == 1 or self._has_wider_numbers(rows) or self._varied & self._folded.keys():
+        if len(self._pages) == 1 or self._has_wider_numbers(rows) or self._varied_fields & self._folded_columns.keys():
             self._fit_columns()
         self._write_title()
         self.refresh()
 
     def _add_page(self, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Keep a page, and record which columns are constant in all pages read so far."""
-        self._pages[number], self._read[number] = rows, len(rows)
+        self._pages[number], self._rows_by_page[number] = rows, len(rows)
         for column in self.columns if rows else ():
-            if column.field in self._varied:
+            if column.field in self._varied_fields:
                 continue
             text = self._constant.setdefault(column.field, column.format_cell(rows[0]))
             other = next((row for row in rows if column.format_cell(row) != text), None)
             if other is not None:
-                self._varied.add(column.field)
-                if len(self._read) > 1:
+                self._varied_fields.add(column.field)
+                if len(self._rows_by_page) > 1:
                     self._longest.setdefault(column.field, other)
 
     def refuse(self, source: Pages, number: int) -> None:
         """Record that a requested page could not be read. It is requested again on the next drawing."""
         if source is self._source:
-            self._asked.discard(number)
-            self._held = None
+            self._asked_pages.discard(number)
+            self._held_id = None
 
     def row(self, place: int) -> Mapping[str, Any] | None:
         """Return a row, or None if it is not in memory, in which case its page is requested."""
@@ -427,8 +429,8 @@ class PageTable(ScrollView, can_focus=True):
         number = place // PAGE_ROWS
         page = self._pages.get(number)
         if page is None:
-            if number not in self._asked and self._source is not None:
-                self._asked.add(number)
+            if number not in self._asked_pages and self._source is not None:
+                self._asked_pages.add(number)
                 self.post_message(self.Wanted(self, self._source, number))
             return None
         self._pages.move_to_end(number)
@@ -436,7 +438,7 @@ class PageTable(ScrollView, can_focus=True):
 
     @property
     def current_row(self) -> Mapping[str, Any] | None:
-        return self.row(self.cursor) if self._held is None else None
+        return self.row(self.cursor) if self._held_id is None else None
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
@@ -458,26 +460,31 @@ class PageTable(ScrollView, can_focus=True):
         if not self.folds:
             return
         if self.view.text:
-            if self._read:
-                self._folded = {field: self._constant.get(field, text) for field, text in self._folded.items()
-                                if field not in self._varied}  # fmt: skip
+            if self._rows_by_page:
+                self._folded_columns = {
+                    field: self._constant.get(field, text)
+                    for field, text in self._folded_columns.items()
+                    if field not in self._varied_fields
+                }
             return
         columns = [
             column for n, column in enumerate(self.columns)
-            if column.field != self.view.sort and (n == 0 or column.field not in self._varied)
+            if column.field != self.view.sort and (n == 0 or column.field not in self._varied_fields)
         ]  # fmt: skip
-        self._folded = find_foldable(columns, rows) if self.columns and columns[:1] == list(self.columns[:1]) else {}
+        self._folded_columns = (
+            find_foldable(columns, rows) if self.columns and columns[:1] == list(self.columns[:1]) else {}
+        )
         for column in reversed(columns):
             if cell_len(self._left_out_text) <= self.size.width - BORDER_CELLS:
                 break
-            if self._folded.get(column.field):
+            if self._folded_columns.get(column.field):
                 possible_columns = [column, *self.shown_columns]
                 if (
                     sum(compute_widths(possible_columns, rows, MAX_MEASURED_CHARS * len(possible_columns)))
                     + GAP_CELLS * (len(possible_columns) - 1)
                     <= self.column_space
                 ):
-                    del self._folded[column.field]
+                    del self._folded_columns[column.field]
 
     def _has_wider_numbers(self, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Return whether numbers in these rows are wider than their columns. Numbers are never cut."""
@@ -628,7 +635,7 @@ class PageTable(ScrollView, can_focus=True):
         self.cursor = min(max(0, place), max(0, self.count - 1))
 
     def watch_cursor(self, before: int, after: int) -> None:
-        self._held = None
+        self._held_id = None
         for place in (before, after):  # two lines, not the whole table
             self.refresh(Region(0, place + 1 - self.scroll_offset.y, self.size.width, 1))
         self.scroll_to_cursor()

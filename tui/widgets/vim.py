@@ -32,20 +32,22 @@ class VimEditor(TextArea):
 
     vim: reactive[bool] = reactive(False)
     normal: reactive[bool] = reactive(False)
-    _begun = ""
+    _begun_keys = ""
 
     def watch_vim(self) -> None:
         self.normal = False
         self.show_mode()
 
     def watch_normal(self) -> None:
-        self._begun = ""
+        self._begun_keys = ""
         self.show_mode()
 
     def show_mode(self) -> None:
         self.set_class(self.vim, "-vim")
         self.set_class(self.normal, "-normal")
-        self.border_subtitle = (f"normal {self._begun}".rstrip() if self.normal else "insert") if self.vim else None
+        self.border_subtitle = (
+            (f"normal {self._begun_keys}".rstrip() if self.normal else "insert") if self.vim else None
+        )
 
     async def on_key(self, event: events.Key) -> None:
         if self.normal and (event.is_printable or event.key in ("enter", "backspace")):
@@ -57,9 +59,9 @@ class VimEditor(TextArea):
 
     async def type_command(self, key: str) -> None:
         """Run the command that `key` completes, or keep `key` as the beginning of one."""
-        keys = self._begun + key
+        keys = self._begun_keys + key
         commands = NORMAL_COMMANDS | INSERT_COMMANDS
-        self._begun = keys if keys not in commands and any(name.startswith(keys) for name in commands) else ""
+        self._begun_keys = keys if keys not in commands and any(name.startswith(keys) for name in commands) else ""
         if name := commands.get(keys):
             await self.run_action(name)
             self.history.checkpoint()
