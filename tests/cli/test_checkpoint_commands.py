@@ -74,7 +74,7 @@ def test_import_list_show_export_and_back(here: Any, tmp_path: Path) -> None:
     before = here.state()
     again = here.json("import", "checkpoint", "out")
     assert (again["id"], again["created"]) == (made["id"], False)
-    assert "checkpoint tiny already" in here.err
+    assert "already checkpoint tiny" in here.err
     assert here("export", "checkpoint", "tiny", "out") == 4
     assert here.state() == before
 
