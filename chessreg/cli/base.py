@@ -189,7 +189,7 @@ class Home:
         self._session = open_session(self.place, self.store_path, create=create)
         if is_project and path is not None:
             (path.parent / ".gitignore").write_text("*\n", encoding="utf-8")  # keep results out of Git
-        return self._session.database.made
+        return self._session.database.is_new
 
     def database(self) -> Database:
         """Open the registry without the store. Raises NotFoundError if the registry does not exist."""

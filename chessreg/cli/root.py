@@ -109,11 +109,11 @@ class Root(LazyGroup):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, lazy=COMMANDS, **settings)
-        self._looked = False
+        self._is_loaded = False
 
     def _load_entries(self) -> None:
         """Add nouns and the commands of installed packages; they cannot replace a command of the table."""
-        if not self._looked:
+        if not self._is_loaded:
             from importlib.metadata import entry_points
 
             from chessreg.entities import list_nouns
@@ -123,7 +123,7 @@ class Root(LazyGroup):
                 self.lazy.setdefault(entry.name, LazyCommand(entry.value, text))
             for noun, text in list_nouns().items():
                 self.lazy.setdefault(noun, LazyCommand(OF_NOUN, text, noun))
-            self._looked = True
+            self._is_loaded = True
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         self._load_entries()

@@ -57,13 +57,13 @@ class Scene:
     prompt: tuple[int, ...]
     probes: tuple[FittedProbe, ...]
     next_token: bool = False  # whether masses are of the tokens that begin a legal move, not of whole moves
-    modified: chess.Board | None = None  # target board of the edit
+    modified_board: chess.Board | None = None  # target board of the edit
     square: int | None = None  # of the removed piece, if the edit removes one
 
     @cached_property
     def answers(self) -> list[dict[Prefix, chess.Move]]:
         """The canonical answers of the original board and, if there is one, of the modified board: tokens → move."""
-        boards = [self.board, *([self.modified] if self.modified else [])]
+        boards = [self.board, *([self.modified_board] if self.modified_board else [])]
         return [{ids: move for move, ids in self.model.encoding.answers(board).items()} for board in boards]
 
     def sample_greedy(self, trees: TokenTree) -> SampledText:
@@ -87,7 +87,7 @@ class Scene:
             ]
         token_ids = self.sample_greedy(trees)
         legal = self.model.encoding.parse(token_ids.tokens, self.board) is not None
-        ranks, modified = rank_moves(self.answers[0], probability, self.board), self.modified
+        ranks, modified = rank_moves(self.answers[0], probability, self.board), self.modified_board
         return ModelSide(
             token_ids.text,
             legal,
@@ -198,7 +198,7 @@ class Lab:
         check_edit(spec, self.inputs)
         removals, removal = PieceRemovals(spec, self.inputs, "cpu", scene.model), remove_moving_piece(state, move)
         edits = removals.build_edits(removals.find_condition(question.condition), [scene.prompt], [removal])
-        scene = replace(scene, modified=removal.modified_board, square=removal.square)
+        scene = replace(scene, modified_board=removal.modified_board, square=removal.square)
         return self._answer(scene, edits, describe_edit(question, scene))
 
     def _answer_changes(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:
@@ -239,7 +239,7 @@ class Lab:
                     scene, [], why_not=f"no piece can be removed from the most probable square: {reason}"
                 )
             case = remove_favourite(prefix, square)
-        scene = replace(scene, modified=case.target, square=case.square)
+        scene = replace(scene, modified_board=case.target, square=case.square)
         try:
             edits = case_edits.build_edits(case, condition)
         except BadInputError as error:
@@ -283,7 +283,7 @@ class Lab:
         the question differs only in its edits.
         """
         session = self._open_session(scene)
-        aim = scene.modified and scene.modified.fen()
+        aim = scene.modified_board and scene.modified_board.fen()
         key = (scene.prompt, id(scene.model), id(scene.probes), aim, scene.next_token)
         if self._side is None or self._side[0] != key:
             self._side = (key, scene.side(session))
@@ -293,7 +293,7 @@ class Lab:
             scene.board.fen(), (), tuple(probe.layer for probe in scene.probes), self._side[1], after, edit,
             tuple(edit.layer for edit in edits), tuple(get_edit_scale(edit, 0) for edit in edits),
             scene.square, moved_piece.symbol() if moved_piece else "",
-            scene.modified.fen() if scene.modified else "", why_not,
+            scene.modified_board.fen() if scene.modified_board else "", why_not,
             next_token=scene.next_token,
         )  # fmt: skip
 

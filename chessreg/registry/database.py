@@ -60,7 +60,7 @@ class Database:
     def __init__(self, place: RegistryPlace, on_wait: Callable[[str], None] | None = None) -> None:
         self.place, self._on_wait = place, on_wait
         self._on_failure: Callable[[], None] = lambda: None
-        self.made = False  # whether `open` created the registry
+        self.is_new = False  # whether `open` created the registry
         self._lease: Lease | None = None
         if place.path is not None and place.is_on_network:
             from chessreg.registry.lease import Lease
@@ -99,13 +99,13 @@ class Database:
             migrations.upgrade_registry(place)
         database = cls(place, on_wait)
         try:
-            database.made = is_new
+            database.is_new = is_new
             database._await_server()
             with allow_connections(place):
                 status = migrations.read_engine_schema_status(database._reader, place)
             if status.state == "empty" and create:
                 status = migrations.upgrade_registry(place)
-                database.made = True
+                database.is_new = True
             migrations.require_schema(status, place)
         except BaseException:
             database.close()

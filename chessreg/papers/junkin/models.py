@@ -191,10 +191,10 @@ def plan_language_models(request: Request, size: JunkinSize) -> Iterator[Step]:
     Tunings on different templates use the same number of supervised moves. Models are tested with their templates, and
     before tuning with every published one.
     """
-    read = {"datasets": (f"{request.positions}:fit",), "heldout": f"{request.positions}:validation"}
+    data_settings = {"datasets": (f"{request.positions}:fit",), "heldout": f"{request.positions}:validation"}
     for reader in list_prompted_models(request, size):
         if reader.initial is not None:
-            values = {**reader.tuning, **reader.initial, **read, "loss": "all"}
+            values = {**reader.tuning, **reader.initial, **data_settings, "loss": "all"}
             yield plan_tuning(f"language-model-{reader.label}", values, PRETRAINING_TEMPLATE, reader.weights)
         first_checkpoint, tuned_checkpoint = (
             reader.checkpoint,
@@ -205,7 +205,7 @@ def plan_language_models(request: Request, size: JunkinSize) -> Iterator[Step]:
             yield plan_prompt_test(request, size, f"decoding-before-{reader.label}-{template}", first_checkpoint,
                          template, size.decoding_positions)  # fmt: skip
             yield plan_tuning(
-                step_name, {**reader.tuning, **read, "checkpoint": first_checkpoint}, template, reader.weights
+                step_name, {**reader.tuning, **data_settings, "checkpoint": first_checkpoint}, template, reader.weights
             )
             yield plan_prompt_test(
                 request,

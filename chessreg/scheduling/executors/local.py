@@ -190,7 +190,7 @@ def make_process_handle(pid: int, log: Path, slot: ResourceSlot) -> str:
         "log": str(log),
         "gpus": slot.gpus,
         "threads": slot.threads,
-        "shared": slot.shared,
+        "shared": slot.is_shared,
     }
     return json.dumps(handle)
 
@@ -244,7 +244,7 @@ class ResourceSlot:
 
     gpus: tuple[int, ...]
     threads: int
-    shared: bool = False
+    is_shared: bool = False
 
     @property
     def env(self) -> dict[str, str]:
@@ -308,7 +308,7 @@ class MachineSlots:
 
     def _is_gpu_sufficient(self, gpu: GpuMemory, needs: ResourceNeeds) -> bool:
         slots_on_gpu = [slot for slot in self._taken_slots.values() if gpu.index in slot.gpus]
-        if slots_on_gpu and not (needs.share_gpu and all(slot.shared for slot in slots_on_gpu)):
+        if slots_on_gpu and not (needs.share_gpu and all(slot.is_shared for slot in slots_on_gpu)):
             return False
         needed_memory = needs.gpu_memory or (0.0 if needs.share_gpu else EXCLUSIVE_MEMORY_FRACTION * gpu.total)
         return gpu.free >= needed_memory
