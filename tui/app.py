@@ -168,8 +168,8 @@ class ChessregApp(Host):
         keys: Mapping[str, str] | None = None,
         typed_text: str = "",
     ) -> None:
-        self.remembered = RememberedState(place, frozen=read_only)
-        start = start or self.remembered.get("room", "")
+        self.saved_state = RememberedState(place, frozen=read_only)
+        start = start or self.saved_state.get("room", "")
         if start in self.MODES:
             self.DEFAULT_MODE = start  # type: ignore[misc]  # textual reads it of the instance
         super().__init__()
@@ -183,11 +183,11 @@ class ChessregApp(Host):
         self.read_only = read_only
         self.glyphs = glyphs or ("outline" if self.no_color else "solid")
         self.place_shown = " · ".join(filter(None, [show.shorten_place(place), "read only" if read_only else ""]))
-        self.since, self.since_told = find_news_period(self.remembered)
+        self.since, self.since_told = find_news_period(self.saved_state)
         self.writes = Writes()
         self.drafts = {}
-        self.typed = TypedKeys(self, typed_text)
-        self.followed = set()
+        self.typed_keys = TypedKeys(self, typed_text)
+        self.followed_jobs = set()
         self.notices = deque(maxlen=MAX_NOTICES)
         self.version: str | None = None
         self.lost = False
@@ -214,14 +214,14 @@ class ChessregApp(Host):
         for theme in self.themes:
             self.register_theme(theme)
         theme_names = {theme.name for theme in self.themes}
-        theme_name = self.remembered.get("theme", "")
+        theme_name = self.saved_state.get("theme", "")
         self.theme = theme_name if theme_name in theme_names else self.themes[0].name
 
     async def on_ready(self) -> None:
         """Load the registry's code only after the first frame, which it would delay."""
         self.database.begin()
-        if self.typed.waiting:
-            await self.deliver_key(self.typed.waiting.popleft())
+        if self.typed_keys.waiting:
+            await self.deliver_key(self.typed_keys.waiting.popleft())
 
     def on_mount(self) -> None:
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # redraw after the shell
@@ -231,27 +231,27 @@ class ChessregApp(Host):
     async def on_event(self, event: Event) -> None:
         """Queue a key that arrives while another is being handled."""
         if isinstance(event, Key | Paste) and not event.is_forwarded:
-            if not self.typed.queue_key(event):
+            if not self.typed_keys.queue_key(event):
                 await self.deliver_key(event)
         else:
             await super().on_event(event)
 
     async def deliver_key(self, key: Key | Paste) -> None:
         """Deliver the next key or pasted text to the focused widget."""
-        key = self.typed.split_key(key)
-        if isinstance(key, Paste) and isinstance(self.typed.focus(), Input):
+        key = self.typed_keys.split_key(key)
+        if isinstance(key, Paste) and isinstance(self.typed_keys.focus(), Input):
             key = Paste(join_pasted_lines(key.text))
         await super().on_event(key)
-        self.typed.follow(key)
+        self.typed_keys.follow(key)
 
     async def on_echo(self, event: Echo) -> None:
-        key = self.typed.get_next_key(event)
+        key = self.typed_keys.get_next_key(event)
         while key is not None:
             await self.deliver_key(key)
-            key = self.typed.take_next_text_key()
+            key = self.typed_keys.take_next_text_key()
 
     async def on_unmount(self) -> None:
-        self.remembered.set(LAST_SEEN_KEY, datetime.now(UTC).isoformat())
+        self.saved_state.set(LAST_SEEN_KEY, datetime.now(UTC).isoformat())
         await self.model.close()
         self.database.close()
 
@@ -293,8 +293,12 @@ class ChessregApp(Host):
         if banner is None or banner.has_class("-wrong"):
             return
         if oldest_call and oldest_call.seconds > SLOW_CALL_S:
-            keys = f"; {show.format_count(len(self.typed.waiting), 'key')} waiting for it" if self.typed.waiting else ""
-            drops = ", Esc drops them" if keys and self.typed.is_stuck else ""
+            keys = (
+                f"; {show.format_count(len(self.typed_keys.waiting), 'key')} waiting for it"
+                if self.typed_keys.waiting
+                else ""
+            )
+            drops = ", Esc drops them" if keys and self.typed_keys.is_stuck else ""
             banner.set_message(f"still {oldest_call.what} … {oldest_call.seconds:.0f} s{keys}{drops}")
         elif banner.message:
             banner.clear_message()
@@ -346,7 +350,7 @@ class ChessregApp(Host):
         """Announce followed jobs that have ended: a notice, a bell and a terminal notification."""
         from tui.data.job_rows import list_ended_jobs
 
-        ids = list(self.followed)
+        ids = list(self.followed_jobs)
         if not ids:
             return
         try:
@@ -355,8 +359,8 @@ class ChessregApp(Host):
             self.log.warning(error)
             return
         for row in rows:
-            if row["id"] in self.followed:
-                self.followed.discard(row["id"])
+            if row["id"] in self.followed_jobs:
+                self.followed_jobs.discard(row["id"])
                 self.report_ended_run(row)
 
     def report_ended_run(self, row: Mapping[str, Any]) -> None:
@@ -471,7 +475,7 @@ class ChessregApp(Host):
         names = [theme.name for theme in self.themes]
         place = names.index(self.theme) if self.theme in names else -1
         self.theme = names[(place + 1) % len(names)]
-        self.remembered.set("theme", self.theme)
+        self.saved_state.set("theme", self.theme)
 
     def action_glyphs(self) -> None:
         from tui.screens.board_base import DrawingScreen

@@ -89,7 +89,7 @@ def tui(
     app = ChessregApp(
         open_session, place.masked_location, read_only=read_only, glyphs=glyphs, themes=load_themes(), keys=load_keys(),
         plain=letters or is_plain,
-        images=terminal.widget, typed_text=terminal.typed,
+        images=terminal.widget, typed_text=terminal.typed_text,
     )  # fmt: skip
     install_parser()
     error = app.run()

@@ -45,7 +45,7 @@ def find_command_error(errors: Sequence[str]) -> str:
 class Host(App[Exception | None]):
     """The state and the actions of the app that screens share."""
 
-    remembered: RememberedState
+    saved_state: RememberedState
     database: DatabaseWorker
     model: ModelProcess
     read_only: bool
@@ -61,7 +61,7 @@ class Host(App[Exception | None]):
     writes: Writes
     notices: deque[Notice]
     drafts: dict[Hashable, str]  # text typed in dialogs and not submitted
-    followed: set[UUID]  # jobs whose end is announced
+    followed_jobs: set[UUID]  # jobs whose end is announced
 
     def apply_keys_to(self, actions: Iterable[Action]) -> list[Action]:
         """Return the actions with the user's keys, in ASCII if the terminal shows only that."""
@@ -85,7 +85,7 @@ class Host(App[Exception | None]):
 
     def follow(self, job_id: UUID) -> None:
         """Announce the end of this job on whichever screen is open then."""
-        self.followed.add(job_id)
+        self.followed_jobs.add(job_id)
 
     def drop_draft(self, draft: Hashable, text: str) -> None:
         """Drop the draft of a submitted text, unless another text was typed meanwhile."""
@@ -211,7 +211,7 @@ class Host(App[Exception | None]):
         elif top is not None and top.filtering is not None and (name == self.current_mode or not top.keeps_filter):
             top.step_back()
         self.switch_mode(name)
-        self.remembered.set("room", name)
+        self.saved_state.set("room", name)
 
     async def action_back(self) -> None:
         """Leave the screen. Does not await its removal, because the caller may belong to it."""

@@ -187,8 +187,8 @@ def export(home: Home, source: str, pgn: Path, row: int | None, probabilities: b
 
         with show_progress_line("games", home.json) as report:
 
-            def report_games(done: float) -> None:
-                report(done / len(keys), f"{int(done):,} of {len(keys):,}")
+            def report_games(done_games: float) -> None:
+                report(done_games / len(keys), f"{int(done_games):,} of {len(keys):,}")
 
             count = save(annotate_games(home.session().inputs, games, on_progress=report_games))
     else:

@@ -43,7 +43,7 @@ def annotate_games(
     or the vector are not in the store.
     """
     players: dict[PlayerKey, LabPlayer] = {}
-    remaining_games, done = iter(games), 0.0
+    remaining_games, done_games = iter(games), 0.0
     while batch := list(itertools.islice(remaining_games, BATCH_GAMES)):
         by_player: dict[PlayerKey, list[int]] = {}
         for place, stored_game in enumerate(batch):
@@ -61,19 +61,19 @@ def annotate_games(
             by_player.setdefault(key, []).append(place)
         comments: dict[int, dict[int, str]] = {}
         for key, places in by_player.items():
-            described = describe_turns(players[key], [batch[place] for place in places], on_progress, done)
-            comments.update(zip(places, described, strict=True))
-            done += len(places)
+            texts = describe_turns(players[key], [batch[place] for place in places], on_progress, done_games)
+            comments.update(zip(places, texts, strict=True))
+            done_games += len(places)
         for place, stored_game in enumerate(batch):
             yield replace(stored_game.record(), comments=comments[place])
 
 
 def describe_turns(
-    player: LabPlayer, games: Sequence[StoredGame], on_progress: Callable[[float], None], done: float
+    player: LabPlayer, games: Sequence[StoredGame], on_progress: Callable[[float], None], done_games: float
 ) -> list[dict[int, str]]:
     """Return, for each game, a comment for each ply (0-based) that the model played.
 
-    `on_progress` is called after each ply with the number of games that are done, to which `done` is added.
+    `on_progress` is called after each ply with the number of games that are done, to which `done_games` is added.
     """
     session = player.open_session(len(games))
     boards, comments = [chess.Board() for _ in games], [dict[int, str]() for _ in games]
@@ -87,7 +87,7 @@ def describe_turns(
         for board, game_moves in zip(boards, moves, strict=True):
             if ply < len(game_moves):
                 board.push(game_moves[ply])
-        on_progress(done + len(games) * (ply + 1) / longest)
+        on_progress(done_games + len(games) * (ply + 1) / longest)
     return comments
 
 

@@ -87,14 +87,14 @@ class Scene:
             ]
         token_ids = self.sample_greedy(trees)
         legal = self.model.encoding.parse(token_ids.tokens, self.board) is not None
-        ranks, modified = rank_moves(self.answers[0], probability, self.board), self.modified_board
+        ranks, board = rank_moves(self.answers[0], probability, self.board), self.modified_board
         return ModelSide(
             token_ids.text,
             legal,
             float(masses[0]),
-            float(masses[1]) if modified else None,
+            float(masses[1]) if board else None,
             ranks,
-            rank_moves(self.answers[1], probability, modified) if modified else (),
+            rank_moves(self.answers[1], probability, board) if board else (),
             softmax_float32(logits),
             sum_origin_probabilities(first_probabilities, self.model.encoding),
         )

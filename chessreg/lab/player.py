@@ -219,10 +219,10 @@ class LabPlayer:
 
         Raises BadInputError for a position that does not fit the context.
         """
-        encoding, read, notes = model.encoding, board, tuple[str, ...]()
+        encoding, game, notes = model.encoding, board, tuple[str, ...]()
         if encoding.content == "history" and board.root() != chess.Board():
-            read, notes = self._find_game(board)
-        tokens = encoding.prompt(read)
+            game, notes = self._find_game(board)
+        tokens = encoding.prompt(game)
         room = model.block_size - (encoding.max_move_tokens - 1)
         if len(tokens) <= room:
             return tokens, True, notes

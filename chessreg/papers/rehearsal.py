@@ -187,14 +187,14 @@ def open_rehearsal(session: Session, inputs: list[str], folder: Path) -> Iterato
 def create_rehearsal(session: Session, inputs: list[str], folder: Path) -> None:
     """Create `folder` with a registry and a store that contain these inputs."""
     with session.store.open_scratch("rehearsal") as staging:
-        made = staging / folder.name
-        made.mkdir()
-        export_rows(session.database, made / "registry.db", inputs)
-        with open_session(made / "registry.db", made / "store") as separate:
+        new_folder = staging / folder.name
+        new_folder.mkdir()
+        export_rows(session.database, new_folder / "registry.db", inputs)
+        with open_session(new_folder / "registry.db", new_folder / "store") as separate:
             for item in transfer.find_items(session.database, inputs, inputs=True):
                 if item.is_in(session.store):
                     link_item(item, session, separate)
-        made.rename(folder)
+        new_folder.rename(folder)
 
 
 def link_item(item: transfer.TransferItem, source: Session, target: Session) -> None:

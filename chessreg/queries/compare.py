@@ -357,15 +357,17 @@ def measure_beyond_controls(database: Database, comparison: RunComparison) -> li
     the notes of the tables of NOTED_QUERIES to the comparison."""
     subjects, metrics = comparison.subjects, []
     titles = sorted({NOTED_QUERIES[kind] for kind in comparison.kinds if kind in NOTED_QUERIES})
-    noted = {title: run_query(database, title, partial=True) for title in titles}
+    noted_tables = {title: run_query(database, title, partial=True) for title in titles}
     run_names = read_run_names(database, subjects)
-    comparison.notes += list_table_notes(comparison, noted, run_names)
+    comparison.notes += list_table_notes(comparison, noted_tables, run_names)
     for kind, (title, measure, unit) in CONTROLLED_QUERIES.items():
-        mine = [s for s, subject_kind in zip(subjects, comparison.kinds, strict=True) if subject_kind == kind]
-        if not mine:
+        kind_subjects = [s for s, subject_kind in zip(subjects, comparison.kinds, strict=True) if subject_kind == kind]
+        if not kind_subjects:
             continue
-        table = noted.get(title) or run_query(database, title, run=[s.run_id.hex for s in mine], partial=True)
-        rows = {s.run_id: list_subject_rows(database, table, s, run_names) for s in mine if not s.attempt_id}
+        table = noted_tables.get(title) or run_query(
+            database, title, run=[s.run_id.hex for s in kind_subjects], partial=True
+        )
+        rows = {s.run_id: list_subject_rows(database, table, s, run_names) for s in kind_subjects if not s.attempt_id}
         for control in ("random", "shuffled"):
             values = [estimate_beyond_control(rows.get(s.run_id, []), f"minus_{control}", unit) for s in subjects]
             if any(value.value is not None for value in values):
@@ -375,7 +377,7 @@ def measure_beyond_controls(database: Database, comparison: RunComparison) -> li
                 count = " to ".join(map(str, dict.fromkeys((draws[0], draws[-1])))) + " " if draws else ""
                 name = f"{measure}, minus {count}{control} {'direction' if draws == [1] else 'directions'}"
                 metrics.append(Metric(name, values, [None] * len(subjects)))
-                if draws and draws[0] < FEW_CONTROL_DRAWS and title not in noted:
+                if draws and draws[0] < FEW_CONTROL_DRAWS and title not in noted_tables:
                     comparison.notes.append(f"{name}: below {FEW_CONTROL_DRAWS}, the interval is too narrow")
     return metrics
 
@@ -388,21 +390,21 @@ def read_run_names(database: Database, subjects: Sequence[Subject]) -> dict[UUID
     return {UUID(row["run_id"]): row["run"] for row in rows}
 
 
-def is_row_of_run(row: Mapping[str, Any], run: str | None, *, alone: bool = False) -> bool:
-    """Return whether a row of a table shows results of `run`. With `alone`, the row must not show results of other
+def is_row_of_run(row: Mapping[str, Any], run: str | None, *, is_alone: bool = False) -> bool:
+    """Return whether a row of a table shows results of `run`. With `is_alone`, the row must not show results of other
     runs."""
     runs = str(row.get("runs", row.get("run")))
-    return run is not None and (runs == run if alone else run in runs.split(", "))
+    return run is not None and (runs == run if is_alone else run in runs.split(", "))
 
 
 def list_table_notes(
-    comparison: RunComparison, noted: Mapping[str, QueryResult], run_names: Mapping[UUID, str]
+    comparison: RunComparison, noted_tables: Mapping[str, QueryResult], run_names: Mapping[UUID, str]
 ) -> list[str]:
     """Return each text of the column `warning` in the rows of the subjects once. A text that does not apply to all
     subjects begins with the labels of its subjects. Texts that refer to rows of the table are left out."""
     labels: dict[str, list[str]] = {}
     for subject, kind in zip(comparison.subjects, comparison.kinds, strict=True):
-        rows = noted[NOTED_QUERIES[kind]].rows if kind in NOTED_QUERIES else []
+        rows = noted_tables[NOTED_QUERIES[kind]].rows if kind in NOTED_QUERIES else []
         texts = [
             text
             for row in rows
@@ -413,7 +415,7 @@ def list_table_notes(
             if not text.startswith(NOTE_ON_ROWS):
                 labels.setdefault(text, []).append(subject.label)
     count = len(comparison.subjects)
-    return [text if len(named) == count else f"{', '.join(named)}: {text}" for text, named in labels.items()]
+    return [text if len(names) == count else f"{', '.join(names)}: {text}" for text, names in labels.items()]
 
 
 def list_subject_rows(
@@ -422,7 +424,7 @@ def list_subject_rows(
     """Return the rows of a table that show the subject's run alone. If the table pools the run with other runs, query
     it again for this run and the runs of its controls."""
     run = run_names.get(subject.run_id)
-    rows = [row for row in table.rows if is_row_of_run(row, run, alone=True)]
+    rows = [row for row in table.rows if is_row_of_run(row, run, is_alone=True)]
     if rows or not any(is_row_of_run(row, run) for row in table.rows):
         return rows
     sql = f"""SELECT DISTINCT c.run_id FROM arms AS e
@@ -430,8 +432,8 @@ def list_subject_rows(
         WHERE e.run_id = UUID '{subject.run_id}'"""
     controls = [row["run_id"] for row in open_shared_engine(database).answer({"runs": sql})["runs"].to_pylist()]
     assert table.entry
-    alone = run_query(database, table.entry, run=[subject.run_id.hex, *controls], partial=True)
-    return [row for row in alone.rows if is_row_of_run(row, run, alone=True)]
+    own_table = run_query(database, table.entry, run=[subject.run_id.hex, *controls], partial=True)
+    return [row for row in own_table.rows if is_row_of_run(row, run, is_alone=True)]
 
 
 def estimate_beyond_control(rows: list[dict[str, Any]], column: str, unit: float) -> Estimate:

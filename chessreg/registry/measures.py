@@ -196,18 +196,18 @@ def read_cluster_counts(session: Session, run_id: UUID, measure: str, condition:
     return {(tuple(row[: len(key)]), row[-4]): ClusterCount(row[-3], float(row[-2]), float(row[-1])) for row in rows}
 
 
-def compute_paired_change(own: ClusterCounts, base: ClusterCounts, scale: int) -> float | None:
-    """Return the share of hits in `own` minus that in `base`, times `scale`, over the parts of clusters that both have.
+def compute_paired_change(own_counts: ClusterCounts, base_counts: ClusterCounts, scale: int) -> float | None:
+    """Return the share of hits in `own_counts` minus that in `base_counts`, times `scale`.
 
-    None if they share no part or a side has no trials.
+    Only parts of clusters that both have are counted. None if they share no part or a side has no trials.
     """
-    shared = own.keys() & base.keys()
+    shared_keys = own_counts.keys() & base_counts.keys()
     shares = []
-    for counts in (own, base):
-        trials = math.fsum(counts[key].trials for key in shared)
+    for counts in (own_counts, base_counts):
+        trials = math.fsum(counts[key].trials for key in shared_keys)
         if not trials:
             return None
-        shares.append(scale * math.fsum(counts[key].hits for key in shared) / trials)
+        shares.append(scale * math.fsum(counts[key].hits for key in shared_keys) / trials)
     return shares[0] - shares[1]
 
 

@@ -197,7 +197,7 @@ async def settled(pilot: Pilot[Any]) -> None:
                     handled = False
                     with suppress(WorkerCancelled):  # a newer reading took its place
                         await pilot.app.workers.wait_for_complete(reading)
-                elif moved or unpainted(screen) or pilot.app.typed.under_way:
+                elif moved or unpainted(screen) or pilot.app.typed_keys.under_way:
                     handled = False
                     await pilot._wait_for_screen()  # parts that are idle afterwards ask to be drawn
                     screen._on_timer_update()  # draws now, where Textual draws 60 times a second

@@ -145,7 +145,7 @@ async def test_a_model_that_is_being_loaded_says_so_and_a_second_press_does_not_
         for key in ("right", "m", "m"):
             driver.app.post_message(Key(key, key if len(key) == 1 else None))
         async with asyncio.timeout(PATIENCE):
-            while "loading the model…" not in driver.text or driver.app.typed.under_way:
+            while "loading the model…" not in driver.text or driver.app.typed_keys.under_way:
                 await asyncio.sleep(0.02)
         assert (screen.asks_model, len(asked)) == (True, 1)
         go.set()
@@ -231,7 +231,7 @@ async def test_a_square_that_is_clicked_is_told_of(drive) -> None:
         wide = (squares.size.width - 2) // 8
         await driver.pilot.click(squares, offset=(2 + 4 * wide + 1, squares.size.height - 3))
         await driver.settle()
-        assert screen.picked == chess.E1
+        assert screen.clicked_square == chess.E1
         assert "e1: white king" in driver.text
         await driver.pilot.click(squares, offset=(2 + 4 * wide + 1, squares.size.height - 3))
         await driver.settle()
@@ -358,7 +358,7 @@ async def test_where_the_terminal_draws_images_boards_are_images_until_a_key_say
         wide, high = pane.picture.size
         await driver.pilot.click(pane.picture, offset=(4 * wide // 8 + 1, high - 1))
         await driver.settle()
-        assert screen.picked == chess.E1
+        assert screen.clicked_square == chess.E1
         for glyphs in ("solid", "outline", "letters"):
             await driver.press("a")
             assert (pane.squares.display, pane.picture.display) == (True, False)

@@ -367,7 +367,7 @@ async def test_enter_in_the_palette_waits_for_its_search(drive: Any, monkeypatch
             app.post_message(Key("space" if key == " " else key, key if len(key) == 1 else None))
         while not any(line.value == "run board" for line in app.screen.query(Input)):
             await asyncio.sleep(0.01)
-        while app.typed.under_way:
+        while app.typed_keys.under_way:
             await asyncio.sleep(0.01)
         app.post_message(Key("enter", None))
         await asyncio.sleep(0.2)

@@ -96,7 +96,7 @@ async def test_news_are_what_ended_since_the_last_visit_or_in_the_last_day(drive
         assert (cut["done"], cut["units"]) == (4, 9)
         await driver.press("enter")
         assert isinstance(driver.screen, RunScreen)
-        remembered = driver.app.remembered
+        remembered = driver.app.saved_state
     async with drive(size=(120, 40), start="home") as driver:
         assert len(rows(driver, "ended")) == len(names), "the runs of the last day, also after a short absence"
         assert "Ended in the last day" in driver.text

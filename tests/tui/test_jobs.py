@@ -121,7 +121,7 @@ async def test_a_job_in_a_clusters_queue_waits_and_the_screens_show_what_its_sch
         await driver.go("home")
         seen = driver.screen.at_home
         assert (seen.jobs, seen.foreground) == ({"running": 1, "waiting": 1, "ended": 2}, 0)
-        assert [row["name"] for row in seen.ended if row["failed"]] == ["late"]
+        assert [row["name"] for row in seen.ended_jobs if row["failed"]] == ["late"]
         assert [(row["host"], row["running"]) for row in seen.machines] == [("node17", 1)], "no idle machine beside it"
         assert "node17" in driver.text
         assert any("Slurm: Resources" in line and "in 1.0 s" in line for line in driver.lines), "its reason and start"
@@ -379,7 +379,7 @@ async def test_a_waiting_job_lends_its_settings_to_another_launch(drive, own_que
         for keys in (["ctrl+l"], ["escape", "enter", "ctrl+l"]):  # from the list, and from the job's page
             await driver.press(*keys)
             assert isinstance(driver.screen, FormScreen)
-            assert driver.screen.form.typed == {"count": "3"}
+            assert driver.screen.form.typed_texts == {"count": "3"}
             assert "the form has the settings of" in driver.notices
 
 

@@ -176,7 +176,7 @@ async def planned(driver: Any) -> str:
     """The screen, once the plan is shown."""
     screen = driver.screen
     assert isinstance(screen, FormScreen)
-    await driver.once(lambda: not screen.checked.is_valid or screen.outlook is not None)
+    await driver.once(lambda: not screen.form_check.is_valid or screen.outlook is not None)
     return driver.text
 
 
@@ -270,18 +270,18 @@ async def test_a_reference_is_picked_and_the_plan_follows(drive) -> None:
         assert "cache-test" in driver.text
         await driver.find_row("cache-fit")
         await driver.press("enter")
-        assert screen.form.typed == {"cache": "cache-fit"}
+        assert screen.form.typed_texts == {"cache": "cache-fit"}
         text = await planned(driver)
         assert "ready" in text
         assert "from the nearest earlier run" in text
         await typed(driver, "test_cache", "caches/x")
-        assert screen.form.typed == {"cache": "cache-fit", "test_cache": "caches/x"}
+        assert screen.form.typed_texts == {"cache": "cache-fit", "test_cache": "caches/x"}
         text = await planned(driver)
         assert "not found: test_cache" in text
         await driver.press("exclamation_mark")
         assert screen.row.field.path == "test_cache"
         await driver.press("u")
-        assert screen.form.typed == {"cache": "cache-fit"}
+        assert screen.form.typed_texts == {"cache": "cache-fit"}
 
 
 async def test_choices_turn_presets_fill_and_words_find(drive, tmp_path: Path) -> None:
@@ -296,11 +296,11 @@ async def test_choices_turn_presets_fill_and_words_find(drive, tmp_path: Path) -
         await driver.press("enter")
         assert screen.row.field.path == "color", "a setting of that name before those whose help has the word"
         await driver.press("space")
-        assert screen.form.typed == {"color": "black"}
+        assert screen.form.typed_texts == {"color": "black"}
         await driver.press("space")
-        assert screen.form.typed == {"color": "both"}
+        assert screen.form.typed_texts == {"color": "both"}
         await driver.press("space")
-        assert screen.form.typed == {}
+        assert screen.form.typed_texts == {}
         await driver.press("home", "slash")
         await driver.type("games")
         await driver.press("enter")
@@ -327,7 +327,7 @@ async def test_the_form_has_the_settings_of_the_variant_that_is_chosen(drive, tm
         assert "required: architecture" in driver.text
         await driver.press("space")
         await driver.once(lambda: "packing" in rows(screen) and screen.row is not None)
-        assert screen.form.typed == {"architecture": "gpt2"}
+        assert screen.form.typed_texts == {"architecture": "gpt2"}
         assert (screen.row.field.path, "attention" in rows(screen)) == ("architecture", False)
         await typed(driver, "block_size", "255")
         await driver.press(
@@ -352,7 +352,7 @@ async def test_enter_and_space_turn_to_the_next_executor(drive, tmp_path: Path) 
         for key, executor in (("enter", "slurm"), ("space", "ray"), ("left", "slurm"), ("left", "local")):
             await driver.press(key)
             assert screen.form.text("launch.on") == executor
-        assert screen.form.typed == {}
+        assert screen.form.typed_texts == {}
 
 
 async def test_escape_takes_back_what_was_typed(drive, tmp_path: Path) -> None:
@@ -361,11 +361,11 @@ async def test_escape_takes_back_what_was_typed(drive, tmp_path: Path) -> None:
         screen = driver.screen
         await typed(driver, "plies", "20")
         await driver.press("enter", "9", "9")
-        assert screen.form.typed["plies"] == "99", "typing replaces the value"
+        assert screen.form.typed_texts["plies"] == "99", "typing replaces the value"
         await driver.press("escape")
-        assert screen.form.typed == {"plies": "20"}
+        assert screen.form.typed_texts == {"plies": "20"}
         await driver.press("u")
-        assert screen.form.typed == {}
+        assert screen.form.typed_texts == {}
         assert "› plies" in driver.text
 
 
@@ -393,7 +393,7 @@ async def test_a_form_that_is_left_is_there_again_until_it_is_cleared(drive, tmp
         assert any("play " in line and " 1 setting " in line for line in driver.lines)
         await driver.find_row("Games of a model against")
         await driver.press("enter")
-        assert driver.screen.form.typed == {"move_limit": "7"}
+        assert driver.screen.form.typed_texts == {"move_limit": "7"}
         assert driver.screen.form.preset == "paper"
         assert any(" move_limit " in line and " 7 " in line and " changed " in line for line in driver.lines)
         assert "[preset paper]" in driver.text
@@ -465,7 +465,7 @@ async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(driv
         await typed(driver, "seed", "0|1|2")
         await typed(driver, "name", "scan")
         text = await planned(driver)
-        form, checked = driver.screen.form, driver.screen.checked
+        form, checked = driver.screen.form, driver.screen.form_check
         assert "runs      6, " in text
         assert "in all" in text
         grid = {"epochs": ["1", "2"], "seed": ["0", "1", "2"]}
@@ -500,7 +500,7 @@ async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(driv
         driver.screen.set_focus(row)
         await driver.press("e", "ctrl+u")
         await driver.type(pasted)
-        assert form.typed["seed"] == pasted
+        assert form.typed_texts["seed"] == pasted
         assert len(checks) < len(pasted) / 2, "what is pasted is checked when it is whole"
         await driver.press("enter")
         assert "not ready  200 runs are more than a form can launch" in driver.text, "also where one leaves at once"

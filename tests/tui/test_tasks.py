@@ -255,9 +255,9 @@ async def test_a_sweep_of_three_scales_is_launched_in_each_obvious_way_and_its_r
         await driver.type("kind:edit")
         await press("enter", "ctrl+l")
         assert "the form has the settings of edits" in driver.notices
-        kept = driver.app.remembered.get("launch.drafts", {})
+        kept = driver.app.saved_state.get("launch.drafts", {})
         await sweep(press, "8|9|10", "by an earlier run")
-        assert driver.app.remembered.get("launch.drafts", {}) == kept, "a run's form is not a draft"
+        assert driver.app.saved_state.get("launch.drafts", {}) == kept, "a run's form is not a draft"
         with open_session(str(own / "registry.db"), own / "store") as session:
             rows = list_job_pages(session, "").read_page(0)
         names = {row["name"].rpartition("scale")[2] for row in rows}

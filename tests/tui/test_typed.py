@@ -112,12 +112,12 @@ async def test_keys_wait_for_a_screen_that_shows_nothing_yet_until_one_that_work
         async with asyncio.timeout(PATIENCE):
             for key in "4jkjkjkjkjkjkjkjkn":
                 driver.app.post_message(Key(key, key))
-            while driver.app.current_mode != "runs" or not driver.app.typed.is_stuck:
+            while driver.app.current_mode != "runs" or not driver.app.typed_keys.is_stuck:
                 await asyncio.sleep(0.01)
-            assert len(driver.app.typed.waiting) == 17
+            assert len(driver.app.typed_keys.waiting) == 17
             for key, room in ("5", "boards"), ("1", "home"):
                 driver.app.post_message(Key(key, key))
-                while driver.app.current_mode != room or driver.app.typed.waiting:
+                while driver.app.current_mode != room or driver.app.typed_keys.waiting:
                     await asyncio.sleep(0.01)
         assert "dropped 17 waiting keys" in driver.notices
         never.set()
@@ -139,7 +139,7 @@ async def test_a_key_that_is_held_down_waits_for_nothing_that_is_read_again(
         for key in "r" + 20 * "j":
             driver.app.post_message(Key(key, key))
         async with asyncio.timeout(PATIENCE / 2):
-            while len(driver.app.typed.waiting) != 8:
+            while len(driver.app.typed_keys.waiting) != 8:
                 await asyncio.sleep(0.01)
         never.set()
 
@@ -149,7 +149,7 @@ async def post_while_reading(driver: Any, gate: threading.Event, *keys: str) -> 
     for key in keys:
         driver.app.post_message(Key(key, key if len(key) == 1 else None))
     async with asyncio.timeout(PATIENCE):
-        while not driver.app.typed.is_stuck:
+        while not driver.app.typed_keys.is_stuck:
             await asyncio.sleep(0.01)
     gate.set()
     await driver.settle()
@@ -186,7 +186,7 @@ async def test_a_key_typed_once_the_first_board_is_being_drawn_waits_for_it(
             await driver.press("tab")
         driver.app.post_message(Key("enter", None))
         async with asyncio.timeout(PATIENCE):
-            while not isinstance(driver.app.screen, BoardScreen) or driver.app.typed.under_way:
+            while not isinstance(driver.app.screen, BoardScreen) or driver.app.typed_keys.under_way:
                 await asyncio.sleep(0.01)
         await post_while_reading(driver, gate, "right", "right", "left")
         assert driver.screen.frame == 1

@@ -334,7 +334,7 @@ class Sides(NamedTuple):
 
     sides: tuple[Side, Side]
     partners: list[PartnerGame]
-    chosen: int
+    partner_place: int
     parts: int | None
     moves: str  # what both played there
 

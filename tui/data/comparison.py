@@ -46,7 +46,7 @@ class ComparisonTables:
     comparison: RunComparison
     pinned: bool
     labels: list[str]
-    differing: list[Row]
+    differing_rows: list[Row]
     metrics: list[Row]
     machines: list[Row]
     curves: dict[str, Chart]

@@ -56,15 +56,15 @@ class DatasetPages:
         places: Sequence[np.ndarray] | None = None,
         merged_orders: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> None:
-        self.parts, self.places, self.merged = parts, places, merged_orders
+        self.parts, self.places, self.merged_orders = parts, places, merged_orders
         sizes = [games.total for _, _, games in parts] if places is None else [len(each) for each in places]
         self.count = sum(sizes) if merged_orders is None else len(merged_orders[0])
         self._starts = list(accumulate(sizes, initial=0))
 
     def read_page(self, number: int) -> Sequence[Row]:
         first, last = number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, self.count)
-        if self.merged is not None:
-            part_numbers, at = (part[first:last] for part in self.merged)
+        if self.merged_orders is not None:
+            part_numbers, at = (part[first:last] for part in self.merged_orders)
             rows: list[Row] = [{}] * len(part_numbers)
             for part in np.unique(part_numbers).tolist():
                 own_places = np.flatnonzero(part_numbers == part)
@@ -138,7 +138,7 @@ class ColumnReader:
 
     def __init__(self, games: DatasetFile, name: str, row_range: range | None = None) -> None:
         """`row_range`: one of the file's `stretches`; without it all rows."""
-        self.games, self.name, self.some = games, name, row_range
+        self.games, self.name, self.row_range = games, name, row_range
         self.rows = range(games.total) if row_range is None else row_range
         self._read: dict[str, Any] = {}
 
@@ -163,20 +163,20 @@ class ColumnReader:
             if field == "result":
                 return self._read_move(pa)
             field = {"plies": "ply", "text": "fen"}.get(field, "")
-        return games.table([field], self.some).column(field).combine_chunks() if field else None
+        return games.table([field], self.row_range).column(field).combine_chunks() if field else None
 
     def _read_move(self, pa: Any) -> Any:
         """Return the best or the evaluated move of each position."""
         import pyarrow.compute as pc
 
-        table = self.games.table(["best", "action"], self.some).combine_chunks()
+        table = self.games.table(["best", "action"], self.row_range).combine_chunks()
         return pc.coalesce(*table.columns).combine_chunks()
 
     def _read_rating(self, field: str, pa: Any) -> Any:
         """Return White's or Black's rating, derived from the side to move."""
         import pyarrow.compute as pc
 
-        table = self.games.table(["fen", "mover_elo", "opponent_elo"], self.some).combine_chunks()
+        table = self.games.table(["fen", "mover_elo", "opponent_elo"], self.row_range).combine_chunks()
         white = pc.match_substring(table.column("fen"), " w ")
         is_own_side = white if field == "white_elo" else pc.invert(white)
         return pc.if_else(is_own_side, table.column("mover_elo"), table.column("opponent_elo")).combine_chunks()

@@ -249,7 +249,7 @@ def read_log_end(session: Session, job_id: UUID, lines: int) -> list[str]:
     if job_view.log is None:
         return [job_view.why_no_log]
     tail = LogTail(job_view.log).read()
-    return [*tail.lines, *([tail.begun] if tail.begun else [])][-lines:]
+    return [*tail.lines, *([tail.partial_line] if tail.partial_line else [])][-lines:]
 
 
 REASON_SEARCH_BYTES = 1 << 16  # at the end of a log
@@ -333,12 +333,14 @@ ESCAPE_PATTERN = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1
 
 
 class LogChunk(NamedTuple):
-    """Text added to a log: its complete lines and its incomplete last line (`begun`). `anew`: the log was replaced or
-    truncated, so earlier lines are void."""
+    """Text added to a log: its complete lines and its incomplete last line.
+
+    `is_replaced`: the log was replaced or truncated, so earlier lines are void.
+    """
 
     lines: list[str]
-    begun: str
-    anew: bool
+    partial_line: str
+    is_replaced: bool
 
 
 class LogTail:
@@ -347,7 +349,7 @@ class LogTail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.skipped = 0  # bytes at the beginning that were not read
+        self.skipped_bytes = 0  # bytes at the beginning that were not read
         self._at, self._rest, self._file = 0, b"", 0
 
     def read(self) -> LogChunk:
@@ -365,12 +367,12 @@ class LogTail:
         is_new_file = self._file != state.st_ino or state.st_size < self._at
         if is_new_file:
             self._file, self._rest = state.st_ino, b""
-            self._at = self.skipped = max(0, state.st_size - INITIAL_LOG_BYTES)
+            self._at = self.skipped_bytes = max(0, state.st_size - INITIAL_LOG_BYTES)
         file.seek(self._at)
         data = file.read(LOG_READ_BYTES)
-        if is_new_file and self.skipped:  # from the next whole line on
+        if is_new_file and self.skipped_bytes:  # from the next whole line on
             line_end = data.find(b"\n") + 1
-            self.skipped, self._at, data = self.skipped + line_end, self._at + line_end, data[line_end:]
+            self.skipped_bytes, self._at, data = self.skipped_bytes + line_end, self._at + line_end, data[line_end:]
         self._at += len(data)
         *complete_lines, self._rest = (self._rest + data).split(b"\n")
         return LogChunk([clean_log_line(line) for line in complete_lines], clean_log_line(self._rest), is_new_file)
@@ -397,9 +399,9 @@ class HomeSnapshot(NamedTuple):
     counts: dict[str, int]
     jobs: dict[str, int]
     foreground: int
-    going: Sequence[Row]
+    active_jobs: Sequence[Row]
     machines: Sequence[Row]
-    ended: Sequence[Row]
+    ended_jobs: Sequence[Row]
     curves: Sequence[Curve]
 
 

@@ -102,7 +102,7 @@ class Form:
 
     def __init__(self, kind: Kind, reference: str, typed_texts: Mapping[str, str] | None = None) -> None:
         self.kind, self.reference = kind, reference
-        self.typed: dict[str, str] = dict(typed_texts or {})  # also of variants that are not chosen now
+        self.typed_texts: dict[str, str] = dict(typed_texts or {})  # also of variants that are not chosen now
         self.preset = ""
         self._by_variant: dict[str, dict[str, Field]] = {}
         self.cell: dict[str, Any] = {}  # of a run of a sweep: the values that make it another than the others
@@ -113,7 +113,7 @@ class Form:
         form = cls(kind, reference)
         typed_values = draft.get("typed")
         if isinstance(typed_values, Mapping):
-            form.typed = {
+            form.typed_texts = {
                 key: text for key, text in typed_values.items() if key in form.every_key and isinstance(text, str)
             }
         form.preset = draft["preset"] if draft.get("preset") in form.presets else ""
@@ -137,7 +137,7 @@ class Form:
         """The tag value of a kind whose spec is a union, typed or from the preset; empty for other kinds."""
         if not (tag := find_variant_tag(self.kind.spec)):
             return ""
-        return self.typed.get(tag, "").strip() or str(self.preset_values.get(tag, ""))
+        return self.typed_texts.get(tag, "").strip() or str(self.preset_values.get(tag, ""))
 
     @property
     def fields_by_key(self) -> dict[str, Field]:
@@ -155,11 +155,11 @@ class Form:
     @property
     def given_texts(self) -> dict[str, str]:
         """The typed values, without settings of variants that are not chosen."""
-        return {key: text for key, text in self.typed.items() if key in self.fields_by_key}
+        return {key: text for key, text in self.typed_texts.items() if key in self.fields_by_key}
 
     def copy_typed(self) -> Form:
         """Return a copy for another thread while the user continues typing."""
-        return self.copy_with(self.typed)
+        return self.copy_with(self.typed_texts)
 
     def copy_with(self, typed_texts: Mapping[str, str]) -> Form:
         """Return a form of the same kind and preset with these typed values."""
@@ -181,14 +181,14 @@ class Form:
         """Set the typed text of a field; None clears it."""
         one = self.fields_by_key[key]
         if text is None or (not text.strip() and one.form != "list"):
-            self.typed.pop(key, None)
+            self.typed_texts.pop(key, None)
         else:
-            self.typed[key] = text
+            self.typed_texts[key] = text
 
     def text(self, key: str) -> str:
         """Return the displayed text of the field."""
-        if key in self.typed:
-            return self.typed[key]
+        if key in self.typed_texts:
+            return self.typed_texts[key]
         if key in self.preset_values:
             return format_value(self.preset_values[key])
         return self.fields_by_key[key].shown_default
@@ -196,8 +196,10 @@ class Form:
     def source(self, key: str) -> str:
         """Return the source of the value: `given`, `preset`, `default`, `required`, or `changed` (given instead of the
         preset's)."""
-        if key in self.typed:
-            has_changed = key in self.preset_values and self.typed[key].strip() != format_value(self.preset_values[key])
+        if key in self.typed_texts:
+            has_changed = key in self.preset_values and self.typed_texts[key].strip() != format_value(
+                self.preset_values[key]
+            )
             return "changed" if has_changed else "given"
         if key in self.preset_values:
             return "preset"
@@ -208,7 +210,7 @@ class Form:
     @property
     def swept_values(self) -> dict[str, list[str]]:
         """The settings with several values, `1|2|4`, in the form's order: every combination is a run."""
-        spec = ((one.key, self.typed.get(one.key, "")) for one in self.fields if one.part == "spec")
+        spec = ((one.key, self.typed_texts.get(one.key, "")) for one in self.fields if one.part == "spec")
         return {key: [piece.strip() for piece in text.split("|")] for key, text in spec if "|" in text}
 
     def make_run_forms(self) -> list[Form]:
@@ -218,7 +220,7 @@ class Form:
             return [self]
         forms = []
         for values in itertools.product(*swept_values.values()):
-            form = self.copy_with(self.typed | dict(zip(swept_values, values, strict=True)))
+            form = self.copy_with(self.typed_texts | dict(zip(swept_values, values, strict=True)))
             form.cell = {key: form.value(key) for key in swept_values}
             forms.append(form)
         return forms
@@ -226,9 +228,9 @@ class Form:
     def value(self, key: str) -> Any:
         """Return the typed value, parsed; the text itself if it cannot be parsed."""
         try:
-            return self.fields_by_key[key].parse_text(self.typed[key])
+            return self.fields_by_key[key].parse_text(self.typed_texts[key])
         except ValueError:
-            return self.typed[key]
+            return self.typed_texts[key]
 
     # -- checking -------------------------------------------------------------------------------------------------
 
@@ -332,9 +334,9 @@ class Form:
         if self.preset:
             arguments += ["--preset", self.preset]
         for one in self.fields:
-            if one.key not in self.typed:
+            if one.key not in self.typed_texts:
                 continue
-            flag, text = one.flag, self.typed[one.key].strip()
+            flag, text = one.flag, self.typed_texts[one.key].strip()
             if one.key in swept_values:
                 arguments += ["--grid", f"{one.path}={'|'.join(swept_values[one.key])}"]
                 continue
@@ -593,7 +595,7 @@ def find_existing_runs(session: Session, form: Form, key: str, values: Iterable[
     inputs.reference = cache(inputs.reference)  # type: ignore[method-assign]  # files of other settings are read once
     runs: dict[str, UUID] = {}
     for value in values:
-        form_check = form.copy_with(form.typed | {key: value}).check()
+        form_check = form.copy_with(form.typed_texts | {key: value}).check()
         if not form_check.is_valid or form_check.cells:
             break  # because of other settings
         with suppress(ChessregError):  # an input that does not exist yet
@@ -796,9 +798,11 @@ def read_run_form(session: Session, run_id: UUID) -> Form:
         for key in form.every_key & settings.keys() & set(explicit):
             value = settings[key]
             if isinstance(value, list) and value:
-                form.typed[key] = ",".join(format_typed_reference(sql, each) for each in value)
+                form.typed_texts[key] = ",".join(format_typed_reference(sql, each) for each in value)
             else:
-                form.typed[key] = format_typed_reference(sql, value) if isinstance(value, str) else format_value(value)
+                form.typed_texts[key] = (
+                    format_typed_reference(sql, value) if isinstance(value, str) else format_value(value)
+                )
     return form
 
 

@@ -273,7 +273,7 @@ class RunFacts(NamedTuple):
     tables, and the curve of its first metric: the metric's name, and (step, value) pairs."""
 
     run: dict[str, Any]
-    given: dict[str, Any]
+    given_settings: dict[str, Any]
     answer: str
     summaries: list[Summary]
     curve: tuple[str, list[tuple[int, float]]] | None

@@ -54,7 +54,7 @@ class ScopedScreen(AppScreen):
 
     @property
     def scope(self) -> str:
-        scope_text: str = self.app.remembered.get(SCOPE_KEY, "")
+        scope_text: str = self.app.saved_state.get(SCOPE_KEY, "")
         return scope_text
 
     _scope_shown = ""
@@ -69,8 +69,8 @@ class ScopedScreen(AppScreen):
         bar, self._scope_shown = self.query_one(ScopeBar), self.scope
         if not bar.has_focus:
             bar.set_text(self.scope)
-        if not bar.suggestions.known:
-            bar.suggestions.known = await self.ask("reading the names", query_answers.list_scope_words) or []
+        if not bar.suggestions.known_names:
+            bar.suggestions.known_names = await self.ask("reading the names", query_answers.list_scope_words) or []
 
     def action_scope(self) -> None:
         self.query_one(ScopeBar).open()
@@ -85,7 +85,7 @@ class ScopedScreen(AppScreen):
         except BadInputError as error:
             self.app.show_failure(self, error)
             return
-        self.app.remembered.set(SCOPE_KEY, event.text or None)
+        self.app.saved_state.set(SCOPE_KEY, event.text or None)
         self.load()
 
 
@@ -123,7 +123,7 @@ class ResultScreen(AppScreen):
     result: QueryResult | None = None
     result_plot: Plot | None = None  # the plot drawn from it
     arranges: ClassVar[bool] = False  # whether the most useful columns come first
-    shown: tuple[AnswerTable, Sequence[Row]] | None = None
+    drawn_answer: tuple[AnswerTable, Sequence[Row]] | None = None
 
     def show_notes(self, notes: Sequence[str], footer: str, facts: Sequence[str] = ()) -> None:
         """Show the notes of a result, with the key that does what an option of the command line does."""
@@ -136,7 +136,7 @@ class ResultScreen(AppScreen):
         self.result = answer.result
         facts = [f"same in all rows: {answer.same}"] if answer.same else []
         self.show_notes(answer.notes, answer.footer, facts)
-        self.shown = answer, rows
+        self.drawn_answer = answer, rows
         columns = self.make_columns(answer, rows)
         self.table.show(answer.pages, rows, columns=columns, keep=keep, bars=answer.bars)
 
@@ -151,8 +151,8 @@ class ResultScreen(AppScreen):
         return [number, *order_by_use(cells, rows, space, differences)]
 
     def on_resize(self, event: events.Resize) -> None:
-        if self.shown is not None and self.arranges:
-            answer, rows = self.shown
+        if self.drawn_answer is not None and self.arranges:
+            answer, rows = self.drawn_answer
             self.table.reorder(self.make_columns(answer, rows))
 
     @property

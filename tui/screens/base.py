@@ -374,7 +374,7 @@ class AppScreen(Screen[None]):
             return
         bar, rows = self.query_one(FindBar), [row for n in range(20) if (row := table.row(n)) is not None]
         numbers = {c.field for c in table.columns if c.right or is_numeric_field(c.field, rows)}
-        bar.columns.known = [
+        bar.columns.known_names = [
             name + (">" if any(c.field in numbers for c in table.columns if name in list_column_names(c)) else ":")
             for name in list_filter_names(table.columns)
         ]
@@ -557,7 +557,7 @@ def format_field(name: str, value: Any) -> str:
 
 INTERNAL_FIELDS = frozenset({  # fields of rows that only the screens use
     "noun", "thing", "result_table", "rank", "begins", "short", "guide", "key", "way", "again", "below", "folds",
-    "folder", "fits", "narrows", "chosen", "unread", "move_hash",
+    "folder", "fits", "narrows", "chosen", "move_hash",
 })  # fmt: skip
 MARK_FIELDS = ("starred", "pinned", "archived", "invalid")  # shown only if set
 LONG_HEX_PATTERN = re.compile(r"[0-9a-f]{32}")

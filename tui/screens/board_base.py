@@ -29,7 +29,7 @@ class DrawingScreen(AppScreen):
     finds = False
 
     flipped = False
-    picked: int | None = None  # the clicked square
+    clicked_square: int | None = None  # the clicked square
     chosen_size: int | None = None
 
     def can_draw(self, size: int, text: int = 0) -> bool:
@@ -81,7 +81,7 @@ class DrawingScreen(AppScreen):
 
     def handle_click(self, pane: str, square: int) -> None:
         """Show details of a square of the board in `pane`. A second click hides them."""
-        self.picked = None if self.picked == square else square
+        self.clicked_square = None if self.clicked_square == square else square
         self.draw()
 
     def action_flip(self) -> None:
@@ -139,7 +139,7 @@ class FourBoardsScreen(DrawingScreen):
     def __init__(self) -> None:
         super().__init__(classes="-row -empty")
         self.answer: LabAnswer | None = None
-        self.stored: list[BoardFrame] = []  # drawn until there is an answer
+        self.stored_boards: list[BoardFrame] = []  # drawn until there is an answer
         self.shown_layer: int | None = None
         self.label: int | None = None  # class of the heat; None: the removed piece
         self.heated = True
@@ -188,7 +188,7 @@ class FourBoardsScreen(DrawingScreen):
         from chessreg.lab.answer import build_belief_frame, build_position_frames
 
         if self.answer is None:
-            return dict(zip(PANES, self.stored, strict=False))
+            return dict(zip(PANES, self.stored_boards, strict=False))
         answer = self.answer
         views = dict(zip(PANES, build_position_frames(answer), strict=False))
         if not self.heated:
@@ -265,7 +265,7 @@ class FourBoardsScreen(DrawingScreen):
                 pane.show(frame, size, self.app.glyphs)
         self.query_one("#head", Static).update(self.make_head())
         self.query_one("#heat-line", Static).update(
-            self.describe_heat() if self.picked is None else self.describe_clicked_square()
+            self.describe_heat() if self.clicked_square is None else self.describe_clicked_square()
         )
         self.query_one("#legend", Static).update(self.make_legend_line(panes))
         self.call_after_refresh(self.draw_numbers)
@@ -307,13 +307,17 @@ class FourBoardsScreen(DrawingScreen):
 
         from chessreg.games.datasets.labels import PIECE_CLASSES
 
-        assert self.picked is not None
+        assert self.clicked_square is not None
         original = self.views().get("original")
-        words = chess.square_name(self.picked) if original is None else describe_square(original, self.picked)
+        words = (
+            chess.square_name(self.clicked_square)
+            if original is None
+            else describe_square(original, self.clicked_square)
+        )
         if self.answer is None or not self.answer.layers:
             return words
         sides = [self.answer.clean, *([self.answer.edited] if self.answer.edited is not None else [])]
-        beliefs = [side.beliefs[self.layer_place, self.picked] for side in sides]
+        beliefs = [side.beliefs[self.layer_place, self.clicked_square] for side in sides]
         best = [(PIECE_CLASSES[int(one.argmax())], one.max()) for one in beliefs]
         readings = [f"{'empty' if name == '.' else name} {value:.3f}" for name, value in best]
         return f"{words} · layer {self.answer.layers[self.layer_place]} reads {' → '.join(readings)}"

@@ -268,7 +268,7 @@ class BoardScreen(DrawingScreen):
         self.evaluations: list[float | None] = []  # of each view; None: unknown
         self.asks_model = self.asking = False  # whether the model's moves are shown, and whether they are awaited
         self.answers: dict[int, LabAnswer] = {}  # the model's answer for a view
-        self.evaluated: set[int] = set()  # views whose evaluation was requested here, and is not of a dataset
+        self.requested_views: set[int] = set()  # views whose evaluation was requested here, and is not of a dataset
         self.evaluating = 0  # number of the current evaluation; results of earlier ones are dropped
 
     def body(self) -> ComposeResult:
@@ -303,7 +303,7 @@ class BoardScreen(DrawingScreen):
             self.replace_with(EditScreen(self.pages, self.at, boards.row))
             return
         self.drawn_row = row
-        self.boards, self.answers, self.picked, self.evaluated = boards, {}, None, set()
+        self.boards, self.answers, self.clicked_square, self.requested_views = boards, {}, None, set()
         self.evaluations, self.evaluating = [view.evaluation for view in boards.views], self.evaluating + 1
         self.frame = min(self.frame, len(boards.views) - 1)
         self.crumb = format_board_crumb({**boards.row, "run": boards.run})
@@ -408,7 +408,7 @@ class BoardScreen(DrawingScreen):
         for pane, frame in zip(panes, self.views, strict=False):
             pane.show(self.turn_board(frame), size, glyphs)
             pane.set_class(not self.is_pair, "-bare")
-            pane.squares.cursor = self.picked
+            pane.squares.cursor = self.clicked_square
             half = (self.app.size.width - 6) // 2 if self.is_pair else 0
             pane.styles.width = pane_cells = max(compute_board_extent(size)[0], min(half, MAX_PANE_CELLS))
         if self.is_pair:
@@ -423,15 +423,15 @@ class BoardScreen(DrawingScreen):
                     part.update(text)
             view = self.views[0]
             legend = list_legend(view)
-            if self.frame in self.evaluated:
+            if self.frame in self.requested_views:
                 from tui.data.board_views import EVALUATION_LIMIT, format_limit
 
                 legend[-1] += f" (Stockfish, {format_limit(EVALUATION_LIMIT)})"
             lines = [*self.list_square_lines(), *view.caption, *self.list_model_lines(), *legend]
             self.query_one("#told", Static).update("\n".join(lines))
-        elif self.is_pair and self.picked is not None:
+        elif self.is_pair and self.clicked_square is not None:
             for pane, frame in zip(panes, self.views, strict=False):
-                pane.caption.update("\n".join([describe_square(frame, self.picked), *list_captions(frame)]))
+                pane.caption.update("\n".join([describe_square(frame, self.clicked_square), *list_captions(frame)]))
         bar, strip = self.query_one(EvaluationBar), self.query_one(PlyStrip)
         now, shares = self.views[0].evaluation, self.shares
         bar.display, strip.display = self.has_evaluations, bool(shares)
@@ -459,17 +459,19 @@ class BoardScreen(DrawingScreen):
 
     def list_square_lines(self) -> list[str]:
         """Return lines about the clicked square: its content, and the plies that touch it."""
-        if self.picked is None or self.boards is None:
+        if self.clicked_square is None or self.boards is None:
             return []
         views = self.boards.views
         plies = list_plies(views)
         touching_plies = [
-            str(ply) for ply, view in zip(plies, views, strict=True) if view.last_move and self.picked in view.last_move
+            str(ply)
+            for ply, view in zip(plies, views, strict=True)
+            if view.last_move and self.clicked_square in view.last_move
         ]
         plies_text = (
             f"moves from or to it: plies {', '.join(touching_plies[:12])}{' …' if len(touching_plies) > 12 else ''}"
         )
-        return [describe_square(self.views[0], self.picked), *([plies_text] if touching_plies else []), ""]
+        return [describe_square(self.views[0], self.clicked_square), *([plies_text] if touching_plies else []), ""]
 
     def list_model_lines(self) -> list[str]:
         """Return lines about the model that is asked: that it is being loaded, or its legal move mass and why moves
@@ -579,7 +581,7 @@ class BoardScreen(DrawingScreen):
         def keep_evaluation(place: int, value: int) -> None:
             if self.evaluating == number and self.is_attached:
                 self.evaluations[place] = value
-                self.evaluated.add(place)
+                self.requested_views.add(place)
                 self.draw()
 
         def evaluate_frames() -> None:
@@ -761,7 +763,7 @@ class PairScreen(DrawingScreen):
 
     def __init__(self, row: Mapping[str, Any], ply: int = 0) -> None:
         super().__init__(classes="-empty")
-        self.row, self.ply, self.chosen = row, ply, 0
+        self.row, self.ply, self.partner_place = row, ply, 0
         self.crumb = "compared"
         self.pair: Sides | None = None
 
@@ -776,7 +778,7 @@ class PairScreen(DrawingScreen):
     async def fill(self) -> None:
         from tui.data.board_views import load_sides
 
-        row, chosen_partner = self.row, self.chosen
+        row, chosen_partner = self.row, self.partner_place
         pair = await self.ask("reading both games", lambda session: [load_sides(session, row, chosen_partner)])
         if pair is None:
             return
@@ -820,9 +822,9 @@ class PairScreen(DrawingScreen):
             pane = self.query_one(f"#{name}", BoardPane)
             pane.styles.width = max(compute_board_extent(size)[0], self.app.size.width // 2 - 2)
             pane.show(frame, size, self.app.glyphs)
-            pane.squares.cursor = self.picked
-            if self.picked is not None:
-                pane.caption.update("\n".join([describe_square(frame, self.picked), *list_captions(frame)]))
+            pane.squares.cursor = self.clicked_square
+            if self.clicked_square is not None:
+                pane.caption.update("\n".join([describe_square(frame, self.clicked_square), *list_captions(frame)]))
             moves = self.query_one(f"#moves-{name}", MoveList)
             moves.display, moves.place = lines >= MIN_LIST_LINES, min(self.ply, len(side.views) - 1)
         self.query_one("#head", Static).update(self.make_head())
@@ -835,9 +837,9 @@ class PairScreen(DrawingScreen):
         parts = "the games are identical" if pair.parts is None else alike
         is_same = pair.parts is None or self.ply <= pair.parts
         ends = " and ".join(str(len(side.views) - 1) for side in pair.sides)
-        more = f" · arm {pair.chosen + 1} of {len(pair.partners)}" if len(pair.partners) > 1 else ""
+        more = f" · arm {pair.partner_place + 1} of {len(pair.partners)}" if len(pair.partners) > 1 else ""
         state_text = "the same position" if is_same else "diverged"
-        return f"after ply {self.ply} of {ends}, {state_text} · {pair.partners[pair.chosen].arm}{more}\n{parts}"
+        return f"after ply {self.ply} of {ends}, {state_text} · {pair.partners[pair.partner_place].arm}{more}\n{parts}"
 
     def on_resize(self, event: events.Resize) -> None:
         self.draw()
@@ -898,7 +900,7 @@ class PairScreen(DrawingScreen):
                     self.notify(f"both ended before the limit, which is after ply {limit}")
 
     def action_partner(self, way: str) -> None:
-        self.chosen += int(way)
+        self.partner_place += int(way)
         self.load()
 
     def on_move_list_chosen(self, event: MoveList.Chosen) -> None:

@@ -52,7 +52,7 @@ class CompareScreen(PartsScreen):
         super().__init__()
         self.ids, self.baseline = list(ids), ids[0]
         self.crumb = f"compare {show.format_count(len(self.ids), 'run')}"
-        self.compared: comparison.ComparisonTables | None = None
+        self.result_tables: comparison.ComparisonTables | None = None
         self.metric = ""  # of the shown curve
 
     def body(self) -> ComposeResult:
@@ -67,8 +67,8 @@ class CompareScreen(PartsScreen):
         result = await self.ask("comparing", lambda session: comparison.load_comparison(session, ids, baseline))
         if result is None:
             return
-        keep_cursor = self.compared is not None
-        self.compared = result
+        keep_cursor = self.result_tables is not None
+        self.result_tables = result
         self.baseline = result.ids[0]
         pin = "pinned: B unpins it" if result.pinned else "b takes the next, B pins it"
         other_labels = show.join_words(result.labels[1:])
@@ -84,7 +84,7 @@ class CompareScreen(PartsScreen):
     @property
     def panes(self) -> list[ComparePane]:
         """The panes: differing settings, metrics, machines and curves. Empty until the comparison has been read."""
-        result = self.compared
+        result = self.result_tables
         if result is None:
             return []
         headings = [f"{result.labels[0]} (baseline)", *result.labels[1:]]
@@ -97,8 +97,8 @@ class CompareScreen(PartsScreen):
             )
         metric = TableColumn("metric", "metric", widest=44, least=26, ends=True)
         panes = [
-            ComparePane(f"differing {len(result.differing)}",
-                        (TableColumn("group", "of"), TableColumn("what", "what"), *values), result.differing),
+            ComparePane(f"differing {len(result.differing_rows)}",
+                        (TableColumn("group", "of"), TableColumn("what", "what"), *values), result.differing_rows),
             ComparePane(f"metrics {len(result.metrics)}", (metric, *numbers), result.metrics),
             ComparePane("machines", (TableColumn("what", "what"), *values), result.machines),
         ]  # fmt: skip
@@ -125,13 +125,13 @@ class CompareScreen(PartsScreen):
 
     def draw(self) -> None:
         """Draw the curve of the selected metric."""
-        assert self.compared is not None
+        assert self.result_tables is not None
         self.set_class(self.size.height >= CURVE_SCREEN_LINES, "-high")
-        chart = self.compared.curves.get(self.metric)
+        chart = self.result_tables.curves.get(self.metric)
         self.query_one(ChartView).show(chart or comparison.make_empty_chart())
 
     def on_resize(self) -> None:
-        if self.compared is not None:
+        if self.result_tables is not None:
             pane = self.panes[self.query_one(PaneStrip).place]
             if pane.columns:
                 self.query_one(PageTable).reorder(self.order_columns(pane))
@@ -145,10 +145,10 @@ class CompareScreen(PartsScreen):
     # -- actions --------------------------------------------------------------------------------------------------
 
     def action_baseline(self) -> None:
-        if self.compared is None or len(self.ids) < 2:
+        if self.result_tables is None or len(self.ids) < 2:
             return
-        if self.compared.pinned:
-            self.notify(f"{self.compared.labels[0]} is pinned: B unpins it", severity="warning")
+        if self.result_tables.pinned:
+            self.notify(f"{self.result_tables.labels[0]} is pinned: B unpins it", severity="warning")
             return
         self.baseline = self.ids[(self.ids.index(self.baseline) + 1) % len(self.ids)]
         self.load()
@@ -156,8 +156,8 @@ class CompareScreen(PartsScreen):
     def action_pin(self) -> None:
         if self.app.read_only:
             self.notify("--read-only: nothing was changed", severity="warning")
-        elif self.compared is not None and len(self.ids) > 1:
-            id, label = self.baseline, self.compared.labels[0]
+        elif self.result_tables is not None and len(self.ids) > 1:
+            id, label = self.baseline, self.result_tables.labels[0]
             self.app.write(
                 label,
                 "pin",
@@ -166,13 +166,13 @@ class CompareScreen(PartsScreen):
             )
 
     def action_curve(self, way: str) -> None:
-        names = list(self.compared.curves) if self.compared is not None else []
+        names = list(self.result_tables.curves) if self.result_tables is not None else []
         if names:
             self.metric = names[(names.index(self.metric) + int(way)) % len(names)]
             self.draw()
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        if self.compared is not None and event.row.get("curve"):
+        if self.result_tables is not None and event.row.get("curve"):
             self.metric = event.row["metric"]
             self.choose_part(3)
         else:

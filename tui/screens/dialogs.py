@@ -125,8 +125,8 @@ LIST_COMMANDS = {"dataset": "chessreg dataset list", "checkpoint": "chessreg che
 
 class PickerScreen(AppScreen):
     """The possible values of a field. Runs of the checkpoint `model` come first. If the kind `evaluates` on the field,
-    the last part of a dataset comes before the others. `existing` finds the complete runs of `kind` that a value would
-    repeat.
+    the last part of a dataset comes before the others. `find_existing` finds the complete runs of `kind` that a value
+    would repeat.
 
     Enter picks a row. Space marks several.
     """
@@ -144,12 +144,12 @@ class PickerScreen(AppScreen):
 
     def __init__(
         self, field: str, noun: str, now: str, several: bool, on_choice: Callable[[str], None], model: str = "",
-        evaluates: bool = False, kind: str = "", existing: Callable[..., dict[str, str]] | None = None,
+        evaluates: bool = False, kind: str = "", find_existing: Callable[..., dict[str, str]] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.model, self.evaluates, self.kind, self.existing = model, evaluates, kind, existing
-        self.crumb, self.noun, self.several, self.chosen = field, noun, several, on_choice
-        self.marked = [word for word in (piece.strip() for piece in now.split(",")) if word] if several else []
+        self.model, self.evaluates, self.kind, self.find_existing = model, evaluates, kind, find_existing
+        self.crumb, self.noun, self.several, self.on_choice = field, noun, several, on_choice
+        self.marked_values = [word for word in (piece.strip() for piece in now.split(",")) if word] if several else []
         self.now, self.filter_text = now, ""
 
     @property
@@ -192,12 +192,12 @@ class PickerScreen(AppScreen):
             return
         keep_cursor, self._shown_words = table.loaded, words
         table.empty = "no match; Esc clears the filter" if words else f"none yet; {self.command()} lists all"
-        table.is_marked = lambda row: row["value"] in self.marked
+        table.is_marked = lambda row: row["value"] in self.marked_values
         self.show_rows(rows, keep_cursor)
         if not keep_cursor and self.now:
             table.move(next((n for n, row in enumerate(rows) if row["value"] == self.now), 0))
         self.take_only_row()
-        if (find_existing := self.existing) is not None:
+        if (find_existing := self.find_existing) is not None:
             values = [row["value"] for row in rows]
             runs = await self.ask("looking for complete runs", lambda session: find_existing(session, values=values))
             if runs and words == self.filter_text:
@@ -237,7 +237,11 @@ class PickerScreen(AppScreen):
         table = self.query_one(PageTable)
         if self.several and (row := table.current_row) is not None:
             value = row["value"]
-            self.marked = [v for v in self.marked if v != value] if value in self.marked else [*self.marked, value]
+            self.marked_values = (
+                [v for v in self.marked_values if v != value]
+                if value in self.marked_values
+                else [*self.marked_values, value]
+            )
             table.refresh()
             table.action_cursor_down()
 
@@ -256,7 +260,7 @@ class PickerScreen(AppScreen):
         Does not await the pop: a screen that awaits its own removal in a handler deadlocks.
         """
         self.app.pop_screen()
-        self.chosen(",".join(self.marked or [row["value"]]))
+        self.on_choice(",".join(self.marked_values or [row["value"]]))
 
     def can_offer(self, action: Any) -> bool:
         return super().can_offer(action) and (self.several or action.method != "mark")

@@ -128,7 +128,7 @@ class EditScreen(FourBoardsScreen, StateScreen):
 
     def __init__(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
         super().__init__()
-        self.answered = ""  # condition of `answer`
+        self.answered_condition = ""  # condition of `answer`
         self.start_at_row(pages, place, row)
 
     async def fill(self) -> None:
@@ -138,10 +138,10 @@ class EditScreen(FourBoardsScreen, StateScreen):
         if state is None:
             return
         is_same_state = self.state is not None and (self.state.run_id, self.state.unit) == (state.run_id, state.unit)
-        self.state, self.stored = state, state.boards
+        self.state, self.stored_boards = state, state.boards
         if not is_same_state:
             self.answer = None
-        self.answered = self.answered if is_same_state else ""
+        self.answered_condition = self.answered_condition if is_same_state else ""
         self.crumb = f"{state.run} {state.unit}"
         self.relabel()
         self.draw()
@@ -158,7 +158,7 @@ class EditScreen(FourBoardsScreen, StateScreen):
             return
         self.require_shown()
         if answer is not None:
-            self.answer, self.answered = answer, state.condition
+            self.answer, self.answered_condition = answer, state.condition
             self.relabel()
             self.draw()
 
@@ -169,8 +169,8 @@ class EditScreen(FourBoardsScreen, StateScreen):
         if not state.condition:
             return f"{state.boards[0].title}: {state.boards[0].caption[0]}"
         place_text = state.boards[0].title.removeprefix("clean, ")
-        if self.answer is None or self.answered != state.condition:
-            shown_text = f"; shown: {self.answered}" if self.answer is not None else ""
+        if self.answer is None or self.answered_condition != state.condition:
+            shown_text = f"; shown: {self.answered_condition}" if self.answer is not None else ""
             return f"{state.condition}, {place_text} · running the model…{shown_text}"
         answer = self.answer
         edited_layers = ", ".join(map(str, answer.edited_layers))
@@ -311,9 +311,11 @@ class CaseScreen(StateScreen):
 
         For a clicked square, return the probability that the next move begins there.
         """
-        if self.picked is not None:
-            words = describe_square(BoardFrame.from_board(case.boards["original"]), self.picked)
-            shares = [case.squares[name][self.picked] for name in ("clean", state.condition) if name in case.squares]
+        if self.clicked_square is not None:
+            words = describe_square(BoardFrame.from_board(case.boards["original"]), self.clicked_square)
+            shares = [
+                case.squares[name][self.clicked_square] for name in ("clean", state.condition) if name in case.squares
+            ]
             begins = f" · the next move begins there: {' → '.join(f'{share:.1%}' for share in shares)}"
             return words + (begins if shares else "")
         if case.skip_reason:

@@ -77,7 +77,7 @@ class FilesScreen(AppScreen):
         The `merge` command also accepts a URL.
         """
         super().__init__()
-        self.words, self.wanted, self.chosen, self.fits = command, wanted_file, on_choice, fits
+        self.words, self.wanted_file, self.on_choice, self.fits = command, wanted_file, on_choice, fits
         self.takes_urls = command == ("merge",)
         self.folder = Path.cwd()
         self.at: Path | None = None  # where the cursor is placed
@@ -87,7 +87,7 @@ class FilesScreen(AppScreen):
         yield PageTable(COLUMNS, id="files", title="Files", empty="empty folder; - goes to the parent folder")
 
     def on_mount(self) -> None:
-        last_path = Path(self.app.remembered.get(LAST_PATH_KEY, [""])[0])
+        last_path = Path(self.app.saved_state.get(LAST_PATH_KEY, [""])[0])
         if last_path.is_absolute() and last_path.parent.is_dir():
             self.folder, self.at = last_path.parent, last_path
 
@@ -101,7 +101,7 @@ class FilesScreen(AppScreen):
             self.action_up()
             return
         self.require_shown()
-        self.query_one("#overview", Static).update(f"{self.wanted}\n{show.format_cell_value(str(folder))}")
+        self.query_one("#overview", Static).update(f"{self.wanted_file}\n{show.format_cell_value(str(folder))}")
         table = self.query_one(PageTable)
         table.show(ListPages(rows), rows[:PAGE_ROWS], columns=COLUMNS)
         if self.at is not None:
@@ -169,7 +169,7 @@ class FilesScreen(AppScreen):
         because the answer to a closed screen's dialog is lost.
         """
         self.app.pop_screen()
-        self.app.call_later(self.chosen, path)
+        self.app.call_later(self.on_choice, path)
 
 
 def import_picked_file(
@@ -187,7 +187,7 @@ def import_picked_file(
         def run_import(text: str | None) -> None:
             if text is None:
                 return
-            app.remembered.set(LAST_PATH_KEY, [str(path), text])  # offered again if the command fails
+            app.saved_state.set(LAST_PATH_KEY, [str(path), text])  # offered again if the command fails
             try:
                 words = shlex.split(text)
             except ValueError as error:
@@ -199,7 +199,7 @@ def import_picked_file(
             app.run_command([*command, str(path), *words], progress_text="importing", done_text="imported",
                             notice=summary, on_success=lambda: app.drop_draft(draft, text))  # fmt: skip
 
-        last_path, text = app.remembered.get(LAST_PATH_KEY, ("", ""))
+        last_path, text = app.saved_state.get(LAST_PATH_KEY, ("", ""))
         if last_path != str(path):
             stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", path.name.partition(".")[0]).strip("-")
             text = f"--name {stem} {offered_name}".rstrip() if stem else "--name "

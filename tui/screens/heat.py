@@ -164,10 +164,14 @@ class HeatScreen(FigureScreen, DrawingScreen):
                 title += ", highest" if place == highest else ""
                 pane.styles.width = compute_board_extent(size)[0]
                 pane.show(replace(frame, title=title, flipped=self.flipped), size, self.app.glyphs)
-                pane.squares.cursor = self.picked
+                pane.squares.cursor = self.clicked_square
         align_titles([pane for pane in self.query(BoardPane) if pane.display], compute_board_extent(size)[0])
         self.query_one(PaneStrip).place = self.at
-        words = describe_square(frames[self.panel], self.picked) if frames and self.picked is not None else ""
+        words = (
+            describe_square(frames[self.panel], self.clicked_square)
+            if frames and self.clicked_square is not None
+            else ""
+        )
         part = f" · {room} of {len(frames)} boards" if room < len(frames) else ""
         grid.border_title = cast(str, Content(self.heading + part))
         grid.border_subtitle = cast(str, Content(words))

@@ -42,18 +42,21 @@ class HelpScreen(TextScreen):
 
     def __init__(self, actions: Sequence[Action]) -> None:
         super().__init__()
-        self.offered = actions
+        self.offered_actions = actions
 
     def make_content(self) -> RenderableType:
         parts: list[RenderableType] = []
-        screen_cells, longest_text = self.app.size.width, max((len(action.text) for action in self.offered), default=0)
-        titles = [SECTION_TITLES.get(action.place, HERE_TITLE) for action in self.offered]
+        screen_cells, longest_text = (
+            self.app.size.width,
+            max((len(action.text) for action in self.offered_actions), default=0),
+        )
+        titles = [SECTION_TITLES.get(action.place, HERE_TITLE) for action in self.offered_actions]
         for title in dict.fromkeys(titles):
             table = Table.grid(padding=(0, 2))
             table.add_column(style="bold", no_wrap=True, width=9)
             table.add_column(width=34 if screen_cells < 110 else 50 if screen_cells < 150 else longest_text)
             table.add_column(style="dim", overflow="fold")
-            for action, action_title in zip(self.offered, titles, strict=True):
+            for action, action_title in zip(self.offered_actions, titles, strict=True):
                 if action_title == title:
                     table.add_row(Text(action.shown_keys), Text(action.text), Text(action.command))
             parts += [Text(title, style="bold underline"), table, Text()]
@@ -242,7 +245,7 @@ class Palette(Provider):
 
             async def set_theme(name: str = name) -> None:
                 self.home.theme = name
-                self.home.remembered.set("theme", name)
+                self.home.saved_state.set("theme", name)
 
             yield PaletteEntry(f"theme:{name}", f"Theme: {name}", "colors", set_theme)
 
@@ -267,15 +270,15 @@ class Palette(Provider):
         return PaletteEntry(f"run:{id.hex}", f"Run {name}", f"chessreg runs show {name}", open_run, -RUN_PENALTY)
 
     def count_uses(self, entry: PaletteEntry) -> int:
-        return int(self.home.remembered.get(USES_KEY, {}).get(entry.key, 0))
+        return int(self.home.saved_state.get(USES_KEY, {}).get(entry.key, 0))
 
     def make_counting_runner(self, entry: PaletteEntry) -> Callable[[], Awaitable[None]]:
         """Return a function that runs an entry and counts its use."""
 
         async def run_and_count() -> None:
-            uses = dict(self.home.remembered.get(USES_KEY, {}))
+            uses = dict(self.home.saved_state.get(USES_KEY, {}))
             uses[entry.key] = uses.get(entry.key, 0) + 1
-            self.home.remembered.set(USES_KEY, uses)
+            self.home.saved_state.set(USES_KEY, uses)
             await entry.go()
 
         return run_and_count

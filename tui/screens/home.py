@@ -242,7 +242,7 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         if state is None:
             return
         self.at_home = state
-        self.set_class(not state.counts["run"] and not state.going and not state.ended, "-empty")
+        self.set_class(not state.counts["run"] and not state.active_jobs and not state.ended_jobs, "-empty")
         self.update_overview()
         if self.has_class("-empty"):
             from tui.screens.runs import format_first_steps
@@ -250,15 +250,18 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
             keys = "" if self.app.read_only else format_first_keys(state.counts)
             self.query_one("#nothing", Static).update(format_first_steps(state.counts) + keys)
         first_time = not self.query_one("#going", PageTable).loaded
-        for name, columns, rows in (("#going", ACTIVE_COLUMNS, state.going), ("#ended", ENDED_COLUMNS, state.ended)):
+        for name, columns, rows in (
+            ("#going", ACTIVE_COLUMNS, state.active_jobs),
+            ("#ended", ENDED_COLUMNS, state.ended_jobs),
+        ):
             table = self.query_one(name, PageTable)
             table.show(ListPages(rows), rows[:PAGE_ROWS], columns=columns, keep=table.loaded)
-        failed_count = sum(row["failed"] for row in state.ended)
+        failed_count = sum(row["failed"] for row in state.ended_jobs)
         failure_text = f" · ✗ {failed_count} failed: ! opens its log ·" if failed_count else ""
         self.query_one("#ended", PageTable).set_title(f"Ended {self.app.since_told}{failure_text}")
         self.resize_lists()
         await self.show_answers(state)
-        if first_time and not state.going and state.ended:
+        if first_time and not state.active_jobs and state.ended_jobs:
             self.set_focus(self.query_one("#ended"))
         self.relabel()
 
@@ -267,14 +270,14 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         from chessreg.registry.measures import NEWEST_ENDED_RUNS
         from tui.data.job_rows import load_run_answers
 
-        keys = {(row["run_id"], row["ended_at"]) for row in state.ended[:NEWEST_ENDED_RUNS]}
+        keys = {(row["run_id"], row["ended_at"]) for row in state.ended_jobs[:NEWEST_ENDED_RUNS]}
         unread_ids = list({run_id for run_id, at in keys if (run_id, at) not in self.answers})
         if unread_ids:
             answers = await self.ask("reading results", lambda session: load_run_answers(session, unread_ids))
             if answers is None:
                 return
             self.answers |= {key: answers[key[0]] for key in keys if key[0] in answers}
-        rows = [{**row, "answer": self.answers.get((row["run_id"], row["ended_at"]))} for row in state.ended]
+        rows = [{**row, "answer": self.answers.get((row["run_id"], row["ended_at"]))} for row in state.ended_jobs]
         self.query_one("#ended", PageTable).show(ListPages(rows), rows[:PAGE_ROWS], columns=ENDED_COLUMNS, keep=True)
         self.update_overview()
 
@@ -306,9 +309,9 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         self.query_one("#curves", Static).border_title = "Training"
         self.query_one("#curves").display = bool(curves.plain) and self.size.height >= HIGH_LINES
         active_table = self.query_one("#going", PageTable)
-        lines = max(2, len(self.at_home.going) + 1) + 2  # heading and frame
+        lines = max(2, len(self.at_home.active_jobs) + 1) + 2  # heading and frame
         min_lines = min(lines, self.size.height // 4 + 1)
-        idle = not self.at_home.going and bool(self.at_home.ended)  # leave no part of the screen empty
+        idle = not self.at_home.active_jobs and bool(self.at_home.ended_jobs)  # leave no part of the screen empty
         active_table.display = not idle
         self.query_one("#left").display = not idle or bool(curves.plain)
         active_table.styles.height = None if columns else min_lines
@@ -322,15 +325,15 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
         table, state = self.query_one("#machines", PageTable), self.at_home
         max_lines = self.size.height // 2 - 6
         width = self.lists_width
-        columns, rows = make_gpu_grid(state.machines, state.going, self.history, width)
+        columns, rows = make_gpu_grid(state.machines, state.active_jobs, self.history, width)
         if not self.has_class("-high") or width < WIDE_CELLS or len(rows) > max_lines:
-            columns, rows = make_machine_table(state.machines, state.going, width)
+            columns, rows = make_machine_table(state.machines, state.active_jobs, width)
         columns = [column for column in columns if any(column.format_cell(row) for row in rows)]
         max_lines = max(2, max_lines) if self.has_class("-high") else 4
         table.show(ListPages(rows), rows[:PAGE_ROWS], columns=columns, keep=True)
         table.styles.height = min(len(rows), max_lines) + 3
         table.display = bool(rows) and not self.has_class("-empty")
-        used_gpus, every = count_gpus(state.machines, state.going)
+        used_gpus, every = count_gpus(state.machines, state.active_jobs)
         gpu_note = f" · {used_gpus} of {show.format_count(every, 'GPU')} in use" if every else ""
         hidden_count = len(rows) - min(len(rows), max_lines)
         more = f" · {len(rows) - hidden_count} of {len(rows)} lines" if hidden_count else ""
@@ -396,7 +399,7 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
     @property
     def failure(self) -> Row | None:
         """The run that failed last, or None."""
-        ended_rows = self.at_home.ended if self.at_home is not None else ()
+        ended_rows = self.at_home.ended_jobs if self.at_home is not None else ()
         return next((row for row in ended_rows if row["failed"]), None)
 
     def action_failure(self) -> None:
@@ -484,13 +487,13 @@ class HomeScreen(JobActionsScreen, PreviewingScreen):
 
 def format_home_overview(state: HomeSnapshot) -> str:
     """Return the line of counts: running and pending jobs, runs that ended by cause, and all runs."""
-    causes = [row["cause"] for row in state.ended]
+    causes = [row["cause"] for row in state.ended_jobs]
     counts_by_end = {how: causes.count(how) for how in ("complete", "cancelled", "interrupted")}
     counts = [
         f"{state.jobs['running'] + state.foreground:,} running",
         f"{state.jobs['waiting']:,} pending",
         f"{counts_by_end.pop('complete')} complete",
-        f"{sum(row['failed'] for row in state.ended)} failed",
+        f"{sum(row['failed'] for row in state.ended_jobs)} failed",
         *(f"{number} {how}" for how, number in counts_by_end.items() if number),
         f"{show.format_count(state.counts['run'], 'run')} in all",
     ]
@@ -502,12 +505,12 @@ TILES = ("running", "waiting", "failed", "complete", "last")
 
 def build_tiles(state: HomeSnapshot, newest_answer: Row | None, since: str) -> dict[str, tuple[str, str, str]]:
     """Return three lines for each tile: its title, its count and a detail."""
-    running_jobs = [row for row in state.going if row["state"] in ("running", "cancelling")]
-    waiting_jobs = [row for row in state.going if row["state"] not in ("running", "cancelling")]
-    failed_jobs = [row for row in state.ended if row["failed"]]
+    running_jobs = [row for row in state.active_jobs if row["state"] in ("running", "cancelling")]
+    waiting_jobs = [row for row in state.active_jobs if row["state"] not in ("running", "cancelling")]
+    failed_jobs = [row for row in state.ended_jobs if row["failed"]]
     hosts = {row["at"] for row in running_jobs if row["at"]}
     soonest_start = min((row["starts_in"] for row in waiting_jobs if row["starts_in"] is not None), default=None)
-    complete = sum(row["cause"] == "complete" for row in state.ended)
+    complete = sum(row["cause"] == "complete" for row in state.ended_jobs)
     last_result = ("last result", "", "none yet")
     if newest_answer is not None:
         change_text = (
@@ -523,7 +526,7 @@ def build_tiles(state: HomeSnapshot, newest_answer: Row | None, since: str) -> d
     return {
         "running": ("running", f"● {state.jobs['running'] + state.foreground:,}",
                     f"on {show.format_count(len(hosts), 'machine')}" if hosts
-                    else "" if state.going else "^l launches"),
+                    else "" if state.active_jobs else "^l launches"),
         "waiting": ("pending", f"○ {state.jobs['waiting']:,}",
                     "" if soonest_start is None else f"next in {show.format_seconds(soonest_start)}"),
         "failed": ("failed", f"✗ {len(failed_jobs):,}", "! opens the log" if failed_jobs else since),

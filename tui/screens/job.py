@@ -74,7 +74,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         self.view: JobView | None = None
         self.tail: LogTail | None = None
         self._reading = False
-        self.unread: dict[str, Any] = {"id": job_id, "name": name, "state": "queued"}  # until the job is read
+        self.placeholder_row: dict[str, Any] = {"id": job_id, "name": name, "state": "queued"}  # until the job is read
 
     def body(self) -> ComposeResult:
         yield Static("", id="headline", markup=False)
@@ -117,13 +117,13 @@ class JobScreen(JobActionsScreen, PartsScreen):
         self.relabel()
         self.read_log()
         if self.changing.locked() and self.selected_row is not None:  # read before the change is written
-            self.acknowledge(self.selected_row, self.seen)
+            self.acknowledge(self.selected_row, self.requested_change)
 
-    seen: Mapping[str, Any] = {}  # values of the last requested change
+    requested_change: Mapping[str, Any] = {}  # values of the last requested change
 
     def acknowledge(self, row: Mapping[str, Any], shown_row: Mapping[str, Any]) -> None:
         """Show these values in the row and the headline of a job until it is read again."""
-        self.seen = shown_row
+        self.requested_change = shown_row
         if self.view is not None:
             self.view.job.update(shown_row)
         progress_text = (
@@ -160,9 +160,9 @@ class JobScreen(JobActionsScreen, PartsScreen):
         if chunk is None or tail is not self.tail:
             return
         log = self.query_one(LogView)
-        if chunk.anew and log.lines:
+        if chunk.is_replaced and log.lines:
             log.clear("the log is empty so far")
-        log.add(chunk.lines, chunk.begun)
+        log.add(chunk.lines, chunk.partial_line)
         self.label_log()
 
     def label_log(self) -> None:
@@ -264,7 +264,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
     def selected_row(self) -> Mapping[str, Any] | None:
         """The selected shard, also while it or its log is read."""
         if self.view is None:
-            return self.unread
+            return self.placeholder_row
         shards = self.view.shards
         return next((row for row in shards if row["id"] == self.job_id), None)
 

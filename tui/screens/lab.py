@@ -103,7 +103,7 @@ class LabScreen(FourBoardsScreen):
         self.cursor: int | None = None  # selected square of the target
         self.row = 0  # selected move of the model
         self.asking = False
-        self.answered: LabPosition | None = None  # question of `answer`
+        self.answered_position: LabPosition | None = None  # question of `answer`
         self.answered_sans: tuple[str, ...] = ()  # moves of that question
 
     def body(self) -> ComposeResult:
@@ -144,7 +144,7 @@ class LabScreen(FourBoardsScreen):
             self.pending = self.strongest = strongest_edit
         if self.pending is not None:
             self.show_pending()
-        elif self.answer is None or self.question() != self.answered:
+        elif self.answer is None or self.question() != self.answered_position:
             await self.ask_now()
 
     def update_choices(self, known_checkpoints: list[CheckpointChoice]) -> None:
@@ -230,7 +230,7 @@ class LabScreen(FourBoardsScreen):
         """Ask the model about the current position, and show the answer or the error."""
         self.asking = True
         if self.answer is None:
-            self.stored = [make_position_frame(self.sans)]  # shown while the model loads
+            self.stored_boards = [make_position_frame(self.sans)]  # shown while the model loads
         self.draw()
         sans = self.sans
         try:
@@ -240,8 +240,8 @@ class LabScreen(FourBoardsScreen):
             self.require_shown()
             self.app.show_failure(self, error)
             self.asking = False
-            self.answer = self.answered = None  # the old answer no longer applies
-            self.stored = [make_position_frame(self.sans)]
+            self.answer = self.answered_position = None  # the old answer no longer applies
+            self.stored_boards = [make_position_frame(self.sans)]
             self.relabel()
             self.draw()
             return
@@ -249,7 +249,7 @@ class LabScreen(FourBoardsScreen):
         if answer is not None:
             self.asking = False
             self.app.clear_banner(self)
-            self.answer, self.answered, self.answered_sans = answer, question, sans
+            self.answer, self.answered_position, self.answered_sans = answer, question, sans
             self.row = min(self.row, max(0, len(answer.clean.moves) - 1))
             self.relabel()
             self.draw()
@@ -396,7 +396,7 @@ class LabScreen(FourBoardsScreen):
         for pane in self.query(BoardPane):
             pane.squares.cursor = self.cursor if pane.id == "target" else None
             if self.cursor is None and pane.id == "original":
-                pane.squares.cursor = self.picked
+                pane.squares.cursor = self.clicked_square
 
     def action_squares(self) -> None:
         """Edit squares of the target with keys."""
@@ -474,8 +474,8 @@ class LabScreen(FourBoardsScreen):
         """
         if self.choices and self.next_token and (pane == "target" or (pane == "original" and self.cursor is not None)):
             self.pick(square)
-        elif pane == "original" and (san := self.move_between(self.picked, square)):
-            self.picked = None
+        elif pane == "original" and (san := self.move_between(self.clicked_square, square)):
+            self.clicked_square = None
             self.show_moves((*self.sans, san))
         else:
             super().handle_click(pane, square)

@@ -89,7 +89,7 @@ class LaunchScreen(AppScreen):
         words = self.filter_text.lower().split()
         rows = [row for row in rows if all(word in f"{row['name']} {row['summary']}".lower() for word in words)]
         rows.sort(key=lambda row: (row["name"].startswith(IMPORTED_PREFIX), rank_kind(row["name"], words)))
-        drafts = self.app.remembered.get(DRAFTS_KEY, {})
+        drafts = self.app.saved_state.get(DRAFTS_KEY, {})
         rows = [{**row, "draft": format_draft(drafts.get(row["reference"], {}))} for row in rows]
         table = self.query_one(PageTable)
         columns = (*COLUMNS[:2], DRAFT, *COLUMNS[2:]) if any(row["draft"] for row in rows) else COLUMNS
@@ -141,7 +141,7 @@ class LaunchScreen(AppScreen):
 
         kind = await self.ask("loading the kind", lambda session: find_form_kind(session, reference, is_typed))
         if kind is not None:
-            draft = self.app.remembered.get(DRAFTS_KEY, {}).get(reference, {})
+            draft = self.app.saved_state.get(DRAFTS_KEY, {}).get(reference, {})
             await self.app.push_screen(FormScreen(Form.from_draft(kind, reference, draft), asks, on_page=on_page))
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
@@ -241,7 +241,7 @@ class FormScreen(AppScreen):
         super().__init__()
         self.on_page = on_page
         self.form, self.crumb, self.asks, self.of_run = form, form.kind.name, asks, of_run
-        self.checked: FormCheck = form.check()
+        self.form_check: FormCheck = form.check()
         self.outlook: FormPlan | None = None
         self.filter_words: list[str] = []
         self._timer: Timer | None = None
@@ -268,7 +268,7 @@ class FormScreen(AppScreen):
         self.query_one("#side").border_title = "Setting and plan"
         strip.display = len(strip.names) > 1
         self.run_exclusive(self.build, "build")
-        if self.form.typed or self.form.preset:
+        if self.form.typed_texts or self.form.preset:
             (clear,) = (action for action in self.list_keyed_actions() if action.method == "clear_form")
             origin = f"has the settings of {self.of_run}" if self.of_run else "is as you left it"
             self.notify(f"the form {origin}; {clear.shown_key} clears it", title=self.form.kind.name)
@@ -277,21 +277,21 @@ class FormScreen(AppScreen):
         """Remember the filled-in settings for the next time the form is opened."""
         if self.of_run:
             return
-        drafts = dict(self.app.remembered.get(DRAFTS_KEY, {}))
+        drafts = dict(self.app.saved_state.get(DRAFTS_KEY, {}))
         drafts.pop(self.form.reference, None)
-        if not self.launched and (self.form.typed or self.form.preset):
-            drafts[self.form.reference] = {"typed": dict(self.form.typed), "preset": self.form.preset}
-        self.app.remembered.set(DRAFTS_KEY, drafts or None)
+        if not self.launched and (self.form.typed_texts or self.form.preset):
+            drafts[self.form.reference] = {"typed": dict(self.form.typed_texts), "preset": self.form.preset}
+        self.app.saved_state.set(DRAFTS_KEY, drafts or None)
 
     launched = False  # a launched form is no longer a draft
-    built = ""  # variant of the fields shown
+    built_variant = ""  # variant of the fields shown
 
     async def build(self) -> None:
         """Mount the rows of the fields in batches, so that keys stay responsive.
 
         Existing rows are kept, so that a change of variant does not move the focus.
         """
-        first, self.built = not self.rows, self.form.variant
+        first, self.built_variant = not self.rows, self.form.variant
         fields, name_cells = self.query_one(FieldList), min(24, max(map(len, self.form.every_key)))
         rows_by_key = {row.field.key: row for row in self.rows}
         await fields.remove_children([row for row in self.query(FieldRow) if row.field.key not in rows_by_key])
@@ -342,7 +342,7 @@ class FormScreen(AppScreen):
 
     def find_rows_of_general_errors(self) -> list[FieldRow]:
         """Return the rows that errors of several settings together name, in the order of the text."""
-        names = [name.replace("-", "_") for name in SETTING_PATTERN.findall(" ".join(self.checked.general))]
+        names = [name.replace("-", "_") for name in SETTING_PATTERN.findall(" ".join(self.form_check.general))]
         return [row for name in names for row in self.rows if row.field.path == name]
 
     def list_part_fields(self, part: str) -> list[Field]:
@@ -383,8 +383,8 @@ class FormScreen(AppScreen):
         """
         self.unchecked = False
         self.save_draft()
-        self.checked, self.outlook = self.form.check(), None
-        if self.form.variant != self.built:
+        self.form_check, self.outlook = self.form.check(), None
+        if self.form.variant != self.built_variant:
             self.run_exclusive(self.build, "build")
         self.show_fields()
         self.show_description()
@@ -392,7 +392,7 @@ class FormScreen(AppScreen):
 
     def find_error(self, key: str) -> str:
         errors = self.outlook.errors if self.outlook else {}
-        return self.checked.errors.get(key) or errors.get(key, "")
+        return self.form_check.errors.get(key) or errors.get(key, "")
 
     def show_fields(self) -> None:
         """Show the value, source and error of every field."""
@@ -407,7 +407,7 @@ class FormScreen(AppScreen):
             error, source = self.find_error(key), self.form.source(key)
             if source == "required" and error == "it is required":
                 error = ""  # the row already shows the word
-            row.seen = FieldState(self.form.text(key), source, error, format_field_note(field))
+            row.field_state = FieldState(self.form.text(key), source, error, format_field_note(field))
 
     def on_field_row_typed(self, event: FieldRow.Typed) -> None:
         if len(event.text or "") < PASTED_CHARACTERS:
@@ -466,12 +466,12 @@ class FormScreen(AppScreen):
         try:
             while True:
                 self._again = False
-                form_check = self.checked
+                form_check = self.form_check
                 if not form_check.is_valid:
                     break
                 look = partial(plan_form, form=self.form.copy_typed(), form_check=form_check)
                 new_plan = await self.ask("planning", look)
-                if form_check is self.checked:
+                if form_check is self.form_check:
                     self.outlook = new_plan
                 if not self._again:
                     break
@@ -484,7 +484,7 @@ class FormScreen(AppScreen):
 
     def measure_vector(self) -> None:
         """Measure the chosen vector, as a guide to its scale, if it is another one than before."""
-        spec = self.checked.spec if self.checked.is_valid else None
+        spec = self.form_check.spec if self.form_check.is_valid else None
         vector = getattr(getattr(spec, "intervention", None), "vector", None) or ""
         if vector != self._measured_vector:
             self.norms, self._measured_vector = (), vector
@@ -502,7 +502,7 @@ class FormScreen(AppScreen):
     @property
     def edited_norms(self) -> Sequence[RelativeNorm]:
         """The norms of the layers that the form edits."""
-        settings = getattr(self.checked.spec, "intervention", None)
+        settings = getattr(self.form_check.spec, "intervention", None)
         layers = settings.layers if settings is not None else ()
         return [norm for norm in self.norms if not layers or norm.layer in layers]
 
@@ -516,9 +516,9 @@ class FormScreen(AppScreen):
             about.append(f"\n{format_scales_to_try(norms)}; also try negative ones", style="bold")
         self.query_one("#about", Static).update(about)
         is_wide = self.has_class("-wide")
-        edit = getattr(self.checked.spec, "intervention", None)
+        edit = getattr(self.form_check.spec, "intervention", None)
         note = format_scale_note(edit.scale, norms) if norms and edit is not None else ""
-        plan = format_plan(self.form, self.checked, self.outlook, is_wide, self.run_key, note)
+        plan = format_plan(self.form, self.form_check, self.outlook, is_wide, self.run_key, note)
         if self.launching:
             plan = Text(f"{', then '.join(('launching', *self.after_launch))}…\n", style="bold").append_text(plan)
         self.query_one("#plan", Static).update(plan)
@@ -553,11 +553,11 @@ class FormScreen(AppScreen):
         elif row.field.choices or row.field.key == "launch.on":
             self.action_turn("1")
         else:
-            row.edit(self.form.typed.get(row.field.key))
+            row.edit(self.form.typed_texts.get(row.field.key))
 
     def action_type(self) -> None:
         if (row := self.row) is not None and not row.field.choices:
-            row.edit(self.form.typed.get(row.field.key))
+            row.edit(self.form.typed_texts.get(row.field.key))
 
     def action_turn(self, way: str) -> None:
         """Select the next choice of a field with choices."""
@@ -595,7 +595,7 @@ class FormScreen(AppScreen):
         from tui.screens.dialogs import PickerScreen
 
         is_list = field.form == "references"
-        now = self.form.typed.get(field.key, "")
+        now = self.form.typed_texts.get(field.key, "")
         model = self.form.text("checkpoint") if "checkpoint" in self.form.fields_by_key else ""
         evaluates = is_evaluated_on(self.form.kind.name, field.path)
         take_value = partial(self.set_picked, field)
@@ -615,15 +615,15 @@ class FormScreen(AppScreen):
 
     def action_clear_form(self) -> None:
         """Reset every setting to its default."""
-        if not self.form.typed:
+        if not self.form.typed_texts:
             self.clear_form(True)
         else:
-            question = f"Clear {show.format_count(len(self.form.typed), 'setting')} of this form?"
+            question = f"Clear {show.format_count(len(self.form.typed_texts), 'setting')} of this form?"
             self.app.push_screen(Confirm(question), self.clear_form)
 
     def clear_form(self, yes: bool | None) -> None:
         if yes:
-            self.form.typed.clear()
+            self.form.typed_texts.clear()
             self.choose_preset(0)
 
     def action_preset(self, way: str) -> None:
@@ -663,7 +663,7 @@ class FormScreen(AppScreen):
         """Move to the next required or invalid field, or to a field named in a general error."""
         rows = [row for row in self.rows if self.find_error(row.field.key)]
         if not rows:
-            self.notify("; ".join(self.checked.general) or "no field is wrong")
+            self.notify("; ".join(self.form_check.general) or "no field is wrong")
             rows = self.find_rows_of_general_errors()[:1]
         if not rows:
             return
@@ -725,9 +725,9 @@ class FormScreen(AppScreen):
     def action_launch(self) -> None:
         """Queue the run and show its job. Ask first for a sweep of more than MAX_UNCONFIRMED_RUNS runs."""
         self.check()
-        if not self.checked.is_valid:
+        if not self.form_check.is_valid:
             self.action_wrong()
-            if self.checked.errors:
+            if self.form_check.errors:
                 self.notify("the form is not complete", severity="warning")
             elif self.row is not None and self.row.field.is_reference:
                 self.pick(self.row.field)
@@ -762,7 +762,7 @@ class FormScreen(AppScreen):
         from tui.data.job_rows import find_current_job
         from tui.data.launch_form import plan_form, queue_form
 
-        form, form_check = self.form.copy_typed(), self.checked
+        form, form_check = self.form.copy_typed(), self.form_check
         result = await self.change_registry("launching", lambda session: queue_form(session, form, form_check))
         if result is None:
             return
@@ -792,7 +792,7 @@ class FormScreen(AppScreen):
             for method in self.after_launch:
                 getattr(page, f"action_{method}")()
         else:
-            self.notify(f"launched: {format_job_reference(page.unread)}")
+            self.notify(f"launched: {format_job_reference(page.placeholder_row)}")
 
     def action_after_launch(self, method: str) -> None:
         """Cancel or retry the job as soon as it is queued."""
@@ -818,7 +818,7 @@ class FormScreen(AppScreen):
         if action.place == "form" and action.method == "preset":
             return len(self.form.presets) > 1
         if action.place == "form" and action.method == "clear_form":
-            return bool(self.form.typed or self.form.preset)
+            return bool(self.form.typed_texts or self.form.preset)
         if action.place == "form" and action.method == "run":
             return self.existing_run is not None
         if action.place == "form" and action.method == "after_launch":

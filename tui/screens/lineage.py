@@ -65,10 +65,10 @@ class LineageScreen(AppScreen):
 
     def __init__(self, noun: str, id: str, name: str) -> None:
         super().__init__()
-        self.noun, self.id_hex, self.called = noun, id, name
+        self.noun, self.id_hex, self.thing_name = noun, id, name
         self.crumb = f"lineage of {name}"
         self.ways: tuple[str, ...] = LINEAGE_DIRECTIONS[0]
-        self.folded: set[str] = set()
+        self.folded_keys: set[str] = set()
         self.trees: lineage_tree.Trees | None = None
 
     def body(self) -> ComposeResult:
@@ -88,7 +88,7 @@ class LineageScreen(AppScreen):
             lineage_tree.count_distinct_descendants(trees.down),
         )
         self.query_one("#about", Static).update(
-            f"{self.called}: {show.format_count(up, 'input')}, {show.format_count(down, 'descendant')}"
+            f"{self.thing_name}: {show.format_count(up, 'input')}, {show.format_count(down, 'descendant')}"
         )
         self.draw(keep_cursor)
 
@@ -99,7 +99,7 @@ class LineageScreen(AppScreen):
 
     def draw(self, keep: bool = True) -> None:
         if self.trees is not None:
-            rows = lineage_tree.list_tree_lines(self.trees, self.ways, self.folded)
+            rows = lineage_tree.list_tree_lines(self.trees, self.ways, self.folded_keys)
             self.query_one(PageTable).show(ListPages(rows), rows[:200], columns=COLUMNS, keep=keep)
 
     def command(self) -> str:
@@ -115,7 +115,7 @@ class LineageScreen(AppScreen):
     def action_fold(self) -> None:
         row = self.query_one(PageTable).current_row
         if row is not None and row["folds"]:
-            self.folded ^= {row["key"]}
+            self.folded_keys ^= {row["key"]}
             self.draw()
 
     def action_root(self) -> None:

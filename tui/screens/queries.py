@@ -62,7 +62,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
         yield PageTable(COLUMNS, id="queries", title="Queries", empty="no query matches the filter; Esc clears it")
 
     async def fill(self) -> None:
-        search_text: str = self.app.remembered.get(SEARCH_KEY, "")
+        search_text: str = self.app.saved_state.get(SEARCH_KEY, "")
         search = self.query_one("#filter", FilterBar)
         if not search.has_focus:
             search.set_text(search_text)
@@ -110,7 +110,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         if not isinstance(event.bar, ScopeBar):
-            self.app.remembered.set(SEARCH_KEY, event.text or None)
+            self.app.saved_state.set(SEARCH_KEY, event.text or None)
             self.load()
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
@@ -279,7 +279,7 @@ class HistoryScreen(AppScreen):
 
     def __init__(self, statements: Sequence[str], on_choice: Callable[[str], None]) -> None:
         super().__init__()
-        self.statements, self.chosen = statements, on_choice
+        self.statements, self.on_choice = statements, on_choice
 
     def body(self) -> ComposeResult:
         yield PageTable(id="history", title="Statements", empty="no statement was run yet")
@@ -297,7 +297,7 @@ class HistoryScreen(AppScreen):
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         self.app.pop_screen()
-        self.chosen(event.row["sql"])
+        self.on_choice(event.row["sql"])
 
 
 class ReadsScreen(FieldsScreen):
@@ -341,7 +341,7 @@ class SqlScreen(ResultScreen):
 
     def body(self) -> ComposeResult:
         with Horizontal(id="above"):
-            yield SqlEditor(self.app.remembered.get(LAST_SQL_KEY, EXAMPLE_SQL))
+            yield SqlEditor(self.app.saved_state.get(LAST_SQL_KEY, EXAMPLE_SQL))
             yield PageTable(TREE_COLUMNS, id="tables", title="Tables", empty="", folds=False)
         yield OptionList(id="offered")
         yield PageTable(
@@ -351,8 +351,8 @@ class SqlScreen(ResultScreen):
 
     def on_mount(self) -> None:
         editor = self.query_one(SqlEditor)
-        editor.vim, editor.asking = bool(self.app.remembered.get(VIM_KEY, False)), lambda: self.is_asking
-        self.watch(editor, "vim", lambda vim: self.app.remembered.set(VIM_KEY, vim or None), init=False)
+        editor.vim, editor.asking = bool(self.app.saved_state.get(VIM_KEY, False)), lambda: self.is_asking
+        self.watch(editor, "vim", lambda vim: self.app.saved_state.set(VIM_KEY, vim or None), init=False)
         editor.select_all()  # typing replaces the example or the last statement
 
     async def fill(self) -> None:
@@ -402,7 +402,7 @@ class SqlScreen(ResultScreen):
 
     # -- tables and columns -------------------------------------------------------------------------------------------
 
-    unfolded: frozenset[str] = frozenset()
+    unfolded_names: frozenset[str] = frozenset()
     counts: Mapping[str, str] = MappingProxyType({})  # rows by table
 
     def on_resize(self, event: Resize) -> None:
@@ -412,7 +412,7 @@ class SqlScreen(ResultScreen):
         """Show the tables and views, and the columns of unfolded ones."""
         rows = []
         for name, columns in self.query_one(SqlEditor).names.items():
-            is_unfolded = name in self.unfolded
+            is_unfolded = name in self.unfolded_names
             rows.append({"text": f"{'▾' if is_unfolded else '▸'} {name}", "name": name, "table": name,
                          "rows": self.counts.get(name, "")})  # fmt: skip
             rows += [
@@ -423,10 +423,10 @@ class SqlScreen(ResultScreen):
     def insert(self, row: Row) -> None:
         """Fold or unfold a table, or insert the name of a column at the cursor of the editor."""
         name = row["table"]
-        if name and name not in self.unfolded:
-            self.unfolded |= {name}
+        if name and name not in self.unfolded_names:
+            self.unfolded_names |= {name}
         elif name:
-            self.unfolded -= {name}
+            self.unfolded_names -= {name}
         else:
             self.query_one(SqlEditor).insert(row["name"])
         self.draw_tree()
@@ -437,7 +437,7 @@ class SqlScreen(ResultScreen):
             editor.text = text
             self.set_focus(editor)
 
-        self.app.push_screen(HistoryScreen(self.app.remembered.get(HISTORY_KEY, []), set_statement))
+        self.app.push_screen(HistoryScreen(self.app.saved_state.get(HISTORY_KEY, []), set_statement))
 
     def action_explain(self) -> None:
         if text := self.query_one(SqlEditor).text.strip():
@@ -457,9 +457,9 @@ class SqlScreen(ResultScreen):
             self.notify("no SQL to run", severity="warning")
             return
         self.statement, self.stopped = text, False
-        self.app.remembered.set(LAST_SQL_KEY, text)
-        earlier_statements = [other for other in self.app.remembered.get(HISTORY_KEY, []) if other != text]
-        self.app.remembered.set(HISTORY_KEY, [text, *earlier_statements][:MAX_HISTORY_STATEMENTS])
+        self.app.saved_state.set(LAST_SQL_KEY, text)
+        earlier_statements = [other for other in self.app.saved_state.get(HISTORY_KEY, []) if other != text]
+        self.app.saved_state.set(HISTORY_KEY, [text, *earlier_statements][:MAX_HISTORY_STATEMENTS])
         self.load()
 
     async def question(self) -> None:

@@ -47,8 +47,8 @@ def build_run_preview(facts: RunFacts, width: int) -> RenderableType:
     parts += [draw_summary(summary, width) for summary in facts.summaries]
     if facts.curve is not None and len(facts.curve[1]) > 1:
         parts.append(draw_run_curve(*facts.curve, min(width, MAX_CURVE_CELLS)))
-    if facts.given:
-        parts.append(build_fields_table(facts.given, "given settings"))
+    if facts.given_settings:
+        parts.append(build_fields_table(facts.given_settings, "given settings"))
     parts.append(build_fields_table(describe_attempts(run), "attempts"))
     return Group(*(piece for part in parts for piece in (part, Text(""))))
 

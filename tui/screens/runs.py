@@ -76,7 +76,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         super().__init__()
         self.sort = NEWEST_FIRST
         self.columns = list(run_rows.DEFAULT_COLUMNS)
-        self.marked: dict[UUID, str] = {}
+        self.marked_runs: dict[UUID, str] = {}
         self.hidden: set[UUID] = set()  # marked runs that are not in the list
         self.results: dict[tuple[UUID, int], str] = {}  # by run and units done
         self._read_order: tuple[str, str] | None = None  # filter and order of the rows shown
@@ -90,8 +90,8 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         yield PageTable(self.make_headed_columns(), id="runs", title="Runs", empty=empty)
 
     def on_mount(self) -> None:
-        self.query_one(PageTable).is_marked = lambda row: row["id"] in self.marked
-        saved_view = self.app.remembered.get(LIST_KEY, {})
+        self.query_one(PageTable).is_marked = lambda row: row["id"] in self.marked_runs
+        saved_view = self.app.saved_state.get(LIST_KEY, {})
         self.filter_text, self.sort = saved_view.get("words", ""), saved_view.get("sort", NEWEST_FIRST)
         self.columns = [key for key in saved_view.get("columns", ()) if run_rows.is_run_column(key)] or list(
             run_rows.DEFAULT_COLUMNS
@@ -105,7 +105,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         ]
         keep_cursor = table.loaded and request == self._read_order
         number = table.cursor // PAGE_ROWS if keep_cursor else 0
-        marked_ids = list(self.marked)
+        marked_ids = list(self.marked_runs)
         page = await self.ask(
             "reading the runs", lambda session: read_run_page(session, *request, metrics, number, marked_ids)
         )
@@ -114,9 +114,9 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
                 self._read_order = None
                 table.show(ListPages([]), [], columns=self.make_headed_columns())
             return
-        self._read_order, self.hidden = request, page.hidden & self.marked.keys()
+        self._read_order, self.hidden = request, page.hidden & self.marked_runs.keys()
         saved_view = {"words": self.filter_text, "sort": self.sort, "columns": list(self.columns)}
-        self.app.remembered.set(LIST_KEY, saved_view)
+        self.app.saved_state.set(LIST_KEY, saved_view)
         if page.pages.count:  # show the rows before the slower totals
             self.set_class(False, "-empty")
             first_rows = page.rows if page.number * PAGE_ROWS < page.pages.count else None
@@ -249,10 +249,10 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         if (row := table.current_row) is None:
             return
         self.hidden.discard(row["id"])
-        if row["id"] in self.marked:
-            del self.marked[row["id"]]
+        if row["id"] in self.marked_runs:
+            del self.marked_runs[row["id"]]
         else:
-            self.marked[row["id"]] = label_run(row)
+            self.marked_runs[row["id"]] = label_run(row)
         table.action_cursor_down()
         self.update_marks()
 
@@ -270,7 +270,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
             pick_registry(self)
 
     def action_unmark(self) -> None:
-        self.marked.clear()
+        self.marked_runs.clear()
         self.hidden.clear()
         self.update_marks()
 
@@ -283,7 +283,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def update_marks(self) -> None:
         """Show the overview and the marked runs: their names if they fit, otherwise their number."""
-        labels = list(self.marked.values())
+        labels = list(self.marked_runs.values())
         names = show.join_words(labels[1:]) if len(labels) <= 4 else f"{len(labels) - 1:,} runs"
         status_parts = [self.overview]
         if labels:
@@ -305,7 +305,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def get_selected_rows(self) -> ChosenRows:
         """Return the marked runs, or the run under the cursor if none of them is in the list."""
-        return ("run", dict(self.marked)) if self.marked.keys() - self.hidden else self.get_row_under_cursor()
+        return ("run", dict(self.marked_runs)) if self.marked_runs.keys() - self.hidden else self.get_row_under_cursor()
 
     def describe_hidden(self, things: Collection[UUID]) -> str:
         number = len(self.hidden.intersection(things))
@@ -314,7 +314,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
     def action_compare(self) -> None:
         from tui.screens.compare import CompareScreen
 
-        if selected_runs := self.marked or self.get_selected_rows()[1]:
+        if selected_runs := self.marked_runs or self.get_selected_rows()[1]:
             self.app.push_screen(CompareScreen(list(selected_runs)))
 
     def action_launch(self) -> None:
@@ -387,13 +387,13 @@ class ColumnsScreen(AppScreen):
 
     def __init__(self, chosen_columns: list[str], settings: Sequence[str], metrics: Sequence[str]) -> None:
         super().__init__()
-        self.chosen, self.before = chosen_columns, list(chosen_columns)
+        self.chosen_columns, self.before = chosen_columns, list(chosen_columns)
         other_columns = [
             *run_rows.RUN_COLUMNS,
             *(run_rows.SPEC_PREFIX + name for name in settings),
             *(run_rows.METRIC_PREFIX + name for name in metrics),
         ]
-        self.offered = list(dict.fromkeys([*chosen_columns, *other_columns]))
+        self.offered_columns = list(dict.fromkeys([*chosen_columns, *other_columns]))
 
     def body(self) -> ComposeResult:
         columns = (
@@ -408,8 +408,8 @@ class ColumnsScreen(AppScreen):
 
     def draw(self) -> None:
         rows = [
-            {"on": "yes" if key in self.chosen else "", "key": key, "meaning": describe_column(key)}
-            for key in self.offered
+            {"on": "yes" if key in self.chosen_columns else "", "key": key, "meaning": describe_column(key)}
+            for key in self.offered_columns
         ]
         self.query_one(PageTable).show(ListPages(rows), rows[:200], keep=True)
 
@@ -421,11 +421,11 @@ class ColumnsScreen(AppScreen):
         if row is None:
             return
         key = row["key"]
-        if key not in self.chosen:
-            self.chosen.append(key)
-            self.chosen.sort(key=self.offered.index)
-        elif len(self.chosen) > 1:
-            self.chosen.remove(key)
+        if key not in self.chosen_columns:
+            self.chosen_columns.append(key)
+            self.chosen_columns.sort(key=self.offered_columns.index)
+        elif len(self.chosen_columns) > 1:
+            self.chosen_columns.remove(key)
         self.draw()
 
     def on_page_table_opened(self) -> None:
@@ -438,9 +438,12 @@ class ColumnsScreen(AppScreen):
             self.notify("columns are ordered in the whole list: Esc clears the words, > restores its order")
             return
         old_place, new_place = table.cursor, table.cursor + int(way)
-        if 0 <= new_place < len(self.offered):
-            self.offered[old_place], self.offered[new_place] = self.offered[new_place], self.offered[old_place]
-            self.chosen.sort(key=self.offered.index)
+        if 0 <= new_place < len(self.offered_columns):
+            self.offered_columns[old_place], self.offered_columns[new_place] = (
+                self.offered_columns[new_place],
+                self.offered_columns[old_place],
+            )
+            self.chosen_columns.sort(key=self.offered_columns.index)
             table.move(new_place)
             self.draw()
 

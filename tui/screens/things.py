@@ -90,7 +90,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
 
     def on_mount(self) -> None:
         self.entities: dict[str, Entity] = {}
-        self.noun = self.app.remembered.get(NOUN_KEY, self.noun)
+        self.noun = self.app.saved_state.get(NOUN_KEY, self.noun)
 
     async def fill(self) -> None:
         answer = await self.ask(
@@ -135,7 +135,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
 
     def choose(self, place: int) -> None:
         self.noun = list(self.entities)[place % len(self.entities)]
-        self.app.remembered.set(NOUN_KEY, self.noun)
+        self.app.saved_state.set(NOUN_KEY, self.noun)
         self.draw()
 
     def action_noun(self, way: str) -> None:
@@ -230,7 +230,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
         super().__init__()
         self.noun, self.thing_id, self.crumb = noun, id, f"{noun} {name}"
         self.entity = load_entity(noun)
-        self.called = name
+        self.thing_name = name
         self.thing: Thing | None = None
 
     def body(self) -> ComposeResult:
@@ -294,15 +294,15 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
     # -- actions --------------------------------------------------------------------------------------------------
 
     def get_selected_rows(self) -> tuple[str, dict[UUID, str]]:
-        return "run" if self.entity.is_made_by_runs else self.noun, {self.thing_id: self.called}
+        return "run" if self.entity.is_made_by_runs else self.noun, {self.thing_id: self.thing_name}
 
     def action_lineage(self) -> None:
         noun, _ = self.get_selected_rows()
-        self.app.open_lineage(noun, self.thing_id.hex, self.called)
+        self.app.open_lineage(noun, self.thing_id.hex, self.thing_name)
 
     def action_rows(self) -> None:
         if self.noun == "dataset":
-            show_dataset_rows(self, self.thing_id, self.called)
+            show_dataset_rows(self, self.thing_id, self.thing_name)
 
     def action_verify(self) -> None:
         if self.entity.verify is not None:
@@ -314,10 +314,10 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
         id, verify = self.thing_id, self.entity.verify
         assert verify is not None
         result = await self.ask(
-            f"verifying {self.called}", lambda session: check_verification(verify(session, id.hex), self.noun)
+            f"verifying {self.thing_name}", lambda session: check_verification(verify(session, id.hex), self.noun)
         )
         if result is not None:
-            self.notify(result, title=self.called)
+            self.notify(result, title=self.thing_name)
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         made_by = event.row.get("run_id")

@@ -405,13 +405,13 @@ class ColumnSuggester(Suggester):
 
     def __init__(self, known_names: Sequence[str] = ()) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
-        self.known = list(known_names)
+        self.known_names = list(known_names)
 
     async def get_suggestion(self, value: str) -> str | None:
         """Return the text with its last word completed to a known one, else None. A leading `!` is kept."""
         before, space, last_word = value.rpartition(" ")
         bare = last_word.removeprefix("!").lower()
-        word = next((word for word in self.known if bare and word.startswith(bare) and word != bare), None)
+        word = next((word for word in self.known_names if bare and word.startswith(bare) and word != bare), None)
         return f"{before}{space}{'!' if last_word.startswith('!') else ''}{word}" if word else None
 
 
@@ -428,10 +428,10 @@ class ScopeSuggester(Suggester):
 
     def __init__(self) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
-        self.known: list[str] = []
+        self.known_names: list[str] = []
 
     async def get_suggestion(self, value: str) -> str | None:
-        return complete_scope(value, self.known)
+        return complete_scope(value, self.known_names)
 
 
 class ScopeBar(FilterBar):

@@ -47,7 +47,7 @@ class FieldInput(Input):
 
         def __init__(self, is_kept: bool, way: int = 0) -> None:
             super().__init__()
-            self.kept, self.way = is_kept, way
+            self.is_kept, self.way = is_kept, way
 
     def action_keep(self, way: str) -> None:
         self.post_message(self.Left(True, int(way)))
@@ -108,7 +108,7 @@ class FieldRow(Horizontal, can_focus=True):
     FieldRow:focus, FieldRow:focus-within { background: $selection; }
     """
 
-    seen: reactive[FieldState] = reactive(FieldState())
+    field_state: reactive[FieldState] = reactive(FieldState())
 
     class Typed(Message):
         """The text of the field changed while the user types."""
@@ -154,7 +154,7 @@ class FieldRow(Horizontal, can_focus=True):
 
     def render(self) -> Text:
         assert isinstance(self.parent, FieldList)
-        style, seen_cells, value_cells = self.parent.get_ink, self.seen, self.value_width
+        style, seen_cells, value_cells = self.parent.get_ink, self.field_state, self.value_width
         has_cursor = self.has_focus or self.has_focus_within
         value = style("field-row--default" if seen_cells.source == "default" else "field-row--value")
         text = Text(no_wrap=True, overflow="crop", end="")
@@ -190,7 +190,7 @@ class FieldRow(Horizontal, can_focus=True):
         if self.input is not None:
             return
         self._before = typed_text
-        line = FieldInput(value=self.seen.text, select_on_focus=True)
+        line = FieldInput(value=self.field_state.text, select_on_focus=True)
         line.styles.margin = (0, 0, 0, GUTTER_CELLS + self.name_width + 2)
         line.styles.width = self.entry_width
         self.editing = True
@@ -199,13 +199,13 @@ class FieldRow(Horizontal, can_focus=True):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        if event.value != self.seen.text:
+        if event.value != self.field_state.text:
             self.post_message(self.Typed(self, event.value))
 
     def on_field_input_left(self, event: FieldInput.Left) -> None:
         if self.input is None:
             return
-        if not event.kept:
+        if not event.is_kept:
             self.post_message(self.Typed(self, self._before))
         self.close()
         if not event.way:

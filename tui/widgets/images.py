@@ -47,7 +47,7 @@ class Terminal(NamedTuple):
     """The terminal's image support, if any, and the keys typed during the query."""
 
     widget: type[Any] | None = None
-    typed: str = ""
+    typed_text: str = ""
 
 
 def ask_terminal() -> Terminal:

@@ -51,7 +51,7 @@ class LogView(ScrollView, can_focus=True):
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
         self.lines: list[str] = []
-        self.begun = ""
+        self.partial_line = ""
         self.search_text = ""
         self.hits: list[int] = []
         self.hit = -1
@@ -60,17 +60,17 @@ class LogView(ScrollView, can_focus=True):
     # -- lines ----------------------------------------------------------------------------------------------------
 
     def clear(self, empty: str = "reading…") -> None:
-        self.lines, self.begun, self.hits, self.hit, self.empty = [], "", [], -1, empty
+        self.lines, self.partial_line, self.hits, self.hit, self.empty = [], "", [], -1, empty
         self.follows = True
         self._resize_virtual()
 
-    def add(self, lines: list[str], begun: str) -> None:
+    def add(self, lines: list[str], partial_line: str) -> None:
         """Append the lines read since the last call: complete lines and the unfinished last one."""
-        if not lines and begun == self.begun:
+        if not lines and partial_line == self.partial_line:
             return
         at = len(self.lines)
         self.lines += lines
-        self.begun = begun
+        self.partial_line = partial_line
         self.hits += [at + n for n, line in enumerate(lines) if self._has_every_term(line)]
         if (over := len(self.lines) - MAX_LINES) > 0:
             del self.lines[:over]
@@ -80,10 +80,10 @@ class LogView(ScrollView, can_focus=True):
 
     @property
     def height(self) -> int:
-        return len(self.lines) + bool(self.begun)
+        return len(self.lines) + bool(self.partial_line)
 
     def _resize_virtual(self) -> None:
-        line_cells = max(map(cell_len, [*self.lines[-2000:], self.begun]), default=0)
+        line_cells = max(map(cell_len, [*self.lines[-2000:], self.partial_line]), default=0)
         self.virtual_size = Size(max(line_cells, self.virtual_size.width if self.lines else 0), self.height)
         self._scroll_to_end()
         self.call_after_refresh(self._scroll_to_end)  # after the layout has measured the new lines
@@ -105,7 +105,7 @@ class LogView(ScrollView, can_focus=True):
         style = self.get_component_rich_style("log-view--line")
         if place >= self.height:
             return Strip([Segment("", style)]).adjust_cell_length(width, style)
-        line = self.lines[place] if place < len(self.lines) else self.begun
+        line = self.lines[place] if place < len(self.lines) else self.partial_line
         x = self.scroll_offset.x
         strip = Strip(self._highlight_terms(line, place))
         if strip.cell_length <= x + width:

@@ -181,21 +181,21 @@ class Rankings(Horizontal):
     def on_mount(self) -> None:
         self.watch(self.app, "theme", self.on_resize)
 
-    shown: tuple[LabAnswer, str | None] | None = None
+    drawn_ranking: tuple[LabAnswer, str | None] | None = None
 
     def compose(self) -> ComposeResult:
         yield Static("", id="of-clean")
         yield Static("", id="of-edited")
 
     def on_resize(self) -> None:
-        if self.shown is not None:
-            self.show(*self.shown)
+        if self.drawn_ranking is not None:
+            self.show(*self.drawn_ranking)
 
     def show(self, answer: LabAnswer, chosen_move: str | None = None) -> None:
         """Draw these numbers. `chosen_move` is the selected move (UCI)."""
         from chessreg.lab.answer import compare_moves
 
-        self.shown = answer, chosen_move
+        self.drawn_ranking = answer, chosen_move
         line_cells = max(20, self.size.width // 2 - 2)
         lines = max(1, self.size.height - HEAD_LINES)
         moves = compare_moves(answer)
@@ -210,7 +210,7 @@ class Rankings(Horizontal):
                 pane.update(format_ranking(name, side, visible_moves, line_cells, self.app.theme_variables))
 
     def clear(self) -> None:
-        self.shown = None
+        self.drawn_ranking = None
         for pane in self.query(Static):
             pane.update("")
 

@@ -30,14 +30,14 @@ class NotesPane(VerticalScroll, can_focus=True):
     def compose(self) -> ComposeResult:
         yield Static("", markup=False)
 
-    shown: tuple[Sequence[str], str, Sequence[str]] = ((), "", ())
+    drawn_notes: tuple[Sequence[str], str, Sequence[str]] = ((), "", ())
 
     def on_mount(self) -> None:
-        self.watch(self.app, "theme", lambda: self.show(*self.shown))
+        self.watch(self.app, "theme", lambda: self.show(*self.drawn_notes))
 
     def show(self, notes: Sequence[str], provenance: str, facts: Sequence[str] = ()) -> None:
         """Show notes, each with a mark, then facts and the provenance without marks."""
-        self.shown = notes, provenance, facts
+        self.drawn_notes = notes, provenance, facts
         color = self.app.theme_variables["text-warning"]
         table = Table.grid(padding=(0, 1))
         for note in notes:

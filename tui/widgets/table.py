@@ -276,12 +276,12 @@ class PageTable(ScrollView, can_focus=True):
         )
         return f"same in {'all rows' if complete else 'the rows read so far'}: {' · '.join(alike)}"
 
-    unread = "reading…"
+    waiting_text = "reading…"
 
     def fail(self) -> None:
         """Record that the rows could not be read. The banner shows the reason."""
         if not self.loaded:
-            self.unread = "not read"
+            self.waiting_text = "not read"
             self.refresh()
 
     def narrow(self, keep: bool = False) -> None:
@@ -535,7 +535,7 @@ class PageTable(ScrollView, can_focus=True):
             empty = "no row matches the filter; Esc clears it" if self.whole is not self._source else self.empty
             if self._source is not None and not is_counted(self._source):
                 empty = "searching…"
-            text = (empty if self.loaded else self.unread) if y == min(2, self.size.height - 1) else ""
+            text = (empty if self.loaded else self.waiting_text) if y == min(2, self.size.height - 1) else ""
             return self._make_message_line(" " * GUTTER_CELLS + text)
         if place >= self.count:
             return self._make_message_line("")
