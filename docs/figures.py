@@ -109,7 +109,7 @@ def published(paper: str, table: str, row: str, column: str) -> float:
     [value] = {
         each.value
         for each in list_published_values()
-        if (each.paper, each.table, each.row, each.column) == (paper, table, row, column) and not each.lost
+        if (each.paper, each.table, each.row, each.column) == (paper, table, row, column) and not each.is_lost
     }
     assert value is not None
     return value

@@ -60,7 +60,7 @@ def test_adding_prints_the_dataset_and_a_second_time_recognises_it(here: Any, pg
     }  # fmt: skip
     before = here.state()
     assert here("dataset", "add", pgn) == 0
-    assert "dataset mine already" in here.err
+    assert "already dataset mine" in here.err
     assert here.state() == before
     listed = here.json("dataset", "list")
     assert [row["id"] for row in listed] == [made["id"]]
@@ -398,7 +398,7 @@ def test_positions_are_added_listed_shown_verified_and_recognised(here: Any, pos
         1,
     ]
     assert here("dataset", "add", positions) == 0
-    assert "dataset boards already" in here.err
+    assert "already dataset boards" in here.err
     assert [row["content"] for row in here.json("dataset", "list")] == ["positions"]
     assert here.json("dataset", "show", "boards")["content"] == "positions"
     assert here.json("dataset", "show", "boards", "--rejects")[0]["line"] == 62

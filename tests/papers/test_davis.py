@@ -34,6 +34,7 @@ class Made:
     """A sweep that chose layer 1 at α 1."""
 
     request = Request("model", "train", "test", 8, 64, "small")
+    is_rehearsal = False
 
     def query(self, title, step):
         rows = [

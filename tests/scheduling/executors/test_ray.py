@@ -135,7 +135,8 @@ def test_what_waits_for_room_is_cancelled_before_it_begins(ray_executors, tmp_pa
     seen = executor.poll([handle])[handle]
     assert (seen.state, seen.placement.reason, seen.placement.node) == ("waiting", "all nodes are busy", "")
     (first, *_) = holding.values()
-    running = executor.poll([first])[first]
+    while (running := executor.poll([first])[first]).placement.reason == "it is being prepared":
+        time.sleep(0.05)
     assert running.placement == Placement(json.loads(first)["actor"], node=socket.gethostname())
     executor.cancel(handle)
     ended = until(executor, handle)
