@@ -384,9 +384,28 @@ def make_plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: 
 
 
 def resume_run(home: Home, reference: str) -> None:
-    """Resume a run from its recorded spec."""
+    """Resume a run from its recorded spec, with the execution options of its newest attempt."""
     kind, spec, explicit_names = read_recorded_run(home, reference)
-    execute_run(home, kind, spec, kind.options(), explicit_names, None, False)
+    execute_run(home, kind, spec, read_last_options(home, kind, reference), explicit_names, None, False)
+
+
+MACHINE_OPTIONS = {"device", "devices", "threads"}  # a run may be resumed on another machine
+
+
+def read_last_options(home: Home, kind: Kind, reference: str) -> Any:
+    """Return the execution options of a run's newest attempt, with defaults for MACHINE_OPTIONS."""
+    from sqlalchemy import select
+
+    from chessreg.registry.tables import Attempt
+
+    session = home.session()
+    newest_attempt = select(Attempt.execution_options).where(Attempt.run_id == session.id("run", reference))
+    with session.database.read() as sql:
+        options = sql.scalar(newest_attempt.order_by(Attempt.started_at.desc(), Attempt.id.desc()).limit(1)) or {}
+    return kind.options(**{
+        name: value for name, value in options.items()
+        if name in kind.options.model_fields and name not in MACHINE_OPTIONS
+    })  # fmt: skip
 
 
 def read_recorded_run(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
@@ -458,7 +477,7 @@ def execute_run(
         note = ""
         with suppress(RegistryError):  # one that does not answer
             if list_states(session.database, session.store, report.run_id):
-                note = ", and the state of unfinished ones"
+                note = ", and the saved state of the others"
         if getattr(execution, "parallel_games", 1) > 1:
             note += " (whole games; those in play begin again, and fewer are lost with a smaller --parallel-games)"
         click.echo(

@@ -25,10 +25,10 @@ def test_a_training_that_was_stopped_is_pushed_and_goes_on_where_it_is_pulled(he
         return step(self, forward)
 
     monkeypatch.setattr(Trainer, "train_step", stopped_at_the_third)
-    assert here(*TRAIN) == 130
+    assert here(*TRAIN, "--checkpoint-seconds", "77") == 130
     run = here.err.split()[-1]
     assert here.err.splitlines()[-1] == (
-        f"interrupted: 0 of 1 units are kept, and the state of unfinished ones; chessreg run --resume {run}"
+        f"interrupted: 0 of 1 units are kept, and the saved state of the others; chessreg run --resume {run}"
     )
     assert here.json("push", run, "--inputs", "--registry-rows", "--to", tmp_path / "share")["states"] == 1
     (tmp_path / "elsewhere").mkdir()
@@ -40,6 +40,11 @@ def test_a_training_that_was_stopped_is_pushed_and_goes_on_where_it_is_pulled(he
         assert pulled["states"] == states
     assert here("run", "--resume", run) == 0
     assert steps == list(range(6)), "no step twice, none left out"
+    options = [each["execution_options"] for each in here.json("runs", "show", run)["tries"]]
+    assert [(each["checkpoint_seconds"], each["threads"]) for each in options] in (
+        [(77, 1), (77, 0)],
+        [(77, 0), (77, 1)],
+    )
 
 
 def test_a_merge_is_listed_before_it_is_done(here, tmp_path, monkeypatch):
