@@ -395,7 +395,7 @@ class WriterLock:
     """
 
     def __init__(self, tmp: Path, name: str, description: str = "") -> None:
-        """Take the lock `name`. `description` stands for the locked object in messages."""
+        """Take the lock `name`. Messages call the locked object `description`."""
         self._path = tmp / f"{name}.lock"
         self._handle = -1
         with convert_os_errors(f"lock {description or name}"):

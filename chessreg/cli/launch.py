@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chessreg.cli.base import FilePath, Home, print_output
-from chessreg.cli.run import KindCommand, KindGroup, build_run_settings, make_kind_command, read_recorded_run, read_toml
+from chessreg.cli.run import (
+    KindCommand,
+    KindGroup,
+    build_run_settings,
+    make_kind_command,
+    read_last_options,
+    read_recorded_run,
+    read_toml,
+)
 from chessreg.errors import BadInputError, NotFoundError
 
 if TYPE_CHECKING:
@@ -111,9 +119,8 @@ def launch(ctx: click.Context, resume: str | None) -> None:
         from chessreg.scheduling.launch import Order
 
         kind, spec, explicit_names = read_recorded_run(home, resume)
-        launch_in_process(
-            home, [Order(kind, spec, kind.options(), explicit_names)], dry_run=False, wait=False, as_json=False
-        )
+        order = Order(kind, spec, read_last_options(home, kind, resume), explicit_names)
+        launch_in_process(home, [order], dry_run=False, wait=False, as_json=False)
 
 
 class LaunchCommand(KindCommand):

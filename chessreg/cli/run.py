@@ -402,10 +402,8 @@ def read_last_options(home: Home, kind: Kind, reference: str) -> Any:
     newest_attempt = select(Attempt.execution_options).where(Attempt.run_id == session.id("run", reference))
     with session.database.read() as sql:
         options = sql.scalar(newest_attempt.order_by(Attempt.started_at.desc(), Attempt.id.desc()).limit(1)) or {}
-    return kind.options(**{
-        name: value for name, value in options.items()
-        if name in kind.options.model_fields and name not in MACHINE_OPTIONS
-    })  # fmt: skip
+    names = kind.options.model_fields.keys() - MACHINE_OPTIONS
+    return parse_settings(kind.options, {name: value for name, value in options.items() if name in names})
 
 
 def read_recorded_run(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:

@@ -203,7 +203,7 @@ def build_composition_rows(
 
 @dataclass(frozen=True)
 class Composition:
-    """The directions of color plus type, compared with those of a joint probe at one layer.
+    """The directions of color plus type, compared with the directions of a joint probe at one layer.
 
     `cosine` float64 [64, 12], in the order of PIECE_LETTERS, is the cosine of each sum with the joint direction of its
     piece; `controls` has the cosines of other sums. `nearest` int64 [64, 12] is the class of label `piece` that is

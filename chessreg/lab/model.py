@@ -247,8 +247,8 @@ class Lab:
         return self._answer(scene, edits, describe_edit(question, scene))
 
     def _build_spec(self, question: LabPosition, reference: str) -> EditSettings:
-        """Return the edit's spec with input references: `reference` for the checkpoint, and those of the probes that
-        `question` names."""
+        """Return the edit's spec with references to its inputs: `reference` to the checkpoint, and one to each probe
+        that `question` names."""
         spec = question.spec()
         values: dict[str, Any] = {"checkpoint": reference}
         for name, field in type(spec).model_fields.items():

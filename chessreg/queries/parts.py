@@ -326,7 +326,7 @@ COMPUTING_MODULES = (
     *("duck", "engine", "gate", "macros", "mirror", "parts", "significance", "source", "stats", "stop", "summary"),
     "views",
 )
-"""The modules of this package that compute numbers from results: this one, and those that it imports."""
+"""The modules of this package that compute numbers from results: this module and its imports."""
 
 
 @cache

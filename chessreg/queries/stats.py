@@ -343,7 +343,7 @@ Cell = dict[tuple[str, str], tuple[float, float]]  # (cluster, part of it) → (
 
 
 def build_clusters(ours: Cell, base: Cell | None = None) -> Clusters:
-    """Return the clusters of a cell; with `base`, pairs of the clusters' parts that both have."""
+    """Return the clusters of a cell; with `base`, pairs of the parts of clusters in both cells."""
     names = ("hits", "trials") if base is None else ("hits", "trials", "base_hits", "base_trials")
     sums: dict[str, np.ndarray] = {}
     for key in sorted(ours if base is None else ours.keys() & base.keys()):

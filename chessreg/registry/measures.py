@@ -199,7 +199,7 @@ def read_cluster_counts(session: Session, run_id: UUID, measure: str, condition:
 def compute_paired_change(own_counts: ClusterCounts, base_counts: ClusterCounts, scale: int) -> float | None:
     """Return the share of hits in `own_counts` minus that in `base_counts`, times `scale`.
 
-    Only parts of clusters that both have are counted. None if they share no part or a side has no trials.
+    Counts only the parts of clusters in both arguments. None if they share no part or a side has no trials.
     """
     shared_keys = own_counts.keys() & base_counts.keys()
     shares = []

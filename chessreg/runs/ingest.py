@@ -132,7 +132,7 @@ def ingest_fragment(database: Database, store: Store, fragment: Fragment, report
     except IntegrityError as error:
         reason = str(error.orig).split("\n", 1)[0]
         state = getattr(error.orig, "sqlstate", None)  # PostgreSQL's message may be translated
-        if state == FOREIGN_KEY or "foreign key" in reason.lower():  # a row that it refers to has not arrived
+        if state == FOREIGN_KEY or "foreign key" in reason.lower():  # the referenced row is not ingested yet
             report.waiting[fragment.name] = reason
         else:
             set_aside(f"its rows do not fit: {reason}")

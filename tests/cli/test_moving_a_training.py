@@ -3,6 +3,7 @@
 import os
 import signal
 
+from chessreg.cli import launch
 from chessreg.models.training import Trainer
 from tests.conftest import PUZZLES
 
@@ -30,6 +31,10 @@ def test_a_training_that_was_stopped_is_pushed_and_goes_on_where_it_is_pulled(he
     assert here.err.splitlines()[-1] == (
         f"interrupted: 0 of 1 units are kept, and the saved state of the others; chessreg run --resume {run}"
     )
+    orders = []
+    monkeypatch.setattr(launch, "launch_in_process", lambda home, given, **options: orders.extend(given))
+    assert here("launch", "--resume", run) == 0
+    assert (orders[0].options.checkpoint_seconds, orders[0].options.threads) == (77, 0)
     assert here.json("push", run, "--inputs", "--registry-rows", "--to", tmp_path / "share")["states"] == 1
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

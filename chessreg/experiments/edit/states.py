@@ -39,7 +39,7 @@ SKIP_REASONS = {
 
 
 def describe_skip(trial: Trial) -> str:
-    """Return why a state was skipped, and what the model would have written there."""
+    """Return the reason why a state was skipped, with the model's text if there is one."""
     reason = str((trial.detail or {}).get("skipped"))
     text = f" (the model writes {trial.text!r})" if trial.text else ""
     return f"skipped: {SKIP_REASONS.get(reason, reason)}{text}"

@@ -31,7 +31,7 @@ FIGURE_4_CASE = {"moves": "e2e4 d7d5", "board": "d5=. d7=p e7=. e5=p"}  # sectio
 
 def get_chosen_edit(steps: CompleteSteps) -> dict[str, Any]:
     """Return the layers and the scale with the most target mass of type Probe on the validation half of the games. In a
-    rehearsal without such a case, return those of the author's code."""
+    rehearsal without such a case, return the layer and scale of the author's code."""
     rows = [row for row in steps.query("edit strength", SWEEP_STEP).rows if row["type"] == "Probe" and row["chosen"]]
     if not rows:
         if steps.is_rehearsal:

@@ -153,7 +153,7 @@ def plan_tuned_edits(request: Request, size: KarvonenSize, mask: str) -> Iterato
 def find_best_edit(steps: CompleteSteps, sweep: str, layer_sets: Sequence[str]) -> dict[str, Any]:
     """Return layers and scale of the sweep's best edit: most legal texts on the new board, then the smaller scale.
 
-    In a rehearsal without an edit, the last of `layer_sets`, which are those of the sweep.
+    In a rehearsal without an edit, return the last of `layer_sets`, the layers of the sweep.
     """
     rows = steps.query("board intervention legality", sweep).rows
     edit_rows = [row for row in rows if row["condition"] == "edit"]

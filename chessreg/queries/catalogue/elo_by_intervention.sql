@@ -221,7 +221,7 @@ labelled AS (
     FROM arm AS a LEFT JOIN runs AS r ON 'run:' || r.spec_hash = a.added
     WINDOW alike AS (PARTITION BY a.intervention, a.checkpoint_id)
 ),
-told AS (
+remarks AS (
     SELECT DISTINCT c.cell, c.stands_for IS NOT NULL AS is_control, o.cell IS NOT NULL AS both_signs,
            NOT starts_with(c.source, 'user:') AS has_labels,
            bool_or(c.run_id IN (SELECT run_id FROM arms GROUP BY run_id HAVING count(DISTINCT color) > 1))
@@ -269,7 +269,7 @@ SELECT cell, checkpoint, intervention, vector, edit, seed, color, engine, engine
            CASE WHEN NOT is_control AND NOT both_signs AND NOT $filtered
                 THEN 'the same direction has not played with the opposite sign: repeat it with the negated scale' END), '') END), '') AS warning,
        checkpoint_id, intervention_id
-FROM arm JOIN labelled USING (cell) JOIN played USING (cell) JOIN counted USING (cell) JOIN ended USING (cell) JOIN told USING (cell) LEFT JOIN drawn USING (cell)
+FROM arm JOIN labelled USING (cell) JOIN played USING (cell) JOIN counted USING (cell) JOIN ended USING (cell) JOIN remarks USING (cell) LEFT JOIN drawn USING (cell)
 LEFT JOIN unedited AS u ON u.protocol = arm.protocol JOIN compared ON compared.protocol = arm.protocol LEFT JOIN stops USING (cell)
 ORDER BY cell
 

@@ -21,7 +21,7 @@
 --   minus_baseline [%]: 1 share minus baseline, same games; the cause stands if it reaches 0, or the value of shuffled
 --       labels
 --   score: 3 points per game of the unedited model; openings are resampled, or games from the standard position
---   says: 2 and 3: whether the cause stands by this row alone: over 90 % read as the lowest class; score below 0.2 or
+--   says: of causes 2 and 3, whether this row alone confirms the cause: over 90 % read as the lowest class; score below 0.2 or
 --       above 0.8
 --   layer: of probes: the one that validation chooses; of several runs the lowest of theirs
 --   n [games]: games
